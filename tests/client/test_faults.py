@@ -381,7 +381,7 @@ def test_rows_that_a_server_puts_off_are_told_of_once_in_a_while(
     with caplog.at_level(logging.WARNING, logger="forebay"):
         other.append([{"a": 1}])
     told = [text for text in caplog.messages if f"rows for table {table.path} have waited" in text]
-    assert all("and are sent again: error 29 for a test" in text for text in told)
+    assert all("and are retried: error 29 for a test" in text for text in told)
     assert 1 <= len(told) < 4
 
 
@@ -505,9 +505,9 @@ def test_an_answer_that_leaves_a_bucket_out_is_corrupt(make_table: MakeTable, pr
     other = through(make_table({"id": pa.int64()}, primary_key=["id"]), retry_timeout="50 ms")
     answers = {ApiKey.LOOKUP: pb.LookupResponse(), ApiKey.LIST_OFFSETS: pb.ListOffsetsResponse()}
     proxy.on_request = lambda f: answered(answers[f.key]) if f.key in answers else PASS
-    with pytest.raises(CorruptData, match=r"left bucket .* out of its answer"):
+    with pytest.raises(CorruptData, match=r"left bucket .* out of its response"):
         other.lookup([1])
-    with pytest.raises(CorruptData, match=r"left bucket .* out of its answer"):
+    with pytest.raises(CorruptData, match=r"left bucket .* out of its response"):
         other.connection.admin.list_offsets(other.path)
 
 
@@ -519,9 +519,9 @@ def test_an_answer_with_too_few_values_is_corrupt(make_table: MakeTable, proxy: 
     lists.buckets_resp.add(bucket_id=0)
     answers = {ApiKey.LOOKUP: one, ApiKey.PREFIX_LOOKUP: lists}
     proxy.on_request = lambda f: answered(answers[f.key]) if f.key in answers else PASS
-    with pytest.raises(CorruptData, match="answered 2 keys with 1 values"):
+    with pytest.raises(CorruptData, match="returned 1 values for 2 keys"):
         other.lookup([{"a": 1, "b": 1}, {"a": 1, "b": 2}])
-    with pytest.raises(CorruptData, match="answered 1 prefixes with 0 lists"):
+    with pytest.raises(CorruptData, match="returned 0 lists for 1 prefixes"):
         other.prefix_lookup([1])
 
 
@@ -840,7 +840,7 @@ def test_a_batch_that_is_cut_is_asked_for_again_with_more_room(proxy: Proxy, cut
 def test_a_server_that_never_sends_a_whole_batch_is_found_out(proxy: Proxy, cut_batch: Table, longest: int) -> None:
     asked: list[int] = []
     proxy.on_request = proxy.on_response = cutting(asked, longest=longest)
-    with pytest.raises(CorruptData, match=f"an answer of {longest} bytes for offset 0 holds no record from there on"):
+    with pytest.raises(CorruptData, match=f"a response of {longest} bytes for offset 0 holds no record from there on"):
         cut_batch.changes(stop="latest").to_arrow()
     assert asked == ([5000] if longest == 4999 else [5000, 10000])
 
@@ -851,7 +851,7 @@ def test_no_more_room_is_asked_for_than_a_batch_may_have(
     monkeypatch.setattr("forebay.client.log_reader._BATCH_BYTES_MAX", 10_000)
     asked: list[int] = []
     proxy.on_request = proxy.on_response = cutting(asked, longest=1 << 30)
-    with pytest.raises(CorruptData, match="an answer of 20000 bytes for offset 0 holds no record from there on"):
+    with pytest.raises(CorruptData, match="a response of 20000 bytes for offset 0 holds no record from there on"):
         cut_batch.changes(stop="latest").to_arrow()
     assert asked == [5000, 10_000, 20_000]
 

@@ -281,9 +281,7 @@ def test_something_that_does_not_speak_the_protocol_is_reported() -> None:
 
         thread = threading.Thread(target=talk_nonsense)
         thread.start()
-        with pytest.raises(
-            InvalidRequest, match=f"what listens at 127.0.0.1:{port} is no Fluss server: the peer speaks HTTP"
-        ):
+        with pytest.raises(InvalidRequest, match=f"127.0.0.1:{port} is not a Fluss server: the peer speaks HTTP"):
             connect(f"127.0.0.1:{port}")
         thread.join(10)
 

@@ -120,7 +120,7 @@ def test_a_server_that_stays_away_is_reported(server: ServerProcess) -> None:
         server.kill()
         # The batch may have been on its way to the server when it died.
         with pytest.raises(
-            (Unavailable, OutcomeUnknown), match=r"no bootstrap server answers|cannot connect|delivery-timeout"
+            (Unavailable, OutcomeUnknown), match=r"no bootstrap server responds|cannot connect|delivery-timeout"
         ):
             table.upsert([{"id": 3}])
         with pytest.raises(Unavailable):
@@ -135,7 +135,7 @@ def test_a_server_that_stays_away_is_reported(server: ServerProcess) -> None:
 
 def test_nobody_to_connect_to_is_reported_quickly() -> None:
     began = time.monotonic()
-    with pytest.raises(Unavailable, match=r"no bootstrap server answers: cannot connect to 127\.0\.0\.1:1"):
+    with pytest.raises(Unavailable, match=r"no bootstrap server responds: cannot connect to 127\.0\.0\.1:1"):
         connect("127.0.0.1:1")
     assert time.monotonic() - began < 10
 

@@ -164,7 +164,7 @@ def test_a_new_partition_that_the_servers_do_not_know_yet_is_waited_for() -> Non
 def test_partitions_that_somebody_drops_all_the_time_are_given_up() -> None:
     cluster = Cluster()
     cluster.drops = True
-    with pytest.raises(Unavailable, match=r"partitions x of table d\.t are dropped as often as they are made"):
+    with pytest.raises(Unavailable, match=r"partitions x of table d\.t are dropped as often as they are created"):
         PartitionRouter(cast(Any, cluster)).for_writing(info(partitioned=True), ["x"])
 
 

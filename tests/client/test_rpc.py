@@ -161,7 +161,7 @@ def test_a_server_that_takes_the_connection_and_says_nothing_is_told_of_and_give
     assert clock.monotonic() - began == pytest.approx(8.0)
     assert (len(sock.sent), sock.closed) == (1, True)
     (record,) = caplog.records
-    assert "example.test:1 accepted the connection and has not answered; is it a Fluss" in record.getMessage()
+    assert "example.test:1 accepted the connection but has not responded; is it a Fluss" in record.getMessage()
 
 
 # ---- sockets that break ---------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_rows_that_have_waited_long_for_a_leader_are_told_of(caplog: pytest.LogC
         cluster.clock.advance(1.5)
         sender._turn()
     (record,) = caplog.records  # at 3 s; the next one is due at 12
-    assert "rows for table d.t have waited for 3 s to be written, and are sent again: nobody" in record.getMessage()
+    assert "rows for table d.t have waited for 3 s to be written, and are retried: nobody" in record.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -125,5 +125,5 @@ def test_rows_for_which_the_server_gives_out_no_writer_id_fail_with_its_reason()
     sender._get_writer_id()
     error = tracker.error
     assert isinstance(error, AccessDenied)
-    assert error.message.startswith("the server gave out no writer id: not you (3 rows were not written")
+    assert error.message.startswith("the server assigned no writer id: not you (3 rows were not written")
     assert (error.code, sender.accumulator.unfinished) == (ErrorCode.AUTHORIZATION_EXCEPTION, 0)

@@ -297,7 +297,7 @@ def test_batches_of_a_writer_id_that_is_gone_are_not_sent_again(
             writer.append(pa.table({"a": np.arange(200)}))
         with pytest.raises(Conflict, match="for a test"):
             first.flush()
-        with pytest.raises(Conflict, match=r"cannot be sent again: the writer id changed from \d+ to (none|\d+)"):
+        with pytest.raises(Conflict, match=r"cannot be retried: the writer id changed from \d+ to (none|\d+)"):
             second.flush()
         for writer in (first, second):
             with pytest.raises(Conflict):
@@ -314,7 +314,7 @@ def test_a_channel_on_which_nothing_came_is_closed_and_one_that_works_is_kept(
     proxy.on_request = only(ApiKey.LIST_DATABASES, DROP, PASS, DROP)
     silent = channel.send(ApiKey.LIST_DATABASES, pb.ListDatabasesRequest())
     assert channel.send(ApiKey.LIST_DATABASES, pb.ListDatabasesRequest()).result(10).error is None
-    with pytest.raises(Unavailable, match=r"did not answer LIST_DATABASES within 0\.05 s"):
+    with pytest.raises(Unavailable, match=r"did not respond to LIST_DATABASES within 0\.05 s"):
         silent.result(0.05)
     assert not channel.closed
     with pytest.raises(Unavailable, match=r"within 0\.05 s"):

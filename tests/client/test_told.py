@@ -88,7 +88,7 @@ def test_a_server_that_does_not_answer_is_named_while_the_client_waits(
         with caplog.at_level(logging.WARNING, logger="forebay"):
             assert slow.lookup([1]).num_rows == 1
         proxy.on_response = lambda _: PASS
-    assert any("has not answered LOOKUP" in record.getMessage() for record in caplog.records)
+    assert any("has not responded to LOOKUP" in record.getMessage() for record in caplog.records)
 
 
 def test_rows_that_wait_for_a_server_that_is_gone_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

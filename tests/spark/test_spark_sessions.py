@@ -57,7 +57,7 @@ def test_catalogs_of_several_servers_live_in_one_session(
         assert joined == [(i, f"n{i}", "theirs") for i in range(3)]
         sql("INSERT INTO {db}.t SELECT id + 100, owner, 0 FROM other.db.t")
         assert sql("SELECT count(*) FROM {db}.t") == [(13,)]
-    with pytest.raises(Exception, match=r"cannot connect to 127.0.0.1|no bootstrap server answers"):
+    with pytest.raises(Exception, match=r"cannot connect to 127.0.0.1|no bootstrap server responds"):
         sql("SHOW DATABASES IN other")
     assert sql("SELECT count(*) FROM {db}.t") == [(13,)]
 
@@ -121,7 +121,7 @@ def test_a_server_may_restart_between_planning_and_reading(spark: Any, tmp_path:
     [
         ({"catalog": "bad-name", "bootstrap_servers": "127.0.0.1:1"}, InvalidRequest, "'bad-name' cannot be the name"),
         ({"bootstrap_servers": None}, InvalidRequest, "no bootstrap server was given"),
-        ({"bootstrap_servers": "127.0.0.1:1"}, Unavailable, "no bootstrap server answers"),
+        ({"bootstrap_servers": "127.0.0.1:1"}, Unavailable, "no bootstrap server responds"),
         ({"bootstrap_servers": "127.0.0.1:1", "nope": 1}, InvalidRequest, "there is no client option 'nope'"),
     ],
 )

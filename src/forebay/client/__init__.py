@@ -1,6 +1,6 @@
-"""The client: synchronous, Arrow first. `forebay.connect` is the way in; docs/client.md is the guide.
+"""The client: synchronous, Arrow first. `forebay.connect` is the entry point; docs/client.md is the guide.
 
-Names are loaded when they are first used, so that importing one part does not load the others.
+Names are loaded on first use, so that importing one part does not load the others.
 """
 
 from __future__ import annotations

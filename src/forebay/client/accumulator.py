@@ -1,16 +1,16 @@
-"""Batches that wait to be sent, and the memory that they take.
+"""Batches pending to be sent, and the memory they take.
 
 Nouns: a `Batch` is an encoded batch for one bucket on its way to the server; a `WriteTracker` follows the outcome of
 all batches of one call or one buffered writer; the `Accumulator` holds a queue of batches for each bucket.
 
-Rules: batches of one bucket are sent in the order in which they came. All batches that are not acknowledged yet count
-against `client.writer.buffer.memory-size`; who adds more waits (back-pressure). A batch always ends: acknowledged, or
-failed with an error that its tracker keeps until it is requested.
+Rules: batches of one bucket are sent in the order in which they came. Unacknowledged batches count against
+`client.writer.buffer.memory-size`; adding more blocks (back-pressure). Every batch completes: acknowledged, or failed
+with an error that its tracker keeps until it is requested.
 
 Flow: `add` -> (sender) `take_ready` -> sent -> `complete`, `retry_later` or `fail`.
 
-Prior art: RecordAccumulator and Sender of Fluss and Kafka. Unlike there, rows are encoded before they come here, so
-batches are closed from the start; waiting for company (linger) happens in forebay.client.writer.
+Prior art: RecordAccumulator and Sender of Fluss and Kafka. Unlike there, rows are encoded before they are queued, so
+batches are closed from the start; lingering happens in forebay.client.writer.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ NOT_WRITTEN = frozenset(
         ErrorCode.PARTITION_NOT_EXISTS,
     }
 )
-"""Passing errors by which a server says that it has not written the batch."""
+"""Transient errors with which a server states that it has not written the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """What batches of one request have in common."""
+    """What the batches of one request have in common."""
 
     path: TablePath
     table_id: int
@@ -88,7 +88,7 @@ class Batch:
         self.target = target
         self.bucket = bucket
         self.partition = partition
-        """The name of the bucket's partition: rows belong to a name, whichever id it has at the moment."""
+        """The name of the bucket's partition: rows belong to a name, whatever its current id."""
         self.data = data
         self.size = len(data)
         self.rows = rows
@@ -100,19 +100,21 @@ class Batch:
         self.attempts = 0
         self.ticket = 0
         self.may_be_written = False
-        """Whether an attempt ended without telling what the server did."""
+        """Whether the outcome of an attempt is unknown."""
         self.added_at = 0.0
         self.not_before = 0.0
         self.last_error: ForebayError | None = None
 
     @property
     def home(self) -> tuple[int, int, str] | None:
-        """Table, bucket and name of partition, which stay when the partition is recreated; None without partitions."""
+        """Table, bucket and partition name, which stay the same when the partition is recreated; None without
+        partitions.
+        """
         return None if self.partition is None else (self.bucket.table_id, self.bucket.bucket, self.partition)
 
 
 class WriteTracker:
-    """Counts the batches of one call or writer: how many are under way, what was written, what went wrong."""
+    """Tracks the batches of one call or writer: how many are in flight, what was written, what failed."""
 
     def __init__(self) -> None:
         self._condition = threads.condition()
@@ -127,7 +129,7 @@ class WriteTracker:
 
     @property
     def error(self) -> ForebayError | None:
-        """The first error, or the first `OutcomeUnknown` where there is one, saying also what became of the rows."""
+        """The first error, or the first `OutcomeUnknown` if there is one, with the outcome of the rows."""
         with self._condition:
             error = self._error
             if error is None:
@@ -152,7 +154,7 @@ class WriteTracker:
             self._end_one(batch)
 
     def lost(self, batch: Batch, error: ForebayError) -> None:
-        """Take note that a batch failed for good. An attempt that may have been written makes it `OutcomeUnknown`."""
+        """Mark a batch as failed permanently; with `OutcomeUnknown` if an attempt may have been written."""
         with self._condition:
             if batch.may_be_written and not isinstance(error, OutcomeUnknown):
                 error = OutcomeUnknown(
@@ -179,9 +181,9 @@ class WriteTracker:
         self._condition.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all batches that have begun by now have ended; whether that is so after `timeout` seconds.
+        """Wait for all batches started before this call; False if `timeout` seconds pass first.
 
-        Batches that begin meanwhile are not waited for, so that a writer which others keep busy can be flushed, too.
+        Later batches are not waited for, so a writer that other threads keep busy can still be flushed.
         """
         with self._condition:
             last = self._begun
@@ -194,7 +196,7 @@ class WriteTracker:
 
 
 class Accumulator:
-    """The queues. Thread-safe; `changed` is notified when there may be something to send."""
+    """The queues of batches. Thread-safe; `changed` is notified when there may be something to send."""
 
     def __init__(
         self,
@@ -219,7 +221,7 @@ class Accumulator:
         self._throttle_seconds_max = throttle_seconds_max
         self._queues: dict[TableBucket, deque[Batch]] = {}
         self._homes: dict[tuple[int, int, str], TableBucket] = {}
-        """By `Batch.home`: where its batches wait or are sent, so that they stay in order."""
+        """By `Batch.home`: the bucket where its batches are queued or in flight, so that they stay in order."""
         self._in_flight: dict[TableBucket, int] = {}
         self._throttled: dict[TableBucket, float] = {}
         self._used = 0
@@ -228,18 +230,18 @@ class Accumulator:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all batches that have not ended."""
+        """Bytes of all unfinished batches."""
         return self._used
 
     @property
     def unfinished(self) -> int:
-        """How many batches have not ended."""
+        """The number of unfinished batches."""
         return self._unfinished
 
     # ---- writers' side ----------------------------------------------------------------------------------------------
 
     def add(self, batch: Batch, wait: bool = True) -> None:
-        """Queue a batch; with `wait` when there is memory for it, otherwise at once.
+        """Queue a batch; with `wait`, block until there is memory for it.
 
         Raises `LimitExceeded` if there is none within `client.writer.buffer.wait-timeout`, and `Unavailable` when the
         connection is closed.
@@ -258,9 +260,9 @@ class Accumulator:
             self.changed.notify_all()
 
     def _keep_in_order(self, batch: Batch) -> None:
-        """Put a batch behind those of its partition's name that have not ended, which may have another id still.
+        """Queue a batch behind the unfinished ones of its partition's name, which may still have the old id.
 
-        Their partition was dropped and recreated: `move` brings all of them to the new one, in this order.
+        If the partition was dropped and recreated, `move` takes all of them to the new one, in this order.
         """
         if batch.home is None:
             return
@@ -271,14 +273,14 @@ class Accumulator:
 
     def _wait_for_memory(self, batch: Batch) -> None:
         def is_free() -> bool:
-            # A batch larger than all of the memory goes alone.
+            # A batch larger than the whole buffer is sent alone.
             return self._closed is not None or self._used == 0 or self._used + batch.size <= self._memory_bytes
 
         limit = None if self._wait_seconds == float("inf") else self._wait_seconds
         if not self._memory_freed.wait_for(is_free, limit):
             raise LimitExceeded(
                 f"no room for a batch of {batch.size} bytes for table {batch.target.path} within "
-                f"{self._wait_seconds:g} s: {self._used} bytes wait for their acknowledgement. Write more slowly, or "
+                f"{self._wait_seconds:g} s: {self._used} bytes are not acknowledged yet. Write more slowly, or "
                 "raise 'client.writer.buffer.memory-size' or 'client.writer.buffer.wait-timeout'",
                 ErrorCode.CLIENT_ERROR,
             )
@@ -288,10 +290,10 @@ class Accumulator:
     def take_ready(
         self, leader_of: Callable[[TableBucket], int | None], request_bytes_max: int
     ) -> tuple[dict[tuple[int, WriteTarget], list[Batch]], list[Batch], float | None]:
-        """Take batches that can be sent now, at most one of each bucket.
+        """Take the batches that can be sent now, at most one per bucket.
 
-        Returns them by (server, target); the first batches of buckets whose leader is unknown; and how many seconds
-        from now something may become ready (None: never).
+        Returns them by (server, target); the first batches of buckets whose leader is unknown; and the seconds until
+        more may become ready (None: never).
         """
         now = self._clock.monotonic()
         ready: dict[tuple[int, WriteTarget], list[Batch]] = {}
@@ -335,13 +337,13 @@ class Accumulator:
             self.idempotence.begin(batch)
 
     def needs_writer_id(self) -> list[TablePath]:
-        """The tables that wait for a writer id; none if there is one, or nothing to send."""
+        """The tables that need a writer id; none if there is one, or nothing to send."""
         if self.idempotence is None or self.idempotence.writer_id != NO_WRITER_ID:
             return []
         return list({queue[0].target.path for queue in self._queues.values() if queue})
 
     def complete(self, batch: Batch, end_offset: int | None) -> None:
-        """A batch that was sent is written."""
+        """Mark a sent batch as written."""
         if self.idempotence is not None:
             self.idempotence.succeeded(batch)
         self._sent_one_less(batch)
@@ -349,7 +351,7 @@ class Accumulator:
         batch.tracker.written(batch, end_offset)
 
     def retry_later(self, batch: Batch, error: ForebayError) -> None:
-        """A batch that was sent is to be sent again, after a pause, in its place by sequence."""
+        """Requeue a sent batch, in sequence order, to be retried after a pause."""
         self._sent_one_less(batch)
         batch.last_error = error
         batch.not_before = self._clock.monotonic() + backoff(batch.attempts, BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS)
@@ -365,10 +367,10 @@ class Accumulator:
         self.changed.notify_all()
 
     def move(self, bucket: TableBucket, partition_id: int) -> bool:
-        """Queue the batches of a bucket, whose partition is gone, for the same bucket of another partition.
+        """Move the queued batches of a bucket whose partition is gone to the same bucket of another partition.
 
-        They come before what waits there already and after what was sent there, with new sequences. False, and nothing
-        is moved, while batches of the bucket are in flight: they come back first, and have their place before these.
+        They go ahead of what is queued there and behind what was sent there, with new sequences. False, and nothing is
+        moved, while batches of the bucket are in flight: these return first, and go ahead of the others.
         """
         if self._in_flight.get(bucket):
             return False
@@ -391,7 +393,7 @@ class Accumulator:
         return True
 
     def fail(self, batch: Batch, error: ForebayError, *, certain: bool) -> None:
-        """A batch that was sent has failed for good; `certain` says that the server did not write it."""
+        """Mark a sent batch as failed permanently; `certain` means that the server did not write it."""
         if self.idempotence is not None:
             self.idempotence.failed(batch, error.code, certain)
         self._sent_one_less(batch)
@@ -399,7 +401,7 @@ class Accumulator:
         batch.tracker.lost(batch, error)
 
     def fail_queued(self, batches: Iterable[Batch], error: ForebayError) -> None:
-        """Fail batches that are in the queues. One that was sent before may have been written."""
+        """Fail queued batches. A batch that was sent before may have been written."""
         for batch in list(batches):
             queue = self._queues.get(batch.bucket)
             if queue is None or batch not in queue:
@@ -411,11 +413,11 @@ class Accumulator:
             batch.tracker.lost(batch, error)
 
     def queued(self, matches: Callable[[Batch], bool]) -> list[Batch]:
-        """The batches in the queues for which `matches` holds."""
+        """The queued batches for which `matches` holds."""
         return [batch for queue in self._queues.values() for batch in queue if matches(batch)]
 
     def expire(self) -> float | None:
-        """Fail queued batches that have waited too long; returns in how many seconds the next one may."""
+        """Fail queued batches whose delivery timed out; returns the seconds until the next one may."""
         now = self._clock.monotonic()
         oldest = min((queue[0].added_at for queue in self._queues.values() if queue), default=None)
         if oldest is None:
@@ -434,7 +436,7 @@ class Accumulator:
         return max(oldest + self._delivery_seconds - now, 0.0)
 
     def throttle(self, bucket: TableBucket, pressure: float) -> None:
-        """Pause a bucket: the longer, the higher the server's `pressure` (1: it has refused a batch)."""
+        """Pause a bucket; the pause grows with the server's `pressure` (1: it has refused a batch)."""
         seconds = self._throttle_seconds_max * min(max(pressure, 0.0), 1.0) ** 2
         if seconds > 0.001:
             self._throttled[bucket] = self._clock.monotonic() + seconds

@@ -1,8 +1,8 @@
-"""What servers know of databases and tables, and offsets. What concerns the cluster itself is in
-forebay.client.admin; databases and tables are made, listed and dropped on the connection.
+"""Administration: the cluster itself, database and table metadata, and offsets. Databases and tables are created,
+listed and dropped through the connection.
 
-Rule: what only reads is repeated after passing failures. What changes something is repeated only while it is certain
-that the server has not seen it; a change that was sent and not answered raises `Unavailable` and says so.
+Rule: reads are retried after transient failures. Changes are retried only while it is certain that the server has not
+received them; a change that was sent without a response raises `Unavailable` with that explanation.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class ClusterAdmin:
         return self._session.cluster
 
     def _ask(self, key: ApiKey, request: Message, response: type[M]) -> M:
-        """A question that may be repeated, to whom it may concern."""
+        """Send a request that is safe to retry."""
         return self._cluster.coordinator_call(key, request, response, repeatable=True)
 
     def _change(self, key: ApiKey, request: Message, response: type[M], *, safe: bool) -> M:
-        """A change; `safe` says that doing it twice is like doing it once."""
+        """Send a change; `safe` means that it is idempotent."""
         return self._cluster.coordinator_call(key, request, response, repeatable=safe)
 
     def _info(self, table: str | TablePath | TableInfo) -> TableInfo:
@@ -82,11 +82,11 @@ class ClusterAdmin:
     # ---- servers and settings ---------------------------------------------------------------------------------------
 
     def server_nodes(self) -> list[ServerNode]:
-        """The servers of the cluster, as this client reaches them: the coordinator first."""
+        """The servers of the cluster with the addresses this client uses, the coordinator first."""
         return Listing(self._cluster.retrying(self._cluster.refresh).nodes)
 
     def cluster_health(self) -> ClusterHealth:
-        """Raises `UnsupportedOperation` on clusters that do not tell (Fluss 0.9)."""
+        """The health of the cluster. Raises `UnsupportedOperation` on clusters that do not report it (Fluss 0.9)."""
         answer = self._ask(ApiKey.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest(), pb.GetClusterHealthResponse)
         known = answer.status in set(HealthStatus)
         return ClusterHealth(
@@ -98,7 +98,7 @@ class ClusterAdmin:
         )
 
     def describe_configs(self) -> list[ConfigEntry]:
-        """The settings of the cluster, secrets left out by the server."""
+        """The settings of the cluster; the server omits secrets."""
         request = pb.DescribeClusterConfigsRequest()
         answer = self._ask(ApiKey.DESCRIBE_CLUSTER_CONFIGS, request, pb.DescribeClusterConfigsResponse)
         return Listing(
@@ -117,7 +117,7 @@ class ClusterAdmin:
         append: Mapping[str, Any] | None = None,
         subtract: Mapping[str, Any] | None = None,
     ) -> None:
-        """Change dynamic settings; `append` and `subtract` are for those that are lists."""
+        """Change dynamic settings; `append` and `subtract` apply to settings that are lists."""
         request = pb.AlterClusterConfigsRequest()
         for operation, changes in ((_SET, set), (_APPEND, append), (_SUBTRACT, subtract)):
             for key, value in (changes or {}).items():
@@ -130,7 +130,9 @@ class ClusterAdmin:
     # ---- access rules -----------------------------------------------------------------------------------------------
 
     def create_acls(self, rules: Iterable[AccessRule]) -> None:
-        """Raises `AccessDenied` where the cluster has no authorizer, or for the first rule that was refused."""
+        """Create access rules. Raises `AccessDenied` if the cluster has no authorizer, or for the first rule that was
+        refused.
+        """
         request = pb.CreateAclsRequest(acl=[_rule_to_pb(rule) for rule in rules])
         for message in self._change(ApiKey.CREATE_ACLS, request, pb.CreateAclsResponse, safe=True).aclRes:
             error = error_of(message)
@@ -138,13 +140,13 @@ class ClusterAdmin:
                 raise error
 
     def list_acls(self, **filters: Any) -> list[AccessRule]:
-        """The rules that match: `resource_type`, `resource_name`, `principal`, `operation`, `host`."""
+        """The access rules that match: `resource_type`, `resource_name`, `principal`, `operation`, `host`."""
         request = pb.ListAclsRequest(acl_filter=_acl_filter(**filters))
         answer = self._ask(ApiKey.LIST_ACLS, request, pb.ListAclsResponse)
         return Listing(_rule_from_pb(message) for message in answer.acl)
 
     def drop_acls(self, **filters: Any) -> list[AccessRule]:
-        """Drop the rules that match (as in `list_acls`); returns those that were dropped."""
+        """Drop the access rules that match (as in `list_acls`); returns the dropped ones."""
         request = pb.DropAclsRequest(acl_filter=[_acl_filter(**filters)])
         dropped = []
         for result in self._change(ApiKey.DROP_ACLS, request, pb.DropAclsResponse, safe=True).filter_results:
@@ -161,7 +163,7 @@ class ClusterAdmin:
     def latest_kv_snapshots(
         self, path: str | TablePath, partition: str | None = None
     ) -> dict[TableBucket, KvSnapshotInfo | None]:
-        """The newest KV snapshot of each bucket of a table or partition; None where there is none yet."""
+        """The newest KV snapshot per bucket of a table or partition; None for buckets without one."""
         request = pb.GetLatestKvSnapshotsRequest(
             table_path=table_path_to_pb(TablePath.parse(path)), partition_name=partition
         )
@@ -175,7 +177,7 @@ class ClusterAdmin:
         }
 
     def kv_snapshot_files(self, bucket: TableBucket, snapshot_id: int) -> KvSnapshotFiles:
-        """Where the files of a KV snapshot are. Raises `NotFound` (KV_SNAPSHOT_NOT_EXIST)."""
+        """The files of a KV snapshot and where they are. Raises `NotFound` (KV_SNAPSHOT_NOT_EXIST)."""
         request = pb.GetKvSnapshotMetadataRequest(
             table_id=bucket.table_id,
             partition_id=bucket.partition_id,
@@ -189,7 +191,9 @@ class ClusterAdmin:
     def acquire_kv_snapshot_lease(
         self, lease_id: str, snapshots: Mapping[TableBucket, int], duration: Span
     ) -> dict[TableBucket, int]:
-        """Keep KV snapshots from being removed; acquiring again renews. Returns those that are gone already."""
+        """Lease KV snapshots so that they are not removed; acquiring again renews the lease. Returns those already
+        gone.
+        """
         request = pb.AcquireKvSnapshotLeaseRequest(lease_id=lease_id, lease_duration_ms=span_ms(duration, "duration"))
         tables: dict[int, pb.PbKvSnapshotLeaseForTable] = {}
         for bucket, snapshot_id in snapshots.items():
@@ -206,7 +210,7 @@ class ClusterAdmin:
         }
 
     def release_kv_snapshot_lease(self, lease_id: str, buckets: Iterable[TableBucket] | None = None) -> None:
-        """Give back the snapshots of `buckets`, or the whole lease."""
+        """Release the lease on the snapshots of `buckets`, or the whole lease."""
         if buckets is None:
             drop = pb.DropKvSnapshotLeaseRequest(lease_id=lease_id)
             self._change(ApiKey.DROP_KV_SNAPSHOT_LEASE, drop, pb.DropKvSnapshotLeaseResponse, safe=True)
@@ -221,7 +225,7 @@ class ClusterAdmin:
     def register_producer_offsets(
         self, producer_id: str, offsets: Mapping[TableBucket, int], ttl: Span | None = None
     ) -> bool:
-        """Store offsets under a producer id. The first to register wins: returns whether that was this call."""
+        """Register offsets under a producer id. The first to register wins: returns whether that was this call."""
         request = pb.RegisterProducerOffsetsRequest(
             producer_id=producer_id, ttl_ms=None if ttl is None else span_ms(ttl, "ttl")
         )
@@ -236,7 +240,7 @@ class ClusterAdmin:
         return answer.result == _CREATED
 
     def producer_offsets(self, producer_id: str) -> ProducerOffsets | None:
-        """What is registered under a producer id; None if nothing is, or it has expired."""
+        """The offsets registered under a producer id; None if there are none, or they have expired."""
         request = pb.GetProducerOffsetsRequest(producer_id=producer_id)
         answer = self._ask(ApiKey.GET_PRODUCER_OFFSETS, request, pb.GetProducerOffsetsResponse)
         if not answer.HasField("producer_id"):
@@ -258,7 +262,7 @@ class ClusterAdmin:
     def lake_snapshot(
         self, path: str | TablePath, snapshot_id: int | None = None, readable: bool = False
     ) -> LakeSnapshot:
-        """A snapshot of the table's lake side: the newest, the newest readable one, or the one with an id.
+        """A snapshot of the table's lake side: the latest, the latest readable one, or the one with the given id.
 
         Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST).
         """
@@ -340,7 +344,7 @@ class Admin(ClusterAdmin):
         self._change(ApiKey.ALTER_DATABASE, request, pb.AlterDatabaseResponse, safe=True)
 
     def database_summaries(self) -> list[DatabaseInfo]:
-        """All databases with creation time and number of tables (older servers tell neither)."""
+        """All databases with creation time and number of tables (older servers report neither)."""
         request = pb.ListDatabasesRequest(include_summary=True)
         response = self._ask(ApiKey.LIST_DATABASES, request, pb.ListDatabasesResponse)
         told = {
@@ -364,7 +368,7 @@ class Admin(ClusterAdmin):
     def create_table_as(
         self, path: str | TablePath, descriptor: TableDescriptor, ignore_if_exists: bool = False
     ) -> None:
-        """Create a table from a whole descriptor. Raises as `Connection.create_table` does."""
+        """Create a table from a complete descriptor. Raises as `Connection.create_table` does."""
         path = TablePath.parse(path)
         if not descriptor.bucket_keys and descriptor.has_primary_key:
             descriptor = replace(descriptor, bucket_keys=descriptor.physical_primary_key)
@@ -376,11 +380,11 @@ class Admin(ClusterAdmin):
         self._change(ApiKey.CREATE_TABLE, request, pb.CreateTableResponse, safe=ignore_if_exists)
 
     def table_info(self, path: str | TablePath) -> TableInfo:
-        """The table as it is now. Raises `NotFound`."""
+        """The current metadata of the table. Raises `NotFound`."""
         return self._cluster.table_info(TablePath.parse(path))
 
     def table_schema(self, path: str | TablePath, schema_id: int | None = None) -> tuple[int, Schema]:
-        """(schema id, schema) of a version of the table's schema, the newest unless given. Raises `NotFound`."""
+        """(schema id, schema) of a version of the table's schema, the latest by default. Raises `NotFound`."""
         request = pb.GetTableSchemaRequest(table_path=table_path_to_pb(TablePath.parse(path)), schema_id=schema_id)
         response = self._ask(ApiKey.GET_TABLE_SCHEMA, request, pb.GetTableSchemaResponse)
         document = json_serde.loads(response.schema_json, "table schema")
@@ -389,9 +393,9 @@ class Admin(ClusterAdmin):
     def table_stats(
         self, path: str | TablePath | TableInfo, partitions: Sequence[PartitionSelector] | None = None
     ) -> TableStats:
-        """How many rows each bucket has: rows now of a primary-key table, records kept of a log table.
+        """The row counts per bucket: current rows of a primary-key table, retained records of a log table.
 
-        Raises `UnsupportedOperation` on clusters that do not count (Fluss 0.9).
+        Raises `UnsupportedOperation` on clusters that do not count rows (Fluss 0.9).
         """
         info = self._info(path)
         items = [BucketItem(bucket) for bucket in plan_buckets(self._cluster, info, partitions)]
@@ -399,7 +403,7 @@ class Admin(ClusterAdmin):
         return TableStats({item.bucket: count for item, count in found})
 
     def list_table_snapshots(self, path: str | TablePath | TableInfo | None = None) -> list[TableSnapshotInfo]:
-        """The open table snapshots (of one table), the oldest first; none where the cluster does not have them."""
+        """The open table snapshots (of one table), the oldest first; empty if the cluster does not support them."""
         from forebay.client.table_snapshot import list_table_snapshots
 
         return list_table_snapshots(self._cluster, None if path is None else self._info(path).table_id)
@@ -414,9 +418,9 @@ class Admin(ClusterAdmin):
         partitions: Sequence[PartitionSelector] | None = None,
         buckets: Iterable[int | TableBucket] | None = None,
     ) -> dict[TableBucket, int]:
-        """The log offset at `place` of each bucket: "earliest", "latest" (the next record's), or a time.
+        """The log offset at `place` per bucket: "earliest", "latest" (of the next record), or a time.
 
-        A time, as datetime or ISO text, means the first record written then or later.
+        A time, as datetime or ISO text, means the first record written at that time or later.
         """
         info, at = self._info(table), place_of(place, "place")
         return list_offsets(self._cluster, info, plan_buckets(self._cluster, info, partitions, buckets), at)
@@ -439,7 +443,7 @@ class _TableStats(Scatter[BucketItem, "int | None"]):
         response = call.response().parse(pb.GetTableStatsResponse)
         for item, message in pair_up(items, response.buckets_resp):
             if isinstance(message, ForebayError):
-                # A table whose changelog image is WAL does not count its rows; that is an answer.
+                # A table whose changelog image is WAL does not count its rows; that is a valid response.
                 yield item, None if message.code == ErrorCode.INVALID_TABLE_EXCEPTION else message
             else:
                 yield item, message.row_count if message.HasField("row_count") else None

@@ -1,15 +1,14 @@
-"""Which servers there are, what they serve, and channels to them.
+"""The servers of a cluster, what they serve, and the channels to them.
 
 Nouns: a `ClusterView` is an immutable picture of the cluster: nodes, tables, partitions, the leader of each bucket. The
 `ClusterClient` holds the newest view, one channel for each server, and the schemas of tables by id; every other part
 of the client talks to servers through it.
 
-Rules: the view is never changed, only replaced. A failure that says "you asked the wrong server" leads to a new
-picture of what failed, not of everything. What is safe to repeat is repeated, with growing pauses, until
-`client.retry-timeout` has passed.
+Rules: the view is immutable and replaced as a whole. A "wrong server" failure refreshes only the part of the view that
+failed. Operations that are safe to repeat are retried with backoff until `client.retry-timeout` has passed.
 
 Flow: bootstrap address -> Metadata -> nodes -> channels. `tablet_call` and `coordinator_call` send one request;
-`retrying` wraps operations that may be repeated.
+`retrying` wraps operations that are safe to retry.
 
 Prior art: MetadataUpdater of Fluss's Java client.
 """
@@ -52,7 +51,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 BOOTSTRAP_RETRIES = 3
-_SCHEMAS_MAX = 1024  # earlier schemas of tables, which are remembered
+_SCHEMAS_MAX = 1024  # cached earlier schemas of tables
 _WITHOUT_ANSWER = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT)
 
 
@@ -62,19 +61,19 @@ class Partition:
 
     partition_id: int
     bucket_count: int | None = None
-    """Its own number of buckets, where the server tells one."""
+    """Its own bucket count, if the server reports one."""
 
 
 @dataclass(frozen=True)
 class ClusterView:
-    """A picture of the cluster at one moment."""
+    """The state of the cluster at one point in time."""
 
     coordinator: ServerNode | None = None
     tablet_servers: Mapping[int, ServerNode] = field(default_factory=dict)
     tables: Mapping[TablePath, TableInfo] = field(default_factory=dict)
     partitions: Mapping[PhysicalTablePath, Partition] = field(default_factory=dict)
     leaders: Mapping[TableBucket, int] = field(default_factory=dict)
-    """Server ids. A bucket without a leader is not here."""
+    """Server ids. Buckets without a leader are absent."""
 
     @property
     def nodes(self) -> list[ServerNode]:
@@ -87,10 +86,10 @@ class ClusterView:
 
 
 class ClusterClient:
-    """The newest view of the cluster, and the channels. Thread-safe; connects when first used."""
+    """The latest view of the cluster, and the channels. Thread-safe; connects on first use."""
 
     def __init__(self, settings: Settings, clock: Clock, ids: IdSource, dial: Dial | None = None) -> None:
-        """`dial` makes the connections to servers (default: TCP)."""
+        """`dial` opens the connections to servers (default: TCP)."""
         self.settings = settings
         self.clock = clock
         self.ids = ids
@@ -115,7 +114,7 @@ class ClusterClient:
     # ---- channels ---------------------------------------------------------------------------------------------------
 
     def channel(self, node: ServerNode | Address) -> Channel:
-        """The channel to a server; opened if need be. Raises `Unavailable`."""
+        """The channel to a server, opened if necessary. Raises `Unavailable`."""
         if isinstance(node, ServerNode):
             address, role = Address(node.host, node.port), node.role
         else:
@@ -155,7 +154,7 @@ class ClusterClient:
             raise Unavailable("this connection is closed; open another one with forebay.connect()")
 
     def close(self) -> None:
-        """Close all channels. Calls under way fail. Nothing can be sent afterwards."""
+        """Close all channels. In-flight calls fail. Nothing can be sent afterwards."""
         with self._lock:
             self._closed = True
             channels = list(self._channels.values())
@@ -166,11 +165,11 @@ class ClusterClient:
             channel.join(1.0)
 
     def adopt(self, view: ClusterView, closed: bool) -> None:
-        """Begin with what another client of the same cluster knew."""
+        """Start with the view of another client of the same cluster."""
         self._view, self._closed = view, closed
 
     def forget_channels(self) -> None:
-        """In a forked child: the sockets are the parent's. New ones are opened when needed."""
+        """Abandon the channels in a forked child: the sockets belong to the parent. New ones are opened when needed."""
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             channel.forget()
@@ -185,7 +184,7 @@ class ClusterClient:
         response: type[M],
         seconds: float | None = None,
     ) -> M:
-        """Send one request and wait for its answer. Raises the server's error, or `Unavailable`."""
+        """Send one request and wait for its response. Raises the server's error, or `Unavailable`."""
         limit = self.request_seconds if seconds is None else seconds
         return self.channel(node).send(key, message).result(limit).parse(response)
 
@@ -201,10 +200,10 @@ class ClusterClient:
         return self.channel(node).send(key, message, payloads, callback)
 
     def coordinator_call(self, key: ApiKey, message: Message, response: type[M], *, repeatable: bool) -> M:
-        """Ask the coordinator.
+        """Send a request to the coordinator.
 
-        With `repeatable` the request is sent again after any passing failure; otherwise only while it is certain
-        that the server has not seen it.
+        With `repeatable` it is retried after any transient failure; otherwise only while it is certain that the server
+        has not received it.
         """
 
         sent = False
@@ -232,11 +231,11 @@ class ClusterClient:
             if repeatable or not sent or e.code not in _WITHOUT_ANSWER:
                 raise
             raise OutcomeUnknown(
-                f"{e.message}. The server may have carried out {key.name} or not: look before asking again", e.code
+                f"{e.message}. The server may have carried out {key.name} or not: check before retrying", e.code
             ) from e
 
     def any_call(self, key: ApiKey, message: Message, response: type[M]) -> M:
-        """Ask any server: a tablet server, or else the coordinator. The request must be safe to repeat."""
+        """Send a request to any server: a tablet server if possible, else the coordinator. It must be safe to retry."""
 
         def attempt() -> M:
             if not self._nodes():
@@ -251,10 +250,10 @@ class ClusterClient:
         stale: Callable[[], Any] | None = None,
         allowed: Callable[[ForebayError], bool] | None = None,
     ) -> T:
-        """The result of `attempt`, which is repeated after passing failures until `client.retry-timeout`.
+        """The result of `attempt`, which is retried after transient failures until `client.retry-timeout`.
 
-        `stale` brings the view up to date after a failure that came from an old one (default: refresh the nodes).
-        `allowed` says which failures may be followed by another attempt (default: `may_read_again`).
+        `stale` refreshes the view after a failure caused by a stale one (default: refresh the nodes). `allowed` decides
+        which failures may be retried (default: `may_read_again`).
         """
         allowed = allowed or may_read_again
         deadline = self.clock.monotonic() + self.settings["client.retry-timeout"]
@@ -287,7 +286,7 @@ class ClusterClient:
     # ---- the view ---------------------------------------------------------------------------------------------------
 
     def bootstrap(self) -> None:
-        """Learn the nodes from the bootstrap servers. Raises `Unavailable` if none answers, after a few attempts."""
+        """Fetch the nodes from the bootstrap servers. Raises `Unavailable` if none responds, after a few attempts."""
         back_off = BackOff(self.ids)
         errors: dict[Address, ForebayError] = {}
         notice = WaitNotice(self.clock)
@@ -306,7 +305,7 @@ class ClusterClient:
                 raise next(iter(errors.values()))
             notice.tell("; ".join(e.message for e in errors.values()))
         reasons = "; ".join(e.message for e in errors.values())
-        raise Unavailable(f"no bootstrap server answers: {reasons}. Is the server running, and is the address right?")
+        raise Unavailable(f"no bootstrap server responds: {reasons}. Is the server running, and is the address right?")
 
     def refresh(
         self,
@@ -314,9 +313,9 @@ class ClusterClient:
         partitions: Iterable[PhysicalTablePath] = (),
         partition_ids: Mapping[TablePath, Iterable[int]] | None = None,
     ) -> ClusterView:
-        """Ask for the nodes, and for these tables and partitions; returns the new view.
+        """Fetch metadata of the nodes and of these tables and partitions; returns the new view.
 
-        Raises `NotFound` for a table or partition that does not exist, `Unavailable` if no server answers.
+        Raises `NotFound` for a table or partition that does not exist, `Unavailable` if no server responds.
         """
         ids = {path: sorted(wanted) for path, wanted in (partition_ids or {}).items()}
         request = pb.MetadataRequest(
@@ -340,7 +339,7 @@ class ClusterClient:
         try:
             return self.call(node, ApiKey.GET_METADATA, request, pb.MetadataResponse)
         except InternalError:
-            # Fluss 0.9 answers so for a table that does not exist.
+            # Fluss 0.9 responds like this for a table that does not exist.
             for path in request.table_path:
                 answer = self.call(
                     node, ApiKey.TABLE_EXISTS, pb.TableExistsRequest(table_path=path), pb.TableExistsResponse
@@ -350,12 +349,12 @@ class ClusterClient:
             raise
 
     def _nodes(self) -> list[ServerNode]:
-        """All nodes, those first that have the most to tell."""
+        """All nodes, the best-informed first."""
         view = self._view
         return [*view.tablet_servers.values(), *([view.coordinator] if view.coordinator else [])]
 
     def _take(self, response: pb.MetadataResponse) -> ClusterView:
-        """Put what a server told into a new view. Tables and partitions it did not name stay as they were."""
+        """Merge a server's response into a new view. Tables and partitions it does not mention stay unchanged."""
         with self._lock:
             view = self._view = _merge(self._view, response)
             known = {Address(node.host, node.port) for node in view.tablet_servers.values()}
@@ -368,7 +367,7 @@ class ClusterClient:
         return view
 
     def forget_leader(self, buckets: Iterable[TableBucket]) -> None:
-        """Take note that the leaders of these buckets are not what the view says."""
+        """Forget the leaders of these buckets, which have moved."""
         with self._lock:
             leaders = dict(self._view.leaders)
             for bucket in buckets:
@@ -376,7 +375,7 @@ class ClusterClient:
             self._view = replace(self._view, leaders=leaders)
 
     def forget_table(self, path: TablePath) -> None:
-        """Drop everything known of a table."""
+        """Forget everything about a table."""
         with self._lock:
             view = self._view
             info = view.tables.get(path)
@@ -388,7 +387,7 @@ class ClusterClient:
             )
 
     def leader(self, path: TablePath, bucket: TableBucket) -> ServerNode:
-        """The server that leads a bucket of table `path`; asks the cluster if the view does not know.
+        """The server that leads a bucket of table `path`, fetched if the view does not have it.
 
         Raises `Unavailable` (LEADER_NOT_AVAILABLE) while there is none, `NotFound` if the table or partition is gone.
         """
@@ -405,7 +404,7 @@ class ClusterClient:
         return node
 
     def refresh_bucket(self, path: TablePath, bucket: TableBucket) -> ClusterView:
-        """Look up the leader of a bucket again."""
+        """Refresh the leader of a bucket."""
         self.forget_leader([bucket])
         if bucket.partition_id is None:
             return self.refresh([path])
@@ -423,7 +422,7 @@ class ClusterClient:
     # ---- tables and schemas -----------------------------------------------------------------------------------------
 
     def table_info(self, path: TablePath) -> TableInfo:
-        """The table as it is now. Raises `NotFound`."""
+        """The current metadata of the table. Raises `NotFound`."""
         view = self.retrying(lambda: self.refresh([path]), stale=lambda: None)
         info = view.tables.get(path)
         if info is None:
@@ -447,7 +446,7 @@ class ClusterClient:
 
 
 def table_info_from_pb(message: Any, path: TablePath) -> TableInfo:
-    """The table in a PbTableMetadata or a GetTableInfoResponse."""
+    """The table described by a PbTableMetadata or a GetTableInfoResponse."""
     return TableInfo(
         path,
         message.table_id,

@@ -1,15 +1,15 @@
-"""A connection to a cluster: the way in for everything else.
+"""A connection to a cluster: the entry point to everything else.
 
     conn = forebay.connect("127.0.0.1:9123")
     table = conn.create_table("sales.orders", {"id": "BIGINT", "amount": "DOUBLE"}, primary_key="id")
     table = conn.table("sales.orders")
 
-Rules: one connection serves all threads of a process. It pickles to its settings: what comes out at the other end, in
-a Spark worker for instance, connects when it is first used. After a fork the child reconnects, too. `close` (or
-the end of a `with` block) sends what buffered writers still hold; an unreferenced connection closes without sending.
+Rules: one connection serves all threads of a process. It pickles as its settings: the unpickled copy, in a Spark worker
+for instance, connects on first use. A forked child reconnects, too. `close` (or the end of a `with` block) sends what
+buffered writers still hold; an unreferenced connection closes without sending.
 
-`shared_connection(settings)` gives every caller in a process the same connection, so that many short tasks need one
-socket for each server and not one for each task.
+`shared_connection(settings)` returns the same connection to every caller in a process, so that many short tasks need
+one socket per server rather than one per task.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def connect(
 ) -> Connection:
     """Connect to a Forebay server or an Apache Fluss cluster.
 
-    `bootstrap_servers` is "host:port", or several of them with commas; any server of the cluster will do. `options`
-    are Fluss's `client.*` options, with dots or underscores, with or without `client.` (docs/client.md).
-    `lake_options` are the lake's own (`s3.access-key`, ...), for reading tables that have one: they go before those
-    that the server tells, which are no secrets. Raises `Unavailable` if no server answers, `AccessDenied` for wrong
+    `bootstrap_servers` is "host:port", or a comma-separated list; any server of the cluster will do. `options` are
+    Fluss's `client.*` options, with dots or underscores, with or without `client.` (docs/client.md). `lake_options` are
+    options of the lake (`s3.access-key`, ...), for reading tables that have one: they override those that the server
+    sends, which never include secrets. Raises `Unavailable` if no server responds, `AccessDenied` for wrong
     credentials, `InvalidRequest` for unknown options.
     """
     given = {**options, LAKE_OPTIONS: lake_options or {}}
@@ -66,19 +66,19 @@ def connect(
 
 @hides("clock", "cluster", "ids", "sender", "settings")
 class Connection(Session):
-    """A connection to a cluster. Thread-safe. Use `connect` to make one."""
+    """A connection to a cluster. Thread-safe. Open one with `connect`."""
 
     @property
     def admin(self) -> Admin:
-        """The cluster itself: servers, settings, access rules, and what servers know of tables."""
+        """Administration of the cluster: servers, settings, access rules, and table metadata."""
         from forebay.client.admin import Admin
 
         return Admin(self)
 
     def table(self, table: str | TablePath | TableInfo) -> Table:
-        """A table, by its path "database.table".
+        """The table with the path "database.table".
 
-        Raises `NotFound` if there is none. A `TableInfo` (as `Table.info` has it) is taken as it is, without asking.
+        Raises `NotFound` if there is none. A `TableInfo` (such as `Table.info`) is used as it is, without a request.
         """
         from forebay.client.table import Table
 
@@ -89,12 +89,12 @@ class Connection(Session):
     # ---- databases --------------------------------------------------------------------------------------------------
 
     def list_databases(self) -> list[str]:
-        """The names of the databases, in order."""
+        """The names of the databases, sorted."""
         answer = self._ask(ApiKey.LIST_DATABASES, pb.ListDatabasesRequest(), pb.ListDatabasesResponse)
         return sorted(answer.database_name)
 
     def database_exists(self, name: str) -> bool:
-        """Whether there is a database of that name."""
+        """Whether the database exists."""
         request = pb.DatabaseExistsRequest(database_name=name)
         return self._ask(ApiKey.DATABASE_EXISTS, request, pb.DatabaseExistsResponse).exists
 
@@ -106,7 +106,7 @@ class Connection(Session):
         options: Mapping[str, Any] | None = None,
         ignore_if_exists: bool = False,
     ) -> None:
-        """Create a database; `options` are kept with it, for whoever reads them.
+        """Create a database; `options` are stored with it, but the server does not interpret them.
 
         Raises `AlreadyExists`, and `InvalidRequest` for a name that is not allowed.
         """
@@ -128,12 +128,12 @@ class Connection(Session):
     # ---- tables -----------------------------------------------------------------------------------------------------
 
     def list_tables(self, database: str) -> list[str]:
-        """The names of the tables in a database, in order. Raises `NotFound` if there is no such database."""
+        """The names of the tables in a database, sorted. Raises `NotFound` if there is no such database."""
         request = pb.ListTablesRequest(database_name=database)
         return sorted(self._ask(ApiKey.LIST_TABLES, request, pb.ListTablesResponse).table_name)
 
     def table_exists(self, name: str | TablePath) -> bool:
-        """Whether there is a table "database.table"."""
+        """Whether the table "database.table" exists."""
         request = pb.TableExistsRequest(table_path=table_path_to_pb(TablePath.parse(name)))
         return self._ask(ApiKey.TABLE_EXISTS, request, pb.TableExistsResponse).exists
 
@@ -151,14 +151,14 @@ class Connection(Session):
         auto_increment: str | None = None,
         ignore_if_exists: bool = False,
     ) -> Table:
-        """The table that was created, or the one that was there with `ignore_if_exists`.
+        """Create a table and return it, or the existing one with `ignore_if_exists`.
 
         `schema` is a pyarrow schema (a timestamp with a zone becomes TIMESTAMP_LTZ), a dict or a list of names and
-        types such as [("id", "BIGINT")], or a data frame whose columns to take. Keys are names of columns, or one
-        name. Without `primary_key` it is a log table. `bucket_keys` are what rows are distributed by: the primary key
-        without partition keys unless given. `buckets` is left to the server unless given. `options` that begin with
-        `table.` are the server's; it keeps others for whoever reads them. `auto_increment` names the column that the
-        server numbers. Raises `AlreadyExists`, `NotFound` (the database), `InvalidRequest` for anything that cannot be.
+        types such as [("id", "BIGINT")], or a data frame whose columns are used. Keys are column names, or one name.
+        Without `primary_key` it is a log table. Rows are distributed by `bucket_keys`, by default the primary key
+        without the partition keys. The server chooses `buckets` by default. `options` that begin with `table.`
+        configure the server; it stores all others without interpreting them. `auto_increment` names the column that the
+        server numbers. Raises `AlreadyExists`, `NotFound` (the database), `InvalidRequest` for an invalid definition.
         """
         from forebay.client.definition import new_descriptor
 
@@ -177,14 +177,14 @@ class Connection(Session):
         return self.table(path)
 
     def drop_table(self, name: str | TablePath, *, ignore_if_not_exists: bool = False) -> None:
-        """Drop a table with its rows. Raises `NotFound`."""
+        """Drop a table and its rows. Raises `NotFound`."""
         path = TablePath.parse(name)
         request = pb.DropTableRequest(table_path=table_path_to_pb(path), ignore_if_not_exists=ignore_if_not_exists)
         self._change(ApiKey.DROP_TABLE, request, pb.DropTableResponse, safe=ignore_if_not_exists)
         self.cluster.forget_table(path)
 
     def rename_table(self, name: str | TablePath, new_name: str | TablePath) -> NoReturn:
-        """Raise `UnsupportedOperation`: servers do not rename tables."""
+        """Raise `UnsupportedOperation`: servers cannot rename tables."""
         raise UnsupportedOperation(
             f"table {TablePath.parse(name)} cannot be renamed to {TablePath.parse(new_name)}: live tables keep their "
             "names. Create a table of that name and write the rows of the old one to it"
@@ -194,7 +194,7 @@ class Connection(Session):
         return self.cluster.coordinator_call(key, request, response, repeatable=True)
 
     def _change(self, key: ApiKey, request: Message, response: type[M], *, safe: bool) -> M:
-        """A change; `safe` says that doing it twice is like doing it once."""
+        """Send a change; `safe` means that it is idempotent."""
         return self.cluster.coordinator_call(key, request, response, repeatable=safe)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -219,7 +219,7 @@ _shared_lock = threads.lock()
 
 
 def shared_connection(settings: Settings) -> Connection:
-    """The connection of this process for `settings`; opened by whoever asks first, closed when the process ends."""
+    """The connection of this process for `settings`; opened by the first caller, closed when the process exits."""
     with _shared_lock:
         connection = _shared.get(settings)
         if connection is None or connection.closed:

@@ -1,4 +1,4 @@
-"""What users say of a table -> the descriptor of a new one, or the change of one that is there."""
+"""From what users specify to the descriptor of a new table, or the change of an existing one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.convert import table_path_to_pb
 
 SERVER_OPTIONS = "table."
-"""What the names of the options begin with that servers know; they keep others without looking at them."""
+"""The prefix of options that servers interpret; they store all others as they are."""
 
 _SET, _RESET = 0, 1
 _POSITION_LAST = 0
@@ -31,7 +31,7 @@ def new_descriptor(
     comment: str | None,
     auto_increment: str | None,
 ) -> TableDescriptor:
-    """The descriptor of a new table. Parameters are those of `Connection.create_table`."""
+    """The descriptor of a new table. Parameters are as in `Connection.create_table`."""
     key = one_or_more_names(primary_key, "primary_key")
     if isinstance(schema, Schema):
         key, auto_increment = key or schema.primary_key, auto_increment or schema.auto_increment_column
@@ -55,7 +55,7 @@ def alteration(
     to_reset: Iterable[str] | str,
     unsupported: Mapping[str, Any],
 ) -> pb.AlterTableRequest:
-    """The request for a change. Raises `UnsupportedOperation` for kinds of changes that servers do not make."""
+    """The request for a change. Raises `UnsupportedOperation` for kinds of changes that servers do not support."""
     for kind, given in unsupported.items():
         if given not in (None, (), [], {}):
             raise UnsupportedOperation(
@@ -77,7 +77,7 @@ def alteration(
 
 
 def option_text(value: Any) -> str:
-    """An option's value as text: true and 4 may be given as True and 4."""
+    """An option's value as text; Python values such as True and 4 are accepted."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

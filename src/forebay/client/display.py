@@ -1,7 +1,7 @@
-"""How a connection, a table, a reading and listings look in a notebook: small HTML, everything escaped.
+"""How a connection, a table, a reader and listings are displayed in a notebook: small HTML, everything escaped.
 
-`_repr_html_` of these classes calls the functions here. Nothing is read from a server for it, and no rows of a scan are
-taken: looking at a thing does not change it. In a terminal `repr` is what counts.
+`_repr_html_` of these classes calls the functions here. Display sends no requests and consumes no rows: inspecting an
+object does not change it. In a terminal `repr` is what counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Listing(list[T]):
-    """A list of values with the same fields, which a notebook shows as a table."""
+    """A list of values with the same fields, shown as a table in a notebook."""
 
     def _repr_html_(self) -> str:
         if not self or not dataclasses.is_dataclass(self[0]):
@@ -29,7 +29,7 @@ class Listing(list[T]):
 
 
 def table_html(info: TableInfo) -> str:
-    """A table: its path and kind, columns, keys, buckets, properties."""
+    """The HTML of a table: its path and kind, columns, keys, buckets, properties."""
     descriptor = info.descriptor
     kind = "primary-key table" if info.has_primary_key else "log table"
     facts = {
@@ -46,7 +46,7 @@ def table_html(info: TableInfo) -> str:
 
 
 def schema_html(schema: Schema) -> str:
-    """Columns with their types, and whether they may be null."""
+    """The columns with their types and nullability."""
     rows = [
         (column.name, column.data_type, _role(schema, column.name), column.comment or "") for column in schema.columns
     ]
@@ -59,6 +59,6 @@ def _role(schema: Schema, name: str) -> str:
 
 
 def shown(names: Sequence[str], most: int = 8) -> str:
-    """Column names for a `repr`: the first ones, and how many more there are."""
+    """Column names for a `repr`: the first few, and the number of further ones."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f", and {rest} more" if rest > 0 else "")

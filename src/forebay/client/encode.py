@@ -1,13 +1,13 @@
-"""Rows on their way out: Arrow batches -> encoded batches, one bucket each.
+"""Encoding of rows to write: Arrow batches -> encoded batches, one bucket each.
 
 Nouns: a `Piece` is an encoded log or KV batch for one bucket, complete but for writer id, sequence and checksum, which
 are set when it is sent (`seal`). A *group* is a (partition, bucket) pair.
 
 Flow: storage-schema batch (codec.cast) -> groups of its rows -> rows in the order of groups -> one slice a group ->
-pieces of at most `batch_bytes`. Rows of one group keep their order. Nothing here touches rows one by one, and a
-batch that belongs to one group is not copied.
+pieces of at most `batch_bytes`. Rows of one group keep their order. Nothing here is processed row by row, and a batch
+that belongs to one group is not copied.
 
-Encoders are made once for each table; they hold no state of a write and serve all threads.
+Encoders are created once per table; they hold no state of a write and are shared by all threads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from forebay.metadata.types import DataType, TypeRoot
 from forebay.protocol.frames import FRAME_BYTES_MAX
 
 _WRITER_AFTER_SCHEMA_ID = 7
-"""Where writer id and sequence lie in a log batch, counted from its schema id."""
+"""Positions of writer id and sequence in a log batch, relative to its schema id."""
 
 _FRAME_SLACK = 4096
 _ROWS_MIN, _ROWS_MAX = 1 << 16, 1 << 18
@@ -44,7 +44,7 @@ _ROW_BYTES_GUESS = 64
 
 
 class Piece(NamedTuple):
-    """An encoded batch for one bucket. `bucket` is None where any bucket of the partition will do."""
+    """An encoded batch for one bucket. `bucket` is None if any bucket of the partition will do."""
 
     partition: str | None
     bucket: int | None
@@ -53,7 +53,7 @@ class Piece(NamedTuple):
 
 
 def rows_at_once(info: TableInfo, batch_bytes: int) -> int:
-    """How many rows to take in one go, so that batches of all buckets fill well and memory stays small."""
+    """How many rows to encode at a time, so that the batches of all buckets fill well and memory stays small."""
     return min(max(batch_bytes * info.bucket_count // _ROW_BYTES_GUESS, _ROWS_MIN), _ROWS_MAX)
 
 
@@ -61,11 +61,11 @@ def rows_at_once(info: TableInfo, batch_bytes: int) -> int:
 
 
 class RowGroups(NamedTuple):
-    """The rows of a batch by group: row positions in the order of groups (None: as they are), and each group's rows."""
+    """The rows of a batch by group: row positions in group order (None: unchanged), and the rows of each group."""
 
     order: npt.NDArray[np.int64] | None
     parts: list[tuple[str | None, int | None, int, int]]
-    """(partition, bucket, first, last): rows `first` to `last` (exclusive) in the new order."""
+    """(partition, bucket, first, last): rows `first` to `last` (exclusive) in group order."""
 
 
 def group_rows(info: TableInfo, batch: pa.RecordBatch, buckets: npt.NDArray[np.int32] | None) -> RowGroups:
@@ -93,9 +93,9 @@ def group_rows(info: TableInfo, batch: pa.RecordBatch, buckets: npt.NDArray[np.i
 
 
 def partition_codes_of(info: TableInfo, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64] | None, list[Any]]:
-    """For each row the position of its partition's name in the list; no array where there is one name only.
+    """The position of each row's partition name in the list; no array if there is only one name.
 
-    A table without partitions has the one name None. Raises `InvalidRequest` for a null partition value.
+    A table without partitions has the single name None. Raises `InvalidRequest` for a null partition value.
     """
     keys = info.descriptor.partition_keys
     if not keys:
@@ -118,7 +118,7 @@ def partition_codes_of(info: TableInfo, batch: pa.RecordBatch) -> tuple[npt.NDAr
     names = [_name_of(int(code), texts) for code in unique]
     if len(names) <= 1:
         return None, names
-    # Two values may have the same text (times below a millisecond): they are one partition.
+    # Two values may have the same text (times that differ below a millisecond): they are one partition.
     positions = {name: place for place, name in enumerate(dict.fromkeys(names))}
     return np.array([positions[name] for name in names], np.int64)[inverse], list(positions)
 
@@ -132,7 +132,7 @@ def _name_of(code: int, texts: Sequence[Sequence[str]]) -> str:
 
 
 class _NanosecondDatetime(dt.datetime):
-    """A datetime with the nanoseconds that `dt.datetime` has no room for (pandas' Timestamp would import pandas)."""
+    """A datetime with the nanoseconds that `dt.datetime` cannot hold (pandas' Timestamp would import pandas)."""
 
     nanosecond = 0
 
@@ -204,7 +204,7 @@ class LogEncoder:
 
 
 class KeyedRows(NamedTuple):
-    """Encoded keys and rows (null: delete the key), with the batch columns that say where they belong."""
+    """Encoded keys and rows (null: delete the key), with the batch columns that determine partition and bucket."""
 
     keys: pa.BinaryArray
     rows: pa.BinaryArray
@@ -225,7 +225,7 @@ class KeyRouter:
         self._bucket_key = None if bucket_key is self.primary_key else bucket_key
 
     def route(self, batch: pa.RecordBatch) -> tuple[pa.BinaryArray, npt.NDArray[np.int32]]:
-        """(keys, buckets) of a batch that holds the key columns, among others."""
+        """(keys, buckets) of a batch that contains the key columns."""
         keys = self.primary_key.encode(batch)
         bucket_keys = keys if self._bucket_key is None else self._bucket_key.encode(batch)
         return keys, bucket_ids(bucket_keys, self._info.bucket_count, self._info.descriptor.lake_format)
@@ -242,18 +242,18 @@ class KvEncoder:
         self._schema = storage_schema(info.schema.columns)
 
     def upserts(self, batch: pa.RecordBatch) -> KeyedRows:
-        """The rows of a storage-schema batch. Columns that it lacks (partial update) are null."""
+        """The encoded rows of a storage-schema batch. Missing columns (partial update) are null."""
         keys, buckets = self._router.route(batch)
-        batch = self._router.primary_key.canonical_columns(batch)  # rows say what their keys say
+        batch = self._router.primary_key.canonical_columns(batch)  # rows encode the same values as their keys
         return KeyedRows(keys, self._codec.encode(self._widened(batch)), buckets, self._partitions(batch))
 
     def deletes(self, batch: pa.RecordBatch) -> KeyedRows:
-        """Deletes of the keys in a batch that holds the primary key columns."""
+        """The encoded deletes of the keys in a batch that contains the primary key columns."""
         keys, buckets = self._router.route(batch)
         return KeyedRows(keys, pa.nulls(len(keys), pa.binary()), buckets, self._partitions(batch))
 
     def pieces(self, parts: Sequence[KeyedRows]) -> Iterator[Piece]:
-        """The pieces of `parts`, which were written one after the other."""
+        """The pieces of `parts`, in the order they were written."""
         part = parts[0] if len(parts) == 1 else _joined(parts)
         groups = group_rows(self._info, part.partitions, part.buckets)
         keys, rows = part.keys, part.rows
@@ -302,7 +302,7 @@ def _concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def seal(data: bytearray, is_kv: bool, writer_id: int, sequence: int) -> None:
-    """Set writer id and sequence of an encoded batch, and compute its checksum."""
+    """Set the writer id and sequence of an encoded batch, and compute its checksum."""
     if is_kv:
         seal_kv_batch(data, writer_id, sequence)
         return

@@ -1,25 +1,25 @@
-"""Writer id and batch sequences: how a batch that is sent twice is written once.
+"""Writer id and batch sequences: a batch that is sent twice is written once.
 
-Nouns: the *writer id* is given out by the server and names this client for all buckets. Within a bucket each batch has
-a *sequence*: 0, 1, 2, ... The server appends a batch whose sequence is the last one plus one, answers one that it
-remembers (the last five) as if it had just been written, and refuses everything else (OUT_OF_ORDER_SEQUENCE).
-A batch is *in flight* from when it gets its sequence until it has succeeded or failed for good, also while it waits to
-be sent again.
+Nouns: the *writer id* is assigned by the server and identifies this client for all buckets. Within a bucket each batch
+has a *sequence*: 0, 1, 2, ... The server appends a batch whose sequence is the last one plus one, acknowledges one that
+it remembers (the last five) as if it had just been written, and rejects everything else (OUT_OF_ORDER_SEQUENCE). A
+batch is *in flight* from when it gets its sequence until it has succeeded or failed permanently, including while it is
+pending a retry.
 
 Rules, as in Fluss's Java and Rust clients:
 
 - A batch keeps id and sequence through retries: the first attempt may have been written.
 - While a batch is being retried, only the first batch in flight is sent; new ones wait.
-- A batch that the server certainly did not write gives its sequence back: later ones in flight move down by one, and
-  are sent again when the server refuses them.
-- When it is unknown whether a batch was written (out of retries, or the server lost the writer's state), nothing
-  certain can be said of later ones either: the client takes a new writer id and begins at 0.
-- OUT_OF_ORDER_SEQUENCE for a batch at or below the last acknowledged one is a late answer to an earlier attempt: the
-  batch is written. For one that is not next in line, or when acknowledgements have moved on since it was sent,
-  the predecessor was to blame: it is sent again.
+- A batch that the server certainly did not write returns its sequence: later ones in flight move down by one, and are
+  retried when the server rejects them.
+- When it is unknown whether a batch was written (out of retries, or the server lost the writer's state), later ones are
+  uncertain, too: the client takes a new writer id and starts at 0.
+- OUT_OF_ORDER_SEQUENCE for a batch at or below the last acknowledged one is a late response to an earlier attempt: the
+  batch is written. For one that is not next in sequence, or if other batches have been acknowledged since it was sent,
+  the predecessor caused the error: it is retried.
 
-This module decides and does no I/O; the caller holds a lock. Prior art: IdempotenceManager of Fluss, which follows
-Kafka's TransactionManager.
+This module makes decisions and does no I/O; the caller holds a lock. Prior art: IdempotenceManager of Fluss, which
+follows Kafka's TransactionManager.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from forebay.metadata.table import TableBucket
 NO_WRITER_ID = -1
 NO_SEQUENCE = -1
 _SEQUENCES = 1 << 31
-"""After sequence 2^31 - 1 comes 0."""
+"""Sequences wrap to 0 after 2^31 - 1."""
 
 
 class SequencedBatch(Protocol):
-    """What this module knows of a batch."""
+    """What this module needs of a batch."""
 
     bucket: TableBucket
     writer_id: int
@@ -71,7 +71,7 @@ class Idempotence:
         return state
 
     def may_send(self, batch: SequencedBatch) -> bool:
-        """Whether `batch`, the first of its bucket's queue, may be sent now."""
+        """Whether `batch`, the first in its bucket's queue, may be sent now."""
         in_flight = self._state(batch.bucket).in_flight
         if not in_flight or in_flight[0] is batch:
             return True
@@ -81,7 +81,7 @@ class Idempotence:
         return len(in_flight) < self._in_flight_max
 
     def begin(self, batch: SequencedBatch) -> None:
-        """Give a batch, about to be sent, its id and sequence, unless it has them from an earlier attempt."""
+        """Assign writer id and sequence to a batch about to be sent, unless it has them from an earlier attempt."""
         state = self._state(batch.bucket)
         if batch.sequence == NO_SEQUENCE:
             check(self.writer_id != NO_WRITER_ID, "a batch is sent before there is a writer id")
@@ -91,7 +91,7 @@ class Idempotence:
         batch.acknowledged_when_sent = state.acknowledged
 
     def succeeded(self, batch: SequencedBatch) -> None:
-        """Take note that a batch is written."""
+        """Mark a batch as written."""
         if batch.writer_id != self.writer_id:
             return
         state = self._state(batch.bucket)
@@ -100,9 +100,9 @@ class Idempotence:
         _remove(state, batch)
 
     def failed(self, batch: SequencedBatch, code: int, certain: bool) -> None:
-        """Take note that a batch failed for good with error `code`.
+        """Mark a batch as failed permanently with error `code`.
 
-        `certain` says that the server has answered and did not write it.
+        `certain` means that the server has responded and did not write it.
         """
         if batch.writer_id != self.writer_id or batch.sequence == NO_SEQUENCE:
             return
@@ -122,14 +122,14 @@ class Idempotence:
                 later.sequence_was_reset = True
 
     def is_written(self, batch: SequencedBatch) -> bool:
-        """Whether a later batch of the bucket has been acknowledged, which tells that this one was written."""
+        """Whether a later batch of the bucket has been acknowledged, which implies that this one was written."""
         if batch.writer_id != self.writer_id:
             return False
         acknowledged = self._state(batch.bucket).acknowledged
         return acknowledged != NO_SEQUENCE and not _is_behind(acknowledged, batch.sequence)
 
     def may_retry(self, batch: SequencedBatch, code: int) -> bool:
-        """Whether a sequence error was the fault of another batch, so that this one is to be sent again."""
+        """Whether another batch caused a sequence error, so that this one has to be retried."""
         if self.writer_id == NO_WRITER_ID:
             return False
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION:
@@ -139,17 +139,17 @@ class Idempotence:
         return code == ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION and batch.sequence_was_reset
 
     def reset(self) -> None:
-        """Forget the writer id and all sequences; the next batch needs a new id."""
+        """Discard the writer id and all sequences; the next batch needs a new id."""
         self.writer_id = NO_WRITER_ID
         self._buckets.clear()
 
     def forget(self, bucket: TableBucket) -> None:
-        """Forget a bucket that does not exist any more."""
+        """Discard the state of a bucket that no longer exists."""
         self._buckets.pop(bucket, None)
 
 
 def _is_behind(sequence: int, other: int) -> bool:
-    """Whether `sequence` comes before `other`, around the end of the numbers."""
+    """Whether `sequence` comes before `other`, allowing for wraparound."""
     return 0 < (other - sequence) % _SEQUENCES < _SEQUENCES // 2
 
 

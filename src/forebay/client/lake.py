@@ -1,4 +1,4 @@
-"""The calls of a tiering worker: heartbeats, and the two steps that make a lake snapshot known to the cluster.
+"""The calls of a tiering worker: heartbeats, and the two steps that register a lake snapshot with the cluster.
 
     tiering = LakeTieringClient(connection)
     heartbeat = tiering.heartbeat(request=True)
@@ -8,7 +8,7 @@
         tiering.commit(info, snapshot_id, path, readable_path=path)
         tiering.heartbeat(finished=[TieringDone(heartbeat.table)])
 
-The same calls work on a Fluss cluster. What the cluster knows of a lake afterwards: `Admin.lake_snapshot`.
+The same calls work with a Fluss cluster. `Admin.lake_snapshot` returns what the cluster has registered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TieringTable:
-    """A table that was handed to this worker, with the epochs that it shows from then on."""
+    """A table assigned to this worker, with the epochs that the worker presents from then on."""
 
     table_id: int
     path: TablePath
@@ -38,13 +38,15 @@ class TieringTable:
 
     @property
     def fence(self) -> int:
-        """Both epochs in one number that only grows: the epoch of `forebay.lake.tiering.CommitterContext`."""
+        """Both epochs as one increasing number: the epoch of `forebay.lake.tiering.CommitterContext`."""
         return self.coordinator_epoch << 32 | self.tiering_epoch
 
 
 @dataclass(frozen=True, slots=True)
 class TieringDone:
-    """A finished round. `forced`: its time was up and there is more; the sizes are those of the whole lake table."""
+    """A finished round. `forced`: it ran out of time and more data is pending; the sizes are those of the whole lake
+    table.
+    """
 
     table: TieringTable
     forced: bool = False
@@ -54,7 +56,7 @@ class TieringDone:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The cluster's answer. `errors` by table id: a table with one is not this worker's any more."""
+    """The cluster's response. `errors` by table id: a table with an error is no longer assigned to this worker."""
 
     coordinator_epoch: int
     table: TieringTable | None = None
@@ -62,7 +64,7 @@ class Heartbeat:
 
 
 class LakeTieringClient:
-    """A worker's side of tiering. Safe to use from any thread."""
+    """The worker's side of tiering. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -75,7 +77,8 @@ class LakeTieringClient:
         *,
         request: bool = False,
     ) -> Heartbeat:
-        """Report, and ask for another table (`request`). A worker that is silent for two minutes loses its tables.
+        """Report progress, and request another table (`request`). A worker that sends no heartbeat for two minutes
+        loses its tables.
 
         Errors are FENCED_TIERING_EPOCH (50), INVALID_COORDINATOR (23: the cluster was restarted), TABLE_NOT_EXIST
         (7) and -1. A lost response may have assigned a table; that table is assigned again after two minutes.
@@ -101,9 +104,9 @@ class LakeTieringClient:
         return Heartbeat(answer.coordinator_epoch, _assigned(answer), _errors(answer))
 
     def prepare(self, info: TableInfo, log_end_offsets: Mapping[TableBucket, int], *, merge: bool = True) -> str:
-        """Have the cluster write down what a lake snapshot will hold of the log; the path of that file.
+        """Let the cluster record which log offsets a lake snapshot will contain; returns the path of that file.
 
-        With `merge`, buckets without new records may be left out: they get the offsets of the newest known snapshot.
+        With `merge`, buckets without new records may be omitted: they get the offsets of the latest known snapshot.
         """
         message = pb.PrepareLakeTableSnapshotRequest()
         if not merge:
@@ -128,13 +131,14 @@ class LakeTieringClient:
         log_end_offsets: Mapping[TableBucket, int] | None = None,
         max_timestamps: Mapping[TableBucket, int] | None = None,
     ) -> None:
-        """Make a lake snapshot known, with the paths that `prepare` gave.
+        """Register a lake snapshot, with the paths that `prepare` returned.
 
         `readable_path`: union reads may start from the snapshot, and go on in the log from those offsets.
         `earliest_to_keep`: `forebay.lake.tiering.LakeCommitResult.earliest_snapshot_to_keep`. With `log_end_offsets`
-        (and the newest commit timestamp of each bucket) a Fluss cluster learns at once which log records it may drop.
+        (and the newest commit timestamp of each bucket) a Fluss cluster learns immediately which log records it may
+        drop.
 
-        It is not sent again when the answer is lost (`Unavailable`): ask `Admin.lake_snapshot` what is known.
+        The request is not retried when the response is lost (`Unavailable`): check `Admin.lake_snapshot`.
         """
         message = pb.CommitLakeTableSnapshotRequest()
         message.lake_table_snapshot_metadata.add(
@@ -183,10 +187,10 @@ def _errors(answer: pb.LakeTieringHeartbeatResponse) -> dict[int, ForebayError]:
 
 
 def _only(answers: Any, info: TableInfo) -> Any:
-    """The one answer, for the one table that was asked for. Raises the error in it."""
+    """The single result in a response for the one requested table. Raises the error in it."""
     if len(answers) != 1 or answers[0].table_id != info.table_id:
         found = [answer.table_id for answer in answers]
-        raise InternalError(f"the cluster answered for tables {found} when asked about table {info.table_id}")
+        raise InternalError(f"the cluster responded for tables {found} to a request about table {info.table_id}")
     error = error_of(answers[0])
     if error is not None:
         raise error

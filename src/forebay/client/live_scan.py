@@ -1,27 +1,27 @@
 """Live scans: the current rows of a primary-key table, read from the servers that hold them (FIP-17, ScanKv).
 
-Nouns: a *session* is a scan of one bucket on its leader, a snapshot taken when it opens; a *page* is one answer. A
+Nouns: a *session* is a scan of one bucket on its leader, a snapshot taken when it opens; a *page* is one response. A
 `BucketScan` reads one session; a `LiveReader` reads all buckets of a table through a few sessions at a time.
 
-Rules: each bucket's rows are those of one instant, which `log_offsets` tells; different buckets have different
-instants. One page is asked for ahead, so that the server works while we decode; a limit is sent to the server, and
-then buckets are read one after the other, so that no row is read which the limit does not need. Memory does not
-depend on the size of the table: at most two pages for each session.
+Rules: a bucket is read as of one point in time, given by `log_offsets`; different buckets have different points in
+time. One page is prefetched, so that the server works while the client decodes; a limit is sent to the server, and then
+buckets are read one at a time, so that no more rows are read than the limit needs. Memory does not depend on the size
+of the table: at most two pages per session.
 
-What failures mean:
+Failures:
 
-    at the open, passing         tried again until client.retry-timeout: nothing has been read yet
-    TOO_MANY_SCANNERS            the bucket waits for one of our own sessions to end; without one, tried again until
+    transient, while opening     retried until client.retry-timeout: nothing has been read yet
+    TOO_MANY_SCANNERS            the bucket waits for one of this reader's sessions to end; without one, retried until
                                  client.scanner.kv.open-timeout
-    a page that got lost         asked for again with the same call number; a Forebay server repeats it, a Fluss server
-                                 refuses (INVALID_SCAN_REQUEST), and the scan fails, unless nothing of the bucket has
-                                 been handed out: then it starts over
-    session gone, leader moved   the same: start over if nothing has been handed out, otherwise fail
+    lost page                    requested again with the same call number; a Forebay server resends it, a Fluss server
+                                 refuses (INVALID_SCAN_REQUEST), and the scan fails, unless no rows of the bucket have
+                                 been returned: then it starts over
+    session gone, leader moved   the same: start over if no rows have been returned, otherwise fail
 
-Clusters without ScanKv (Fluss 0.9) are read by forebay.client.replay, and a warning says so once; so are others with
+Clusters without ScanKv (Fluss 0.9) are read by forebay.client.replay, with one warning; so are others with
 `client.scanner.kv.batch-strategy=snapshot_merge`.
 
-Prior art: KvBatchScanner of Fluss, which opens all buckets at once and cannot repeat a page.
+Prior art: KvBatchScanner of Fluss, which opens all buckets at once and cannot retry a page.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ _LOST = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIME_OUT)
 
 
 class BucketScan:
-    """The rows of one bucket. Iterate over it, or let a `LiveReader` drive it. Not thread-safe.
+    """A scan of one bucket. Iterate over it, or let a `LiveReader` drive it. Not thread-safe.
 
-    `log_offset` is known once the first page has come: changes below it are contained, later ones are not.
+    `log_offset` is known once the first page has arrived: changes below it are included, later ones are not.
     """
 
     def __init__(
@@ -118,16 +118,16 @@ class BucketScan:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` will not wait."""
+        """Whether `take` returns without blocking."""
         return self.finished or self._replay is not None or (self._call is not None and self._call.done)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way: call `ask`, once `not_before` has passed."""
+        """Whether no request is in flight: call `ask`, once `not_before` has passed."""
         return not self.finished and self._call is None and self._replay is None
 
     def ask(self) -> None:
-        """Send the next request: open, continue, or repeat. A failure that may pass only moves `not_before`."""
+        """Send the next request: open, continue, or retry. A transient failure only postpones `not_before`."""
         if self._process != os.getpid():
             raise InvalidRequest("this scan belongs to the process that began it; begin another one after a fork")
         try:
@@ -158,7 +158,7 @@ class BucketScan:
         return self._session.cluster.send(self._node, ApiKey.SCAN_KV, request, callback=callback)
 
     def take(self) -> pa.RecordBatch | None:
-        """The page that has come, or None if it brought none; the next one is asked for before it is decoded."""
+        """The page that has arrived, or None if it has no rows; the next one is requested before decoding this one."""
         if self._replay is not None:
             return self._take_replayed()
         call, self._call = self._call, None
@@ -190,7 +190,7 @@ class BucketScan:
         return None if page is None else self._view.show(self._decoder.decode(*page))
 
     def wait(self) -> None:
-        """Wait until `take` will not."""
+        """Wait until `take` does not block."""
         clock = self._session.clock
         if self.is_idle:
             clock.sleep(max(self.not_before - clock.monotonic(), 0.0))
@@ -204,7 +204,7 @@ class BucketScan:
             call.give_up(limit)
 
     def check_overdue(self) -> None:
-        """Give up a request that has had no answer for too long."""
+        """Abandon a request that has timed out."""
         call, limit = self._call, self._session.cluster.request_seconds
         if call is None or call.done:
             return
@@ -226,7 +226,7 @@ class BucketScan:
     # ---- failures ---------------------------------------------------------------------------------------------------
 
     def _failed(self, error: ForebayError) -> None:
-        """Decide what follows from a failure: try again later, or raise."""
+        """Handle a failure: schedule a retry, or raise."""
         self._call = None
         if error.code == ErrorCode.TOO_MANY_SCANNERS and self._scanner_id is None:
             self._refuse(error)
@@ -246,7 +246,7 @@ class BucketScan:
             raise self._broken(error)
 
     def _refuse(self, error: ForebayError) -> None:
-        """The server has its fill of sessions: try again for a while."""
+        """Handle a server at its session limit: retry for a limited time."""
         now, limit = self._session.clock.monotonic(), self._open_seconds
         self.refused = True
         self._failing_since = now if self._failing_since is None else self._failing_since
@@ -274,14 +274,14 @@ class BucketScan:
         self.not_before = now + self._back_off.next_seconds()
 
     def _broken(self, error: ForebayError) -> ForebayError:
-        """The error for a scan that cannot go on, though some of its rows have been handed out."""
+        """The error of a scan that cannot continue, although some of its rows have been returned."""
         self._scanner_id = None if error.code in _GONE else self._scanner_id
         self.close()
         self.finished = True
         where = f"the scan of bucket {self.bucket.bucket} of table {self._info.path}"
         if self._repeated and error.code in _CANNOT_REPEAT:
             return Unavailable(
-                f"{where} lost a page on its way, and the server cannot send it again ({error.message}). Scan the "
+                f"{where} lost a page in transit, and the server cannot send it again ({error.message}). Scan the "
                 "bucket again; its rows so far belong to another instant, so drop them"
             )
         if error.code in _GONE:
@@ -308,7 +308,7 @@ class BucketScan:
             self._wake()
 
     def close(self) -> None:
-        """End the session on the server, without waiting for it. A second call does nothing."""
+        """Close the session on the server without waiting for the response. Idempotent."""
         if self._closing or self._process != os.getpid():
             return
         self._closing = True
@@ -317,13 +317,14 @@ class BucketScan:
             self._send_close(self._scanner_id)
         elif call.done:
             self._close_session(call)
-        # A call under way must end first: closing beside it would be an error. Its callback closes then.
+        # An in-flight call must complete first: closing concurrently would be an error. Its callback closes the
+        # session.
 
     def _close_session(self, call: Call) -> None:
         try:
             response = call.response().parse_split(pb.ScanKvResponse)[0]
         except ForebayError:
-            self._send_close(self._scanner_id)  # the session may live on
+            self._send_close(self._scanner_id)  # the session may still exist
             return
         if response.has_more_results:
             self._send_close(response.scanner_id)
@@ -345,7 +346,7 @@ class BucketScan:
     # ---- clusters without ScanKv ------------------------------------------------------------------------------------
 
     def _must_replay(self, node: ServerNode) -> bool:
-        """Whether the rows cannot be scanned, or were asked not to be."""
+        """Whether live scans are unsupported by the cluster, or disabled by the settings."""
         if not self._session.settings.scans_on_servers:
             return True
         if self._session.cluster.channel(node).versions.offers(ApiKey.SCAN_KV):
@@ -373,7 +374,7 @@ _warned: set[str] = set()
 
 
 def warn_once(session: Session) -> None:
-    """Say that a cluster has no live scans, once for each cluster and process."""
+    """Warn, once per cluster and process, that the cluster does not support ScanKv."""
     servers = repr(session.settings.bootstrap_servers)
     if servers not in _warned:
         _warned.add(servers)
@@ -396,12 +397,12 @@ def bucket_scan(
     columns: Sequence[str] | None = None,
     limit: int | None = None,
 ) -> BucketScan:
-    """The current rows of one bucket: cheap to begin, for tasks that read one bucket each."""
+    """A reader of the current rows of one bucket: cheap to open, for tasks that read one bucket each."""
     return BucketScan(session, info, check_bucket(info, bucket), RowView(info, columns), limit)
 
 
 class LiveReader(RowReader):
-    """The current rows of a primary-key table, being read: `table.scan().reader()`."""
+    """A reader of the current rows of a primary-key table: `table.scan().reader()`."""
 
     def __init__(self, session: Session, info: TableInfo, request: ScanRequest) -> None:
         self._session, self._info = session, info
@@ -415,7 +416,7 @@ class LiveReader(RowReader):
         self._log_offsets: dict[TableBucket, int] = {}
         self._finished: set[TableBucket] = set()
         self._changed = threads.event()
-        # With a limit buckets are read one after the other: reading ahead would be useless.
+        # With a limit, buckets are read one at a time: prefetching would be wasted.
         limited = request.limit is not None
         self._sessions_max: int = 1 if limited else self._session.settings["client.scanner.kv.max-sessions"]
         self._pushed_limit = limited and request.predicate is None
@@ -426,9 +427,9 @@ class LiveReader(RowReader):
 
     @property
     def remaining(self) -> list[TableBucket]:
-        """The buckets that have not been read to their end: `table.scan(buckets=...)` with these reads the rest.
+        """The buckets that have not been read completely: `table.scan(buckets=...)` with these reads the rest.
 
-        After an error the buckets that were being read are among them; what came of them before has to be dropped.
+        After an error they include the buckets that were being read; discard the rows already returned for these.
         """
         return [bucket for bucket in self.buckets if bucket not in self._finished]
 
@@ -470,14 +471,14 @@ class LiveReader(RowReader):
             scan.ask()
 
     def _next_ready(self) -> BucketScan | None:
-        """A scan whose page has come, in turns; None after waiting for a while without one."""
+        """A scan whose page has arrived, in round-robin order; None if none arrives within the wait."""
         self._changed.clear()
         now = self._session.clock.monotonic()
         wake_in = 1.0
         for scan in list(self._active):
             if scan.is_idle:
                 if scan.refused and len(self._active) > 1:
-                    # One of our own sessions will end before those of others do.
+                    # One of our own sessions will end before those of other clients do.
                     self._active.remove(scan)
                     self._waiting.appendleft(scan.bucket)
                     self._sessions_max = len(self._active)

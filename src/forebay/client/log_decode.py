@@ -1,12 +1,12 @@
-"""Fetched log bytes -> record batches as readers hand them out.
+"""Decoding: fetched log bytes -> the record batches that readers return.
 
-Nouns: a *chunk* is what one answer brought for one bucket: log batches, one after the other, perhaps the last one cut
-off. A `ChunkDecoder` belongs to one reader: it knows the columns, the filter, and which metadata columns stand in
-front of them.
+Nouns: a *chunk* is the data of one bucket in one response: a sequence of log batches, the last of which may be
+truncated. A `ChunkDecoder` belongs to one reader: it knows the columns, the filter, and the metadata columns that
+precede them.
 
-Rules: each log batch is read with the schema that it was written with and then brought to the reader's columns by
-column id; batches that the server has projected have exactly the columns that were asked for. The checksum covers
-whole batches, so it is not checked for projected ones. Filters are applied to every row, whatever the server did.
+Rules: each log batch is decoded with the schema it was written with and then mapped to the reader's columns by column
+id; batches projected by the server have exactly the requested columns. The checksum covers whole batches, so it is not
+checked for projected ones. Filters are applied to every row, even if the server filtered already.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMMIT_TIMESTAMP_COLUMN = "_commit_timestamp"
 BUCKET_COLUMN = "__bucket"
 
 CHANGE_TYPES = text_array(changes.CHANGE_TYPES)
-"""The words for kinds of changes, in the order of the row kinds +I, -U, +U, -D. Rows of log tables are inserts."""
+"""The change types, in the order of the row kinds +I, -U, +U, -D. Rows of log tables are inserts."""
 _CHANGE_TYPE_INDEX = np.array([0, 0, 1, 2, 3], np.int8)
 
 _METADATA: dict[str, pa.Field] = {
@@ -51,7 +51,7 @@ _METADATA: dict[str, pa.Field] = {
 }
 
 _ROWS_GATHERED = 1 << 15
-"""Small log batches are joined until so many rows are together."""
+"""Small log batches are merged up to this many rows."""
 
 
 class ChunkDecoder:
@@ -81,7 +81,7 @@ class ChunkDecoder:
     def decode(
         self, data: Any, bucket: TableBucket, first: int, stop: int | None, projected: bool
     ) -> Iterator[tuple[pa.RecordBatch | None, int]]:
-        """Pairs of (rows or None, offset reached) out of a chunk; rows before `first` and from `stop` on are left out.
+        """Pairs of (rows or None, offset reached) from a chunk; rows before `first` and from `stop` on are omitted.
 
         `data` must not change afterwards. Raises `CorruptData`.
         """
@@ -142,7 +142,7 @@ class ChunkDecoder:
         begin: int,
         end: int,
     ) -> pa.RecordBatch:
-        """Rows `begin` to `end` with their metadata in front, those that match the filter only."""
+        """The rows from `begin` to `end` that match the filter, preceded by their metadata columns."""
         if begin > 0 or end < rows.num_rows:
             rows = rows.slice(begin, end - begin)
             types = None if types is None else types.slice(begin, end - begin)

@@ -1,6 +1,7 @@
-"""Planning the reading of logs: which buckets, from which offsets to which.
+"""Planning of log reads: which buckets, from which offsets to which.
 
-`open_log_reader` is behind `Table.changes`; `LogRowReader` is the scan source "log", which reads a log table up to now.
+`open_log_reader` implements `Table.changes`; `LogRowReader` is the scan source "log", which reads a log table up to
+now.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def open_log_reader(
     timeout: float | None,
     new_partitions: bool | None = None,
 ) -> LogReader:
-    """Plan a reading and begin it. Parameters are those of `Table.changes`."""
+    """Plan a log read and open its reader. Parameters are as in `Table.changes`."""
     view = RowView(info, columns, predicate)
     if isinstance(start, Mapping):
         if partitions is not None or buckets is not None:
@@ -66,7 +67,7 @@ def open_log_reader(
 
 
 def _given_offsets(session: Session, info: TableInfo, offsets: Mapping[Any, Any], what: str) -> dict[TableBucket, int]:
-    """Offsets by bucket; those given as places ("earliest", a time) are asked for."""
+    """Offsets by bucket; those given as places ("earliest", a time) are resolved by the servers."""
     exact: dict[TableBucket, int] = {}
     places: dict[Any, list[TableBucket]] = {}
     for key, value in offsets.items():
@@ -87,7 +88,7 @@ def _offsets_at(
 ) -> dict[TableBucket, int]:
     if place == FULL:
         raise UnsupportedOperation(
-            f"{what}='full': servers do not give the rows of table {info.path} and then its changes in one reading. "
+            f"{what}='full': servers do not return the rows of table {info.path} and then its changes in one read. "
             "Open a snapshot (table.snapshot()), scan it, and read the changes from its log_offsets on"
         )
     found = list_offsets(session.cluster, info, buckets, place_of(place, what))
@@ -95,11 +96,11 @@ def _offsets_at(
 
 
 FULL = "full"
-"""The rows of now first, then the changes: what lake tables can."""
+"""The place "the current rows, then the changes", which only lake tables support."""
 
 
 class LogRowReader(RowReader):
-    """What a log table has been appended, up to now, being read: `table.scan(source="log").reader()`."""
+    """A reader of everything appended to a log table up to now: `table.scan(source="log").reader()`."""
 
     def __init__(self, session: Session, info: TableInfo, request: ScanRequest) -> None:
         if info.has_primary_key:

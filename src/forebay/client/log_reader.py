@@ -1,19 +1,19 @@
-"""Reading logs: of one bucket or all of a table, from any place, to a given end or for ever.
+"""Reading logs: of one or all buckets of a table, from any place, up to a given end or continuously.
 
-Nouns: the *fetch offset* of a bucket is what will be asked for next; its *position* is the offset behind what has been
-handed out. Between the two lie chunks that have come and wait to be decoded, at most about
-`client.scanner.log.fetch.max-bytes` of them.
+Nouns: the *fetch offset* of a bucket is the next offset to request; its *position* is the offset after the last
+returned row. Between the two are fetched chunks that are not decoded yet, at most about
+`client.scanner.log.fetch.max-bytes`.
 
-Rules: rows of a bucket come in the order of their offsets; buckets take turns. One fetch is under way for each server
-and covers all its buckets that want more, so the server works while we decode. Nothing happens between calls:
-no thread reads ahead. `position` can be stored and given to `Table.changes(start=...)` to go on later; an offset
-that holds no row (an empty batch, a filtered one) moves it on all the same.
+Rules: rows of a bucket are returned in offset order; buckets take turns. One fetch per server is in flight and covers
+all of its buckets that need data, so the server works while the client decodes. Nothing happens between calls: no
+thread prefetches. `position` can be stored and passed to `Table.changes(start=...)` to resume later; offsets without
+rows (an empty or filtered batch) advance it, too.
 
-What failures mean: leaders that have moved or are away are looked for until `client.retry-timeout` has passed without
-any success; a reader that discovers new partitions abandons those that are dropped; offsets that the server
-does not have any more (LOG_OFFSET_OUT_OF_RANGE) and everything else is raised. Where the server finds a log damaged,
-the reader raises that at once and goes on with the other buckets if it is asked for more; when only damaged ones are
-left it raises again, so that the rows are not mistaken for all there are.
+Failures: leaders that have moved or are unavailable are looked up again until `client.retry-timeout` has passed without
+any success; a reader that discovers new partitions abandons dropped ones; offsets that the server no longer has
+(LOG_OFFSET_OUT_OF_RANGE) and all other errors are raised. If the server finds a log damaged, the reader raises the
+error immediately and continues with the other buckets on the next call; when only damaged ones are left it raises
+again, so that the rows are not mistaken for the complete log.
 
 Flow: plan (buckets, start and stop offsets) -> fetch -> chunks -> forebay.client.log_decode -> record batches.
 Prior art: LogFetcher of Fluss's Java client.
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 _CLIENT = -1
 _BATCH_BYTES_MAX = 1 << 29
-"""The largest batch that a reader keeps asking for."""
+"""The largest batch for which a reader raises its fetch limit."""
 
 _DISCOVERY_SECONDS = 10.0
 """How often a reader without an end looks for new partitions."""
 
 
 class _Bucket:
-    """Where the reading of one bucket stands."""
+    """The read state of one bucket."""
 
     __slots__ = (
         "back_off",
@@ -83,7 +83,7 @@ class _Bucket:
         self.not_before = 0.0
         self.failing_since: float | None = None
         self.damage: ForebayError | None = None
-        """Why it is not read further: the server found its log damaged, and the caller has been told."""
+        """Why the bucket is not read further: the server found its log damaged, and the error has been raised."""
 
     @property
     def is_fetched(self) -> bool:
@@ -92,7 +92,7 @@ class _Bucket:
 
 @dataclass
 class _Chunk:
-    """What an answer brought for a bucket: bytes, or segments to be read elsewhere."""
+    """The data of one bucket in a response: bytes, or segments in remote storage."""
 
     bucket: _Bucket
     data: memoryview
@@ -112,7 +112,7 @@ class _Fetch:
 
 @hides("described", "last_bucket", "stop_offsets")
 class LogReader(ArrowStream):
-    """Reads logs; see the module. Make one with `Table.changes`. Not thread-safe."""
+    """A reader of logs; see the module. Open one with `Table.changes`. Not thread-safe."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class LogReader(ArrowStream):
         self._next_discovery = session.clock.monotonic() + _DISCOVERY_SECONDS if discover else None
         self._closed = False
         self.last_bucket: TableBucket | None = None
-        """The bucket of the rows that were handed out last."""
+        """The bucket of the rows that were returned last."""
 
     def _begin(self, bucket: TableBucket, start: int, stop: int | None) -> _Bucket:
         return _Bucket(bucket, start, stop, self._max_bytes_for_bucket, BackOff(self._session.ids))
@@ -169,24 +169,24 @@ class LogReader(ArrowStream):
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the batches: metadata columns, then the table's."""
+        """The schema of the batches: metadata columns, then the table's."""
         return self._decoder.schema
 
     @property
     def position(self) -> dict[TableBucket, int]:
-        """For each bucket the offset behind what has been handed out: give it as `start` to go on from here."""
+        """The offset after the last returned row, per bucket: pass it as `start` to resume here."""
         return {bucket: state.position for bucket, state in self._buckets.items()}
 
     @property
     def stop_offsets(self) -> dict[TableBucket, int] | None:
-        """Where each bucket's reading ends (excluded); None for a reader without an end."""
+        """The end offset of each bucket (exclusive); None for a reader without an end."""
         if not self._bounded:
             return None
         return {bucket: state.stop for bucket, state in self._buckets.items() if state.stop is not None}
 
     @property
     def finished(self) -> bool:
-        """Whether everything up to the end has been handed out."""
+        """Whether everything up to the end has been returned."""
         return self._closed or (
             self._bounded
             and not self._chunks
@@ -195,7 +195,7 @@ class LogReader(ArrowStream):
         )
 
     def poll(self, timeout: Span = 0.0) -> pa.RecordBatch | None:
-        """The next rows, waited for at most `timeout` (a span of time); None if there were none, or at the end."""
+        """The next rows, after waiting at most `timeout` (a span of time); None if there are none, or at the end."""
         clock = self._session.clock
         deadline = clock.monotonic() + (
             timeout if isinstance(timeout, int | float) else span_ms(timeout, "timeout") / 1000
@@ -209,7 +209,7 @@ class LogReader(ArrowStream):
             if batch is not None:
                 return batch
             if had_chunks:
-                continue  # there is room now: ask for more before waiting
+                continue  # there is room now: fetch more before waiting
             left = deadline - clock.monotonic()
             if left <= 0 or self.finished:
                 break
@@ -218,7 +218,7 @@ class LogReader(ArrowStream):
         return None
 
     def _raise_damage_at_the_end(self) -> None:
-        """Raise a damaged bucket's error once more when nothing else is left to read: the rows are not complete."""
+        """Raise a damaged bucket's error again when nothing else is left to read: the rows are incomplete."""
         damage = [state.damage for state in self._buckets.values() if state.damage is not None]
         if damage and all(state.is_fetched or state.damage is not None for state in self._buckets.values()):
             raise damage[0]
@@ -267,7 +267,7 @@ class LogReader(ArrowStream):
 
     @property
     def described(self) -> str:
-        """Table, how many buckets, and whether there is an end."""
+        """The table, the number of buckets, and whether there is an end, as text."""
         end = "up to fixed offsets" if self._bounded else "without an end"
         return f"{self._info.path}, {len(self._buckets)} buckets, {end}"
 
@@ -275,7 +275,7 @@ class LogReader(ArrowStream):
         return f"<forebay.LogReader of {self.described}{', finished' if self.finished else ''}>"
 
     def close(self) -> None:
-        """Read no further. A second call does nothing."""
+        """Stop reading. Idempotent."""
         self._closed = True
         for fetch in self._fetches.values():
             fetch.call.channel.abandon(fetch.call)
@@ -315,7 +315,7 @@ class LogReader(ArrowStream):
             elif node not in self._fetches:
                 by_node.setdefault(node, {})[bucket] = state
         for node, states in by_node.items():
-            # Without the full bucket the server might wait for news of the others, and the full one for that answer.
+            # Without the full bucket the server might wait for data of the others, and the full one for that response.
             if node not in full:
                 self._send_fetch(node, states)
 
@@ -348,7 +348,7 @@ class LogReader(ArrowStream):
         self._fetches[node] = _Fetch(call, states, self._projecting)
 
     def _seconds_to_next_event(self) -> float:
-        """Return how long nothing happens without a response."""
+        """Return the seconds until something is due even without a response."""
         now = self._session.clock.monotonic()
         pauses = [state.not_before - now for state in self._buckets.values() if state.not_before > now]
         return max(min([1.0, *pauses]), 0.001)
@@ -363,7 +363,7 @@ class LogReader(ArrowStream):
             for bucket, start in list_offsets(cluster, self._info, new, EARLIEST).items():
                 self._buckets[bucket] = self._begin(bucket, start, None)
 
-    # ---- answers ----------------------------------------------------------------------------------------------------
+    # ---- responses --------------------------------------------------------------------------------------------------
 
     def _take_answers(self) -> None:
         limit = self._session.cluster.request_seconds + self._wait_ms / 1000
@@ -410,10 +410,10 @@ class LogReader(ArrowStream):
         for _, header in iter_headers(data, allow_truncated=True):
             end = max(end, header.next_offset)
         if len(data) and end == state.fetch_offset and not answer.HasField("filtered_end_offset"):
-            # Fluss cuts a batch that is larger than the limit: ask for more.
+            # Fluss truncates a batch that is larger than the limit: raise the limit.
             if len(data) < state.bytes_max or state.bytes_max > _BATCH_BYTES_MAX:
                 raise CorruptData(
-                    f"bucket {state.bucket.bucket} of table {self._info.path}: an answer of {len(data)} bytes for "
+                    f"bucket {state.bucket.bucket} of table {self._info.path}: a response of {len(data)} bytes for "
                     f"offset {state.fetch_offset} holds no record from there on"
                 )
             state.bytes_max *= 2
@@ -427,9 +427,9 @@ class LogReader(ArrowStream):
             self._chunks.append(_Chunk(state, data, fetch.projected, end))
 
     def _failed(self, states: list[_Bucket], error: ForebayError) -> None:
-        """Buckets that could not be fetched: later again, or raise."""
+        """Handle buckets that could not be fetched: schedule a retry, or raise."""
         if error.code == ErrorCode.INVALID_COLUMN_PROJECTION and self._projecting:
-            # Fluss cannot project batches that were written before a column was added. Then we do it ourselves.
+            # Fluss cannot project batches that were written before a column was added. The client does it instead.
             self._projecting = False
             return
         if error.code == ErrorCode.PARTITION_NOT_EXISTS and self._next_discovery is not None:
@@ -464,13 +464,13 @@ class LogReader(ArrowStream):
                 "that connection.admin.list_offsets() gives"
             )
         elif isinstance(error, Unavailable):
-            hint = ". To go on later, start another reader from this one's position"
+            hint = ". To resume later, start another reader from this one's position"
         return type(error)(f"{where} failed: {error.message}{hint}", error.code)
 
     # ---- decoding ---------------------------------------------------------------------------------------------------
 
     def _next_decoded(self) -> pa.RecordBatch | None:
-        """The next rows out of the chunks that have come; moves positions."""
+        """The next rows from the fetched chunks; advances positions."""
         while True:
             if self._decoding is None:
                 if not self._chunks:

@@ -1,11 +1,11 @@
-"""Rows by primary key, and by a prefix of it.
+"""Lookups by primary key, and by a prefix of it.
 
 Flow: keys -> codec.cast -> key bytes and buckets -> at most `client.lookup.max-batch-size` keys of a bucket in a
-request, all requests under way together -> values by position -> one decode -> rows in the order of the keys.
+request, all requests in flight together -> values by position -> one decode -> rows in the order of the keys.
 
-Rules: the result of a lookup has one row for each key, in order. A key that has no row gives a row of nulls, also in
-the key columns, which are never null otherwise; so `table["id"].is_null()` tells. A partition that does not exist has
-no rows; that is no error.
+Rules: the result of a lookup has one row per key, in order. A key without a row yields a row of nulls, including the
+key columns, which are never null otherwise; `table["id"].is_null()` identifies these. A partition that does not exist
+has no rows; that is not an error.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from forebay.client.session import Session
 
 PREFIX_COLUMN = "_prefix_index"
-"""The column of a prefix lookup's result that says which of the prefixes, counted from 0, a row belongs to."""
+"""The column of a prefix lookup's result with the index of the row's prefix, counted from 0."""
 
 _KEYS_AT_ONCE = 1 << 16
 _ROUTINGS = 3
-"""How often partitions are looked for, when one is dropped, or dropped and recreated, between that and the lookup."""
+"""The number of attempts to resolve partitions, in case one is dropped, or dropped and recreated, before the lookup."""
 
 
 class _KeyItem(NamedTuple):
-    """Keys of one bucket, and their positions among all keys."""
+    """The keys of one bucket, and their positions among all keys."""
 
     bucket: TableBucket
     keys: list[bytes]
@@ -56,7 +56,7 @@ class _KeyItem(NamedTuple):
 
 
 class _Lookups(Scatter[_KeyItem, Any]):
-    """Lookup and PrefixLookup requests: a request has at most one item of each bucket."""
+    """Lookup and PrefixLookup requests: a request has at most one item per bucket."""
 
     def __init__(self, cluster: ClusterClient, info: TableInfo, insert_missing: bool = False) -> None:
         self.in_flight_max = cluster.settings["client.lookup.max-inflight-requests"]
@@ -110,7 +110,7 @@ def _add_keys(buckets: Any, items: Sequence[_KeyItem]) -> None:
 
 
 class Lookup:
-    """Lookups of chosen columns of one table. Thread-safe; a table handle keeps the last ones it made."""
+    """Lookups of selected columns of one table. Thread-safe; a table handle caches the most recent ones."""
 
     def __init__(self, session: Session, info: TableInfo, columns: Sequence[str] | None) -> None:
         if not info.has_primary_key:
@@ -128,7 +128,7 @@ class Lookup:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of rows that are found."""
+        """The schema of rows that are found."""
         return self._view.schema
 
     @property
@@ -143,7 +143,7 @@ class Lookup:
     # ---- whole keys -------------------------------------------------------------------------------------------------
 
     def find(self, keys: Any, missing: Missing = "null", insert_missing: bool = False) -> pa.Table:
-        """One row for each of `keys`; see the module. Raises `NotFound` with missing="error"."""
+        """One row for each of `keys`; see the module. Raises `NotFound` for a key without a row if missing="error"."""
         check_missing(missing)
         names = self._info.schema.primary_key
         batches = []
@@ -161,7 +161,7 @@ class Lookup:
         question = _Lookups(self._cluster, self._info, insert_missing)
         for item, found in self._ask(question, lambda: self._items(batch, key_bytes, buckets)):
             if len(found) != len(item.keys):
-                raise CorruptData(f"the server answered {len(item.keys)} keys with {len(found)} values")
+                raise CorruptData(f"the server returned {len(found)} values for {len(item.keys)} keys")
             for position, value in zip(item.positions.tolist(), found):
                 values[position] = value
         return values
@@ -186,7 +186,9 @@ class Lookup:
     # ---- prefixes ---------------------------------------------------------------------------------------------------
 
     def find_prefixes(self, prefixes: Any) -> pa.Table:
-        """All rows whose keys begin with one of `prefixes`, with `PREFIX_COLUMN` in front; in the order of prefixes."""
+        """All rows whose keys begin with one of `prefixes`, in the order of prefixes; `PREFIX_COLUMN` is the first
+        column.
+        """
         info = self._info
         descriptor = info.descriptor
         encoder = prefix_encoder(descriptor)
@@ -210,7 +212,7 @@ class Lookup:
             items = partial(self._items, batch, key_bytes, buckets)
             for item, found in self._ask(_PrefixLookups(self._cluster, info), items):
                 if len(found) != len(item.keys):
-                    raise CorruptData(f"the server answered {len(item.keys)} prefixes with {len(found)} lists")
+                    raise CorruptData(f"the server returned {len(found)} lists for {len(item.keys)} prefixes")
                 for position, values in zip(item.positions.tolist(), found):
                     lists[position] = values
             rows = self._view.show(self._decoder.decode(*parse_values([value for found in lists for value in found])))
@@ -225,7 +227,7 @@ class Lookup:
     def _items(
         self, batch: pa.RecordBatch, key_bytes: pa.BinaryArray, buckets: npt.NDArray[np.int32]
     ) -> list[_KeyItem]:
-        """The keys by bucket, in chunks. Keys of partitions that do not exist are left out."""
+        """The keys by bucket, in chunks. Keys of partitions that do not exist are omitted."""
         info = self._info
         groups = group_rows(info, batch, buckets)
         order = np.arange(batch.num_rows) if groups.order is None else groups.order
@@ -246,7 +248,7 @@ class Lookup:
         return items
 
     def _ask(self, question: _Lookups, items: Callable[[], list[_KeyItem]]) -> list[tuple[_KeyItem, Any]]:
-        """The answers for all keys. A partition that was dropped, or dropped and recreated, is looked up again."""
+        """The results for all keys. A partition that was dropped, or dropped and recreated, is resolved again."""
         attempt = 1
         while True:
             try:

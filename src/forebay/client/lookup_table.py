@@ -1,6 +1,6 @@
 """`table.lookup_table()`: rows of a live table by their keys, and joins with them.
 
-It asks the servers each time, so it sees the rows as they are then, and keeps nothing.
+Each lookup sends requests to the servers, so it sees the current rows; nothing is cached.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from forebay.metadata.table import TableInfo
 
 
 class LookupTable:
-    """Rows by their keys. Thread-safe."""
+    """Lookups and joins by primary key. Thread-safe."""
 
     def __init__(self, session: Session, info: TableInfo, columns: Sequence[str] | None) -> None:
         self._info = info
@@ -33,20 +33,20 @@ class LookupTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows that `lookup` gives where it finds them all."""
+        """The schema of `lookup` results in which every key has a row."""
         return self._lookup.schema
 
     def lookup(self, keys: Any, *, missing: Missing = "null") -> pa.Table:
-        """One row for each key, in order; `keys` and `missing` are as in `Table.lookup`."""
+        """One row per key, in order; `keys` and `missing` are as in `Table.lookup`."""
         return self._lookup.find(keys, missing)
 
     def join(self, data: Rows, on: Sequence[str] | str | None = None, how: str = "left") -> pa.Table:
-        """The rows of `data` with the columns of the table's rows beside them; null where there is none, or with
-        how="inner" without those rows.
+        """The rows of `data` joined with the table's columns; these are null where there is no match, or with
+        how="inner" such rows are omitted.
 
         `data` is Arrow data, a data frame or a list of dicts. `on`: its columns that hold the primary key, in the key's
-        order; by default those of the same names, which are not repeated then. A key with a null has no row. Raises
-        `InvalidRequest` where both sides have a column of the same name.
+        order; by default those of the same names, which then appear once in the result. A key with a null matches no
+        row. Raises `InvalidRequest` if both sides have a column of the same name.
         """
         join = KeyJoin.of(data, on, how, self._keys, self._names)
         whole = np.ones(join.keys.num_rows, np.bool_)
@@ -58,11 +58,11 @@ class LookupTable:
         return join.rows(found, array_of(np.cumsum(whole) - 1, is_found))
 
     def refresh(self) -> bool:
-        """False: there is nothing to refresh, because each lookup asks the servers for the rows as they are then."""
+        """False: there is nothing to refresh, because each lookup reads the current rows from the servers."""
         return False
 
     def close(self) -> None:
-        """Nothing is held; the connection stays open."""
+        """Release nothing: no resources are held, and the connection stays open."""
 
     def __enter__(self) -> Self:
         return self

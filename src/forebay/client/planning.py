@@ -1,7 +1,7 @@
-"""What a read covers: buckets and partitions, and offsets in their logs.
+"""The scope of a read: buckets and partitions, and offsets in their logs.
 
-A table has `bucket_count` buckets; a partitioned one has them in each partition. `plan_buckets` turns what a user
-says ("these partitions, those buckets") into `TableBucket`s; `list_offsets` asks their leaders for offsets.
+A table has `bucket_count` buckets; a partitioned one has them in each partition. `plan_buckets` resolves the partitions
+and buckets that a user selects to `TableBucket`s; `list_offsets` fetches offsets from their leaders.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from forebay.protocol.convert import (
 PartitionSelector = str | Mapping[str, Any]
 """A partition by its name ("2024-01-15$EMEA"), or all partitions with these values of some keys.
 
-Values are those of the key's type (`datetime.date(2024, 1, 15)`, `True`), or their text in names."""
+Values are of the key's type (`datetime.date(2024, 1, 15)`, `True`), or their text in names."""
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -38,7 +38,7 @@ _CLIENT = -1
 
 
 def partition_texts(info: TableInfo, spec: Any) -> dict[str, str]:
-    """Partition values as the text that they have in names. Text is taken as it is; values may be of the key's type.
+    """Partition values as they are written in partition names. Text is used as it is; values may be of the key's type.
 
     Raises `InvalidRequest` (PARTITION_SPEC_INVALID) for a value of another type.
     """
@@ -67,7 +67,7 @@ def partition_texts(info: TableInfo, spec: Any) -> dict[str, str]:
 def list_partitions(
     cluster: ClusterClient, path: TablePath, partial: Mapping[str, Any] | None = None
 ) -> list[PartitionInfo]:
-    """The partitions of a table, those with the values of `partial` only."""
+    """The partitions of a table, only those with the values of `partial`."""
     request = pb.ListPartitionInfosRequest(table_path=table_path_to_pb(path))
     wanted = dict(partial or {})
     if any(not isinstance(value, str) for value in wanted.values()):
@@ -82,7 +82,7 @@ def list_partitions(
 def select_partitions(
     cluster: ClusterClient, info: TableInfo, selectors: Sequence[PartitionSelector] | PartitionSelector | None
 ) -> list[PartitionInfo]:
-    """The existing partitions that `selectors` mean (None: all), each once, in the order of their ids.
+    """The existing partitions that `selectors` match (None: all), each once, in the order of their ids.
 
     Raises `NotFound` (PARTITION_NOT_EXISTS) for a name that no partition has.
     """
@@ -144,7 +144,7 @@ def check_bucket_number(info: TableInfo, number: int) -> None:
 
 
 def check_bucket(info: TableInfo, bucket: Any) -> TableBucket:
-    """`bucket` as a TableBucket of this table; a number will do where there are no partitions."""
+    """`bucket` as a TableBucket of this table; a number is enough without partitions."""
     if isinstance(bucket, int):
         if info.is_partitioned:
             raise InvalidRequest(f"table {info.path} is partitioned: name bucket {bucket} by a TableBucket")
@@ -163,7 +163,7 @@ def check_bucket(info: TableInfo, bucket: Any) -> TableBucket:
 # ---- offsets --------------------------------------------------------------------------------------------------------
 
 LogPlace = Moment
-"""Where in a log: "earliest", "latest", or a time (a datetime, or ISO text)."""
+"""A place in a log: "earliest", "latest", or a time (a datetime, or ISO text)."""
 
 
 def place_of(place: LogPlace, what: str) -> str | int:
@@ -182,11 +182,11 @@ def place_of(place: LogPlace, what: str) -> str | int:
 def list_offsets(
     cluster: ClusterClient, info: TableInfo, buckets: Sequence[TableBucket], place: str | int
 ) -> dict[TableBucket, int]:
-    """The offset at `place` of each bucket: "earliest", "latest" (the offset that the next record will have), or a time
-    in milliseconds.
+    """The offset at `place` per bucket: "earliest", "latest" (the offset of the next record), or a time in
+    milliseconds.
 
-    A time means the first record that was written then or later; the latest offset if there is none. Raises
-    `InvalidRequest` (INVALID_TIMESTAMP) for a time that the server has not seen yet.
+    A time means the first record written at that time or later; the latest offset if there is none. Raises
+    `InvalidRequest` (INVALID_TIMESTAMP) for a time in the server's future.
     """
     kinds = {EARLIEST: (_EARLIEST, None), LATEST: (_LATEST, None)}
     kind, timestamp = (_TIMESTAMP, place) if isinstance(place, int) else kinds[place]
@@ -224,6 +224,6 @@ class _ListOffsets(Scatter[BucketItem, int]):
         for item in items:
             message = by_number.get(item.bucket.bucket)
             if message is None:
-                raise CorruptData(f"the server left bucket {item.bucket} out of its answer")
+                raise CorruptData(f"the server left bucket {item.bucket} out of its response")
             error = error_of(message)
             yield item, message.offset if error is None else error

@@ -1,8 +1,9 @@
 """Log segments that a Fluss cluster has moved to remote storage.
 
-Instead of records a server may answer a fetch with the places of segment files: `<folder>/<segment id>/<20 digits of
-its first offset>.log`, which hold log batches one after the other. They are read here directly, block by block, through
-`pyarrow.fs` (local paths, s3://, gs://, hdfs:// and what else it knows). Prior art: RemoteLogDownloader of Fluss.
+Instead of records, a server may respond to a fetch with the locations of segment files: `<folder>/<segment id>/<20
+digits of its first offset>.log`, which contain a sequence of log batches. The client reads them directly, block by
+block, through `pyarrow.fs` (local paths, s3://, gs://, hdfs:// and whatever else it supports). Prior art:
+RemoteLogDownloader of Fluss.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RemoteSegment:
-    """One segment file: its offsets (end excluded), and where in it to begin."""
+    """One segment file: its offsets (end exclusive), and the position to start reading at."""
 
     path: str
     start_offset: int
@@ -30,7 +31,7 @@ class RemoteSegment:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLog:
-    """Segments that follow one another."""
+    """A sequence of consecutive segments."""
 
     segments: tuple[RemoteSegment, ...]
 
@@ -52,9 +53,9 @@ class RemoteLog:
 
 
 def read_remote(remote: RemoteLog, first: int) -> Iterator[memoryview]:
-    """Blocks of whole log batches, in order, of the segments that reach beyond offset `first`.
+    """Blocks of whole log batches, in order, of the segments that extend beyond offset `first`.
 
-    Raises `StorageFailure` for files that cannot be read, `CorruptData` for those that end in a batch.
+    Raises `StorageFailure` for unreadable files, `CorruptData` for files that end within a batch.
     """
     for segment in remote.segments:
         if segment.end_offset > first:
@@ -100,14 +101,14 @@ def _open(path: str) -> Any:
 
 
 def _plain_uri(path: str) -> str:
-    """`file:/a/b`, as Java writes it, in the form with two or three slashes."""
+    """`file:/a/b`, as Java writes it, with two or three slashes."""
     if path.startswith("file:") and not path.startswith("file://"):
         return "file://" + path.removeprefix("file:")
     return path
 
 
 def _whole_batches(block: memoryview) -> tuple[int, int]:
-    """(bytes of whole batches at the beginning of a block, bytes that the batch after them needs)."""
+    """(bytes of whole batches at the start of a block, size in bytes of the batch after them)."""
     end = 0
     while len(block) - end >= LENGTH_OVERHEAD:
         length = int.from_bytes(block[end + LENGTH_OFFSET : end + LENGTH_OVERHEAD], "little", signed=True)

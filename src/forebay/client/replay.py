@@ -1,15 +1,15 @@
-"""The current rows of a bucket on clusters that have no ScanKv (Fluss before 1.0).
+"""The current rows of a bucket on clusters without ScanKv (Fluss before 1.0).
 
 Three ways, in this order:
 
-- a limit without a filter: LimitScan, which is made for that;
-- the changelog from its beginning, folded: the last change of each key decides. Memory: the rows of the bucket;
-- where the beginning of the changelog is gone: a LimitScan for everything, which the server answers in one piece.
+- a limit without a filter: LimitScan;
+- the changelog from its beginning, folded: the last change of each key wins. Memory: the rows of the bucket;
+- if the beginning of the changelog is gone: a LimitScan of all rows, which the server returns in one response.
 
 `rows_at` does the second of these up to any offset.
 
-`log_offset` was read before the rows were, so changes from there on may be contained already. Applying them again does
-no harm, since a change sets a whole row.
+`log_offset` is read before the rows, so changes from there on may be included already. Applying them again is harmless,
+since a change sets a whole row.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 
 _EVERYTHING = (1 << 31) - 1
 _FOLD_ROWS = 1 << 19
-"""Changes are folded into the rows when so many have come, or as many as there are rows."""
+"""Changes are folded into the rows when there are this many, or as many as there are rows."""
 
 
 class Replayed(NamedTuple):
-    """Rows, and the log offset from which on changes may be missing in them."""
+    """Rows, and the log offset from which changes may be missing in them."""
 
     log_offset: int
     batches: Iterator[pa.RecordBatch]
 
 
 def current_rows(session: Session, info: TableInfo, bucket: TableBucket, view: RowView, limit: int | None) -> Replayed:
-    """The current rows of a bucket, as `view` shows them; at most `limit`."""
+    """The current rows of a bucket, at most `limit`, in the columns of `view`."""
     cluster = session.cluster
     latest = list_offsets(cluster, info, [bucket], LATEST)[bucket]
     if limit is not None and view.bound is None:
@@ -63,9 +63,9 @@ def current_rows(session: Session, info: TableInfo, bucket: TableBucket, view: R
 def rows_at(
     session: Session, info: TableInfo, bucket: TableBucket, view: RowView, offset: int
 ) -> Iterator[pa.RecordBatch] | None:
-    """The rows of a bucket as the changes below log offset `offset` have left them, in no order.
+    """The rows of a bucket after all changes below log offset `offset`, in no order.
 
-    None where the beginning of the changelog is gone. Memory: the rows of the bucket.
+    None if the beginning of the changelog is gone. Memory: the rows of the bucket.
     """
     if list_offsets(session.cluster, info, [bucket], EARLIEST)[bucket] > 0:
         return None

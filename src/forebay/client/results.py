@@ -1,4 +1,4 @@
-"""What calls return besides Arrow data: small values."""
+"""Small values that calls return besides Arrow data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forebay.metadata.table import TableBucket
 
 
 class HealthStatus(IntEnum):
-    """How a cluster does; the numbers are those of the protocol."""
+    """The health of a cluster; the numbers are those of the protocol."""
 
     GREEN = 0
     YELLOW = 1
@@ -21,7 +21,7 @@ class HealthStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterHealth:
-    """Counts of bucket replicas, and what they amount to."""
+    """Counts of bucket replicas, and the status derived from them."""
 
     status: HealthStatus
     replicas: int
@@ -32,7 +32,7 @@ class ClusterHealth:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A setting of the cluster and where its value comes from (`INITIAL_SERVER_CONFIG`, `DYNAMIC_SERVER_CONFIG`)."""
+    """A setting of the cluster and the source of its value (`INITIAL_SERVER_CONFIG`, `DYNAMIC_SERVER_CONFIG`)."""
 
     key: str
     value: str | None
@@ -40,7 +40,7 @@ class ConfigEntry:
 
 
 class AclResourceType(IntEnum):
-    """What an access rule is about; ANY is for filters only."""
+    """The kind of resource of an access rule; ANY is for filters only."""
 
     ANY = 1
     CLUSTER = 2
@@ -49,7 +49,7 @@ class AclResourceType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """What a rule allows; ANY is for filters only."""
+    """The operation that a rule allows; ANY is for filters only."""
 
     ANY = 1
     ALL = 2
@@ -63,7 +63,7 @@ class AclOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """An access control entry: `principal` may do `operation` on a resource. Fluss has no rules that forbid."""
+    """An access control entry: `principal` may do `operation` on a resource. Fluss has no deny rules."""
 
     resource_type: AclResourceType
     resource_name: str
@@ -75,7 +75,7 @@ class AccessRule:
 
 @dataclass(frozen=True, slots=True)
 class KvSnapshotInfo:
-    """The newest KV snapshot of a bucket: its id, and the log offset up to which it holds the changes."""
+    """The newest KV snapshot of a bucket: its id, and the log offset up to which it includes the changes."""
 
     snapshot_id: int
     log_offset: int
@@ -83,7 +83,7 @@ class KvSnapshotInfo:
 
 @dataclass(frozen=True, slots=True)
 class KvSnapshotFiles:
-    """The files of a KV snapshot: (remote path, local name), and the log offset up to which it holds the changes."""
+    """The files of a KV snapshot: (remote path, local name), and the log offset up to which it includes the changes."""
 
     log_offset: int
     files: tuple[tuple[str, str], ...]
@@ -110,12 +110,12 @@ class ProducerOffsets:
 
 @dataclass(frozen=True)
 class TableStats:
-    """Row counts of a table. A bucket whose server does not count rows has None."""
+    """Row counts of a table. The count is None for a bucket whose server does not count rows."""
 
     row_counts: Mapping[TableBucket, int | None]
 
     @property
     def row_count(self) -> int | None:
-        """Rows of the whole table; None if some bucket does not count."""
+        """The number of rows of the table; None if it is unknown for any bucket."""
         counts = list(self.row_counts.values())
         return None if None in counts else sum(count for count in counts if count is not None)

@@ -1,4 +1,4 @@
-"""Where rows go that do not say it themselves: partitions that may not exist yet, buckets of tables without a key."""
+"""Routing of rows: partitions that may not exist yet, and buckets for tables without a bucket key."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.convert import partition_spec_to_pb, table_path_to_pb
 
 _ROUTINGS = 5
-"""How often partitions are looked for that others drop, or forget, between two looks at them."""
+"""The number of attempts to resolve partitions that other clients drop meanwhile."""
 
 
 class PartitionRouter:
-    """Partitions by name, created when a writer needs them (`client.writer.dynamic-create-partition.enabled`)."""
+    """Partitions by name, created on demand by writers (`client.writer.dynamic-create-partition.enabled`)."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
@@ -27,10 +27,10 @@ class PartitionRouter:
         self._lock = threads.lock()
 
     def for_writing(self, info: TableInfo, names: Sequence[str]) -> dict[str, Partition]:
-        """The partitions of a table with these names; those that do not exist are created.
+        """The partitions of a table with these names; missing ones are created.
 
-        Raises `NotFound` (PARTITION_NOT_EXISTS) where that is switched off, `InvalidRequest` for values that no
-        partition may have, `LimitExceeded` for too many partitions, `Unavailable` where others keep dropping them.
+        Raises `NotFound` (PARTITION_NOT_EXISTS) if creation is disabled, `InvalidRequest` for invalid partition values,
+        `LimitExceeded` for too many partitions, `Unavailable` if other clients keep dropping them.
         """
         for _ in range(_ROUTINGS):
             known = self._known(info, names)
@@ -44,12 +44,12 @@ class PartitionRouter:
                         self._create(info, name)
                 self._learn(info, missing)
         raise Unavailable(
-            f"partitions {', '.join(missing)} of table {info.path} are dropped as often as they are made",
+            f"partitions {', '.join(missing)} of table {info.path} are dropped as often as they are created",
             ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
         )
 
     def existing(self, info: TableInfo, names: Sequence[str]) -> dict[str, Partition]:
-        """The partitions of a table with these names, as far as they exist."""
+        """The existing partitions of a table among these names."""
         known = self._known(info, names)
         missing = [name for name in names if name not in known]
         if missing:
@@ -82,7 +82,7 @@ class PartitionRouter:
         self._cluster.coordinator_call(ApiKey.CREATE_PARTITION, request, pb.CreatePartitionResponse, repeatable=True)
 
     def _learn(self, info: TableInfo, names: Sequence[str]) -> None:
-        """Bring partitions that exist into the view. A new one may take the servers a moment."""
+        """Load existing partitions into the view. A new one may not be visible immediately."""
         paths = [PhysicalTablePath(info.path, name) for name in names]
 
         def attempt() -> None:
@@ -97,10 +97,10 @@ class PartitionRouter:
 
 
 class BucketChooser:
-    """Chooses buckets for batches of log tables without a bucket key: "sticky" or "round_robin", as in Fluss.
+    """Assigns buckets to batches of log tables without a bucket key: "sticky" or "round_robin", as in Fluss.
 
-    Round robin gives each batch to the next bucket. Sticky stays with a bucket while a batch fills and then moves to
-    another one at random; since batches come here filled, it moves for each of them.
+    Round robin assigns each batch to the next bucket. Sticky stays with a bucket until a batch is full and then
+    switches to another one at random; since batches arrive here full, it switches for each batch.
     """
 
     def __init__(self, cluster: ClusterClient, assigner: str) -> None:

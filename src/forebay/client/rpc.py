@@ -1,16 +1,16 @@
-"""One connection to one server: requests out, answers in, matched by id.
+"""One connection to one server: requests and responses, matched by id.
 
-Nouns: a `Channel` is a socket that has passed the handshake; a `Call` is one request and, some time, its answer.
+Nouns: a `Channel` is a socket that has passed the handshake; a `Call` is one request and, eventually, its response.
 
-Rule: any thread may send; requests are not held back for the answers of others (pipelining); one reader thread per
-channel takes the answers and completes the calls. A call always completes: with the answer, or with an error when the
-channel breaks. Whoever waits gives a time limit of its own.
+Rule: any thread may send; requests do not wait for the responses of earlier ones (pipelining); one reader thread per
+channel receives the responses and completes the calls. A call always completes: with the response, or with an error
+when the channel breaks. Each waiter sets its own time limit.
 
 Flow: `Channel.open` connects, negotiates versions and authenticates in the caller's thread, then starts the reader.
 `send` writes the frame and returns a `Call`; `call.result(seconds)` waits, `call.on_done(function)` calls back.
 
-The protocol itself is forebay.protocol, without I/O; here are the socket, the locks and the thread. Prior art: the
-network clients of Kafka and Fluss.
+The protocol is implemented in forebay.protocol, without I/O; this module owns the socket, the locks and the thread.
+Prior art: the network clients of Kafka and Fluss.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from forebay.protocol.messages import Buffer, Message
 from forebay.protocol.sasl import PlainClient
 
 SOFTWARE = ("forebay", "0.1")
-"""How this client introduces itself to servers."""
+"""The name and version that this client sends to servers."""
 
 _IOV_MAX = 512
-"""Most buffers in one system call (Linux takes 1024)."""
+"""The maximum number of buffers per system call (1024 on Linux)."""
 
 _AUTHENTICATE_RETRIES = 5
 
 M = TypeVar("M", bound=Message)
 Callback = Callable[["Call"], None]
 Dial = Callable[[Address, float], socket.socket]
-"""Makes a connection to an address, within some seconds. Raises `OSError`."""
+"""Opens a connection to an address within the given seconds. Raises `OSError`."""
 
 
 class Call:
-    """A request under way. Completed once, by whoever takes it out of its channel's table of calls."""
+    """An in-flight request. Completed once, by the thread that removes it from its channel's table of calls."""
 
     __slots__ = ("_callback", "_done", "_error", "_notice", "_response", "api_key", "channel", "request_id", "sent_at")
 
@@ -65,7 +65,7 @@ class Call:
         self._notice: WaitNotice | None = None
         self._response: ResponseReceived | None = None
         self._error: ForebayError | None = None
-        # A lock is the cheapest thing to wait for once: held until the call is done.
+        # A lock is the cheapest primitive for a single wait: held until the call is done.
         self._done = threads.lock()
         self._done.acquire()
 
@@ -74,7 +74,7 @@ class Call:
         return self._response is not None or self._error is not None
 
     def complete(self, response: ResponseReceived | None, error: ForebayError | None) -> None:
-        """Take the outcome, and tell whoever waits."""
+        """Store the outcome, and notify waiters."""
         self._response, self._error = response, error
         self._done.release()
         if self._callback is not None:
@@ -86,7 +86,7 @@ class Call:
         self._done = threads.lock()
 
     def response(self) -> ResponseReceived:
-        """The answer of a call that is done. Raises the error of the channel, or the one that the server sent."""
+        """The response of a completed call. Raises the error of the channel, or the one that the server sent."""
         if self._error is not None:
             raise self._error
         if self._response is None:
@@ -96,7 +96,7 @@ class Call:
         return self._response
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the call is done, at most `seconds`; whether it is."""
+        """Wait at most `seconds` for the call to complete; returns whether it has."""
         pause = min(max(seconds, 0), NOTICE_SECONDS)
         while not self._done.acquire(timeout=pause):
             seconds -= pause
@@ -107,18 +107,20 @@ class Call:
         return True
 
     def tell_if_late(self, expected: float = 0.0) -> float:
-        """Seconds until this should be called again. Logs what is waited for if that takes long.
+        """The seconds until this should be called again. Logs a long wait.
 
         `expected` is how long the server may take as part of the request (a long poll).
         """
         if self._notice is None:
             self._notice = WaitNotice(self.channel.clock, since=self.sent_at + expected)
         if not self._notice.seconds_left:
-            self._notice.tell(f"{self.channel.address} has not answered {self.api_key.name}")
+            self._notice.tell(f"{self.channel.address} has not responded to {self.api_key.name}")
         return max(self._notice.seconds_left, 0.001)
 
     def result(self, seconds: float) -> ResponseReceived:
-        """The answer, waited for at most `seconds`. Raises `Unavailable` (REQUEST_TIME_OUT), or as `response` does."""
+        """The response, after waiting at most `seconds`. Raises `Unavailable` (REQUEST_TIME_OUT), or as `response`
+        does.
+        """
         if not self.wait(seconds):
             self.give_up(seconds)
             self._done.acquire()  # its outcome is on its way to us
@@ -126,11 +128,11 @@ class Call:
         return self.response()
 
     def give_up(self, seconds: float) -> None:
-        """Stop waiting after `seconds`. A channel on which nothing at all has come meanwhile is closed."""
+        """Stop waiting after `seconds`. A channel on which nothing was received meanwhile is closed."""
         if not self.channel.abandon(self) and not self.channel.forgotten:
             return  # its outcome is on its way to us
         error = Unavailable(
-            f"{self.channel.address} did not answer {self.api_key.name} within {seconds:g} s "
+            f"{self.channel.address} did not respond to {self.api_key.name} within {seconds:g} s "
             "('client.request-timeout')",
             ErrorCode.REQUEST_TIME_OUT,
         )
@@ -140,7 +142,7 @@ class Call:
 
 
 class Channel:
-    """A connection to one server, past its handshake. Thread-safe. Make one with `Channel.open`."""
+    """A connection to one server, after the handshake. Thread-safe. Open one with `Channel.open`."""
 
     def __init__(
         self, address: Address, sock: socket.socket, connection: ClientConnection, clock: Clock, name: str
@@ -155,7 +157,7 @@ class Channel:
         self._send_lock = threads.lock()
         self._closed: ForebayError | None = None
         self.forgotten = False
-        """Whether this is the copy in a forked child: no thread reads answers here."""
+        """Whether this is the copy in a forked child, where no thread reads responses."""
         self._reader = threads.thread(self._read, name=f"forebay-reader-{name}")
 
     @classmethod
@@ -172,9 +174,9 @@ class Channel:
     ) -> Channel:
         """Connect, negotiate, authenticate.
 
-        `dial` makes the connection (default: TCP). Raises `Unavailable` for a server that cannot be reached or has
-        another role than expected, `AccessDenied` for wrong credentials, and `InvalidRequest` for an address where
-        something else listens.
+        `dial` opens the connection (default: TCP). Raises `Unavailable` for a server that is unreachable or has another
+        role than expected, `AccessDenied` for wrong credentials, and `InvalidRequest` if the address is not a Fluss
+        server.
         """
         sock = _connect(address, connect_seconds, clock, dial or dial_tcp)
         try:
@@ -183,7 +185,7 @@ class Channel:
             handshake = ClientHandshake(connection, *SOFTWARE, expected_role, plain)
             _shake_hands(sock, address, connection, handshake, clock, connect_seconds)
             sock.settimeout(None)
-            # A server that stops reading must not block a sender for ever.
+            # A server that stops reading must not block a sender indefinitely.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(request_seconds))
             channel = cls(address, sock, connection, clock, str(address))
         except BaseException:
@@ -194,7 +196,7 @@ class Channel:
 
     @property
     def versions(self) -> NegotiatedVersions:
-        """What may be asked of this server."""
+        """The APIs that this server offers."""
         versions = self._connection.versions
         if versions is None:
             raise InternalError("a channel exists only after its handshake")
@@ -215,8 +217,8 @@ class Channel:
         """Send a request; `payloads` fill the empty `records` fields of `message`, in order.
 
         `callback` is called once, when the call is done: by the reader thread, so it must be quick and not raise.
-        Raises `UnsupportedOperation` where the server does not offer the API, and `Unavailable` on a broken channel;
-        `callback` is then not called.
+        Raises `UnsupportedOperation` if the server does not offer the API, and `Unavailable` on a broken channel;
+        `callback` is not called then.
         """
         call = Call(self, api_key, self.clock.monotonic(), callback)
         with self._send_lock:
@@ -235,16 +237,16 @@ class Channel:
         self.close(error)
         if still_ours:
             raise error
-        return call  # the reader noticed first, and has completed the call with its own error
+        return call  # the reader noticed first and completed the call with its own error
 
     def abandon(self, call: Call) -> bool:
-        """Forget a call: its answer, should it come, is ignored. False if its outcome has come already."""
+        """Abandon a call: a late response is ignored. False if the call has completed already."""
         with self._state_lock:
             self._connection.abandon(call.request_id)
             return self._calls.pop(call.request_id, None) is not None
 
     def close(self, error: ForebayError | None = None) -> None:
-        """End the connection. Calls under way fail with `error`. A second call does nothing."""
+        """Close the connection. In-flight calls fail with `error`. Idempotent."""
         with self._state_lock:
             if self._closed is not None:
                 return
@@ -261,7 +263,7 @@ class Channel:
             self._reader.join(seconds)
 
     def forget(self) -> None:
-        """Drop the socket without a word to the server: after a fork it belongs to the parent process."""
+        """Drop the socket without notifying the server: after a fork it belongs to the parent process."""
         error = self._closed = Unavailable(f"the connection to {self.address} belongs to another process")
         self.forgotten = True
         # Threads of the parent may have held the locks when it forked; here they would never be released.
@@ -374,7 +376,7 @@ def _next_response(
             return event
         if isinstance(event, ProtocolViolation):
             raise InvalidRequest(
-                f"what listens at {address} is no Fluss server: {event.error.message}. Give the address of a Fluss "
+                f"{address} is not a Fluss server: {event.error.message}. Give the address of a Fluss "
                 "coordinator or tablet server (forebay prints its own when it starts)"
             )
         if isinstance(event, ConnectionClosed | ServerFailed):
@@ -387,7 +389,7 @@ def _next_response(
         except TimeoutError:
             if left <= NOTICE_SECONDS:
                 raise
-            notice.tell(f"{address} accepted the connection and has not answered; is it a Fluss server?")
+            notice.tell(f"{address} accepted the connection but has not responded; is it a Fluss server?")
             continue
         if received:
             connection.buffer_updated(received)
@@ -416,7 +418,7 @@ def _shut_down(sock: socket.socket) -> None:
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # not connected any more: the reader has noticed already
+        return  # no longer connected: the reader has noticed already
 
 
 def _timeval(seconds: float) -> bytes:

@@ -1,10 +1,10 @@
-"""One question about many buckets: ask each bucket's leader, and ask again for the buckets that failed.
+"""One request about many buckets: sent to each bucket's leader, and retried for the buckets that failed.
 
-Nouns: an *item* is a part of the question that concerns one bucket. Items of one leader travel in as few requests as
-the API allows; all requests are under way at the same time, up to a limit.
+Nouns: an *item* is the part that concerns one bucket. Items of one leader are sent in as few requests as the API
+allows; all requests are in flight concurrently, up to a limit.
 
-Rule: an answer counts for its item alone. An item that fails in passing (leader moved, server away) is asked again,
-with growing pauses, until `client.retry-timeout`; any other failure ends the whole question.
+Rule: each item succeeds or fails separately. An item with a transient failure (leader moved, server unavailable) is
+retried with backoff until `client.retry-timeout`; any other failure fails the whole operation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from forebay.protocol.convert import ServerNode, error_of, partition_id_of
 
 
 class Item(Protocol):
-    """A part of the question."""
+    """The part of a request that concerns one bucket."""
 
     @property
     def bucket(self) -> TableBucket: ...
@@ -33,7 +33,7 @@ A = TypeVar("A")
 
 
 class BucketItem(Hashable):
-    """An item that is nothing but a bucket."""
+    """An item that consists of a bucket only."""
 
     __slots__ = ("bucket",)
 
@@ -45,7 +45,7 @@ class BucketItem(Hashable):
 
 
 class Scatter(Generic[I, A]):
-    """How one API is asked: subclasses say how a request is made and how its answer is taken apart."""
+    """The calls of one API: subclasses define how a request is built and how its response is split."""
 
     in_flight_max = 1 << 30
     retries_max = 1 << 31
@@ -58,11 +58,11 @@ class Scatter(Generic[I, A]):
         raise NotImplementedError
 
     def answers(self, call: Call, items: Sequence[I]) -> Iterable[tuple[I, A | ForebayError]]:
-        """Each item's answer or error, from a call that is done. Raises the error of the whole request."""
+        """The result or error of each item, from a completed call. Raises the error of the whole request."""
         raise NotImplementedError
 
     def ask(self, cluster: ClusterClient, path: TablePath, items: Sequence[I]) -> list[tuple[I, A]]:
-        """All answers, in no particular order. Raises the first failure that does not pass."""
+        """All results, in no particular order. Raises the first permanent failure."""
         deadline = cluster.clock.monotonic() + cluster.settings["client.retry-timeout"]
         back_off = BackOff(cluster.ids)
         done: list[tuple[I, A]] = []
@@ -88,7 +88,7 @@ class Scatter(Generic[I, A]):
     def _round(
         self, cluster: ClusterClient, path: TablePath, items: Sequence[I], done: list[tuple[I, A]]
     ) -> tuple[list[I], ForebayError | None]:
-        """Ask once for all `items`. Returns those that failed in passing, and the last of their errors."""
+        """Try all `items` once. Returns those with transient failures, and the last of their errors."""
         failed: list[I] = []
         last: ForebayError | None = None
         by_node: dict[ServerNode, list[I]] = {}
@@ -122,21 +122,21 @@ class Scatter(Generic[I, A]):
 
 
 def _passing(error: ForebayError) -> ForebayError:
-    """`error`, if it may pass; otherwise it is raised."""
+    """`error` if it is transient; otherwise it is raised."""
     if not may_read_again(error):
         raise error
     return error
 
 
 def pair_up(items: Sequence[I], messages: Iterable[Any]) -> Iterable[tuple[I, Any | ForebayError]]:
-    """Items with their answers, matched by bucket: Fluss's servers answer in an order of their own.
+    """Items with their results, matched by bucket: Fluss's servers return them in any order.
 
-    Raises `CorruptData` where a bucket is left out.
+    Raises `CorruptData` if a bucket is missing.
     """
     by_bucket = {(partition_id_of(message), message.bucket_id): message for message in messages}
     for item in items:
         message = by_bucket.get((item.bucket.partition_id, item.bucket.bucket))
         if message is None:
-            raise CorruptData(f"the server left bucket {item.bucket} out of its answer")
+            raise CorruptData(f"the server left bucket {item.bucket} out of its response")
         error = error_of(message)
         yield item, message if error is None else error

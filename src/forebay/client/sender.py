@@ -1,19 +1,19 @@
-"""The thread that sends batches, and what happens with their answers.
+"""The thread that sends batches, and the handling of the responses.
 
-One sender serves all writers of a connection. Its loop: let lingering writers hand over their rows -> take what is
-ready from the accumulator -> one request for each server and table, at most one batch of a bucket in it -> look for
-calls that are overdue. Answers are taken by the reader threads of the channels, under the accumulator's lock.
+One sender serves all writers of a connection. Its loop: let lingering writers hand over their rows -> take ready
+batches from the accumulator -> one request per server and table, with at most one batch per bucket -> check for overdue
+calls. Responses are processed by the reader threads of the channels, under the accumulator's lock.
 
 What an error means for a batch (as in Fluss's clients; the order matters):
 
-    DUPLICATE_SEQUENCE                        it is written
-    OUT_OF_ORDER_SEQUENCE, later one acked    it is written, this is a late answer
-    passing errors, sequence errors that      sent again, in its place; its leader is looked up again if the error
-      were another batch's fault              says so; not if the writer id has changed meanwhile
-    PARTITION_NOT_EXISTS                      it goes to the partition of that name, which is recreated if necessary
-    anything else                             it has failed, and its tracker keeps the error
+    DUPLICATE_SEQUENCE                        written
+    OUT_OF_ORDER_SEQUENCE, later one acked    written; this is a late response
+    transient errors, sequence errors that    retried, in sequence; its leader is looked up again if the error
+      another batch caused                    requires it; not if the writer id has changed meanwhile
+    PARTITION_NOT_EXISTS                      moved to the partition of that name, which is recreated if necessary
+    anything else                             failed, and its tracker keeps the error
 
-The sender never gives up a batch silently, and a batch never waits for ever: see `client.writer.delivery-timeout`.
+The sender never drops a batch silently, and a batch never waits indefinitely: see `client.writer.delivery-timeout`.
 """
 
 from __future__ import annotations
@@ -51,20 +51,21 @@ _LOGGER = logging.getLogger("forebay")
 
 _OVERDUE_CHECK_SECONDS = 1.0
 _ANSWER_SLACK_SECONDS = 1.0
-"""The server is given the request time-out as its own limit; we wait this much longer for it to say so."""
+"""The request timeout is also sent to the server as its own limit; the client waits this much longer for the response.
+"""
 
 _STOP_SECONDS = 5.0
 
 _CORRUPT_ATTEMPTS_MAX = 3
-"""How often a batch is sent to a server that calls it, or its own storage, corrupt."""
+"""The maximum number of attempts for a batch if the server reports it, or its own storage, as corrupt."""
 
 
 class Lingering(Protocol):
-    """A buffered writer, as the sender sees it."""
+    """What the sender needs of a buffered writer."""
 
     @property
     def due_at(self) -> float | None:
-        """When its buffered rows have waited long enough; None while it has none."""
+        """When its buffered rows have to be sent; None while it has none."""
         ...
 
     def hand_over(self) -> None:
@@ -72,12 +73,12 @@ class Lingering(Protocol):
         ...
 
     def finish(self, timeout: float | None) -> ForebayError | None:
-        """Hand everything over and wait; return an error that was not reported yet."""
+        """Hand everything over and wait; returns an error that was not reported yet."""
         ...
 
 
 class Sender:
-    """Sends batches in a thread of its own, which starts with the first batch."""
+    """Sends batches in a separate thread, which starts with the first batch."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         settings = cluster.settings
@@ -110,18 +111,18 @@ class Sender:
 
     @property
     def thread(self) -> threads.Thread | None:
-        """The sending thread, once it has begun."""
+        """The sending thread, once started."""
         return self._thread
 
     # ---- for writers ------------------------------------------------------------------------------------------------
 
     def add(self, batch: Batch, wait: bool = True) -> None:
-        """Queue a batch; with `wait` when there is memory. Raises as `Accumulator.add` does."""
+        """Queue a batch; with `wait`, block until there is memory. Raises as `Accumulator.add` does."""
         self.accumulator.add(batch, wait)
         self._start()
 
     def watch(self, writer: Lingering) -> None:
-        """Let the sender look after a buffered writer."""
+        """Register a buffered writer with the sender."""
         with self.accumulator.lock:
             self._lingering.add(writer)
         self._start()
@@ -131,7 +132,7 @@ class Sender:
             self._lingering.discard(writer)
 
     def wake(self) -> None:
-        """Look at the lingering writers again."""
+        """Check the lingering writers again."""
         with self.accumulator.lock:
             self.accumulator.changed.notify_all()
 
@@ -143,7 +144,7 @@ class Sender:
                     self._thread.start()
 
     def close(self, timeout: float | None) -> ForebayError | None:
-        """Let all writers finish, wait for all batches, then stop. Return the first unreported error."""
+        """Let all writers finish, wait for all batches, then stop. Returns the first unreported error."""
         clock = self.cluster.clock
         deadline = None if timeout is None else clock.monotonic() + timeout
         errors = []
@@ -161,7 +162,7 @@ class Sender:
         return errors[0] if errors else None
 
     def stop(self, join: bool = True) -> None:
-        """End the thread. Batches that are still queued fail."""
+        """Stop the thread. Batches that are still queued fail."""
         closed = Unavailable("the connection was closed before the batch was acknowledged")
         with self.accumulator.lock:
             self._stopping = True
@@ -177,7 +178,7 @@ class Sender:
             try:
                 self._turn()
             except ForebayError as e:
-                # What is not bound to batches (the cluster cannot be reached at all): they wait or expire.
+                # Not an error of specific batches (the cluster is unreachable): they wait or expire.
                 if not may_repeat(e):
                     self._fail_all(e)
                 self.cluster.clock.sleep(self._leader_pause.next_seconds())
@@ -201,7 +202,7 @@ class Sender:
             )
             pause = self._refresh_at - self.cluster.clock.monotonic()
             if leaderless and pause > 0:
-                # They wait for the next question; batches of other buckets do not wait for them.
+                # They wait for the next metadata request; batches of other buckets do not wait for them.
                 leaderless, wake_in = [], min(pause, pause if wake_in is None else wake_in)
             if not ready and not leaderless:
                 if not self._stopping and not accumulator.needs_writer_id():
@@ -213,7 +214,7 @@ class Sender:
             self._find_leaders(leaderless)
 
     def _wait_seconds(self, *limits: float | None) -> float | None:
-        """How long there is nothing to do, unless a batch is added or a response arrives."""
+        """The seconds until there is something to do, unless a batch is added or a response arrives."""
         known = [limit for limit in limits if limit is not None]
         now = self.cluster.clock.monotonic()
         known += [max(due - now, 0.0) for writer in self._lingering if (due := writer.due_at) is not None]
@@ -250,7 +251,7 @@ class Sender:
             with self.accumulator.lock:
                 affected = self.accumulator.queued(lambda batch: batch.target.path in paths)
                 self.accumulator.fail_queued(
-                    affected, type(e)(f"the server gave out no writer id: {e.message}", e.code)
+                    affected, type(e)(f"the server assigned no writer id: {e.message}", e.code)
                 )
             return
         with self.accumulator.lock:
@@ -263,7 +264,7 @@ class Sender:
     # ---- leaders ----------------------------------------------------------------------------------------------------
 
     def _find_leaders(self, batches: Iterable[Batch]) -> None:
-        """Ask for the leaders of the buckets of `batches`; batches of what is gone fail."""
+        """Look up the leaders of the buckets of `batches`; batches of dropped tables or partitions fail."""
         by_path: dict[TablePath, list[Batch]] = {}
         for batch in batches:
             by_path.setdefault(batch.target.path, []).append(batch)
@@ -295,7 +296,7 @@ class Sender:
         return all(view.leader(batch.bucket) is not None for batch in batches)
 
     def _reroute(self, path: TablePath) -> bool:
-        """Send batches of dropped partitions to those that have their names now. False: not done yet, look again."""
+        """Move batches of dropped partitions to the current ones of the same names. False: not done yet, try again."""
         try:
             info = self.cluster.table_info(path)
             self._fail_older(info)
@@ -376,19 +377,19 @@ class Sender:
             request.buckets_req.add(partition_id=batch.bucket.partition_id, bucket_id=batch.bucket.bucket, records=b"")
         return (ApiKey.PUT_KV if target.is_kv else ApiKey.PRODUCE_LOG), request
 
-    # ---- answers (by the reader threads, with the accumulator's lock held) ------------------------------------------
+    # ---- responses (on the reader threads, with the accumulator's lock held) ----------------------------------------
 
     def _take_outcome(
         self, call: Call, batches: list[Batch], take_answer: Callable[[Call, dict[TableBucket, Batch]], None]
     ) -> None:
         waiting = {batch.bucket: batch for batch in batches}
-        error: ForebayError = InternalError("the server left the bucket out of its answer to a write")
+        error: ForebayError = InternalError("the server left the bucket out of its response to a write")
         try:
             take_answer(call, waiting)
         except ForebayError as e:
             error = e
         except Exception as e:  # noqa: BLE001 - a bug must fail the batches, not leave their writers waiting
-            error = InternalError(f"the answer to a write could not be taken: {type(e).__name__}: {e}")
+            error = InternalError(f"the response to a write could not be processed: {type(e).__name__}: {e}")
         self._fail_or_retry(waiting.values(), error)
 
     def _take_appends(self, call: Call, waiting: dict[TableBucket, Batch]) -> None:
@@ -434,7 +435,7 @@ class Sender:
             self.cluster.forget_leader(stale)
 
     def _judge(self, batch: Batch, error: ForebayError) -> None:
-        """Decide about one batch that was sent, or could not be: see the table at the top."""
+        """Handle the outcome of one batch that was sent, or could not be: see the table in the module docstring."""
         code, state = error.code, self.idempotence
         if code == ErrorCode.STORAGE_BACKPRESSURE_EXCEPTION:
             self.accumulator.throttle(batch.bucket, 1.0)
@@ -446,9 +447,9 @@ class Sender:
         passing = may_repeat(error) or (state is not None and state.may_retry(batch, code))
         passing |= code == ErrorCode.PARTITION_NOT_EXISTS and batch.partition is not None
         if isinstance(error, CorruptData) and batch.attempts >= _CORRUPT_ATTEMPTS_MAX:
-            passing = False  # not damaged on its way: the bucket itself is
+            passing = False  # not damaged in transit: the bucket itself is
         if not passing or batch.attempts > self._retries or self._stopping:
-            # A sequence that is given back in error would make the next batch look like a repeated one, and be lost.
+            # A sequence returned by mistake would make the next batch look like a duplicate and be lost.
             certain = not (may_repeat(error) or isinstance(error, InternalError) or batch.may_be_written)
             self.accumulator.fail(batch, _explained(batch, error), certain=certain)
         elif state is not None and batch.writer_id != state.writer_id:
@@ -458,13 +459,13 @@ class Sender:
             self._tell_waiting(batch, error)
 
     def _tell_waiting(self, batch: Batch, error: ForebayError) -> None:
-        """Log why a batch has not been written yet, if it has waited long; one line for all that wait."""
+        """Log why a batch has not been written yet, if it has waited long; one line for all pending batches."""
         now = self.cluster.clock.monotonic()
         waited = now - batch.added_at
         if waited >= NOTICE_SECONDS and now >= self._next_notice_at:
             self._next_notice_at = now + 3 * waited
             _LOGGER.warning(
-                "forebay: rows for table %s have waited for %.0f s to be written, and are sent again: %s",
+                "forebay: rows for table %s have waited for %.0f s to be written, and are retried: %s",
                 batch.target.path,
                 waited,
                 error.message,
@@ -484,7 +485,7 @@ def _explained(batch: Batch, error: ForebayError) -> ForebayError:
 
 
 def _hides_outcome(error: ForebayError) -> bool:
-    """Whether a server that ends a request with `error` may have written its batches all the same."""
+    """Whether a server that fails a request with `error` may have written its batches nevertheless."""
     passing = may_repeat(error) and not isinstance(error, CorruptData)
     return isinstance(error, InternalError) or (passing and error.code not in NOT_WRITTEN)
 
@@ -492,7 +493,7 @@ def _hides_outcome(error: ForebayError) -> bool:
 def _writer_id_changed(batch: Batch, state: Idempotence, error: ForebayError) -> ForebayError:
     now = "none" if state.writer_id == NO_WRITER_ID else str(state.writer_id)
     return Conflict(
-        f"a batch for bucket {batch.bucket.bucket} of table {batch.target.path} cannot be sent again: the writer id "
+        f"a batch for bucket {batch.bucket.bucket} of table {batch.target.path} cannot be retried: the writer id "
         f"changed from {batch.writer_id} to {now} because another batch failed, so it might be written twice. "
         f"The last error was: {error.message}",
         ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION,

@@ -1,7 +1,7 @@
-"""What every part of the client needs of a connection: its settings, the cluster behind it, its life and its end.
+"""What every part of the client needs of a connection: its settings, its cluster, and its lifecycle.
 
-A `Connection` is a session with the doors for users. The parts below it (scans, readers, writers, lookups, the admin)
-take a `Session`, so that none of them knows of the others' doors.
+A `Connection` is a session with the user-facing methods. The parts below it (scans, readers, writers, lookups, the
+admin) take a `Session`, so that they do not depend on these.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _live: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 class Session:
-    """Settings, servers and writes under way of one connection. Thread-safe."""
+    """Settings, servers and in-flight writes of one connection. Thread-safe."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Session:
         ids: IdSource = SYSTEM_IDS,
         dial: Dial | None = None,
     ) -> None:
-        """Nothing is sent before the first use. `dial` makes the connections to servers (default: TCP)."""
+        """Nothing is sent before the first use. `dial` opens the connections to servers (default: TCP)."""
         self.settings = settings
         self._clock = clock
         self._ids = ids
@@ -69,7 +69,7 @@ class Session:
 
     @property
     def sender(self) -> Sender:
-        """What writes batches, started when first needed."""
+        """The sender of batches, started on first use."""
         sender = self._sender
         if sender is None:
             from forebay.client.sender import Sender
@@ -88,8 +88,8 @@ class Session:
         """Send what buffered writers hold, wait for the acknowledgements, and close. A second call does nothing, or
         waits for the first one.
 
-        `timeout` bounds the wait (default: as long as batches may take). Raises the first error of a
-        batch that no caller has seen, after everything is closed.
+        `timeout` bounds the wait (default: as long as batches may take). After everything is closed, raises the first
+        batch error that was not reported to any caller.
         """
         seconds = span_seconds(timeout, "timeout")
         with self._close_lock:
@@ -117,7 +117,7 @@ class Session:
                 raise
 
     def _after_fork(self) -> None:
-        """In a child process: sockets and threads are the parent's, so start with new ones."""
+        """Reset after a fork: sockets and threads belong to the parent, so the child starts with new ones."""
         for finalizer in (self._finalizer, self._sender_finalizer):
             if finalizer is not None:
                 finalizer.detach()
@@ -129,7 +129,7 @@ class Session:
 
 
 def _close_all() -> None:
-    """At the end of the process. What a writer still holds is sent if that goes quickly."""
+    """Close all connections at process exit. What writers still hold is sent if that completes quickly."""
     errors = []
     for session in list(_live):
         if session.closed:
@@ -150,6 +150,6 @@ def _after_fork_in_child() -> None:
         session._after_fork()
 
 
-# Before the threads of the process are waited for: closing may have to open a connection, and so start a thread.
+# Before the process joins its threads: closing may have to open a connection, and so start a thread.
 threads.register_atexit(_close_all)
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,14 +1,15 @@
 """The options of a connection: Fluss's `client.*` names, their types and defaults.
 
 Nouns: an *option* has a name (`client.writer.batch-size`), a parser and a default; `Settings` are the values of all
-options of one connection, and pickle to what the user gave, so that a Spark worker can open the same connection.
+options of one connection, and pickle as the values that the user set, so that a Spark worker can open the same
+connection.
 
 Rule: names may be written with or without `client.`, and with dots, dashes or underscores (`writer_batch_size`), so
-that they serve as Python keywords too. An unknown name is refused, with the names that look like it.
+that they can also be Python keywords. An unknown name is rejected with suggestions.
 
-Names, meanings and defaults are those of Apache Fluss (`ConfigOptions`), so that its documentation holds. The few
-that Forebay adds are marked with "(Forebay)". Options that tune the inside of Fluss's own client are accepted and
-have no effect here.
+Names, meanings and defaults are those of Apache Fluss (`ConfigOptions`), so that its documentation applies. The few
+that Forebay adds are marked with "(Forebay)". Options that tune internals of Fluss's own client are accepted without
+effect.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from forebay.base.options import Option, between, boolean, by_name, one_of, seco
 
 _PREFIX = "client."
 LAKE_OPTIONS = "lake_options"
-"""The name under which users give options of the lake: they are no `client.*` options, and the server is not told."""
+"""The name of the parameter for options of the lake: these are not `client.*` options, and are not sent to the server.
+"""
 
 _BOOTSTRAP = "bootstrap.servers"
 _IDEMPOTENCE = "client.writer.enable-idempotence"
@@ -31,7 +33,7 @@ _SCANS_ON_SERVERS = "client.scanner.kv.server-side.enabled"
 DEFAULT_PORT = 9123
 
 IDEMPOTENT_IN_FLIGHT_MAX = 5
-"""Batches of a writer that a server remembers for each bucket."""
+"""The number of batches of a writer that a server remembers per bucket."""
 
 
 def _acks(value: Any) -> int:
@@ -47,58 +49,71 @@ _WITHOUT_EFFECT = "part of Fluss's own client; accepted, without effect"
 
 OPTIONS: dict[str, Option] = by_name(
     (
-        Option("client.id", str, "", "a name for this client; it is not sent, the protocol has no place for it"),
-        Option("client.connect-timeout", seconds, 120.0, "how long opening a connection to a server may take"),
-        Option("client.request-timeout", seconds, 30.0, "how long one request may take"),
+        Option(
+            "client.id", str, "", "a name for this client; it is not sent, because the protocol has no field for it"
+        ),
+        Option("client.connect-timeout", seconds, 120.0, "time limit for opening a connection to a server"),
+        Option("client.request-timeout", seconds, 30.0, "time limit for one request"),
         Option(
             "client.retry-timeout",
             seconds,
             60.0,
-            "(Forebay) how long an operation that is safe to repeat is repeated while servers are away",
+            "(Forebay) how long operations that are safe to repeat are retried while servers are unavailable",
         ),
         Option("client.security.protocol", one_of("plaintext", "sasl"), None, "plaintext, or sasl"),
-        Option("client.security.sasl.mechanism", one_of("plain"), "plain", "the one mechanism there is"),
+        Option("client.security.sasl.mechanism", one_of("plain"), "plain", "the only supported mechanism"),
         Option("client.security.sasl.username", str, None, "user name for SASL"),
         Option("client.security.sasl.password", str, None, "password for SASL"),
         # writing
-        Option("client.writer.acks", _acks, -1, "who must have a batch before it counts as written: all, 1 or 0"),
-        Option("client.writer.batch-size", size, 2 << 20, "most bytes of a batch"),
-        Option("client.writer.batch-timeout", seconds, 0.1, "how long a buffered row waits for company (linger)"),
-        Option("client.writer.buffer.memory-size", size, 64 << 20, "most bytes of batches not acknowledged yet"),
-        Option("client.writer.buffer.wait-timeout", seconds, float("inf"), "how long a writer waits for that memory"),
+        Option(
+            "client.writer.acks", _acks, -1, "replicas that must have a batch before it is acknowledged: all, 1 or 0"
+        ),
+        Option("client.writer.batch-size", size, 2 << 20, "maximum size of a batch"),
+        Option("client.writer.batch-timeout", seconds, 0.1, "how long a buffered row waits for more rows (linger)"),
+        Option("client.writer.buffer.memory-size", size, 64 << 20, "maximum size of all unacknowledged batches"),
+        Option(
+            "client.writer.buffer.wait-timeout", seconds, float("inf"), "how long a writer waits for free buffer memory"
+        ),
         Option("client.writer.bucket.no-key-assigner", one_of("sticky", "round_robin"), "sticky", "for log tables"),
-        Option("client.writer.request-max-size", size, 10 << 20, "most bytes of one write request"),
-        Option("client.writer.retries", between(0), (1 << 31) - 1, "how often a batch is sent again"),
+        Option("client.writer.request-max-size", size, 10 << 20, "maximum size of a write request"),
+        Option("client.writer.retries", between(0), (1 << 31) - 1, "maximum number of retries of a batch"),
         Option(
             "client.writer.delivery-timeout",
             seconds,
             300.0,
-            "(Forebay) how long a batch may wait for its acknowledgement, with all retries, before it fails",
+            "(Forebay) time limit for the acknowledgement of a batch, including all retries",
         ),
         Option("client.writer.enable-idempotence", boolean, True, "whether retries cannot duplicate rows"),
-        Option("client.writer.max-inflight-requests-per-bucket", between(1), 5, "batches under way for each bucket"),
-        Option("client.writer.dynamic-create-partition.enabled", boolean, True, "whether writers create partitions"),
-        Option("client.writer.kv-backpressure.max-throttle", seconds, 3.0, "longest pause when the server asks for it"),
+        Option("client.writer.max-inflight-requests-per-bucket", between(1), 5, "in-flight batches per bucket"),
+        Option(
+            "client.writer.dynamic-create-partition.enabled", boolean, True, "whether writers create missing partitions"
+        ),
+        Option(
+            "client.writer.kv-backpressure.max-throttle",
+            seconds,
+            3.0,
+            "longest pause when the server applies back-pressure",
+        ),
         # reading logs
-        Option("client.scanner.log.check-crc", boolean, True, "whether checksums of log batches are checked"),
-        Option("client.scanner.log.max-poll-records", between(1), 500, "no effect: batches are handed out whole"),
-        Option("client.scanner.log.fetch.max-bytes", size, 16 << 20, "most bytes of one answer to a fetch"),
-        Option("client.scanner.log.fetch.max-bytes-for-bucket", size, 1 << 20, "the same for each bucket in it"),
+        Option("client.scanner.log.check-crc", boolean, True, "whether checksums of log batches are verified"),
+        Option("client.scanner.log.max-poll-records", between(1), 500, "no effect: batches are returned whole"),
+        Option("client.scanner.log.fetch.max-bytes", size, 16 << 20, "maximum size of a fetch response"),
+        Option("client.scanner.log.fetch.max-bytes-for-bucket", size, 1 << 20, "the same per bucket"),
         Option("client.scanner.log.fetch.wait-max-time", seconds, 0.5, "how long the server waits for new records"),
-        Option("client.scanner.log.fetch.min-bytes", size, 1, "bytes for which it stops waiting"),
+        Option("client.scanner.log.fetch.min-bytes", size, 1, "bytes of new records that end that wait"),
         Option(
             "client.scanner.log.read-preference",
             one_of("local_first", "remote_first"),
             "local_first",
-            "which to read where records are both on the server and in remote storage",
+            "which copy to read if records are both on the server and in remote storage",
         ),
         # scans of the current state
-        Option("client.scanner.kv.fetch.max-bytes", size, 4 << 20, "bytes of one page of a live scan"),
+        Option("client.scanner.kv.fetch.max-bytes", size, 4 << 20, "size of one page of a live scan"),
         Option(
             "client.scanner.kv.max-sessions",
             between(1),
             4,
-            "(Forebay) buckets that one live scan reads at the same time",
+            "(Forebay) buckets that a live scan reads concurrently",
         ),
         Option(
             "client.scanner.kv.open-timeout",
@@ -114,9 +129,9 @@ OPTIONS: dict[str, Option] = by_name(
         ),
         Option("client.scanner.kv.server-side.enabled", boolean, True, "older name of that choice"),
         # lookups
-        Option("client.lookup.max-batch-size", between(1), 128, "most keys of one bucket in one request"),
-        Option("client.lookup.max-inflight-requests", between(1), 128, "lookup requests under way for one call"),
-        Option("client.lookup.max-retries", between(0), (1 << 31) - 1, "how often a lookup is repeated"),
+        Option("client.lookup.max-batch-size", between(1), 128, "maximum number of keys per bucket in one request"),
+        Option("client.lookup.max-inflight-requests", between(1), 128, "in-flight lookup requests per call"),
+        Option("client.lookup.max-retries", between(0), (1 << 31) - 1, "maximum number of retries of a lookup"),
         # the rest of Fluss's list
         *(
             Option(name, about=_WITHOUT_EFFECT)
@@ -142,7 +157,7 @@ OPTIONS: dict[str, Option] = by_name(
 
 
 def _plain(name: str) -> str:
-    """A name without its prefix and with one kind of separator, for comparing."""
+    """A name without its prefix and with uniform separators, for comparison."""
     return name.strip().lower().replace("_", ".").replace("-", ".").removeprefix(_PREFIX)
 
 
@@ -150,7 +165,7 @@ _BY_PLAIN_NAME = {_plain(name): name for name in OPTIONS}
 
 
 def option_name(name: str) -> str:
-    """The full name of an option, however it is written. Raises `InvalidRequest` with near matches."""
+    """The full name of an option in any accepted spelling. Raises `InvalidRequest` with near matches."""
     full = _BY_PLAIN_NAME.get(_plain(name))
     if full is not None:
         return full
@@ -175,8 +190,8 @@ class Address:
 class Settings:
     """Bootstrap servers and options of a connection. Hashable and picklable; passwords and lake options are not shown.
 
-    `given` holds what the user set, by full option name; everything else has its default. `lake_options` are the
-    user's options of the lake, which go before those that the server tells.
+    `given` holds the values that the user set, by full option name; all others have their defaults. `lake_options` are
+    the user's options of the lake, which override those that the server sends.
     """
 
     bootstrap_servers: tuple[Address, ...]
@@ -190,7 +205,7 @@ class Settings:
         object.__setattr__(self, "_values", values)
 
     def __getitem__(self, name: str) -> Any:
-        """The parsed value of an option, by its full name. Durations are in seconds."""
+        """The parsed value of the option with this full name. Durations are in seconds."""
         return self._values[name]
 
     @property
@@ -208,13 +223,13 @@ class Settings:
 
     @property
     def idempotent(self) -> bool:
-        """Whether writes are idempotent: wanted (the default), and possible with the chosen acks and retries."""
+        """Whether writes are idempotent: enabled (the default), and possible with the configured acks and retries."""
         certain = self["client.writer.acks"] == -1 and self["client.writer.retries"] > 0
         return bool(self[_IDEMPOTENCE]) and certain
 
     @property
     def scans_on_servers(self) -> bool:
-        """Whether live scans are the servers' work (`client.scanner.kv.batch-strategy`, or its older name)."""
+        """Whether the servers run live scans (`client.scanner.kv.batch-strategy`, or its older name)."""
         return bool(self[_SCAN_STRATEGY] == "server_scan" and self[_SCANS_ON_SERVERS])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -253,9 +268,10 @@ def make_settings(
     password: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Settings from what a user gives. `options` may hold `bootstrap.servers` too, and a mapping `lake_options`.
+    """The settings for what a user specified. `options` may contain `bootstrap.servers` too, and a mapping
+    `lake_options`.
 
-    Raises `InvalidRequest` for unknown options, values that cannot be read, and contradictions.
+    Raises `InvalidRequest` for unknown options, values that cannot be parsed, and contradictions.
     """
     given: dict[str, Any] = {}
     lake: tuple[tuple[str, str], ...] = ()

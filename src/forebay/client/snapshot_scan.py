@@ -1,11 +1,11 @@
-"""Reading a table snapshot: page by page, from the very same rows, as often as one likes.
+"""Scans of a table snapshot: page by page, any number of times, always of the same rows.
 
-A page is asked for by bucket and *position*, the place behind the last row of the page before. The server keeps nothing
-about the reader, so a page that got lost is simply asked for again, and whoever knows a position reads on from there.
-One page is asked for ahead, so that the server works while we decode.
+A page is requested by bucket and *position*, the place after the last row of the previous page. The server keeps no
+state of the reader, so a lost page is simply requested again, and any process that knows a position can resume there.
+One page is prefetched, so that the server works while the client decodes.
 
-What failures mean: passing ones are tried again until `client.retry-timeout`; a snapshot that is gone (its lease ended,
-its table was dropped, the server was restarted) is `NotFound`, and only another snapshot helps.
+Failures: transient ones are retried until `client.retry-timeout`; a snapshot that is gone (its lease expired, its table
+was dropped, the server was restarted) raises `NotFound`, and a new snapshot is needed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GONE = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
 
 
 class Pinned(Protocol):
-    """What a scan needs of the `TableSnapshot` that it reads."""
+    """What a scan needs of its `TableSnapshot`."""
 
     connection: Session
     info: TableInfo
@@ -55,11 +55,11 @@ class Pinned(Protocol):
 
 
 class SnapshotBucketScan:
-    """The rows of one bucket of a table snapshot, in key order. Iterate over it. Not thread-safe.
+    """A scan of one bucket of a table snapshot, in key order. Iterate over it. Not thread-safe.
 
-    `position` is the place behind the rows that were handed out: `snapshot.scan_bucket(..., resume_after=position)`
-    goes on there, in another process, too. It is None before the first row, and always where the snapshot is not exact.
-    A page that a limit has cut, because of a filter, does not move it.
+    `position` is the place after the rows returned so far: `snapshot.scan_bucket(..., resume_after=position)` resumes
+    there, also in another process. It is None before the first row, and always if the snapshot is not exact. A page
+    truncated by a limit because of a filter does not advance it.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class SnapshotBucketScan:
 
     @property
     def log_offset(self) -> int:
-        """The changes below it are in the rows, all others are not."""
+        """Changes below this offset are included in the rows, all others are not."""
         return self._snapshot.log_offsets[self.bucket]
 
     # ---- driven by a SnapshotReader, or by __iter__ -----------------------------------------------------------------
 
     def ask(self) -> None:
-        """Ask for the next page, unless that has been done."""
+        """Request the next page, unless it is requested already."""
         if self.finished or self._asked is not None:
             return
         cluster, bucket = self._session.cluster, self.bucket
@@ -121,7 +121,7 @@ class SnapshotBucketScan:
             self._failed(e)
 
     def take(self) -> pa.RecordBatch | None:
-        """The next rows, waiting for them if need be; None for a page without any, or after a failure that passes."""
+        """The next rows, blocking if necessary; None for a page without rows, or after a transient failure."""
         self.ask()
         call, self._asked = self._asked, None
         if call is None:
@@ -169,7 +169,7 @@ class SnapshotBucketScan:
         return batch
 
     def _failed(self, error: ForebayError) -> None:
-        """Wait before the next attempt, or raise."""
+        """Wait before a retry, or raise."""
         where = f"bucket {self.bucket.bucket} of table {self._snapshot.info.path}"
         if error.code in GONE:
             raise gone(f"reading {where}", error)
@@ -193,7 +193,7 @@ class SnapshotBucketScan:
             self.close()
 
     def close(self) -> None:
-        """End the reading. The table snapshot stays."""
+        """Stop reading. The table snapshot stays open."""
         self.finished = True
 
     def __repr__(self) -> str:
@@ -202,7 +202,7 @@ class SnapshotBucketScan:
 
 
 class LiveBucketScan(SnapshotBucketScan):
-    """The same where the cluster has no table snapshots: the rows as they are now, with an offset of their own."""
+    """The same for clusters without table snapshots: the current rows, with their own log offset."""
 
     def __init__(
         self,
@@ -223,12 +223,12 @@ class LiveBucketScan(SnapshotBucketScan):
 
     @property
     def log_offset(self) -> int:
-        """The changes below it are in the rows. Known once the first rows have come; before, the snapshot's."""
+        """Changes below this offset are included in the rows. Until the first rows arrive, the snapshot's offset."""
         live = self._live.log_offset
         return self._snapshot.log_offsets[self.bucket] if live is None else live
 
     def ask(self) -> None:
-        """Nothing is asked for ahead of `take`."""
+        """Do nothing: `take` does not prefetch."""
 
     def take(self) -> pa.RecordBatch | None:
         if not self._live.finished:
@@ -247,16 +247,16 @@ class LiveBucketScan(SnapshotBucketScan):
 
 
 def gone(what: str, error: ForebayError) -> NotFound:
-    """The error for a table snapshot that has ended."""
+    """The error for a table snapshot that no longer exists."""
     return NotFound(
-        f"{what} is not possible any more: {error.message}. What has been read of the old one belongs to another "
+        f"{what} is no longer possible: {error.message}. What has been read of the old one belongs to another "
         "instant, so drop it",
         error.code,
     )
 
 
 class SnapshotReader(RowReader):
-    """The rows of a table snapshot, being read, of several buckets at the same time: `snapshot.scan().reader()`."""
+    """A reader of a table snapshot, which reads several buckets concurrently: `snapshot.scan().reader()`."""
 
     def __init__(self, snapshot: Pinned, buckets: Sequence[TableBucket], view: RowView, limit: int | None) -> None:
         super().__init__(view.schema, limit)
@@ -273,12 +273,12 @@ class SnapshotReader(RowReader):
 
     @property
     def unread(self) -> list[TableBucket]:
-        """The buckets of which nothing has been handed out, and that have not been found empty."""
+        """The buckets of which no rows have been returned yet, without those found to be empty."""
         return [bucket for bucket in self.buckets if bucket not in self._begun and bucket not in self._finished]
 
     @property
     def partly_read(self) -> list[TableBucket]:
-        """The buckets of which some rows have been handed out, and not yet all."""
+        """The buckets of which some but not all rows have been returned."""
         return [bucket for bucket in self.buckets if bucket in self._begun and bucket not in self._finished]
 
     def _described(self) -> str:
@@ -289,7 +289,7 @@ class SnapshotReader(RowReader):
         decoder = self._view.decoder(session.cluster)
         waiting = deque(() if self._limit == 0 else self.buckets)
         active: deque[SnapshotBucketScan] = deque()
-        # With a limit buckets are read one after the other: reading ahead would be useless.
+        # With a limit, buckets are read one at a time: prefetching would be wasted.
         most = 1 if self._limit is not None else session.settings["client.scanner.kv.max-sessions"]
         while active or waiting:
             while waiting and len(active) < most:
@@ -308,7 +308,7 @@ class SnapshotReader(RowReader):
 
 
 class SnapshotScan(Scan):
-    """The rows of a table snapshot: `snapshot.scan()`. Every reading of it gives the same rows."""
+    """A scan of a table snapshot: `snapshot.scan()`. Every run returns the same rows."""
 
     def __init__(self, snapshot: Pinned, request: ScanRequest, buckets: Sequence[TableBucket]) -> None:
         super().__init__(request)

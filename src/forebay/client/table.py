@@ -1,8 +1,8 @@
-"""A table, to write to and to read from.
+"""A table for writing and reading.
 
-A `Table` is a handle: it remembers the table's schema as it was when the handle was made. Rows are written with that
-schema, and rows of newer or older schemas are read with it: columns are matched by id, a column that a row does not
-have is null. Open the table again to see columns that were added since.
+A `Table` is a handle: it keeps the schema that the table had when the handle was created. Rows are written with that
+schema, and rows of newer or older schemas are read with it: columns are matched by id, and missing columns are null.
+Open the table again to see columns that were added since.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ class Table(ArrowStream):
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
-        """What scans return: TIMESTAMP_LTZ columns have the zone UTC."""
+        """The Arrow schema of scans: TIMESTAMP_LTZ columns have the zone UTC."""
         return user_schema(self.info.schema.columns)
 
     @property
     def has_primary_key(self) -> bool:
-        """Whether rows are replaced and deleted by a key; a log table only grows."""
+        """Whether rows are replaced and deleted by key; a log table is append-only."""
         return self.info.has_primary_key
 
     def refresh(self) -> Table:
-        """A new handle on the table as it is now."""
+        """A new handle with the table's current schema."""
         return Table(self.connection, self.connection.cluster.table_info(self.path))
 
     def alter(
@@ -91,12 +91,12 @@ class Table(ArrowStream):
         set: Mapping[str, Any] | None = None,  # noqa: A002 - the word of SQL
         reset: Sequence[str] | str = (),
     ) -> Table:
-        """The table under its new schema, after columns were added behind the last one, or options set and reset; not
-        both in one call, as in Fluss.
+        """Alter the table and return a handle with the new schema.
 
-        Options that begin with `table.` are the server's, others are kept for whoever reads them. Columns are given as
-        to `Connection.create_table`; added ones are nullable. Raises `UnsupportedOperation` for `drop_columns`,
-        `rename_columns`, `change_types` and `comment`, which lake tables have.
+        Columns are added after the last one, or options set and reset; not both in one call, as in Fluss. Options that
+        begin with `table.` configure the server, which stores all others without interpreting them. Columns are given
+        as to `Connection.create_table`; added ones are nullable. Raises `UnsupportedOperation` for `drop_columns`,
+        `rename_columns`, `change_types` and `comment`, which lake tables support.
         """
         from forebay.client.definition import alteration
 
@@ -124,7 +124,7 @@ class Table(ArrowStream):
     def create_partition(self, values: Mapping[str, Any], *, ignore_if_exists: bool = False) -> None:
         """Create a partition: `values` has each partition key's value ({"dt": "2024-01-15"}, or a date).
 
-        Raises `AlreadyExists`, and `InvalidRequest` for values that cannot be.
+        Raises `AlreadyExists`, and `InvalidRequest` for invalid values.
         """
         from forebay.client.table import create_partition
 
@@ -139,7 +139,7 @@ class Table(ArrowStream):
     # ---- buckets ----------------------------------------------------------------------------------------------------
 
     def bucket(self, bucket: TableBucket | int) -> TableBucket:
-        """A bucket of this table; a number will do where there are no partitions. Raises `InvalidRequest`."""
+        """A bucket of this table; a number is enough without partitions. Raises `InvalidRequest`."""
         return check_bucket(self.info, bucket)
 
     def buckets(
@@ -159,7 +159,7 @@ class Table(ArrowStream):
         return WriteEncoder.of(self.connection, self.info)
 
     def append(self, data: Rows) -> WriteResult:
-        """Add rows to a log table, and wait until they are acknowledged.
+        """Append rows to a log table, and wait until they are acknowledged.
 
         `data` is a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, anything else with
         `__arrow_c_stream__`, or a list of dicts. Columns are matched by name; missing nullable ones become null.
@@ -170,16 +170,16 @@ class Table(ArrowStream):
     def upsert(self, data: Rows, columns: Sequence[str] | None = None) -> WriteResult:
         """Insert or replace rows of a primary-key table, and wait until they are acknowledged.
 
-        With `columns` (which include the primary key) only these are written, and the others stay as they are. `data`
-        and errors are as in `append`.
+        With `columns` (which include the primary key) only these are written, and all others stay unchanged. `data` and
+        errors are as in `append`.
         """
         return self._write("upsert", data, columns)
 
     def delete(self, keys: Any, columns: Sequence[str] | None = None) -> WriteResult:
-        """Delete rows by their primary keys, and wait until that is acknowledged. Keys without a row are fine.
+        """Delete rows by primary key, and wait until that is acknowledged. Keys without a row are ignored.
 
-        `keys` holds the primary key columns, in the forms that `append` and `lookup` take. With `columns` the others
-        of these are set to null, and a row goes when all its columns but the key are null.
+        `keys` holds the primary key columns, in the forms that `append` and `lookup` take. With `columns` only the
+        non-key columns among these are set to null, and a row is deleted once all its non-key columns are null.
         """
         if self.has_primary_key:
             keys = key_rows(keys, self.info.schema.primary_key, str(self.path))
@@ -209,16 +209,16 @@ class Table(ArrowStream):
         source: str = "live",
         as_of: TableSnapshot | None = None,
     ) -> Scan:
-        """The rows of the table, as a value: nothing is read before it is asked for, and it may be read again.
+        """A lazy scan of the table: nothing is read until requested, and it may be read repeatedly.
 
-        Iterate over record batches, or call its `to_arrow()`, `to_pandas()`, `to_polars()`, `to_duckdb()`, `count()` or
+        Iterate over record batches, or call `to_arrow()`, `to_pandas()`, `to_polars()`, `to_duckdb()`, `count()` or
         `head()`. `filter` is SQL text ("amount > 5"), `forebay.col("amount") > 5` or a pyarrow expression. At most
-        `limit` rows are read, whichever come first. `partitions` are names or dicts of partition values.
+        `limit` rows are returned, whichever arrive first. `partitions` are names or dicts of partition values.
 
-        `source` says where rows come from. "live" (the default) is the servers: the current rows of a primary-key
-        table, of one instant for each bucket; for a log table the same as "log". "log" is what a log table has been
-        appended, up to then. "union" is lake and stream as one; where the table has no lake, or nothing is in it yet,
-        the stream is read. `as_of` is an open snapshot of this table, whose rows are read.
+        `source` selects where rows come from. "live" (the default) reads from the servers: the current rows of a
+        primary-key table, as of one point in time per bucket; for a log table the same as "log". "log" reads everything
+        appended to a log table so far. "union" combines lake and stream; if the table has no lake, or the lake is still
+        empty, the stream is read. `as_of` is an open snapshot of this table to read.
         """
         from forebay.client.table_scan import scan_of
 
@@ -265,13 +265,13 @@ class Table(ArrowStream):
         partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
         name: str = "",
     ) -> TableSnapshot:
-        """All buckets of a primary-key table at one instant, pinned on the server: for reading the very same rows from
-        many processes, any number of times, and for going on with the changelog exactly behind them.
+        """A snapshot of all buckets of a primary-key table at one point in time, pinned on the server: for reading the
+        same rows from many processes, any number of times, and for continuing with the changelog exactly after them.
 
-        `lease` (seconds, a timedelta, or text such as "10 min"; default: the server's) is how long the snapshot lives
-        without being used. Use it in a `with` block, which releases it. `name` is shown to people who list snapshots.
-        Raises `LimitExceeded` when the server has too many. See forebay.client.table_snapshot for what "one instant"
-        means, and for clusters that cannot do this (`is_exact`).
+        `lease` (seconds, a timedelta, or text such as "10 min"; default: the server's) is how long the snapshot stays
+        open without being used. Use it in a `with` block, which releases it. `name` is shown in listings of snapshots.
+        Raises `LimitExceeded` when the server has too many. See forebay.client.table_snapshot for the exact guarantees,
+        and for clusters without table snapshots (`is_exact`).
         """
         from forebay.client.table_snapshot import open_table_snapshot
 
@@ -295,13 +295,12 @@ class Table(ArrowStream):
 
         `start` is "earliest" (all that are kept), "latest" (only what comes from now on), a time (datetime or ISO
         text), or a dict of buckets and offsets, as `LogReader.position` and `TableSnapshot.log_offsets` have it. `stop`
-        is None to read on for ever, "latest" to read up to now, a time, or a dict of offsets (excluded). `include`
+        is None to read indefinitely, "latest" to read up to now, a time, or a dict of offsets (excluded). `include`
         chooses the columns in front of the rows: `_change_type` ("insert", "update_before", "update_after", "delete"),
         `_log_offset`, `_commit_timestamp`, `__bucket`. With `timeout` (a span of time), iteration ends after so long
-        without a change.
-        `new_partitions` is whether to look for partitions that are created meanwhile, and to let go of those that are
-        dropped: by default a reader without an end does, unless buckets or partitions were chosen. Give True with a
-        dict of offsets to go on reading a whole table.
+        without a change. `new_partitions` is whether to look for partitions that are created meanwhile, and to let go
+        of those that are dropped: by default a reader without an end does, unless buckets or partitions were chosen.
+        Give True with a dict of offsets to go on reading a whole table.
         """
         from forebay.client.log_plan import open_log_reader
 
@@ -357,8 +356,8 @@ class Table(ArrowStream):
         """All rows whose primary keys begin with one of `prefixes`.
 
         A prefix is the bucket key, which has to be the first part of the primary key (and the partition keys, in a
-        partitioned table). The result's first column `_prefix_index` says which of the prefixes, counted from 0, a row
-        belongs to; rows come in the order of the prefixes.
+        partitioned table). The result's first column `_prefix_index` is the index of the row's prefix, counted from 0;
+        rows are in the order of the prefixes.
         """
         return self._lookup(columns).find_prefixes(prefixes)
 

@@ -1,7 +1,7 @@
-"""`table.scan()`: what to read of a live table, as a value.
+"""`table.scan()`: a lazy scan of a live table.
 
-A source (forebay.client.table_scan) begins a reading of it. The parts of a scan are its buckets, unless the source has
-its own idea of parts: then it is a subclass of `TableScan`.
+A source (forebay.client.table_scan) opens readers for it. The parts of a scan are its buckets, unless the source
+defines its own: then it is a subclass of `TableScan`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 OpenReader: TypeAlias = "Callable[[Session, TableInfo, ScanRequest], RowReader]"
-"""What begins a reading of a table."""
+"""A function that opens a reader of a table."""
 
 
 class TableScan(Scan):
-    """The rows of a live table: `table.scan()`. Each reading of it is of the rows as they are then."""
+    """A scan of a live table: `table.scan()`. Each run reads the rows current at that time."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class TableScan(Scan):
         source: str,
         open_reader: OpenReader | None = None,
     ) -> None:
-        """Raises `InvalidRequest` for columns that the table does not have, also in the filter."""
+        """Raises `InvalidRequest` for columns that the table does not have, in the filter, too."""
         super().__init__(request)
         self._session, self._info, self._source, self._open = session, info, source, open_reader
         self._view = RowView(info, request.columns, request.predicate)
@@ -77,7 +77,7 @@ class TableScan(Scan):
 
 
 def told(request: ScanRequest, buckets: int) -> list[str]:
-    """A request in words, for `explain`."""
+    """A text form of a request, for `explain`."""
     columns = "all" if request.columns is None else ", ".join(request.columns) or "none, rows are counted"
     lines = [f"buckets: {buckets}", f"columns: {columns}"]
     if request.predicate is not None:
@@ -87,7 +87,7 @@ def told(request: ScanRequest, buckets: int) -> list[str]:
     return lines
 
 
-# Where the rows of a table come from: sources, registered under a name.
+# The sources that rows of a table can be read from, registered by name.
 #
 #     table.scan()                       the rows as they are now: source "live"
 #     table.scan(source="log")           what a log table has been appended
@@ -96,7 +96,7 @@ def told(request: ScanRequest, buckets: int) -> list[str]:
 # or by an entry point of the group `forebay.scan_sources`.
 
 Source: TypeAlias = "OpenReader | type[TableScan]"
-"""Begins a reading; or a kind of scan, for sources that plan in their own way."""
+"""A function that opens a reader; or a class of scans, for sources with their own planning."""
 
 ENTRY_POINTS = "forebay.scan_sources"
 
@@ -104,12 +104,12 @@ _sources: dict[str, Source] = {}
 
 
 def register_source(name: str, source: Source) -> None:
-    """Let `table.scan(source=name)` read from `source`. A later registration replaces an earlier one."""
+    """Register `source` for `table.scan(source=name)`. A later registration replaces an earlier one."""
     _sources[name] = source
 
 
 def scan_source(name: str) -> Source:
-    """The source called `name`. Raises `InvalidRequest`, which lists those there are."""
+    """The source called `name`. Raises `InvalidRequest`, which lists the known ones."""
     source = _sources.get(name)
     if source is None:
         from importlib.metadata import entry_points
@@ -124,7 +124,7 @@ def scan_source(name: str) -> Source:
 
 
 def scan_of(session: Session, info: TableInfo, request: ScanRequest, name: str) -> TableScan:
-    """The scan that the source called `name` gives. Raises `InvalidRequest`, which lists the sources there are."""
+    """The scan that the source called `name` creates. Raises `InvalidRequest`, which lists the known sources."""
     source = scan_source(name)
     if isinstance(source, type) and issubclass(source, TableScan):
         return source(session, info, request, name)

@@ -4,19 +4,19 @@
         snapshot.scan().to_arrow()          the rows of that instant, as often as one likes
         snapshot.log_offsets                where the changelog goes on from exactly these rows
 
-What one instant means: the server lets no write of the table happen between the pins of two buckets. So whatever was
-acknowledged before the snapshot was asked for is in it, in all buckets; and if a write is in it, so is every write that
-was acknowledged before that one began. Of a write under way meanwhile it may hold the rows of some buckets and not yet
-those of others, because a write call ends bucket by bucket.
+Consistency: the server blocks writes to the table while it pins the buckets. Everything acknowledged before the
+snapshot was requested is in it, in all buckets; and if a write is in it, so is every write that was acknowledged before
+that one began. Of a concurrent write it may include the rows of some buckets but not of others, because a write call
+completes bucket by bucket.
 
-A snapshot pickles to a description that other processes read from: workers, second attempts of a task. It lives
-as long as it is read or renewed, and for its lease after that; `release` ends it. Only the object that
-opened it releases it, at the end of its `with` block or when it is collected; copies never do.
+A snapshot pickles as a description from which other processes can read: workers, retried tasks. It stays open while it
+is read or renewed, and for its lease after that; `release` closes it. Only the object that opened it releases it, at
+the end of its `with` block or when it is garbage-collected; copies never do.
 
 Clusters without table snapshots (Apache Fluss): `is_exact` is False, each bucket is scanned as it is when it is read,
 and `log_offsets` are the ends of the logs when the snapshot was opened. Changes from there on may be in the rows
-already; applying them once more does no harm, since a change sets a whole row. `scan_bucket(...).log_offset` tells
-exactly where a bucket's own rows stand.
+already; applying them again is harmless, since a change sets a whole row. `scan_bucket(...).log_offset` is the exact
+offset of a bucket's rows.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 class TableSnapshot(ArrowStream):
     """A table as of one instant: `table.snapshot()`. Thread-safe; its scans are not.
 
-    `snapshot_id` is None where nothing is pinned: the snapshot is not exact, or the table has no bucket. `row_counts`
-    has None for buckets that are not counted.
+    `snapshot_id` is None if nothing is pinned: the snapshot is not exact, or the table has no bucket. `row_counts` has
+    None for buckets that are not counted.
     """
 
     def __init__(
@@ -85,21 +85,21 @@ class TableSnapshot(ArrowStream):
 
     @property
     def raw_id(self) -> bytes:
-        """The id on the wire. Raises `InvalidRequest` for a snapshot that was released here, or pins nothing."""
+        """The id on the wire. Raises `InvalidRequest` if the snapshot was released here, or pins nothing."""
         if self.snapshot_id is None or self.released:
             raise InvalidRequest(f"this snapshot of table {self.info.path} was released, or pins nothing")
         return self.snapshot_id.encode()
 
     @property
     def buckets(self) -> list[TableBucket]:
-        """The buckets that it covers, in order."""
+        """The buckets of the snapshot, in order."""
         return list(self.log_offsets)
 
     @property
     def expires(self) -> dt.datetime | None:
-        """The earliest time at which the server may end the unused snapshot; None if it pins nothing.
+        """The earliest time at which the server may close the unused snapshot; None if it pins nothing.
 
-        What other processes read of it makes it live longer than this object knows.
+        Reads by other processes extend it without this object's knowledge.
         """
         if self.snapshot_id is None:
             return None
@@ -116,7 +116,7 @@ class TableSnapshot(ArrowStream):
         *,
         buckets: Sequence[TableBucket | int] | None = None,
     ) -> Scan:
-        """All rows (of some buckets), as `table.scan()` has them, but those of this instant. Any number of times."""
+        """A scan of all rows (of some buckets) like `table.scan()`, but as of this instant. May be repeated."""
         request = ScanRequest(columns, self._predicate(filter), limit)
         chosen = self.buckets if buckets is None else [self._own(bucket) for bucket in buckets]
         return SnapshotScan(self, request, chosen)
@@ -135,10 +135,10 @@ class TableSnapshot(ArrowStream):
         limit: int | None = None,
         resume_after: bytes | None = None,
     ) -> SnapshotBucketScan:
-        """The rows of one bucket in key order, from the first one on or behind the `position` of another such scan.
+        """A scan of one bucket in key order, from the first row or after the `position` of another such scan.
 
-        Raises `UnsupportedOperation` for `resume_after` where the snapshot is not exact: there the rows before that
-        position may have changed.
+        Raises `UnsupportedOperation` for `resume_after` if the snapshot is not exact: the rows before that position may
+        have changed.
         """
         ScanRequest(limit=limit)
         return self.bucket_scan(
@@ -154,7 +154,7 @@ class TableSnapshot(ArrowStream):
         *,
         decoder: ValueDecoder | None = None,
     ) -> SnapshotBucketScan:
-        """The same with a view and decoder that several scans share."""
+        """The same with a shared view and decoder."""
         if self.is_exact:
             return SnapshotBucketScan(self, bucket, view, limit, resume_after, decoder=decoder)
         if resume_after is not None:
@@ -173,7 +173,7 @@ class TableSnapshot(ArrowStream):
     # ---- the lease --------------------------------------------------------------------------------------------------
 
     def renew(self, lease: Span | None = None) -> None:
-        """Renew the lease, with another length if one is given. Raises `NotFound` if the snapshot has ended."""
+        """Renew the lease, optionally with another duration. Raises `NotFound` if the snapshot no longer exists."""
         if self.snapshot_id is None:
             return
         request = pb.RenewTableSnapshotRequest(table_snapshot_id=self.raw_id, lease_ms=lease_ms(lease))
@@ -192,7 +192,7 @@ class TableSnapshot(ArrowStream):
         self._renewed_at_ms = self.connection.clock.now_ms()
 
     def release(self) -> None:
-        """End the snapshot for all readers. A second call does nothing; an unreachable server ends it by its lease."""
+        """Close the snapshot for all readers. Idempotent; an unreachable server closes it when its lease expires."""
         if self._finalizer is not None:
             self._finalizer.detach()
         if self.released or self.snapshot_id is None:
@@ -201,13 +201,13 @@ class TableSnapshot(ArrowStream):
         _release(self.connection, self.info, self.buckets[0], self.snapshot_id)
 
     def keep(self) -> TableSnapshot:
-        """This snapshot, which from now on ends by its lease or by `release` alone, and not with this object."""
+        """This snapshot, detached from this object: it now ends only when its lease expires or with `release`."""
         if self._finalizer is not None:
             self._finalizer.detach()
         return self
 
     def release_when_collected(self) -> None:
-        """Release the snapshot at the latest when this object is collected."""
+        """Release the snapshot when this object is garbage-collected, at the latest."""
         if self.snapshot_id is not None:
             self._finalizer = weakref.finalize(
                 self, _release_later, self.connection, self.info, self.buckets[0], self.snapshot_id, os.getpid()
@@ -231,7 +231,7 @@ class TableSnapshot(ArrowStream):
     # ---- copies -----------------------------------------------------------------------------------------------------
 
     def of_buckets(self, buckets: Collection[TableBucket]) -> TableSnapshot:
-        """A copy that knows these buckets only, for a worker. It never releases the snapshot."""
+        """A copy restricted to these buckets, for a worker. It never releases the snapshot."""
         copy = TableSnapshot.__new__(TableSnapshot)
         copy.__setstate__(self.__getstate__())
         copy.log_offsets = {bucket: self.log_offsets[bucket] for bucket in buckets}
@@ -239,7 +239,7 @@ class TableSnapshot(ArrowStream):
         return copy
 
     def on(self, session: Session) -> TableSnapshot:
-        """A copy that reads through another connection to the same cluster."""
+        """A copy that uses another connection to the same cluster."""
         copy = self.of_buckets(self.buckets)
         copy.connection = session
         return copy
@@ -258,26 +258,26 @@ class TableSnapshot(ArrowStream):
 
 def _release(session: Session, info: TableInfo, bucket: TableBucket, snapshot_id: str) -> None:
     request = pb.ReleaseTableSnapshotRequest(table_snapshot_id=snapshot_id.encode())
-    with contextlib.suppress(ForebayError):  # the lease ends it
+    with contextlib.suppress(ForebayError):  # the lease will expire
         node = session.cluster.leader(info.path, bucket)
         session.cluster.call(node, ApiKey.RELEASE_TABLE_SNAPSHOT, request, pb.ReleaseTableSnapshotResponse)
 
 
 def _release_later(session: Session, info: TableInfo, bucket: TableBucket, snapshot_id: str, pid: int) -> None:
-    """Release from a thread of its own: objects are collected anywhere, also where a lock of the connection is held."""
+    """Release in a separate thread: garbage collection can run anywhere, even while a connection lock is held."""
     if pid == os.getpid() and not session.closed:
         arguments = (session, info, bucket, snapshot_id)
-        with contextlib.suppress(RuntimeError):  # the interpreter is on its way out
+        with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
             threads.thread(_release, args=arguments, name="forebay-release").start()
 
 
 def lease_ms(lease: Span | None) -> int | None:
-    """A lease in milliseconds. Raises `InvalidRequest` for what is none."""
+    """A lease in milliseconds. Raises `InvalidRequest` for an invalid one."""
     if lease is None:
         return None
     milliseconds = span_ms(lease, "lease")
     if milliseconds < 1:
-        raise InvalidRequest(f"a lease of {lease!r} makes no sense; give some seconds at least")
+        raise InvalidRequest(f"a lease of {lease!r} is too short; give at least a few seconds")
     return milliseconds
 
 
@@ -301,7 +301,7 @@ def open_table_snapshot(
     duration = lease_ms(lease)
 
     def attempt() -> TableSnapshot:
-        # Partitions come and go: they are looked up again for every attempt.
+        # Partitions are created and dropped: they are resolved again for every attempt.
         buckets = plan_buckets(cluster, info, partitions)
         return open_snapshot_of(session, info, buckets, duration, name)
 
@@ -315,15 +315,15 @@ def open_snapshot_of(
 ) -> TableSnapshot:
     """A snapshot of all buckets of some partitions, which is not released automatically yet.
 
-    Raises `LimitExceeded` (TOO_MANY_SCANNERS) if the server has its fill of them for `client.scanner.kv.open-timeout`,
-    `Unavailable`, `NotFound`.
+    Raises `LimitExceeded` (TOO_MANY_SCANNERS) if the server stays at its snapshot limit for
+    `client.scanner.kv.open-timeout`, `Unavailable`, `NotFound`.
     """
     cluster = session.cluster
     if not buckets:
         return TableSnapshot(session, info, None, {}, {})
     nodes = {cluster.leader(info.path, bucket) for bucket in buckets}
     node = next(iter(nodes))
-    # Several servers have no instant in common.
+    # Several servers have no common point in time.
     if len(nodes) > 1 or not cluster.channel(node).versions.offers(ApiKey.OPEN_TABLE_SNAPSHOT):
         offsets = list_offsets(cluster, info, buckets, LATEST)
         return TableSnapshot(session, info, None, offsets, dict.fromkeys(buckets), is_exact=False)
@@ -373,8 +373,8 @@ def _open(
 
 @dataclass(frozen=True)
 class TableSnapshotInfo:
-    """An open table snapshot as its server shows it: its name, how old it is, how long it will live unused,
-    and what has been read of it.
+    """An open table snapshot as reported by its server: its name, its age, how long it stays open unused, and what has
+    been read of it.
     """
 
     snapshot_id: str

@@ -1,7 +1,7 @@
-"""How stored rows are shown: which columns, in which order, under which Arrow schema.
+"""Views of stored rows: which columns, in which order, with which Arrow schema.
 
-A `RowView` is a choice of columns of a table. What users see differs from what is stored in one point only:
-TIMESTAMP_LTZ columns have the zone UTC. Changing from one to the other copies nothing.
+A `RowView` is a selection of columns of a table. The user-facing schema differs from the stored one only in that
+TIMESTAMP_LTZ columns have the zone UTC. Converting between them is zero-copy.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class RowView:
     """Columns of a table, and a filter on any of its columns.
 
-    `columns` (None: all) are what users get, in their order. `read` are the columns that have to be read for that and
-    for the filter, in the table's order.
+    `columns` (None: all) are the result columns, in their order. `read` are the columns that have to be read for these
+    and for the filter, in the table's order.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RowView:
         self.bound: BoundPredicate | None = None if predicate is None else bind(predicate, schema)
         needed = set(names) | (set() if predicate is None else set(predicate.columns()))
         if not needed:
-            needed = {_narrowest(schema.columns).name}  # rows without columns are counted by one of their columns
+            needed = {_narrowest(schema.columns).name}  # rows without columns are counted by reading one column
         self.positions = tuple(sorted(schema.indexes(list(needed))))
         self.read: tuple[Column, ...] = tuple(schema.columns[p] for p in self.positions)
         self.schema: pa.Schema = user_schema(self.columns)
@@ -59,7 +59,7 @@ class RowView:
         self._is_whole = self._places == list(range(len(read_names)))
 
     def wire_filter(self) -> pb.PbPredicate | None:
-        """The filter for the server; None for one that does not travel. Rows are filtered here in any case."""
+        """The filter to send to the server; None if it cannot be pushed down. The client filters rows in any case."""
         if self.predicate is None:
             return None
         try:
@@ -69,11 +69,11 @@ class RowView:
 
     @property
     def is_projected(self) -> bool:
-        """Whether fewer columns are read than the table has."""
+        """Whether only some of the table's columns are read."""
         return len(self.read) < len(self.info.schema.columns)
 
     def show(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows with the columns `read` (storage schema) as users see them, those that match the filter only."""
+        """The rows that match the filter, as users see them, from rows with the columns `read` (storage schema)."""
         if self.bound is not None:
             batch = filter_rows(batch, self.bound)
         if self._is_whole and self.schema.equals(self._storage):
@@ -83,7 +83,7 @@ class RowView:
         return pa.RecordBatch.from_arrays(self.pick(batch), schema=self.schema)
 
     def pick(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        """The arrays of `columns`, in their order, out of rows with the columns `read`; all rows."""
+        """The arrays of `columns`, in their order, from rows with the columns `read`; unfiltered."""
         arrays = [batch.column(place) for place in self._places]
         return [
             array if array.type.equals(field.type) else array.cast(field.type)
@@ -98,7 +98,7 @@ class RowView:
 
 
 def rows_without_columns(rows: int) -> pa.RecordBatch:
-    """A batch that has rows and no columns, for counting."""
+    """A batch with rows but no columns, for counting."""
     return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
 
 
@@ -112,20 +112,20 @@ def integers(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def array_of(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Numbers as an Arrow array, sharing their memory; null where not `valid` (`pa.array` would import pandas)."""
+    """An Arrow array of numbers, sharing their memory; null where not `valid` (`pa.array` would import pandas)."""
     values = np.ascontiguousarray(values)
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, pa.py_buffer(values)])
 
 
 def text_array(texts: Sequence[str]) -> pa.StringArray:
-    """An array of texts (`pa.array` of a list would import pandas)."""
+    """An array of strings (`pa.array` of a list would import pandas)."""
     encoded = [text.encode() for text in texts]
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
     return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
 
 
 def _narrowest(columns: Sequence[Column]) -> Column:
-    """A column that is cheap to read: of fixed width if there is one."""
+    """A column that is cheap to read: of fixed width if possible."""
     fixed = [c for c in columns if pa.types.is_primitive(storage_schema([c]).field(0).type)]
     return min(fixed, key=lambda c: storage_schema([c]).field(0).type.bit_width, default=columns[0])

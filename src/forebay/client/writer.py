@@ -1,12 +1,12 @@
-"""Writing rows: at once (`Table.append` and its like) and through a buffer (`TableWriter`).
+"""Writing rows: directly (`Table.append`, `upsert`, `delete`) and through a buffer (`TableWriter`).
 
-Nouns: an *operation* is append, upsert (of some columns, perhaps) or delete; a *segment* is a run of buffered rows of
-one operation; *linger* (`client.writer.batch-timeout`) is how long buffered rows wait for others.
+Nouns: an *operation* is append, upsert (possibly of some columns) or delete; a *segment* is a run of buffered rows of
+one operation; *linger* (`client.writer.batch-timeout`) is how long buffered rows wait for more.
 
-Rules: the order of a writer's calls is the order of its rows in each bucket. Rows given as Arrow data are checked when
-they are given; rows given as dicts are gathered first and checked together, at the latest when they leave the buffer.
-A batch that fails makes the writer raise its error from the next call, from `flush` and from `close`, and from every
-call after that: nothing is lost silently, and a writer that has lost rows does not go on.
+Rules: rows are written to each bucket in the order of the writer's calls. Arrow data is validated immediately; dicts
+are collected first and validated together, at the latest when they leave the buffer. After a batch has failed, the next
+call, `flush`, `close` and every later call raise its error: nothing is lost silently, and a writer that has lost rows
+accepts no more.
 
 Flow: rows -> codec.cast -> segments -> (full, or lingered enough, or flush) -> forebay.client.encode -> accumulator.
 """
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 APPEND, UPSERT, DELETE = "append", "upsert", "delete"
 
 _DICT_ROWS_MAX = 1024
-"""Rows given one by one are gathered up to so many before they are checked and encoded together."""
+"""Rows written one at a time are collected up to this many before they are validated and encoded together."""
 
 _DICT_ROW_BYTES_GUESS = 256
 
 
 class WriteEncoder:
-    """How rows of one table become batches; made once for each table handle."""
+    """Encodes the rows of one table as batches; created once per table handle."""
 
     def __init__(self, info: TableInfo, batch_bytes: int) -> None:
         self.info = info
@@ -59,9 +59,9 @@ class WriteEncoder:
         return cls(info, session.settings["client.writer.batch-size"])
 
     def columns_of(self, operation: str, columns: Sequence[str] | None) -> tuple[tuple[str, ...] | None, WriteTarget]:
-        """(columns that the rows have, or None for all; the target) of an operation.
+        """(columns of the rows, or None for all; the target) of an operation.
 
-        Raises `InvalidRequest` for operations that the table does not have and partial updates that cannot be.
+        Raises `InvalidRequest` for operations that the table does not support and invalid partial updates.
         """
         info = self.info
         if operation == APPEND:
@@ -83,13 +83,13 @@ class WriteEncoder:
         return (None if not positions else tuple(info.schema.names[p] for p in positions)), target
 
     def _target_positions(self, columns: Sequence[str] | None) -> tuple[int, ...]:
-        """Positions of the columns that a partial update writes; none for whole rows."""
+        """The positions of the columns that a partial update writes; empty for whole rows."""
         schema, path = self.info.schema, self.info.path
         automatic = schema.auto_increment_column
         if columns is None:
             if automatic is None:
                 return ()
-            # The server numbers the rows, so whole rows are all columns but that one.
+            # The server numbers the rows, so whole rows have all columns but that one.
             columns = [name for name in schema.names if name != automatic]
         chosen = set(schema.indexes(columns))
         missing = [name for name in schema.primary_key if schema.index(name) not in chosen]
@@ -136,7 +136,7 @@ def submit(
     tracker: WriteTracker,
     wait: bool = True,
 ) -> None:
-    """Queue pieces as batches, in order. Stops early when an earlier batch has failed already."""
+    """Queue pieces as batches, in order. Stops early when an earlier batch has failed."""
     for piece in pieces:
         partition_id, count = None, info.bucket_count
         if piece.partition is not None:
@@ -162,7 +162,7 @@ def write_at_once(
 ) -> WriteResult:
     """Write all of `data` and wait until it is acknowledged. Raises the first error.
 
-    `bucket`: where rows of a log table without a bucket key go.
+    `bucket`: the bucket for rows of a log table without a bucket key.
     """
     names, target = encoder.columns_of(operation, columns)
     info, tracker = encoder.info, WriteTracker()
@@ -180,7 +180,7 @@ def write_at_once(
             if tracker.error is not None:
                 break
     except BaseException:
-        # What was queued before the bad row is on its way; wait, so that the error comes after the facts.
+        # What was queued before the invalid row is in flight; wait for its outcome before raising the error.
         tracker.wait(sender.cluster.request_seconds)
         raise
     tracker.wait()
@@ -191,7 +191,7 @@ def write_at_once(
 
 
 class _Segment:
-    """A run of buffered rows of one operation: Arrow batches, then dicts that have not been looked at."""
+    """A run of buffered rows of one operation: Arrow batches, then dicts that have not been validated."""
 
     __slots__ = ("batches", "names", "operation", "rows", "target")
 
@@ -207,7 +207,8 @@ class _Segment:
 class TableWriter:
     """A buffered writer. Use it in a `with` block, or call `close`. Thread-safe.
 
-    After an exception inside the `with` block, rows that are still buffered are dropped (what was sent stays sent).
+    After an exception inside the `with` block, rows that are still buffered are dropped (rows already sent are not
+    undone).
     """
 
     def __init__(self, sender: Sender, encoder: WriteEncoder, columns: Sequence[str] | None = None) -> None:
@@ -238,7 +239,7 @@ class TableWriter:
     # ---- rows in ----------------------------------------------------------------------------------------------------
 
     def append(self, rows: Rows | Mapping[str, Any]) -> None:
-        """Add rows to a log table: a dict, a list of dicts, or Arrow data as `Table.append` takes it.
+        """Append rows to a log table: a dict, a list of dicts, or Arrow data as `Table.append` takes it.
 
         Raises the error of an earlier batch that failed.
         """
@@ -249,7 +250,7 @@ class TableWriter:
         self._write(UPSERT, rows)
 
     def delete(self, keys: Any) -> None:
-        """Delete rows by their primary keys. `keys` and errors are as in `append`."""
+        """Delete rows by primary key. `keys` and errors are as in `append`."""
         self._write(DELETE, keys)
 
     def _plan(self, operation: str) -> tuple[tuple[str, ...] | None, WriteTarget]:
@@ -291,7 +292,7 @@ class TableWriter:
         known = segment.names if segment.names is not None else self._encoder.info.schema.names
         unknown = [name for name in row if name not in known]
         if not segment.rows:
-            # Python values bring pyarrow to import pandas, which it cannot do any more when the process ends.
+            # Python values make pyarrow import pandas, which is no longer possible when the process exits.
             pa.array([])
         schema = self._encoder.info.schema
         left_out = next((name for name in unknown if name in schema.names), None)
@@ -309,7 +310,9 @@ class TableWriter:
             self._settle_dicts(segment)
 
     def _settle_dicts(self, segment: _Segment) -> None:
-        """Make Arrow data of the dicts of a segment. Raises `InvalidRequest` for the first bad row; all go."""
+        """Convert the dicts of a segment to Arrow data. Raises `InvalidRequest` for the first invalid row; all are
+        dropped.
+        """
         rows, segment.rows = segment.rows, []
         if not rows:
             return
@@ -333,7 +336,7 @@ class TableWriter:
     # ---- rows out ---------------------------------------------------------------------------------------------------
 
     def _hand_over(self, wait: bool) -> None:
-        """Encode and queue everything that is buffered. With the lock held."""
+        """Encode and queue all buffered rows. Requires the lock."""
         segments, self._segments = self._segments, []
         self._buffered_bytes = self._buffered_rows = 0
         self.due_at = None
@@ -377,9 +380,9 @@ class TableWriter:
             segment.batches += to_record_batches(rows, self._encoder.info.schema, columns=segment.names)
 
     def hand_over(self) -> None:
-        """For the sender: queue what has lingered, without waiting. Errors are kept for the next call."""
+        """Called by the sender: queue lingering rows without blocking. Errors are kept for the next call."""
         if not self._lock.acquire(blocking=False):
-            # A thread that writes has it, and perhaps waits for us: come back later.
+            # A writing thread holds it, and may wait for the sender: try again later.
             self.due_at = self._clock.monotonic() + max(self._linger, 0.01)
             return
         try:
@@ -388,7 +391,7 @@ class TableWriter:
             else:
                 self.due_at = None
         except ForebayError:
-            return  # the tracker has it, and the next call raises it
+            return  # the tracker keeps it, and the next call raises it
         finally:
             self._lock.release()
 
@@ -396,7 +399,7 @@ class TableWriter:
 
     @property
     def buffered_rows(self) -> int:
-        """Rows that are not encoded yet."""
+        """The number of rows that are not encoded yet."""
         return self._buffered_rows
 
     @property
@@ -406,8 +409,8 @@ class TableWriter:
     def flush(self, timeout: Span | None = None) -> WriteResult:
         """Send everything and wait until it is acknowledged; returns what this writer has written so far.
 
-        Raises the error of a batch that failed, and `Unavailable` (REQUEST_TIME_OUT) if that takes longer than
-        `timeout`, after which the rows may still be written.
+        Raises the error of a failed batch, and `Unavailable` (REQUEST_TIME_OUT) if that takes longer than `timeout`,
+        after which the rows may still be written.
         """
         return self._flush(span_seconds(timeout, "timeout"))
 
@@ -427,7 +430,7 @@ class TableWriter:
         return self._tracker.result()
 
     def close(self) -> WriteResult:
-        """`flush`, and take no more rows. A second call only returns the result again."""
+        """`flush`, and accept no more rows. A second call returns the same result."""
         if self._closed:
             self._raise_error()
             return self._tracker.result()
@@ -437,7 +440,7 @@ class TableWriter:
             self._end()
 
     def abort(self) -> None:
-        """Drop what is still buffered, wait for what was sent, and take no more rows. Raises nothing."""
+        """Drop buffered rows, wait for what was sent, and accept no more rows. Raises nothing."""
         if self._process != os.getpid():
             self._closed = True  # locks and batches are those of the process that forked
             return
@@ -448,7 +451,7 @@ class TableWriter:
         self._end()
 
     def finish(self, timeout: float | None) -> ForebayError | None:
-        """For the connection's end: `close`, with the error as result if it was not reported yet."""
+        """Called when the connection closes: `close`, returning the error if it was not reported yet."""
         told = self._told
         try:
             if self._process == os.getpid():
@@ -496,7 +499,7 @@ class TableWriter:
 
 
 def _gathered(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Small batches joined to large ones: a batch's encoding costs more than copying a few rows."""
+    """Small batches merged into large ones: encoding a batch costs more than copying a few rows."""
     if len(batches) < 2:
         return batches
     joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
