@@ -192,10 +192,7 @@ class PaimonRecordReader(RecordReader):
         return self._reader.schema
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        return _limited(_guarded(self._table, self._split.data, self._batches()), self._limit)
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        return self._reader.read(self._split.data)
+        return _limited(_guarded(self._table, self._split.data, self._reader.read(self._split.data)), self._limit)
 
 
 class PaimonSortedReader(SortedRecordReader):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
@@ -79,8 +80,11 @@ class TableParts(ArrowStream):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A table pickles small; where it is unpickled it is reopened, with the schema that is the latest then."""
-        place = (type(self), self._io, self._root, self.name, self.context.paths.branch, self._overrides, self._lock)
-        return _reopened, (*place, self._clock, self._ids)
+        again = partial(
+            type(self), self._io, self._root, name=self.name, branch=self.context.paths.branch,
+            options=self._overrides, lock=self._lock, clock=self._clock, ids=self._ids,
+        )  # fmt: skip
+        return again, ()
 
     def on_branch(self, branch: str) -> Self:
         """The same table's branch `branch`."""
@@ -152,20 +156,6 @@ class TableParts(ArrowStream):
     def run_compaction(self, task: CompactTask) -> CommitMessage:
         """Do one task of `plan_compaction`."""
         return run_task(self.context, task)
-
-
-def _reopened(
-    kind: type[TableParts],
-    io: FileIO,
-    root: str,
-    name: str,
-    branch: str,
-    options: dict[str, str],
-    lock: CommitGuard | None,
-    clock: Clock,
-    ids: IdSource,
-) -> TableParts:
-    return kind(io, root, name=name, branch=branch, options=options, lock=lock, clock=clock, ids=ids)
 
 
 def sort_order(columns: Sequence[str], strategy: str) -> SortOrder | None:

@@ -124,7 +124,8 @@ class FileStoreCommit:
             check = check_conflicts or kind is CommitKind.OVERWRITE
             request = CommitRequest(kind, identifier, watermark, properties, check_conflicts=check)
             made.append(self._loop.run(request, provider(append)))
-            self._appended = _names([*append.files, *append.changelog])
+            new = [*append.files, *append.changelog]
+            self._appended = frozenset((e.partition, e.bucket, e.file.file_name) for e in new)
         if not compact.is_empty:
             request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties, check_conflicts=True)
             made.append(self._loop.run(request, (compaction or _fixed)(compact)))
@@ -361,7 +362,3 @@ class FileStoreCommit:
 def _fixed(changes: Changes) -> ChangesProvider:
     """The same changes, whatever they follow on."""
     return lambda _: changes
-
-
-def _names(entries: Iterable[ManifestEntry]) -> frozenset[tuple[bytes, int, str]]:
-    return frozenset((e.partition, e.bucket, e.file.file_name) for e in entries)

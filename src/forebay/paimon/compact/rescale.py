@@ -174,21 +174,22 @@ class _Rescaling:
     def _messages(self, tasks: dict[bytes, list[RescaleTask]]) -> dict[bytes, list[CommitMessage]]:
         """What to commit for each partition."""
         flat = [task for found in tasks.values() for task in found]
+
+        def progress(done: int, _: int = 0) -> None:
+            self.progress(min(self.done + done, self.total), self.total)
+
         if self.runner is None:
-            results = [self._in_this_thread(task) for task in flat]
+            results = [run_rescale(self.table, task, progress) for task in flat]
         else:
             results = self.runner.run(
                 partial(run_rescale, self.table),
                 flat,
                 rows=[task.rows for task in flat],
-                progress=lambda done, total: self.progress(min(self.done + done, self.total), self.total),
+                progress=progress,
                 discard=lambda done: self.commit.abort(chain.from_iterable(done)),
             )
         remaining = iter(results)
         return {name: [m for _ in found for m in next(remaining)] for name, found in tasks.items()}
-
-    def _in_this_thread(self, task: RescaleTask) -> list[CommitMessage]:
-        return run_rescale(self.table, task, lambda rows: self.progress(min(self.done + rows, self.total), self.total))
 
 
 def run_rescale(

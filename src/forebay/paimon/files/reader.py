@@ -102,7 +102,7 @@ class DataFileReader:
         if extension == "parquet":
             parts = self._parquet(file, path, sources, part_bytes)
         elif extension == "orc":
-            parts = orc_tables(self._io, path, _names(sources))
+            parts = orc_tables(self._io, path, list(dict.fromkeys(s.held.name for s in sources if s.held is not None)))
         elif extension == "avro":
             parts = avro_tables(self._io, path, [s.held for s in sources if s.held is not None])
         else:
@@ -333,10 +333,6 @@ def _without(table: pa.Table | pa.RecordBatch, first_row: int, deleted: Position
     keep = np.ones(table.num_rows, bool)
     keep[deleted[start:stop] - first_row] = False
     return table.filter(pa.array(keep))
-
-
-def _names(sources: Sequence[_Source]) -> list[str]:
-    return list(dict.fromkeys(s.held.name for s in sources if s.held is not None))
 
 
 def _paths(sources: Sequence[_Source], renames: dict[str, str], present: set[str]) -> list[str]:

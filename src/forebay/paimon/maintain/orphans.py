@@ -79,7 +79,7 @@ class OrphanRemoval:
             roots.add(branch)
         candidates = []
         for listed, status in enumerate(self._candidates(list(branches.values()))):
-            if _is_older(status, limit):
+            if status.modified_ms is not None and status.modified_ms < limit:
                 candidates.append(status)
             self._progress(listed + 1, 0)
         for branch in branches_of(self._table):
@@ -237,7 +237,3 @@ class OrphanRemoval:
             f"cannot determine the orphans of {self._paths.root} (branch {branch.paths.branch}): {why}; "
             "nothing was deleted, retry"
         )
-
-
-def _is_older(status: FileStatus, limit_ms: int) -> bool:
-    return status.modified_ms is not None and status.modified_ms < limit_ms
