@@ -51,6 +51,30 @@ def test_every_module_and_public_class_says_what_it_is(path: Path) -> None:
             assert ast.get_docstring(node), f"class {node.name} has no docstring"
 
 
+SAME_ON_BOTH_SIDES = {"Table"}
+"""`forebay.Table` and `forebay.paimon.Table` are one thing on two sides (docs/api.md)."""
+
+
+def test_no_two_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    twice = {name: found for name, found in places.items() if len(found) > 1 and name not in SAME_ON_BOTH_SIDES}
+    assert twice == {}
+
+
+def test_no_two_modules_of_one_package_have_one_name() -> None:
+    """In another package, as `log/tablet.py` and `kv/tablet.py`, the folder says the rest."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for path in MODULES:
+        package = path.relative_to(SOURCE).parts[0]
+        if path.name != "__init__.py":
+            places.setdefault((package, path.name), []).append(str(path.relative_to(SOURCE)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def test_nothing_unfinished_is_left_in_the_sources() -> None:
     marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|except Exception:\s*pass")
     found = [

@@ -227,7 +227,7 @@ _CLIENT_SENDS: Mapping[State, frozenset[int]] = {
 }
 
 
-class _End:
+class _ConnectionEnd:
     """What both ends have in common: the byte stream and the state. Use one of the two subclasses."""
 
     def __init__(self, decoder: FrameDecoder, steps: Mapping[tuple[State, Step], State], state: State) -> None:
@@ -296,7 +296,7 @@ class SentRequest(NamedTuple):
     buffers: list[Buffer]
 
 
-class ClientConnection(_End):
+class ClientConnection(_ConnectionEnd):
     """The client's end. See the module for the flow and the states.
 
     `versions` is what may be asked of this server, known once the state is past NEGOTIATING.
@@ -407,7 +407,7 @@ _SERVER_ACCEPTS: Mapping[State, frozenset[int]] = {
 }
 
 
-class ServerConnection(_End):
+class ServerConnection(_ConnectionEnd):
     """The server's end. See the module for the flow and the states.
 
     `offered` is what this server serves here (`api.offered`). With `authenticate` the client has to authenticate
