@@ -1,5 +1,5 @@
 """What live tables and lake tables have in common for users: scans, filters, schemas, changes (docs/api.md).
 
-Nothing here knows of a server or of a lake. `forebay.client` and `forebay.paimon` stand on it, so that one word means
-one thing on both sides.
+Nothing here depends on a server or a lake. `forebay.client` and `forebay.paimon` build on it, so that terms mean the
+same on both sides.
 """

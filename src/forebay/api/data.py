@@ -1,4 +1,4 @@
-"""The types of what users hand over, for type checkers: structural, so that no library has to be installed for them."""
+"""The types of data arguments, for type checkers: structural, so that no library has to be installed for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 
 class ArrowData(Protocol):
-    """Arrow data and data frames: pyarrow, pandas, polars, DuckDB relations, our own scans."""
+    """Arrow data and data frames: pyarrow, pandas, polars, DuckDB relations, Forebay's scans."""
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
 
@@ -28,4 +28,4 @@ Rows: TypeAlias = ArrowData | Sequence[Mapping[str, Any]]
 """Rows to write: Arrow data, a data frame, or a list of dicts."""
 
 Missing: TypeAlias = Literal["null", "drop", "error"]
-"""What a lookup does about a key that has no row: a row of nulls, no row, or `NotFound`."""
+"""The result of a lookup for a key without a row: a row of nulls, no row, or `NotFound`."""

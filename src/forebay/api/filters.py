@@ -2,8 +2,8 @@
 
 SQL text is parsed by sqlglot in Spark's dialect. A pyarrow expression is read from its serialized form (that of its
 pickles: `arrow::compute::Serialize`): a record batch of the literals, whose metadata is the tree in prefix order.
-Column names are resolved later, by whoever applies the predicate. A text compared with a column of another type is
-cast to that type, as Spark does.
+Column names are resolved later, when the predicate is applied. A string compared with a column of another type is cast
+to that type, as in Spark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NEGATED = {
 }
 _NEGATED |= {opposite: function for function, opposite in _NEGATED.items()}
 _PARTS = frozenset({"this", "expression", "expressions", "low", "high", "negate"})
-"""The arguments of sqlglot's nodes that are understood here."""
+"""The supported arguments of sqlglot's nodes."""
 
 _MIRRORED = {
     LeafFunction.EQUAL: LeafFunction.EQUAL,
@@ -47,13 +47,13 @@ _MIRRORED = {
     LeafFunction.GREATER_THAN: LeafFunction.LESS_THAN,
     LeafFunction.GREATER_OR_EQUAL: LeafFunction.LESS_OR_EQUAL,
 }
-"""The same comparison with its sides exchanged."""
+"""The same comparison with its sides swapped."""
 
 
 def as_predicate(given: Any, schema: pa.Schema) -> Predicate | None:
     """`given` as a predicate on rows of `schema`; None for None.
 
-    Raises `InvalidRequest` for anything that is not a filter, with the part that cannot be one.
+    Raises `InvalidRequest` for anything else, naming the part that is not supported.
     """
     if given is None or isinstance(given, Predicate):
         return given
@@ -82,7 +82,7 @@ def negated(predicate: Predicate) -> Predicate:
 
 
 class _Sql:
-    """One filter in SQL. Every method takes nodes of sqlglot's tree."""
+    """A parser of one SQL filter. Every method takes nodes of sqlglot's tree."""
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self._text, self._schema = text, schema
@@ -116,7 +116,7 @@ class _Sql:
     def _condition(self, node: Any) -> Predicate:
         exp = self._exp
         if any(value for name, value in node.args.items() if name not in _PARTS):
-            raise self._refused(node)  # a modifier that is unknown here, such as SYMMETRIC, may change the meaning
+            raise self._refused(node)  # an unknown modifier, such as SYMMETRIC, may change the meaning
         if isinstance(node, exp.Paren):
             return self._condition(node.this)
         if isinstance(node, exp.And | exp.Or):
@@ -182,7 +182,7 @@ class _Sql:
     def _cast(self, node: Any, column: str) -> Any:
         kinds = {"DATE": pa.date32(), "TIME": pa.time64("us"), "TIMESTAMPNTZ": pa.timestamp("us")}
         kind, text = node.to.this.name, node.this.name
-        if kind in ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ"):  # what Spark's TIMESTAMP means goes by the column
+        if kind in ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ"):  # the column decides what Spark's TIMESTAMP means
             t = self._type_of(column)
             return _value(text, t if t is not None and pa.types.is_timestamp(t) else pa.timestamp("us"), column)
         if kind == "DECIMAL":
@@ -192,7 +192,7 @@ class _Sql:
         return _value(text, kinds[kind], column)
 
     def _typed(self, text: str, column: str) -> Any:
-        """A text in quotes as a value of the column's type."""
+        """A quoted string as a value of the column's type."""
         t = self._type_of(column)
         if t is None or pa.types.is_nested(t) or _is_text(t):
             return text
@@ -243,7 +243,7 @@ def _is_binary(t: pa.DataType) -> bool:
 
 
 def _value(text: str, t: pa.DataType, column: str) -> Any:
-    """`text` as a value of type `t`, as `as_py()` gives it. Raises `InvalidRequest`."""
+    """`text` as a value of type `t`, as `as_py()` returns it. Raises `InvalidRequest`."""
     try:
         if pa.types.is_time(t):
             return dt.time.fromisoformat(text)
@@ -274,7 +274,7 @@ _MATCHES_NULL = 0
 
 
 class _Serialized:
-    """One pyarrow expression, read from its serialized form."""
+    """A parser of one pyarrow expression in its serialized form."""
 
     def __init__(self, expression: pc.Expression) -> None:
         self._expression = expression
@@ -314,7 +314,7 @@ class _Serialized:
         raise self._refused(f"{name}(...)")
 
     def _arguments(self, call: str) -> tuple[list[Any], dict[str, Any]]:
-        """What stands between a call and its end: columns (str), values (1-tuples), conditions; and the options."""
+        """The arguments of a call: columns (str), values (1-tuples), conditions; and the options."""
         arguments: list[Any] = []
         options: dict[str, Any] = {}
         for kind, name in self._entries:
@@ -357,7 +357,7 @@ class _Serialized:
 
 
 def _condition(argument: Any) -> Predicate:
-    """An argument of and, or and invert as a condition: it is one, or a boolean column."""
+    """An argument of and, or and invert as a condition: a condition or a boolean column."""
     if isinstance(argument, Predicate):
         return argument
     if isinstance(argument, str):

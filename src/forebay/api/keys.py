@@ -1,4 +1,4 @@
-"""Keys in all the ways that users write them."""
+"""Keys in all forms that users may pass."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pyarrow as pa
 from forebay.base.errors import InvalidRequest
 
 MISSING = ("null", "drop", "error")
-"""What a lookup does about a key that has no row: a row of nulls, no row, or `NotFound`."""
+"""The result of a lookup for a key without a row: a row of nulls, no row, or `NotFound`."""
 
 
 def key_rows(keys: Any, names: Sequence[str], table: str) -> Any:
     """Return `keys` as rows with the columns `names`: a list of dicts, or Arrow data and data frames as they are.
 
-    One dict, tuples with a value for each column, and plain values where one column is the key are understood too.
-    Raises `InvalidRequest`, which names `table`, for anything else.
+    A single dict, tuples with one value per column, and plain values for a single-column key are accepted, too. Raises
+    `InvalidRequest`, which names `table`, for anything else.
     """
     if isinstance(keys, Mapping):
         return [keys]
@@ -45,7 +45,7 @@ def check_missing(missing: str) -> None:
 
 
 def _is_array(keys: Any) -> bool:
-    """Whether these are the values of one column."""
+    """Whether these are values of a single-column key."""
     if isinstance(keys, pa.Array | pa.ChunkedArray):
         return not pa.types.is_struct(keys.type)
     kind = type(keys)
@@ -53,7 +53,7 @@ def _is_array(keys: Any) -> bool:
 
 
 def _only(names: Sequence[str], table: str) -> str:
-    """The one column of a key. Raises `InvalidRequest` if there are several."""
+    """The single column of a key. Raises `InvalidRequest` if there are several."""
     if len(names) != 1:
         raise InvalidRequest(
             f"table {table} needs {len(names)} columns to find a row ({', '.join(names)}): give tuples, dicts or a "

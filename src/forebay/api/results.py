@@ -11,10 +11,10 @@ from forebay.metadata.table import TableBucket
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What a write did: on a live table where its records are, on a lake table the snapshot that it made.
+    """The result of a write: the offsets of its records in a live table, the snapshot it created in a lake table.
 
-    `end_offsets` holds, for each bucket that was written, the offset after its last record of this write; it is empty
-    with acks=0. Reading the log up to there sees the whole write. `snapshot` is None where nothing was committed.
+    `end_offsets` holds, per written bucket, the offset after the last record of this write; it is empty with acks=0.
+    Reading the log up to these offsets includes the whole write. `snapshot` is None if nothing was committed.
     """
 
     rows: int

@@ -1,11 +1,11 @@
-"""The rows of a table: a `Scan` says what to read, a `RowReader` reads it once.
+"""Reading rows of a table: a `Scan` describes what to read, a `RowReader` reads it once.
 
     scan = table.scan(columns=["id", "amount"], filter="amount > 100")
     for batch in scan: ...                    # pyarrow record batches
     scan.to_arrow(), scan.to_pandas(), scan.to_polars(), scan.to_duckdb(), scan.count(), scan.head()
 
 A scan reads nothing until it is consumed and can be consumed again; each time it reads the table's current state,
-unless a snapshot was chosen. Libraries that accept Arrow streams (polars, DuckDB, DataFusion) accept a scan directly.
+unless it scans a snapshot. Libraries that accept Arrow streams (polars, DuckDB, DataFusion) accept a scan directly.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ HEAD_ROWS = 10
 
 
 class ArrowStream(ABC):
-    """Anything whose rows other libraries may take as an Arrow stream (the Arrow PyCapsule interface)."""
+    """An object whose rows other libraries can consume as an Arrow stream (the Arrow PyCapsule interface)."""
 
     @abstractmethod
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """The rows as a PyCapsule of an `ArrowArrayStream`."""
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise `InvalidRequest`: `numpy` and `pandas.DataFrame(...)` would make one column of objects of this."""
+        """Raise `InvalidRequest`: `numpy` and `pandas.DataFrame(...)` would turn this into one column of objects."""
         raise InvalidRequest(
             f"{self!r} is not an array: its rows are tables of columns. Call to_pandas() or to_arrow()"
         )
 
 
 class RowReader(ArrowStream):
-    """Rows being read, once: iterate over record batches, or take them all.
+    """A reader of rows, for a single pass: iterate over record batches, or take them all.
 
-    Close it, or use it in a `with` block, when not reading to the end. Subclasses say where the rows come from.
+    Close it, or use it in a `with` block, when not reading to the end. Subclasses implement the source of the rows.
     """
 
     def __init__(self, schema: pa.Schema, limit: int | None = None) -> None:
@@ -56,20 +56,20 @@ class RowReader(ArrowStream):
 
     @property
     def log_offsets(self) -> Mapping[TableBucket, int]:
-        """For each bucket that has been opened: the log offset up to which its changes are contained.
+        """The log offset per opened bucket up to which its changes are included.
 
-        Reading the changes from there gives everything that came later, and nothing twice. Complete at the end of the
-        rows; empty where rows come from a lake alone.
+        Reading the changes from there returns everything later, without duplicates. Complete at the end of the rows;
+        empty if rows come from a lake only.
         """
         return {}
 
     def with_buckets(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
-        """Pairs of (bucket, record batch); the bucket is None where a source does not tell.
+        """Pairs of (bucket, record batch); the bucket is None if the source does not report it.
 
-        Raises `InvalidRequest` for a reader that has been read to its end already.
+        Raises `InvalidRequest` if the reader is exhausted.
         """
         if self._is_read:
-            raise InvalidRequest("these rows have been read to their end: a reader reads once. Begin another scan")
+            raise InvalidRequest("this reader is exhausted: a reader reads once. Start another scan")
         return self._pairs()
 
     def _pairs(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
@@ -88,10 +88,10 @@ class RowReader(ArrowStream):
 
     @abstractmethod
     def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
-        """The rows, without regard to the limit."""
+        """The rows, ignoring the limit."""
 
     def close(self) -> None:
-        """End the reading and release what it holds on servers. Reading on afterwards finds nothing more."""
+        """Stop reading and release resources on the servers. Later reads return no rows."""
         batches, self._batches = self._batches, iter(())
         if batches is not None and hasattr(batches, "close"):
             batches.close()
@@ -100,7 +100,7 @@ class RowReader(ArrowStream):
         return (batch for _, batch in self.with_buckets())
 
     def read_all(self) -> pa.Table:
-        """All rows that are left, as a table."""
+        """All remaining rows as a table."""
         return pa.Table.from_batches(list(self), schema=self.schema)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
@@ -125,7 +125,7 @@ class RowReader(ArrowStream):
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """What to read of a table: names of columns (None: all), a filter, how many rows."""
+    """What to read of a table: column names (None: all), a filter, and a row limit."""
 
     columns: Sequence[str] | None = None
     predicate: Any = None
@@ -141,14 +141,14 @@ class ScanRequest:
 
 
 def row_count(value: Any, what: str) -> int:
-    """`value` as a number of rows. Raises `InvalidRequest` for anything but a whole number from 0 on."""
+    """`value` as a number of rows. Raises `InvalidRequest` unless it is a whole number of at least 0."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or index(value) < 0:
         raise InvalidRequest(f"{what}={value!r} is not a number of rows; give a whole number, 0 or more")
     return index(value)
 
 
 class Scan(ArrowStream):
-    """The rows of a table as a value: nothing is read before it is asked for, and it may be read again."""
+    """A lazy scan of a table: nothing is read until requested, and it may be read repeatedly."""
 
     def __init__(self, request: ScanRequest) -> None:
         self._request = request
@@ -160,19 +160,19 @@ class Scan(ArrowStream):
 
     @abstractmethod
     def reader(self) -> RowReader:
-        """A reader of the rows as they are now. Close it, or use it in a `with` block."""
+        """A reader of the current rows. Close it, or use it in a `with` block."""
 
     @abstractmethod
     def explain(self) -> str:
-        """What is read, and why: sources, files, ranges of logs, filters that are pushed down."""
+        """An explanation of what is read, and why: sources, files, log ranges, pushed-down filters."""
 
     @abstractmethod
     def plan(self) -> Sequence[Any]:
-        """The parts of this scan, for engines that read with several workers. They pickle; see `read_split`."""
+        """The parts of this scan, for engines that read with several workers. Picklable; see `read_split`."""
 
     @abstractmethod
     def read_split(self, split: Any) -> RowReader:
-        """A reader of one part that `plan` returned. The limit holds for each part alone."""
+        """A reader of one part that `plan` returned. The limit applies per part."""
 
     @abstractmethod
     def _with(self, request: ScanRequest) -> Self:
@@ -192,14 +192,14 @@ class Scan(ArrowStream):
         return self.to_arrow().to_pandas(**options)
 
     def to_polars(self) -> Any:
-        """All rows as a `polars.DataFrame`. Raises `UnsupportedOperation` where polars is not installed."""
+        """All rows as a `polars.DataFrame`. Raises `UnsupportedOperation` if polars is not installed."""
         return _library("polars", "to_polars").from_arrow(self.to_arrow())
 
     def to_duckdb(self, connection: Any = None) -> Any:
         """A DuckDB relation over this scan, in `connection` or in DuckDB's default one.
 
-        The rows are streamed each time the relation is executed. Raises `UnsupportedOperation` where DuckDB is not
-        installed, or older than 1.5, which takes a stream only once.
+        The rows are streamed each time the relation is executed. Raises `UnsupportedOperation` if DuckDB is not
+        installed, or older than 1.5, which can consume a stream only once.
         """
         duckdb = _library("duckdb", "to_duckdb")
         if tuple(map(int, duckdb.__version__.split(".")[:2])) < (1, 5):
@@ -207,12 +207,12 @@ class Scan(ArrowStream):
         return (connection or duckdb).from_arrow(self)
 
     def count(self) -> int:
-        """The number of rows; no more columns are read than counting needs."""
+        """The number of rows; only the columns needed for counting are read."""
         with self._with(replace(self._request, columns=())).reader() as rows:
             return sum(batch.num_rows for batch in rows)
 
     def head(self, n: int = HEAD_ROWS) -> pa.Table:
-        """At most `n` rows as a pyarrow table, whichever come first."""
+        """At most `n` rows as a pyarrow table, whichever arrive first."""
         limit = row_count(n, "n")
         if self._request.limit is not None:
             limit = min(limit, self._request.limit)
@@ -236,7 +236,7 @@ class Scan(ArrowStream):
 
 
 def shown(names: Sequence[str], most: int = 8) -> str:
-    """Column names for a `repr`: the first ones, and how many more there are."""
+    """Column names for a `repr`: the first few, and the number of further ones."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f", and {rest} more" if rest > 0 else "")
 

@@ -1,4 +1,4 @@
-"""Schemas as users write them: pyarrow's, names with types, or those of a data frame; all become columns."""
+"""Schemas as users write them: pyarrow schemas, names with types, or data frames; all become columns."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TypeLike: TypeAlias = DataType | ArrowSchema | str
 SchemaLike: TypeAlias = (
     Schema | ArrowSchema | ArrowData | Mapping[str, TypeLike] | Sequence[Column | ArrowSchema | tuple[str, TypeLike]]
 )
-"""Columns: a pyarrow schema, a dict or a list of names and types, a data frame or Arrow data whose columns to take."""
+"""Columns: a pyarrow schema, a dict or a list of names and types, a data frame or Arrow data whose columns are used."""
 
 
 def columns_of(schema: SchemaLike) -> list[Column]:
-    """The columns that `schema` names, without ids. Raises `InvalidRequest`, which names the column at fault."""
+    """The columns of `schema`, without ids. Raises `InvalidRequest`, which names the invalid column."""
     if isinstance(schema, Schema):
         return _without_ids(schema.columns)
     if isinstance(schema, Mapping):
@@ -39,7 +39,7 @@ def columns_of(schema: SchemaLike) -> list[Column]:
 
 
 def type_of(given: Any, column: str) -> DataType:
-    """The data type that `given` means. Raises `InvalidRequest`, which names the column."""
+    """The data type for `given`. Raises `InvalidRequest`, which names the column."""
     if isinstance(given, DataType):
         return given
     try:
@@ -98,7 +98,7 @@ def _refused(schema: Any) -> InvalidRequest:
 
 
 def _without_ids(columns: Iterable[Column]) -> list[Column]:
-    """Columns as a user writes them: ids are given where the table is made."""
+    """Columns as a user writes them: ids are assigned when the table is created."""
 
     def plain(t: DataType) -> DataType:
         return replace(

@@ -1,4 +1,4 @@
-"""What callers often get wrong about arguments, and the words that help them."""
+"""Checks of arguments that callers often get wrong, with helpful messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def name_list(names: Iterable[str], what: str) -> tuple[str, ...]:
 
 
 def one_or_more_names(names: Iterable[str] | str, what: str) -> tuple[str, ...]:
-    """`names` as a tuple; one text is one name. Raises `InvalidRequest` for what are no names."""
+    """`names` as a tuple; a single string is one name. Raises `InvalidRequest` for values that are not names."""
     if isinstance(names, str):
         return (names,)
     found = tuple(names) if isinstance(names, Iterable) else (names,)
@@ -34,7 +34,7 @@ def whole_number(value: object, what: str) -> int:
 
 
 def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """Return a question to append to an error message about `name`; empty if none of `known` resembles it."""
+    """Return a suggestion to append to an error message about `name`; empty if none of `known` resembles it."""
     by_lower = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=likeness)
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""

@@ -1,4 +1,4 @@
-"""Time, injected. Nothing outside `forebay.base` reads an ambient clock (a lint rule sees to it)."""
+"""Time, injected. Nothing outside `forebay.base` reads an ambient clock (enforced by a lint rule)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Clock(Protocol):
     """A source of time."""
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since the epoch. May jump; use it for timestamps only."""
+        """The wall-clock time in milliseconds since the epoch. May jump; use it for timestamps only."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start that never go back. Use it for time-outs, leases and rates."""
+        """The seconds since an arbitrary start, which never decrease. Use it for timeouts, leases and rates."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -23,7 +23,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the machine."""
 
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
@@ -33,7 +33,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to: for tests and simulation."""
+    """A clock that is advanced explicitly: for tests and simulation."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -49,12 +49,12 @@ class ManualClock:
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let both clocks go on by `seconds`."""
+        """Advance both clocks by `seconds`."""
         self._monotonic += seconds
         self._now_ms += round(seconds * 1000)
 
     def jump_wall_clock(self, milliseconds: int) -> None:
-        """Step the wall clock, as an operator or NTP does, and leave monotonic time alone."""
+        """Step the wall clock, as an operator or NTP does, without changing monotonic time."""
         self._now_ms += milliseconds
 
 

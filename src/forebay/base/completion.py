@@ -1,4 +1,4 @@
-"""What `dir()` and completion show of an object: what users need and no more."""
+"""Restricts what `dir()` and completion show of an object to what users need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ C = TypeVar("C", bound=type)
 
 
 def hides(*names: str) -> Callable[[C], C]:
-    """A class decorator that leaves `names` out of `dir()`: public for Forebay's other modules, not for users."""
+    """A class decorator that hides `names` from `dir()`: public for Forebay's other modules, not for users."""
 
     hidden = set(names)
 
@@ -17,7 +17,7 @@ def hides(*names: str) -> Callable[[C], C]:
         return {*dir(type(self)), *vars(self)} - hidden
 
     def applied(cls: C) -> C:
-        setattr(cls, "__dir__", shown)  # noqa: B010 - mypy refuses to have a method assigned
+        setattr(cls, "__dir__", shown)  # noqa: B010 - mypy rejects assigning a method
         return cls
 
     return applied

@@ -1,10 +1,10 @@
-"""Errors, grouped by what the caller does about them.
+"""Errors, grouped by how the caller handles them.
 
-The kinds form the whole tree below `ForebayError`: code that handles errors catches a kind, code that reports
-them reads the message, code that talks to a Fluss peer reads `code`. The wire table at the end of this module maps
-every Fluss error code (`Errors` in Apache Fluss: codes are stable, names may change) to its kind, and says
-whether a client may repeat the request (`retriable`) and whether its cached metadata is to blame
-(`stale_metadata`). All errors survive pickling, because Spark carries them from workers to the driver.
+The kinds form the whole tree below `ForebayError`: code that handles errors catches a kind, code that reports them
+reads the message, code that talks to a Fluss peer reads `code`. The wire table at the end of this module maps every
+Fluss error code (`Errors` in Apache Fluss: codes are stable, names may change) to its kind, and states whether a client
+may retry the request (`retriable`) and whether its cached metadata may be the cause (`stale_metadata`). All errors
+survive pickling, because Spark carries them from workers to the driver.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ class ErrorCode(IntEnum):
 
 
 class ForebayError(Exception):
-    """Root of all errors that Forebay raises on purpose.
+    """The base class of all errors that Forebay raises deliberately.
 
-    `message` says what happened, names the thing and its value, and what to do. `code` is the Fluss error code that
+    `message` states what happened, names the object and its value, and the remedy. `code` is the Fluss error code that
     the error has, or would have, on the wire.
     """
 
@@ -113,7 +113,7 @@ class ForebayError(Exception):
 
     @property
     def name(self) -> str:
-        """The code's Fluss name, or `ERROR_<n>` for a code that this version does not know."""
+        """The Fluss name of the code, or `ERROR_<n>` for an unknown code."""
         try:
             return ErrorCode(self.code).name
         except ValueError:
@@ -121,13 +121,13 @@ class ForebayError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later without any change by the caller."""
+        """Whether the same request may succeed later without changes by the caller."""
         wire = WIRE_ERRORS.get(self.code)
         return wire is not None and wire.retriable
 
     @property
     def stale_metadata(self) -> bool:
-        """Whether the client should refresh its view of the cluster before it tries again."""
+        """Whether the client should refresh its view of the cluster before retrying."""
         wire = WIRE_ERRORS.get(self.code)
         return wire is not None and wire.stale_metadata
 
@@ -135,7 +135,7 @@ class ForebayError(Exception):
         return type(self), (self.message, self._given)
 
     def __str__(self) -> str:
-        """The message; behind it the code's name, if a peer sent the code or will see it."""
+        """The message, followed by the name of the code if a peer sent the code or will receive it."""
         return self.message if self._given in (None, ErrorCode.CLIENT_ERROR) else f"{self.message} [{self.name}]"
 
 
@@ -168,7 +168,7 @@ class UnsupportedOperation(ForebayError, NotImplementedError):
 
 
 class Unavailable(ForebayError):
-    """The service cannot respond now: network, time-out, leader change, back-pressure. Retry later."""
+    """The service cannot respond now: network, timeout, leader change, back-pressure. Retry later."""
 
     kind = "unavailable"
     default_code = ErrorCode.NETWORK_EXCEPTION
@@ -177,8 +177,9 @@ class Unavailable(ForebayError):
 class OutcomeUnknown(ForebayError):
     """It is unknown whether the change was made: the response was lost, or the peer failed halfway.
 
-    Do not retry blindly, and delete nothing that the change may refer to: check first whether it happened. The message
-    says how. `code` is the error code of the failure that hid the outcome. Never `retriable`, whatever that code is.
+    Do not retry blindly, and delete nothing that the change may refer to: first check whether it was made. The message
+    explains how. `code` is the error code of the failure that hid the outcome. Never `retriable`, whatever that code
+    is.
     """
 
     kind = "outcome_unknown"
@@ -194,28 +195,28 @@ class OutcomeUnknown(ForebayError):
 
 
 class Conflict(ForebayError):
-    """Another writer was faster, or this one was fenced off. Read the new state, then decide."""
+    """Another writer was faster, or this one was fenced. Read the new state, then decide."""
 
     kind = "conflict"
     default_code = ErrorCode.INVALID_UPDATE_VERSION_EXCEPTION
 
 
 class AccessDenied(ForebayError):
-    """Authentication or authorisation failed. Use other credentials, or ask for the right."""
+    """Authentication or authorisation failed. Use other credentials, or request the permission."""
 
     kind = "access_denied"
     default_code = ErrorCode.AUTHENTICATE_EXCEPTION
 
 
 class LimitExceeded(ForebayError):
-    """A configured limit was reached. Ask for less, close what is open, or raise the limit."""
+    """A configured limit was reached. Request less, close open resources, or raise the limit."""
 
     kind = "limit"
     default_code = ErrorCode.TOO_MANY_SCANNERS
 
 
 class StorageFailure(ForebayError):
-    """Storage could not be read or written. Look at the disk; nothing was acknowledged that is not stored."""
+    """Storage could not be read or written. Check the disk; everything acknowledged is stored."""
 
     kind = "storage"
     default_code = ErrorCode.STORAGE_EXCEPTION
@@ -236,7 +237,7 @@ class InternalError(ForebayError):
 
 
 class WireError(NamedTuple):
-    """How one Fluss error code appears to a Python caller."""
+    """The Python error for one Fluss error code."""
 
     kind: type[ForebayError]
     retriable: bool = False
@@ -295,11 +296,11 @@ _KINDS: dict[type[ForebayError], tuple[ErrorCode, ...]] = {
 WIRE_ERRORS: dict[int, WireError] = {
     int(code): WireError(kind, code in _RETRIABLE, code in _STALE) for kind, codes in _KINDS.items() for code in codes
 }
-"""Every error code of the protocol, except NONE, with its Python kind."""
+"""Every error code of the protocol except NONE, with its Python kind."""
 
 
 def error_from_wire(code: int, message: str | None) -> ForebayError:
-    """Return the Python error for an error that a peer sent. An unknown code becomes an `InternalError`."""
+    """Return the Python error for an error from a peer. An unknown code becomes an `InternalError`."""
     wire = WIRE_ERRORS.get(code)
     kind = InternalError if wire is None else wire.kind
     text = message or f"the server answered with error {code} and no message"
@@ -318,11 +319,11 @@ _DAMAGED_STORAGE = {_E.LOG_STORAGE_EXCEPTION, _E.KV_STORAGE_EXCEPTION, _E.STORAG
 
 
 def wire_code(error: BaseException) -> int:
-    """Return the code under which `error` crosses the wire; anything that is not a `ForebayError` is a bug of ours."""
+    """Return the wire code of `error`; anything that is not a `ForebayError` is a bug in Forebay."""
     if isinstance(error, OutcomeUnknown):
-        return ErrorCode.UNKNOWN_SERVER_ERROR  # every code for a lost answer invites clients to repeat the request
+        return ErrorCode.UNKNOWN_SERVER_ERROR  # every code for a lost response makes clients retry the request
     if isinstance(error, CorruptData) and error.code in _DAMAGED_STORAGE:
-        return ErrorCode.CORRUPT_RECORD_EXCEPTION  # the storage codes mean I/O errors, which clients wait out
+        return ErrorCode.CORRUPT_RECORD_EXCEPTION  # the storage codes mean I/O errors, which clients retry
     if isinstance(error, ForebayError) and error.code > 0:
         return error.code
     if isinstance(error, InvalidRequest):
@@ -330,10 +331,10 @@ def wire_code(error: BaseException) -> int:
     return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-# `check` stays on: `python -O` strips `assert`, and a store must not run on past a broken invariant.
+# `check` stays on: `python -O` strips `assert`, and a store must not continue after a broken invariant.
 
 
 def check(condition: object, message: str) -> None:
-    """Raise `InternalError` unless `condition` holds. For our own invariants, never for a user's input."""
+    """Raise `InternalError` unless `condition` holds. For internal invariants, never for user input."""
     if not condition:
         raise InternalError(f"internal check failed: {message}")

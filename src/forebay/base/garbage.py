@@ -1,9 +1,9 @@
-"""Short rounds of Python's garbage collector in a process that keeps very many objects.
+"""Short pauses of Python's garbage collector in a process that keeps many objects.
 
-A full round of the collector stops all threads while it walks over every object: 0.2 s and more where thousands of
-buckets are open, several times in a minute of much work. But it need not look again at what survived one (`gc.freeze`):
-such objects are still freed when nothing refers to them, only cycles among them are not found. So every now and then a
-round looks at all, and also when what is frozen has doubled.
+A full collection stops all threads while it traverses every object: 0.2 s and more with thousands of open buckets,
+several times a minute under load. But it need not traverse survivors again (`gc.freeze`): such objects are still freed
+when nothing refers to them, only cycles among them are not found. So a complete collection runs occasionally, and
+whenever the number of frozen objects has doubled.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from forebay.base.clock import SYSTEM_CLOCK, Clock
 _OLDEST = 2
 _WHOLE_SECONDS = 600.0
 _GROWTH_ALLOWED = 200_000
-"""So many objects more than twice those of the last whole round are frozen before there is another."""
+"""Frozen objects beyond twice those of the last complete collection that trigger the next one."""
 
 
 class ShortRounds:
-    """Freezes what survives a full round, from `install` to `remove`. One for a process."""
+    """Freezes the survivors of full collections, from `install` to `remove`. One per process."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -29,12 +29,12 @@ class ShortRounds:
         self._frozen_max = 0
 
     def install(self) -> None:
-        """Begin with what is there."""
+        """Start by freezing the existing objects."""
         self._freeze(is_whole=True)
         gc.callbacks.append(self._in_round)
 
     def remove(self) -> None:
-        """Leave the collector as it was."""
+        """Restore the collector's previous state."""
         gc.callbacks.remove(self._in_round)
         gc.unfreeze()
 

@@ -1,4 +1,4 @@
-"""What this machine is, injected where it matters."""
+"""Properties of this machine, injected where they matter."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _SYSFS_FILE_SYSTEMS = ("ext4", "xfs", "f2fs")
 _M_MMAP_THRESHOLD = -3
 _BLOCKS_LOCK = threading.Lock()
 _UNIQUE_SYSFS_INODES = (5, 5)
-"""From this kernel on the inode numbers of sysfs are never used twice between two starts of the machine."""
+"""The first kernel version whose sysfs inode numbers are unique between two boots of the machine."""
 
 
 def open_files_max() -> int:
-    """Return this process's limit of open files."""
+    """Return the open-file limit of this process."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def raise_open_files_max(wanted: int) -> int:
-    """Raise this process's limit of open files to `wanted`, if the system allows it; return the resulting limit."""
+    """Raise the open-file limit of this process to `wanted` if the system allows it; return the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
@@ -43,15 +43,16 @@ def raise_open_files_max(wanted: int) -> int:
 
 @contextlib.contextmanager
 def untouched_blocks() -> Iterator[None]:
-    """While inside, glibc takes blocks of 1 MB and more from the system, not from its heaps: pages that are never used
-    take no memory then, where memory of a heap has been used before.
+    """Let glibc allocate blocks of 1 MB and more from the system instead of its heaps inside the block: pages that are
+    never touched take no memory then, unlike reused heap memory.
 
-    For libraries that allocate much and use little of it. Others that allocate meanwhile get such blocks, too, so it
-    should not last. Afterwards blocks of 4 MB and more still do: what large answers leave would stay in the heaps.
+    For libraries that allocate much and use little of it. Concurrent allocations get such blocks, too, so keep it
+    short. Afterwards blocks of 4 MB and more still come from the system: memory freed after large responses would stay
+    in the heaps.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # another C library, with habits of its own
+    except (AttributeError, OSError):  # another C library with its own allocator
         yield
         return
     with _BLOCKS_LOCK:
@@ -63,13 +64,13 @@ def untouched_blocks() -> Iterator[None]:
 
 
 def return_free_memory() -> None:
-    """Make glibc return the free pages inside its heaps to the system, which it does not do automatically."""
+    """Let glibc return the free pages inside its heaps to the system, which it does not do automatically."""
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def boot_id() -> str | None:
-    """Return an identifier that changes with every start of the operating system; None if there is none."""
+    """Return an identifier that changes with every boot of the operating system; None if there is none."""
     try:
         return Path(_BOOT_ID).read_text().strip()
     except OSError:
@@ -77,11 +78,11 @@ def boot_id() -> str | None:
 
 
 def page_cache_witnesses(folder: str) -> frozenset[str]:
-    """Identifiers of the page cache behind `folder`: while one of them stays, the kernel has lost no written page.
+    """Identifiers of the page cache behind `folder`: while one of them persists, the kernel has lost no written page.
 
-    Pages that were written without a sync live as long as the superblock of their file system. They are gone after a
-    restart of the machine, and also when the file system was shut down, or its device was lost, and mounted again. A
-    witness names the superblock's life, within one start of the machine, by something that the kernel never uses twice:
+    Pages that were written without a sync live as long as the superblock of their file system. They are lost when the
+    machine reboots, and also when the file system was shut down, or its device was lost, and mounted again. A witness
+    identifies the superblock's lifetime, within one boot of the machine, by something that the kernel never reuses:
 
     - the unique id of the mount (`statx`, Linux 6.8), which keeps its superblock alive;
     - the inode number of the superblock's folder in sysfs (ext4, XFS, F2FS; Linux 5.5). It also outlives a mount, as
@@ -118,7 +119,7 @@ def _superblock_id(path: str) -> str | None:
         device = os.stat(path).st_dev
         name = os.path.basename(os.readlink(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"))
     except OSError:
-        return None  # not on a block device of its own
+        return None  # not on its own block device
     for kind in _SYSFS_FILE_SYSTEMS:
         try:
             return f"{kind} {name} {os.stat(f'/sys/fs/{kind}/{name}').st_ino}"
@@ -128,7 +129,7 @@ def _superblock_id(path: str) -> str | None:
 
 
 def _write_back_failed(folder: str) -> bool:
-    """Whether the kernel failed to write back a page of a file in `folder`; it tells the first who asks."""
+    """Whether the kernel failed to write back a page of a file in `folder`; reported to the first caller only."""
     try:
         sync_file_range = ctypes.CDLL(None, use_errno=True).sync_file_range
     except (AttributeError, OSError):
@@ -140,7 +141,7 @@ def _write_back_failed(folder: str) -> bool:
         for path in paths:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                # Waits for one page at most, and tells of errors anywhere in the file.
+                # Waits for one page at most, and reports errors anywhere in the file.
                 if sync_file_range(descriptor, 0, 1, _SYNC_FILE_RANGE_WAIT_BEFORE) != 0:
                     return True
             finally:
@@ -151,7 +152,7 @@ def _write_back_failed(folder: str) -> bool:
 
 
 def file_system_type(path: Path) -> str | None:
-    """The type of the file system that holds `path`, such as "ext4"; None where the system does not tell."""
+    """The type of the file system that holds `path`, such as "ext4"; None if unknown."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Randomness and identifiers, injected for the same reason as time: a seeded run must repeat exactly."""
+"""Randomness and identifiers, injected for the same reason as time: a seeded run must be exactly reproducible."""
 
 from __future__ import annotations
 

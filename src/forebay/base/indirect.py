@@ -1,11 +1,11 @@
-"""Values of options that stand elsewhere, so that secrets need not be on a command line, which `ps` shows.
+"""Indirect option values, so that secrets need not be on a command line, which `ps` shows.
 
     ${env:NAME}                   the environment variable NAME
     ${file:/etc/forebay.properties:key}    the value of `key` in a file of `key: value` or `key = value` lines
     ${directory:/run/secrets:name}         the content of the file /run/secrets/name, without a newline at its end
 
-The syntax is that of Fluss's config providers. The marker has to be the whole value; `$${` begins a value that really
-begins with `${`.
+The syntax is that of Fluss's config providers. The marker has to be the whole value; `$${` escapes a value that starts
+with a literal `${`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LINE = re.compile(r"^\s*([A-Za-z0-9_.\-]+)\s*[:=]\s*(.*?)\s*$")
 
 
 def is_marker(text: str) -> bool:
-    """Whether a value stands elsewhere."""
+    """Whether a value is a marker."""
     return len(text) > len("${}") and text.startswith("${") and text.endswith("}")
 
 
 def resolved(key: str, text: str) -> str:
-    """The value of option `key` that is given as `text`, read from where it stands if `text` is a marker.
+    """The value of option `key` specified as `text`, resolved if `text` is a marker.
 
-    Raises `InvalidRequest`, which names the option and the marker, and no value.
+    Raises `InvalidRequest`, which names the option and the marker but no value.
     """
     if text.startswith("$${"):
         return text[1:]
@@ -73,7 +73,7 @@ def settings_of(path: str | Path) -> dict[str, str]:
         if not text.strip():
             continue
         match = _LINE.match(text)
-        if match is None:  # the line is not repeated: it may hold a secret
+        if match is None:  # the line is not shown: it may contain a secret
             raise InvalidRequest(f"line {number} of {path} is not 'key: value'", ErrorCode.CONFIG_EXCEPTION)
         settings[match[1]] = _unquoted(match[2])
     return settings

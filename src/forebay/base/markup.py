@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _ROWS_MAX = 200
-"""Most rows of a table on the page; the rest is counted."""
+"""The maximum number of table rows shown; further ones are counted."""
 
 _CELL = "text-align:left;vertical-align:top;padding:1px 8px"
 
@@ -17,7 +17,7 @@ def heading(what: object, kind: str) -> str:
 
 
 def facts_html(facts: Mapping[str, Any]) -> str:
-    """Names and values; those without a value are left out."""
+    """A table of names and values; names without a value are omitted."""
     return grid((), [(name, value) for name, value in facts.items() if value not in (None, "")])
 
 
@@ -34,5 +34,5 @@ def grid(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def escaped(value: object) -> str:
-    """A value as text that cannot be taken for HTML. Secrets do not come here: settings mask theirs."""
+    """A value as text with HTML escaped. Secrets never get here: settings mask theirs."""
     return html.escape("" if value is None else str(value))

@@ -1,4 +1,4 @@
-"""How long work tells its caller how far it is."""
+"""Progress callbacks of long-running operations."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 OnProgress: TypeAlias = Callable[[int, int], None]
-"""Called now and then with how much is done, and of how much (0: not known yet); always in the caller's thread.
+"""Called periodically with the amount done and the total (0: not known yet); always in the caller's thread.
 
-What is counted is said where it is asked for: rows, snapshots, files. An exception that it raises ends the work as any
-error would.
+The operation documents the unit: rows, snapshots, files. An exception that it raises ends the operation like any other
+error.
 """
 
 

@@ -1,4 +1,4 @@
-"""Durations, moments and memory sizes as people write them ("10 min", "4mb"), in the spelling that Fluss reads."""
+"""Durations, points in time and memory sizes in human-readable form ("10 min", "4mb"), in Fluss's syntax."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def span_ms(span: Span, what: str) -> int:
-    """`span` in milliseconds. Raises `InvalidRequest` for what is no length of time, or a negative one."""
+    """`span` in milliseconds. Raises `InvalidRequest` unless it is a non-negative length of time."""
     if isinstance(span, str):
         return parse_duration_ms(span)
     if isinstance(span, dt.timedelta):
@@ -78,7 +78,7 @@ def span_ms(span: Span, what: str) -> int:
 
 
 def span_seconds(span: Span | None, what: str) -> float | None:
-    """`span` in seconds, None for none. Raises `InvalidRequest` as `span_ms` does."""
+    """`span` in seconds; None for None. Raises `InvalidRequest` as `span_ms` does."""
     return None if span is None else span_ms(span, what) / 1000
 
 
@@ -86,7 +86,7 @@ _SPANS = "give a timedelta, a number of seconds, or text such as '10 min'"
 
 
 def moment_ms(moment: Moment, what: str) -> int:
-    """`moment` in milliseconds since 1970, rounded down. Raises `InvalidRequest` for what is no point in time."""
+    """`moment` in milliseconds since 1970, rounded down. Raises `InvalidRequest` unless it is a point in time."""
     if isinstance(moment, str):
         try:
             moment = dt.datetime.fromisoformat(moment)
@@ -98,12 +98,14 @@ def moment_ms(moment: Moment, what: str) -> int:
 
 
 def moment_at(milliseconds: int) -> dt.datetime:
-    """The moment that many `milliseconds` after 1970 began in UTC, or the closest one that a datetime can be."""
+    """The datetime `milliseconds` after the start of 1970 in UTC, or the closest one that a datetime can express."""
     return _EPOCH + dt.timedelta(milliseconds=min(max(milliseconds, _EARLIEST_MS), _LATEST_MS))
 
 
 def past_ms(past: Past, now_ms: int, what: str) -> int:
-    """`past`, seen from `now_ms`, in milliseconds since 1970. Raises `InvalidRequest` for what is neither."""
+    """`past`, relative to `now_ms`, in milliseconds since 1970. Raises `InvalidRequest` unless it is a point in time or
+    a timedelta.
+    """
     return now_ms - span_ms(past, what) if isinstance(past, dt.timedelta) else moment_ms(past, what)
 
 
@@ -131,7 +133,7 @@ def parse_bool(text: str) -> bool:
 
 
 def format_bytes(size: float) -> str:
-    """`size` for people: 1536 -> '1.5 KiB'."""
+    """`size` in human-readable form: 1536 -> '1.5 KiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

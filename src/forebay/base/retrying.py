@@ -1,4 +1,4 @@
-"""Trying again: which errors pass, how long to wait between attempts, and what users see in the meantime."""
+"""Retries: which errors are transient, how long to wait between attempts, and what is logged in the meantime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from forebay.base.ids import IdSource
 
 
 def backoff(failures: int, first: float, most: float) -> float:
-    """The pause after so many failures in a row: `first` after one, twice as long after each more, at most `most`.
+    """The pause after this many consecutive failures: `first` after one, doubled after each further one, at most
+    `most`.
 
     In the unit of `first` and `most`.
     """
@@ -23,14 +24,14 @@ BACKOFF_FIRST_SECONDS = 0.02
 BACKOFF_MAX_SECONDS = 1.0
 
 NOTICE_SECONDS = 2.0
-"""How long a call waits in silence."""
+"""How long a call waits before it logs a notice."""
 
 _NOTICE_FACTOR = 4.0
 """Notices of one wait come after 2, 8, 32 ... seconds."""
 
 
 def may_repeat(error: ForebayError) -> bool:
-    """Whether the same request may succeed later, perhaps at another server."""
+    """Whether the same request may succeed later, possibly on another server."""
     return error.retriable or error.code in (
         ErrorCode.NOT_COORDINATOR_LEADER_EXCEPTION,
         ErrorCode.FENCED_LEADER_EPOCH_EXCEPTION,
@@ -38,12 +39,12 @@ def may_repeat(error: ForebayError) -> bool:
 
 
 def may_read_again(error: ForebayError) -> bool:
-    """Whether a request that only reads may succeed later. Where it met damage, it will meet that again."""
+    """Whether a read-only request may succeed later. Corrupt data is permanent."""
     return may_repeat(error) and not isinstance(error, CorruptData)
 
 
 class BackOff:
-    """Growing pauses between attempts: 20 ms, 40 ms, ... 1 s, each a little random."""
+    """Exponential backoff between attempts: 20 ms, 40 ms, ... 1 s, each with jitter."""
 
     def __init__(self, ids: IdSource) -> None:
         self._ids = ids
@@ -56,32 +57,32 @@ class BackOff:
 
 
 class WaitNotice:
-    """Logs a warning when something has been waited for too long, and again at growing intervals.
+    """Logs a warning when a wait takes too long, and again at growing intervals.
 
-    Python prints warnings of programs that set up no logging to the standard error, so users of notebooks and scripts
-    see them. One object serves one wait at a time; `over` ends it.
+    Python prints warnings to standard error in programs without logging setup, so users of notebooks and scripts see
+    them. One object serves one wait at a time; `over` ends it.
     """
 
     def __init__(self, clock: Clock, since: float | None = None) -> None:
-        """The wait began at `since`, a time of the monotonic clock; None: it begins when it is first spoken of."""
+        """The wait started at `since`, a monotonic time; None: it starts with the first call."""
         self._clock = clock
         self._since = since
         self._next_seconds = NOTICE_SECONDS
 
     @property
     def seconds_left(self) -> float:
-        """Until the next notice is due; 0 if it is now. A wait that has not begun begins."""
+        """The seconds until the next notice is due; 0 if it is due now. Starts the wait if necessary."""
         return max(self._next_seconds - self._waited(), 0.0)
 
     def tell(self, what: str) -> None:
-        """Say `what` is waited for, if that is due. The first call begins the wait."""
+        """Log that `what` is being waited for, if due. The first call starts the wait."""
         waited = self._waited()
         if waited >= self._next_seconds:
             self._next_seconds = _NOTICE_FACTOR * waited
             _LOGGER.warning("forebay: waiting for %.0f s: %s", waited, what)
 
     def over(self) -> None:
-        """The wait has ended, one way or the other."""
+        """End the wait, successful or not."""
         if self._since is not None and self._next_seconds > NOTICE_SECONDS:
             _LOGGER.warning("forebay: no longer waiting, after %.0f s", self._waited())
         self._since, self._next_seconds = None, NOTICE_SECONDS

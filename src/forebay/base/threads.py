@@ -1,11 +1,11 @@
-"""Threads, and what they wait for each other with, from one place: for the same reason as time.
+"""Threads and synchronization primitives from one place, injected for the same reason as time.
 
-A seeded run of the whole server must decide which thread runs next. So client, server, log, state and tiering take
-threads, locks, conditions, events, pools and futures from here (an import contract sees to it), and a simulation puts
-its own in their place with `use`: threads of which one runs at a time, chosen by the seed, on virtual time.
+A seeded run of the whole server must decide which thread runs next. So client, server, log, state and tiering get
+threads, locks, conditions, events, pools and futures from here (enforced by an import contract), and a simulation
+replaces them with `use`: threads of which one runs at a time, chosen by the seed, on virtual time.
 
-Rule: ask for a lock when it is needed, in a constructor for instance, not when a module is imported. What was made
-before `use` belongs to the system.
+Rule: create a lock when it is needed, in a constructor for instance, not when a module is imported. Objects created
+before `use` belong to the system.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
 ]  # fmt: skip
 
 FOREVER = threading.TIMEOUT_MAX
-"""The longest time-out that a lock takes."""
+"""The longest timeout that a lock accepts."""
 
 
 Partition = tuple[list[Future[Any]], list[Future[Any]]]
-"""Futures that are done, and others."""
+"""Completed futures, and pending ones."""
 
 
 class Lock(Protocol):
@@ -48,7 +48,7 @@ class Lock(Protocol):
 
 
 class Condition(Lock, Protocol):
-    """A lock with a queue of those who wait for a change."""
+    """A lock with a queue of threads that wait for a change."""
 
     def wait(self, timeout: float | None = None) -> bool: ...
 
@@ -83,7 +83,7 @@ class Thread(Protocol):
 
 
 class Provider(Protocol):
-    """Where threads and locks come from."""
+    """A provider of threads and locks."""
 
     def lock(self) -> Lock: ...
 
@@ -141,7 +141,7 @@ _provider: Provider = SystemThreads()
 
 @contextmanager
 def use(provider: Provider) -> Iterator[None]:
-    """Take threads and locks from `provider` until the block ends. For simulations, in a process of their own."""
+    """Use threads and locks of `provider` until the block ends. For simulations in a separate process."""
     global _provider
     before, _provider = _provider, provider
     try:
@@ -151,17 +151,17 @@ def use(provider: Provider) -> Iterator[None]:
 
 
 def lock() -> Lock:
-    """A new lock, which its holder must not ask for again."""
+    """A new non-reentrant lock."""
     return _provider.lock()
 
 
 def rlock() -> Lock:
-    """A new lock, which its holder may ask for again."""
+    """A new reentrant lock."""
     return _provider.rlock()
 
 
 def condition(lock: Lock | None = None) -> Condition:
-    """A new condition on `lock` (default: an `rlock` of its own)."""
+    """A new condition on `lock` (default: a new `rlock`)."""
     return _provider.condition(lock)
 
 
@@ -171,17 +171,17 @@ def event() -> Event:
 
 
 def future() -> Future[Any]:
-    """A new future, which whoever makes it completes."""
+    """A new future, to be completed by its creator."""
     return _provider.future()
 
 
 def thread(target: Callable[..., object], args: Iterable[Any] = (), *, name: str, daemon: bool = True) -> Thread:
-    """A new thread, to be started, that calls `target`."""
+    """A new, unstarted thread that calls `target`."""
     return _provider.thread(target, args, name, daemon)
 
 
 def current_thread() -> Thread:
-    """The thread that runs this; the same object that `thread` returned for it."""
+    """The current thread; the same object that `thread` returned for it."""
     return _provider.current_thread()
 
 
@@ -191,11 +191,11 @@ def executor(threads_max: int, name: str) -> Executor:
 
 
 def first_completed(futures: Sequence[Future[Any]]) -> Partition:
-    """Wait until one of `futures` is done; those that are, and the others, both in the order given."""
+    """Wait until one of `futures` is done; returns the completed and the pending ones, both in the original order."""
     return _provider.first_completed(futures)
 
 
 def register_atexit(function: Callable[..., object], *args: Any) -> None:
-    """Have `function` called at the end of the process, before its threads are waited for: it may start one."""
+    """Call `function` at process exit, before threads are joined: it may start one."""
     register: Callable[..., object] = getattr(threading, "_register_atexit", atexit.register)
     register(function, *args)
