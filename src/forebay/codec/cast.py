@@ -1,4 +1,4 @@
-"""What users bring -> exactly what a table stores.
+"""Casts user data to exactly what a table stores.
 
 Flow: take the data apart into record batches (`pa.Table`, `pa.RecordBatch`, `pa.RecordBatchReader`, anything with the
 Arrow PyCapsule interface such as polars, pandas DataFrames, lists of dicts) -> match its columns to the table's by
@@ -27,7 +27,7 @@ from forebay.codec.literals import exact, to_array, wrong_kind
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import DataType, TypeRoot, child, walk
 
-# One Arrow array, or a list of Python values, as the array that a column of a table stores.
+# Casts one Arrow array, or a list of Python values, to the array that a column of a table stores.
 #
 # Only casts that lose nothing: integers into integers that hold them, text and bytes in any Arrow encoding, timestamps
 # and times into units that hold them, decimals without rounding. A timestamp with a zone fits TIMESTAMP_LTZ, one
@@ -66,7 +66,7 @@ def cast_array(array: pa.Array, t: DataType, path: str) -> pa.Array:
     target = arrow_type(t)
     if _is.is_null(array.type):
         return pa.nulls(len(array), target)
-    is_there = array.type.equals(target) and not has_ltz(t)  # which storage keeps without its zone, and users may not
+    is_there = array.type.equals(target) and not has_ltz(t)  # stored without its zone, which user data may have
     if t.is_nested:
         if is_there and not may_break_not_null(array, t):
             return array
@@ -458,10 +458,10 @@ _NESTED_VALUES: dict[TypeRoot, Callable[[Sequence[Any], DataType, str], pa.Array
 __all__ = ["cast_batch", "iter_record_batches", "to_record_batches"]
 
 ROWS_MAX_DEFAULT = 1 << 16
-"""Rows of a batch unless the caller says otherwise: large enough for speed, small enough for memory."""
+"""The default number of rows per batch: large enough for speed, small enough for memory."""
 
 _CHUNK_ROWS_MIN = 4096
-"""A table whose chunks are smaller on average is made into one chunk first."""
+"""Tables with smaller chunks on average are combined into one chunk first."""
 
 
 def to_record_batches(
@@ -478,7 +478,7 @@ def to_record_batches(
 def iter_record_batches(
     data: Any, schema: Schema, *, columns: Sequence[str] | None = None, max_rows: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Like `to_record_batches`, one batch after the other, so that a reader of any length can be taken."""
+    """Like `to_record_batches`, but lazily, so that a reader of any length can be consumed."""
     wanted = schema.columns
     if columns is not None:
         positions = set(schema.indexes(columns))
@@ -569,7 +569,7 @@ def _typed_series(series: Any, name: str) -> pa.Array:
 
 
 def _infer(series: Any) -> pa.Array | None:
-    """An array for Python objects where Arrow's guess is certain to be right (text, bytes, booleans), else None."""
+    """An array of Python objects if Arrow's type inference is certainly right (strings, bytes, booleans), else None."""
     try:
         array = pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -582,7 +582,7 @@ def _infer(series: Any) -> pa.Array | None:
 def _from_rows(
     rows: Sequence[Any], wanted: tuple[Column, ...], schema: Schema
 ) -> tuple[pa.RecordBatch, frozenset[str]]:
-    """A list of dicts, value by value: slow, and with the clearest errors."""
+    """Batches of a list of dicts, converted value by value: slow, but with the clearest errors."""
     known = {column.name for column in wanted}
     present: set[str] = set()
     for index, row in enumerate(rows):

@@ -214,7 +214,7 @@ def _combine(bound: BoundPredicate, evaluate: Callable[[BoundLeaf], Operand]) ->
 
 
 def _leaf(leaf: BoundLeaf, operand: Operand, t: pa.DataType) -> Operand:
-    """The truth of a leaf for `operand`, of Arrow type `t`; null or false where a row does not match."""
+    """The result of a leaf for `operand`, of Arrow type `t`; null or false where a row does not match."""
     function = leaf.function
     if function is _F.IS_NULL:
         return pc.is_null(operand)
@@ -266,7 +266,7 @@ def _compare_floats(function: LeafFunction, operand: Operand, value: float) -> O
 
 
 def _is_in(leaf: BoundLeaf, operand: Operand, t: pa.DataType) -> Operand:
-    if is_floating(leaf.column.data_type):  # is_in takes -0.0 and 0.0 for different values
+    if is_floating(leaf.column.data_type):  # is_in treats -0.0 and 0.0 as different values
         result = _nothing(operand)
         for value in leaf.literals:
             result = pc.or_kleene(result, _compare_floats(_F.EQUAL, operand, value))

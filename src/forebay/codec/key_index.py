@@ -1,4 +1,4 @@
-"""The newest row of each key among rows that come in order: what folding a changelog and merging with it need."""
+"""The newest row of each key among rows in order, for folding a changelog and merging with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _EMPTY = np.empty(0, np.uint8)
 
 
 class KeyIndex:
-    """Key bytes (see codec.keys) and the number of the newest row that has them. Memory goes with distinct keys.
+    """An index from key bytes (see codec.keys) to the number of their newest row. Memory is proportional to distinct
+    keys.
 
     Rows are numbered from 0 in the order in which they are added.
     """
@@ -28,11 +29,11 @@ class KeyIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the index takes."""
+        """The memory usage of the index in bytes."""
         return self._table.nbytes
 
     def add(self, keys: pa.BinaryArray) -> None:
-        """The next rows have these keys, none of which is null."""
+        """Add the keys of the next rows, none of which is null."""
         self._table.add(*_parts(keys), self._rows)
         self._rows += len(keys)
 
@@ -41,7 +42,7 @@ class KeyIndex:
         return pa.array(self.has(keys))
 
     def has(self, keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
-        """The same as an array of numpy."""
+        """The same as a numpy array."""
         found: npt.NDArray[np.bool_] = self._table.contains(*_parts(keys)).view(np.bool_)
         return found
 

@@ -54,7 +54,7 @@ def parse_kv_batch(data: bytes | memoryview) -> KvBatch:
 
 
 class KvRecordsBuilder:
-    """Turns (keys, rows) arrays into batches of bounded size, whose writer id and sequence are set when sent."""
+    """Builds batches of bounded size from (keys, rows) arrays; writer id and sequence are set when sent."""
 
     def __init__(self, keys: pa.BinaryArray, rows: pa.BinaryArray, schema_id: int) -> None:
         """`rows` may hold nulls, which delete their keys. Both arrays have the same length."""

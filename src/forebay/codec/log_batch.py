@@ -288,7 +288,7 @@ _PACK_UINT32 = struct.Struct("<I").pack_into
 
 
 class ChangeType(IntEnum):
-    """What a log record does; the numbers are those of the format."""
+    """The change type of a log record; the numbers are those of the format."""
 
     APPEND_ONLY = 0
     INSERT = 1
@@ -411,7 +411,7 @@ def _finish(batch: bytearray, magic: int) -> bytearray:
 
 
 def _body(position: int, header: LogBatchHeader) -> tuple[int, int]:
-    """Where the body of the batch at `position` begins and ends."""
+    """The start and end of the body of the batch at `position`."""
     return position + header.body_start, position + header.length + LENGTH_OVERHEAD
 
 
@@ -420,7 +420,7 @@ def _is_empty(start: int, end: int, header: LogBatchHeader) -> bool:
 
 
 def _message_start(start: int, end: int, header: LogBatchHeader) -> int:
-    """Where the Arrow message begins: behind the change types."""
+    """The start of the Arrow message, after the change types."""
     if header.append_only:
         return start
     if header.record_count > end - start:
@@ -485,7 +485,7 @@ def validate_arrow_body(
     *,
     decoded_bytes_max: int = DECODED_BYTES_MAX,
 ) -> None:
-    """What a server checks before it appends a client's ARROW batch (besides header and CRC).
+    """Check a client's ARROW batch before it is appended (besides header and CRC).
 
     Change types exist; the message has the rows that the header says and the nodes and buffers that `schema` says;
     NOT NULL columns have no nulls; buffers lie inside the body and are large enough; without compression also that

@@ -87,7 +87,7 @@ class ValueDecoder:
         self.schema: pa.Schema = row_codec(self._target, row_format).schema
 
     def _plan(self, schema_id: int) -> tuple[Any, list[int | None]]:
-        """The codec for one schema version, and for each target column its place in the codec's output."""
+        """The codec for one schema version, and the position of each target column in its output."""
         plan = self._plans.get(schema_id)
         if plan is None:
             columns = self._schema_by_id(schema_id).columns

@@ -36,11 +36,11 @@ class LakeSplit(ABC):
         """The partition's values in the order of the partition keys, as the strings of its name; () without keys."""
 
     def bucket_count(self) -> int | None:
-        """How many buckets its partition had when its files were written; None where the format does not tell."""
+        """The bucket count of its partition when its files were written; None if the format does not record it."""
         return None
 
     def rows(self) -> int | None:
-        """About how many rows its files have, for planning; None where the format does not tell."""
+        """The approximate number of rows in its files, for planning; None if the format does not record it."""
         return None
 
 
@@ -48,7 +48,7 @@ S = TypeVar("S", bound=LakeSplit)
 
 
 class SplitSerializer(ABC, Generic[S]):
-    """Splits as bytes, for places where pickle will not do. Every version ever written stays readable."""
+    """Serializes splits as bytes where pickle is unsuitable. Every version ever written stays readable."""
 
     @property
     @abstractmethod
@@ -64,7 +64,7 @@ class SplitSerializer(ABC, Generic[S]):
 
 
 class Planner(ABC, Generic[S]):
-    """Plans the reading of one snapshot."""
+    """Plans the scan of one snapshot."""
 
     @abstractmethod
     def plan(self) -> list[S]:
@@ -85,10 +85,10 @@ class RecordReader(ABC):
 
     @abstractmethod
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows, those that the accepted filters and the limit leave. Call it once."""
+        """The rows that pass the accepted filters and the limit. Call it once."""
 
     def close(self) -> None:
-        """Release files. Closing twice does nothing."""
+        """Release files. Idempotent."""
         return
 
     def __enter__(self) -> Self:
@@ -128,7 +128,7 @@ class SortedRecordReader(RecordReader):
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """What a source makes of filters, which hold together (AND).
+    """The result of offering filters, combined with AND, to a source.
 
     `accepted`: the source uses these to skip rows, and every row that it yields may still have to be checked against
     those in `remaining`. A filter that is exactly applied is in `accepted` alone; one that only skips files is in
@@ -142,7 +142,7 @@ class FilterResult:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSuccessor:
-    """A snapshot that came after one that has expired.
+    """A snapshot after an expired one.
 
     `has_same_rows`: nothing but a compaction lies between them. Otherwise rows may have been written since.
     """
@@ -173,7 +173,7 @@ class LakeSource(ABC):
 
     @abstractmethod
     def with_limit(self, limit: int) -> LakeSource:
-        """At most `limit` rows are wanted of each split; the source may give more."""
+        """A source from which at most `limit` rows per split are needed; it may return more."""
 
     @abstractmethod
     def with_filters(self, filters: Sequence[Predicate]) -> FilterResult:
@@ -185,7 +185,7 @@ class LakeSource(ABC):
 
     @abstractmethod
     def create_planner(self, snapshot_id: int) -> Planner[LakeSplit]:
-        """A planner for exactly this snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) where it does not exist."""
+        """A planner for exactly this snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) if it does not exist."""
 
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
         """Return the oldest snapshot after an expired one; None if there is none, or if it cannot be determined."""

@@ -1,4 +1,4 @@
-"""The door to a lake format, and its catalog."""
+"""The interface of a lake format, and its catalog."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LakeCatalog(ABC):
 
 
 class LakeStorage(ABC):
-    """One lake of one format, by its options. Picklable."""
+    """One lake of one format, configured by its options. Picklable."""
 
     @property
     @abstractmethod
@@ -62,7 +62,7 @@ class LakeStorage(ABC):
 
     @abstractmethod
     def create_source(self, path: TablePath) -> LakeSource:
-        """A scan of all columns of the lake table. Raises `NotFound` where it does not exist."""
+        """A scan of all columns of the lake table. Raises `NotFound` if it does not exist."""
 
 
 # Lake formats by name, found by their entry points in the group `forebay.lakes`.
@@ -84,7 +84,7 @@ def lake_formats() -> tuple[str, ...]:
 
 
 def create_lake_storage(name: str, options: Mapping[str, str]) -> LakeStorage:
-    """The lake of format `name`. Raises `UnsupportedOperation` naming the formats there are, or the package to add."""
+    """The lake of format `name`. Raises `UnsupportedOperation` naming the installed formats, or the missing package."""
     factory = _found.get(name.lower())
     if factory is not None:
         return factory(options)

@@ -22,7 +22,7 @@ from forebay.lake.records import ChangeRows
 from forebay.metadata.table import TableInfo
 
 TIERING_USER = "__fluss_lake_tiering"
-"""Who commits tiering rounds, in formats that name the writer of a snapshot."""
+"""The name of the committer of tiering rounds, in formats that record the writer of a snapshot."""
 
 OFFSETS_PROPERTY = "fluss-offsets"
 """The snapshot property that says where the snapshot's log offsets are: the path of a file of `BucketOffsets`."""
@@ -42,7 +42,7 @@ KEEP_ALL_PREVIOUS = -1
 
 @dataclass(frozen=True, slots=True)
 class WriterContext:
-    """What a writer is for: one bucket of one table in one round.
+    """The task of a writer: one bucket of one table in one round.
 
     `partition` is the partition's values by key, None in tables without partitions. `attempt` differs between
     attempts at the same bucket, so that their files do.
@@ -193,12 +193,12 @@ class LakeCommitter(ABC):
         return
 
     def close(self) -> None:
-        """Release what is held."""
+        """Release resources."""
         return
 
 
 class LakeTieringFactory(ABC):
-    """Makes writers (on workers) and committers (on the driver). Picklable."""
+    """Creates writers (on workers) and committers (on the driver). Picklable."""
 
     @abstractmethod
     def validate(self, info: TableInfo) -> None:

@@ -1,5 +1,4 @@
-"""What writers of every lake do with the records of a log before they write them: check them, and give them the lake's
-columns."""
+"""The preparation of log records in writers of every lake: validation, and mapping to the lake's columns."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _PLAIN_ROOTS = frozenset({TypeRoot.STRING, TypeRoot.INT, TypeRoot.BIGINT, TypeRo
 
 
 class LakeRows:
-    """Makes rows of the stream's schema into rows of a lake table's."""
+    """Converts rows from the stream's schema to the lake table's."""
 
     def __init__(self, context: WriterContext, schema: pa.Schema, *, has_system_columns: bool) -> None:
         """`schema` is the lake table's, system columns included if it has them."""

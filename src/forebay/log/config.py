@@ -12,7 +12,7 @@ SEGMENT_BYTES_LIMIT = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """How one log is cut, indexed and limited. Raises `InvalidRequest` for values that cannot work."""
+    """The segment, index and size settings of one log. Raises `InvalidRequest` for invalid values."""
 
     segment_bytes: int = 1 << 30
     """`log.segment.file-size`: a segment rolls before it would become larger (one larger append may be alone in it)."""
@@ -21,13 +21,13 @@ class LogConfig:
     """`log.index.interval-size`: at most this many bytes of log between two index entries, rounded up to a batch."""
 
     batch_bytes_max: int = 100 << 20
-    """Largest batch that a client may append. The default is Fluss's limit of a request frame."""
+    """The largest batch that a client may append. The default is Fluss's limit of a request frame."""
 
     writer_expiry_ms: int = 7 * 86_400_000
-    """`server.writer-id.expiration-time`: a writer silent for longer is forgotten."""
+    """`server.writer-id.expiration-time`: a writer inactive for longer is forgotten."""
 
     writers_max: int = 10_000
-    """`server.writer-id.max-per-bucket`: where there are more, those that were silent the longest are forgotten."""
+    """`server.writer-id.max-per-bucket`: beyond that, those inactive the longest are forgotten."""
 
     writer_snapshots_retained: int = 3
     """Snapshots of the writers' state to keep: one in use, the others for a damaged newest one and for truncations."""

@@ -27,7 +27,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileSystem
 
 _FLUSH_ENTRIES = 128
-"""Entries that wait in memory before they are appended to the file."""
+"""The number of entries buffered in memory before they are appended to the file."""
 
 _RELATIVE_MAX = 2**31 - 1
 """What 4 bytes hold. Only batches that claim records in vain can get there before their segment is full."""
@@ -164,7 +164,7 @@ class SegmentIndex:
         return len(self._offsets)
 
     def note(self, offset: int, position: int, timestamp_ms: int) -> None:
-        """Tell of the batch at `position`, the next after the last one told of; it gets an entry if one is due."""
+        """Record the batch at `position`, which follows the last recorded one; it gets an entry if one is due."""
         if position - self._last_position <= self._interval_bytes or offset - self._base_offset > _RELATIVE_MAX:
             return
         self._offsets.append(offset - self._base_offset, position)
@@ -221,7 +221,7 @@ class SegmentIndex:
         self._last_time = last_time[0] if last_time else -1
 
     def flush(self) -> None:
-        """Bring the files up to date."""
+        """Write pending changes to the files."""
         self._offsets.flush()
         self._times.flush()
 

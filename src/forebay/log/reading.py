@@ -34,7 +34,7 @@ class SegmentInfo(NamedTuple):
 
 
 class LogReads:
-    """What may be done with a log in any thread at any time."""
+    """The operations on a log that any thread may call at any time."""
 
     def __init__(self, folder: str, config: LogConfig, segments: list[LogSegment]) -> None:
         self.folder = folder
@@ -56,12 +56,12 @@ class LogReads:
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that is here."""
+        """The first offset in the log."""
         return self._segments[0].base_offset
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._log_end_offset
 
     @property

@@ -35,19 +35,19 @@ _NO_OFFSET = 2**63 - 1
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening a log found and did."""
+    """The results of opening a log."""
 
     clean: bool
     checked_bytes: int = 0
     """Bytes whose checksums were computed."""
     cut_bytes: int = 0
-    """Bytes cut off at the end: unsynced, and torn by a crash."""
+    """Bytes truncated at the end: unsynced, and torn by a crash."""
     cut_reason: str | None = None
-    """What was wrong with the first batch that was cut off."""
+    """The defect of the first truncated batch."""
     removed_files: list[str] = field(default_factory=list)
-    """Left-overs, and segments behind a cut."""
+    """Left-over files, and segments after a cut."""
     replayed_batches: int = 0
-    """Batches that were read to find the state of the writers."""
+    """Batches replayed to restore the writers' state."""
     unusable_writer_snapshots: list[str] = field(default_factory=list)
     """Damaged snapshots, removed; the log made good for them."""
 

@@ -1,4 +1,4 @@
-"""Walking over the batches of a segment file, with the checks that tell a good log from a damaged one.
+"""Iterating over the batches of a segment file, with the checks that detect a damaged log.
 
 Rule: each batch begins where the one before ends, with the offset that follows the last one of the batch before. Walks
 read windows of the file, so their memory does not grow with the file; a window that shall only show headers becomes
@@ -73,7 +73,7 @@ def scan_headers(
 def scan_batches(
     reader: PositionalReader, position: int, end: int, offset: int, window_bytes: int
 ) -> Iterator[tuple[int, LogBatchHeader]]:
-    """As `scan_headers`, and every batch has the checksum that its header says."""
+    """Like `scan_headers`, but also verify the checksum of every batch."""
     window = b""
     window_start = window_end = position
     while position < end:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _RELATIVE_OFFSET_MAX = 2**31 - 1
 
 ProgressCallback = Callable[[int], None]
-"""Told how many bytes were scanned since the last call."""
+"""Called with the number of bytes scanned since the last call."""
 
 
 class SegmentView(NamedTuple):
@@ -55,14 +55,14 @@ class LogSlice(NamedTuple):
 
 
 class BatchToAppend(NamedTuple):
-    """Where a batch of an append will lie: its offset, and its distance from the beginning of the append."""
+    """The place of a batch of an append: its offset, and its distance from the start of the append."""
 
     base_offset: int
     distance: int
 
 
 class LogSegment:
-    """A segment. Make one by `create` (new, to append to) or by the constructor (a file that is there)."""
+    """A segment. Create one with `create` (new, to append to) or with the constructor (an existing file)."""
 
     def __init__(self, fs: FileSystem, folder: str, base_offset: int, config: LogConfig, view: SegmentView) -> None:
         self.base_offset = base_offset
@@ -161,7 +161,7 @@ class LogSegment:
 
     @property
     def is_open_for_append(self) -> bool:
-        """Whether bytes may be here that no sync has made durable."""
+        """Whether there may be bytes that no sync has made durable."""
         return self._file is not None
 
     def _append_file(self) -> AppendFile:
@@ -170,18 +170,18 @@ class LogSegment:
         return self._file
 
     def flush_index(self) -> None:
-        """Bring the index files up to date with what is published."""
+        """Update the index files to what is published."""
         if self._index_is_loaded:
             self._index.flush()
 
     def close_append(self) -> None:
-        """Give up appending. Reading goes on."""
+        """Stop appending. Reads continue."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def close(self) -> None:
-        """Give up appending and refuse further reads; reads that have begun end undisturbed."""
+        """Stop appending and refuse further reads; reads in progress complete undisturbed."""
         self.close_append()
         with self._mutex:
             self._closed = True
@@ -211,7 +211,7 @@ class LogSegment:
         offset, position = self._index.floor(check_from)
         problem = self._scan(offset, position, size, progress)
         if problem is not None and problem.position == position and position > 0:
-            # The entry that led there may be the culprit. The log decides.
+            # The entry that led there may be wrong. The log decides.
             offset, position = self.base_offset, 0
             problem = self._scan(offset, position, size, progress)
         self._index_is_loaded = True

@@ -61,7 +61,7 @@ _PREFIX_V2 = struct.Struct("<qiBqi").pack
 
 
 class AppendInfo(NamedTuple):
-    """The answer to an append: the offsets that its records have, and their commit timestamp.
+    """The result of an append: the offsets of its records, and their commit timestamp.
 
     `duplicate` says that nothing was appended, because the request repeats a batch, which the other fields describe.
     """
@@ -141,7 +141,7 @@ _REPLAYED_BATCHES_WORTH_A_SNAPSHOT = 10_000
 
 
 class LogTablet(LogReads):
-    """One bucket's log. Make one with `open`; see the module's docstring for rules and threads."""
+    """One bucket's log. Open one with `open`; see the module's docstring for rules and threads."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class LogTablet(LogReads):
         """For `open` only."""
         super().__init__(folder, config, segments)
         self.recovery = recovery
-        """What opening the log found and did."""
+        """The results of opening the log."""
         self._fs = fs
         self._clock = clock
         self._synced_offset = self._log_end_offset
@@ -283,7 +283,7 @@ class LogTablet(LogReads):
                 raise
 
     def roll(self) -> None:
-        """Let the next append begin a new segment. Nothing happens when the active one is empty."""
+        """Let the next append begin a new segment. Without effect if the active one is empty."""
         with self._append_lock:
             self._require_usable()
             if self._segments[-1].view.size > 0:

@@ -1,4 +1,4 @@
-"""What a bucket remembers of its writers, so that a repeated batch is recognised and a missing one is noticed.
+"""The state that a bucket keeps of its writers to recognise duplicate batches and detect missing ones.
 
 Nouns: a *writer* is a client with an id from InitWriter; it numbers its batches per bucket from 0. The *state* of a
 writer is its last five batches. A *writer snapshot* is a file with the states of all writers after the batches below
@@ -35,7 +35,7 @@ from forebay.codec.crc import crc32c
 from forebay.codec.log_batch import BATCH_SEQUENCE_MAX, NO_BATCH_SEQUENCE, LogBatchHeader
 
 BATCHES_REMEMBERED = 5
-"""As many as a client may have in flight to one bucket."""
+"""The number of batches that a client may have in flight per bucket."""
 
 _MAGIC = b"FBWS"
 _VERSION = 1
@@ -124,7 +124,7 @@ class WriterStates:
         self._writers[header.writer_id] = (*remembered[1 - BATCHES_REMEMBERED :], batch)
 
     def expire(self, now_ms: int) -> int:
-        """Forget the writers that were silent for too long, or are too many; return how many."""
+        """Forget writers that were inactive for too long or exceed the limit; return how many."""
         silent_since = {writer_id: batches[-1].timestamp_ms for writer_id, batches in self._writers.items()}
         gone = [writer_id for writer_id, last_ms in silent_since.items() if now_ms - last_ms > self._expiry_ms]
         if (excess := len(silent_since) - len(gone) - self._count_max) > 0:

@@ -69,7 +69,7 @@ class TimeFormat:
         return made
 
     def text(self, moment: dt.datetime) -> str:
-        """The partition value of a moment, which is in the table's zone."""
+        """The partition value of a point in time in the table's zone."""
         values = {
             "year": moment.year, "quarter": (moment.month + 2) // 3, "month": moment.month, "day": moment.day,
             "hour": moment.hour,
@@ -144,7 +144,7 @@ def time_zone(text: str) -> dt.tzinfo:
 
 @dataclass(frozen=True)
 class AutoPartitioning:
-    """How the partitions of a table follow the clock. `key` is the partition key with the time.
+    """The rules by which the partitions of a table follow the clock. `key` is the partition key with the time.
 
     `precreate`: the number of partitions to keep ready, from the current one on. `retention`: the number of past ones
     to keep; a negative number keeps all.
@@ -206,7 +206,7 @@ class AutoPartitioning:
     # ---- what there should be ---------------------------------------------------------------------------------------
 
     def value(self, now_ms: int, offset: int = 0) -> str:
-        """The partition value of the unit that lies `offset` units after the present one."""
+        """The partition value of the unit `offset` units after the current one."""
         moment = dt.datetime.fromtimestamp(now_ms / 1000, self.zone)
         try:
             return self.format.text(_shifted(moment, self.unit, offset))

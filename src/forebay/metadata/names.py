@@ -1,4 +1,4 @@
-"""Which names databases, tables and partition values may have (the rules of Apache Fluss)."""
+"""Valid names of databases, tables and partition values (the rules of Apache Fluss)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.metadata.table import TablePath
 
 NAME_LENGTH_MAX = 200
-"""Most characters of a name."""
+"""The maximum length of a name in characters."""
 
 INTERNAL_PREFIX = "__"
-"""Names that begin so belong to the system."""
+"""The prefix of names reserved for the system."""
 
 RESERVED_COLUMNS = ("__offset", "__timestamp", "__bucket", "_change_type", "_log_offset", "_commit_timestamp")
-"""Columns that lake tables and changelog views add."""
+"""The columns that lake tables and changelog views add."""
 
 _ALLOWED = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with `name`, or None."""
+    """Why `name` is invalid, or None."""
     if not name:
         return "it is empty"
     if name in (".", ".."):

@@ -19,7 +19,7 @@ from forebay.metadata.table import PartitionInfo, TableInfo
 from forebay.metadata.types import DataType, TypeRoot
 
 UNSUPPORTED_ROOTS = frozenset({TypeRoot.DECIMAL, TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW})
-"""Types that partition keys may not have."""
+"""Types not allowed for partition keys."""
 
 
 def partition_text(t: DataType, value: Any) -> str:
@@ -121,7 +121,7 @@ def resolve_spec(info: TableInfo, spec: Mapping[str, str], creating: bool) -> tu
 
 
 def matches_partial(partition: PartitionInfo, partial: Mapping[str, str]) -> bool:
-    """Whether a partition has all the values that `partial` names."""
+    """Whether a partition has all values of `partial`."""
     values = dict(partition.spec)
     return all(values.get(key) == value for key, value in partial.items())
 

@@ -1,8 +1,8 @@
 """Filters on columns, as values.
 
-One small language serves every place that filters: the client sends it to the server (which prunes log batches by
-their statistics), the client and Spark apply it to Arrow data, and the lake side prunes files with it. Column names
-are resolved by whoever applies the predicate. Build predicates with `col("a") > 5`, combine them with `&` and `|`.
+One small language serves every place that filters: the client sends it to the server (which prunes log batches by their
+statistics), the client and Spark apply it to Arrow data, and the lake side prunes files with it. Column names are
+resolved where the predicate is applied. Build predicates with `col("a") > 5`, combine them with `&` and `|`.
 
 SQL's three-valued logic holds: a comparison with a null value is not true.
 """
@@ -18,7 +18,7 @@ from forebay.base.errors import InvalidRequest
 
 
 class LeafFunction(IntEnum):
-    """What a leaf tests; the numbers are those of the Fluss protocol."""
+    """The test of a leaf; the numbers are those of the Fluss protocol."""
 
     EQUAL = 0
     NOT_EQUAL = 1

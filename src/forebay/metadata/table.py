@@ -1,6 +1,6 @@
 """Names, schemas and descriptors of databases and tables: values that several packages share.
 
-A `TableDescriptor` is what a user asks for; a `TableInfo` is what exists: the descriptor with the server's defaults
+A `TableDescriptor` is what a user requests; a `TableInfo` is what exists: the descriptor with the server's defaults
 filled in, plus identity (table id) and version (schema id). The words follow Fluss.
 """
 
@@ -65,7 +65,7 @@ class TableBucket:
 
 
 class LogFormat(Enum):
-    """How records lie in log batches (`table.log.format`)."""
+    """The format of records in log batches (`table.log.format`)."""
 
     ARROW = "ARROW"
     INDEXED = "INDEXED"
@@ -73,7 +73,7 @@ class LogFormat(Enum):
 
 
 class KvFormat(Enum):
-    """How rows lie in the key-value state (`table.kv.format`)."""
+    """The format of rows in the key-value state (`table.kv.format`)."""
 
     COMPACTED = "COMPACTED"
     INDEXED = "INDEXED"
@@ -154,7 +154,7 @@ class Schema:
         return {name: position for position, name in enumerate(self.names)}
 
     def index(self, name: str) -> int:
-        """Position of column `name`; `InvalidRequest` names the columns there are."""
+        """The position of column `name`; `InvalidRequest` lists the existing columns."""
         position = self._positions.get(name)
         if position is None:
             raise InvalidRequest(f"there is no column '{name}'; the columns are {', '.join(self.names)}")
@@ -212,7 +212,7 @@ def _all_ids(columns: Sequence[Column]) -> list[int]:
 
 @dataclass(frozen=True)
 class TableDescriptor:
-    """What a table is: schema, distribution, partitioning, options.
+    """The definition of a table: schema, distribution, partitioning, options.
 
     `properties` holds `table.*` options, which the server understands; `custom_properties` holds everything else.
     """
@@ -348,7 +348,7 @@ TABLE_PREFIX = "table."
 
 
 LAKE_ENTRY_POINTS = "forebay.lakes"
-"""The group of entry points by which packages name the lake formats that they add."""
+"""The entry point group with which packages register additional lake formats."""
 
 _FLUSS_LAKE_FORMATS = ("paimon", "iceberg", "lance", "hudi")
 
@@ -434,9 +434,10 @@ def unserved_option(key: str, text: str) -> str | None:
 
 
 def lake_options_prefix(descriptor: TableDescriptor) -> str | None:
-    """How the keys begin under which a server puts its lake's options into a table's properties; None without a lake.
+    """The prefix of the keys under which a server publishes its lake options in a table's properties; None without a
+    lake.
 
-    They are the server's: a table that is created cannot have them.
+    It is reserved for the server: new tables cannot set such keys.
     """
     return None if descriptor.lake_format is None else f"{TABLE_PREFIX}datalake.{descriptor.lake_format}."
 
@@ -456,7 +457,7 @@ def lake_options(info: TableInfo) -> dict[str, str]:
 
 
 class ArrowCompression(NamedTuple):
-    """How the bodies of Arrow log batches are compressed: codec ('none', 'lz4' or 'zstd') and zstd's level."""
+    """The compression of the bodies of Arrow log batches: codec ('none', 'lz4' or 'zstd') and zstd's level."""
 
     codec: str = "zstd"
     level: int = 3

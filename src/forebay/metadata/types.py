@@ -41,7 +41,7 @@ class TypeRoot(Enum):
 NESTED_ROOTS = frozenset({TypeRoot.ARRAY, TypeRoot.MAP, TypeRoot.ROW})
 
 DECIMAL_PRECISION_MAX = 38
-"""The most digits of a DECIMAL."""
+"""The maximum precision of a DECIMAL."""
 
 DECIMAL_COMPACT_PRECISION_MAX = 18
 """Up to this precision the unscaled value fits into 64 bits, and row formats store it so."""
@@ -101,7 +101,7 @@ class DataType:
 
 
 def child(data_type: DataType | None) -> DataType:
-    """`data_type`, which a constructor of this module has made sure is there."""
+    """`data_type`, which the constructors of this module guarantee to be set."""
     if data_type is None:
         raise InvalidRequest("a nested data type lacks its element, key or value type")
     return data_type

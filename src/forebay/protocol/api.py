@@ -113,11 +113,11 @@ class ApiKey(IntEnum):
 
 
 BULK_REQUESTS = frozenset({ApiKey.PRODUCE_LOG, ApiKey.PUT_KV})
-"""APIs whose requests carry records; those of all others are small."""
+"""APIs whose requests carry records; requests of all others are small."""
 
 
 class VersionRange(NamedTuple):
-    """Versions from `min` to `max`, both included."""
+    """Versions from `min` to `max`, inclusive."""
 
     min: int
     max: int
@@ -277,7 +277,7 @@ def offered(implemented: Iterable[ApiKey], role: ServerRole) -> dict[int, Api]:
 
 
 def api_versions_response(offered_apis: Mapping[int, Api], role: ServerRole) -> pb.ApiVersionsResponse:
-    """The answer of a server in `role` that offers `offered_apis` to ApiVersions."""
+    """The ApiVersions response of a server in `role` that offers `offered_apis`."""
     return pb.ApiVersionsResponse(
         api_versions=[
             pb.PbApiVersion(api_key=key, min_version=api.server_versions.min, max_version=api.server_versions.max)
@@ -288,9 +288,9 @@ def api_versions_response(offered_apis: Mapping[int, Api], role: ServerRole) -> 
 
 
 class NegotiatedVersions:
-    """What a client may ask of one server, from the server's answer to ApiVersions.
+    """The APIs that a client may call on one server, from its ApiVersions response.
 
-    `role` is the server's role, or None if it did not tell.
+    `role` is the server's role, or None if it did not report one.
     """
 
     def __init__(self, response: pb.ApiVersionsResponse) -> None:
@@ -298,11 +298,11 @@ class NegotiatedVersions:
         self._server = {v.api_key: VersionRange(v.min_version, v.max_version) for v in response.api_versions}
 
     def offers(self, key: ApiKey) -> bool:
-        """Whether the server has a version of `key` that this client speaks."""
+        """Whether the server offers a version of `key` that this client supports."""
         return self._common(key) is not None
 
     def version(self, key: ApiKey) -> int:
-        """The newest version of `key` that both sides speak. Raises `UnsupportedOperation` if there is none."""
+        """The newest version of `key` that both sides support. Raises `UnsupportedOperation` if there is none."""
         common = self._common(key)
         if common is None:
             theirs, ours = self._server.get(key), APIS[key].client_versions

@@ -77,7 +77,7 @@ _REQUEST_ID = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """Server: a request that may be served. It stays open until it is answered."""
+    """Server: a request to serve. It stays open until the response is sent."""
 
     request_id: int
     api: Api
@@ -112,7 +112,7 @@ class RequestRejected:
 
 @dataclass(frozen=True, slots=True)
 class ResponseReceived:
-    """Client: the answer to a request, good or bad. The request is no longer in flight."""
+    """Client: the response to a request, success or error. The request is no longer in flight."""
 
     request_id: int
     api: Api
@@ -121,7 +121,9 @@ class ResponseReceived:
     error: ForebayError | None = None
 
     def parse(self, message_class: type[M]) -> M:
-        """The answer's message. Raises the error that the server sent, or `CorruptData` if the body is malformed."""
+        """The message of the response. Raises the error that the server sent, or `CorruptData` if the body is
+        malformed.
+        """
         self._check(message_class)
         return parse(message_class, self.body)
 
@@ -138,14 +140,14 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class StrayResponse:
-    """Client: an answer to a request that is not in flight, for instance one that was given up. Ignore it."""
+    """Client: a response to a request that is not in flight, for instance an abandoned one. Ignore it."""
 
     request_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFailed:
-    """Client: the server gave up the connection (frame type 2). The requests in flight will have no answer."""
+    """Client: the server abandoned the connection (frame type 2). In-flight requests get no response."""
 
     error: ForebayError
     request_ids: tuple[int, ...]
@@ -153,7 +155,7 @@ class ServerFailed:
 
 @dataclass(frozen=True, slots=True)
 class ProtocolViolation:
-    """The peer broke the rules of the stream. Close the transport; the requests have no answer and get none."""
+    """The peer violated the stream protocol. Close the transport; pending requests get no response."""
 
     error: CorruptData
     request_ids: tuple[int, ...]
@@ -161,7 +163,7 @@ class ProtocolViolation:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed:
-    """The stream has ended. `error` is what a client tells those who wait for the requests in flight."""
+    """The stream has ended. `error` is the client's error for the requests in flight."""
 
     error: Unavailable
     request_ids: tuple[int, ...]
@@ -194,7 +196,7 @@ Event = (
 
 
 class State(Enum):
-    """Where a connection stands; see the drawing at the top."""
+    """The state of a connection; see the diagram in the module docstring."""
 
     START = "start"
     NEGOTIATING = "negotiating"
@@ -204,7 +206,7 @@ class State(Enum):
 
 
 class Step(Enum):
-    """What leads from one state to the next."""
+    """A transition from one state to the next."""
 
     ASKED_VERSIONS = "asked for versions"
     NEGOTIATED = "negotiated"
@@ -228,7 +230,7 @@ _CLIENT_SENDS: Mapping[State, frozenset[int]] = {
 
 
 class _ConnectionEnd:
-    """What both ends have in common: the byte stream and the state. Use one of the two subclasses."""
+    """The base class of both ends: the byte stream and the state. Use one of the two subclasses."""
 
     def __init__(self, decoder: FrameDecoder, steps: Mapping[tuple[State, Step], State], state: State) -> None:
         self.decoder = decoder
@@ -240,11 +242,11 @@ class _ConnectionEnd:
         self.receive_data = decoder.receive_data
 
     def receive_eof(self) -> None:
-        """Take note that the peer will send nothing more; `next_event` will say so after what came before."""
+        """Mark the end of the peer's stream; `next_event` reports it after all earlier events."""
         self._eof = True
 
     def next_event(self) -> Event | None:
-        """The next thing that happened, or None until more bytes have come (for ever, once the state is CLOSED)."""
+        """The next event, or None until more bytes are received (always None once the state is CLOSED)."""
         if self.state is State.CLOSED:
             return None
         frame = self.decoder.next_frame()
@@ -258,7 +260,7 @@ class _ConnectionEnd:
         return None
 
     def close(self) -> tuple[int, ...]:
-        """End the connection from this side. Returns the ids of the requests that will have no answer."""
+        """Close the connection from this side. Returns the ids of the requests that get no response."""
         self.take(Step.CLOSED)
         return self.give_up_requests()
 
@@ -283,14 +285,14 @@ class _ConnectionEnd:
 
 
 class InFlight(NamedTuple):
-    """A request that waits for its answer."""
+    """A request that is pending a response."""
 
     api: Api
     api_version: int
 
 
 class SentRequest(NamedTuple):
-    """A request on its way: its id, and the buffers to send, one after the other."""
+    """A request to send: its id, and the buffers to send in order."""
 
     request_id: int
     buffers: list[Buffer]
@@ -311,7 +313,7 @@ class ClientConnection(_ConnectionEnd):
 
     @property
     def in_flight(self) -> Mapping[int, InFlight]:
-        """The requests that wait for an answer, by id."""
+        """The requests pending a response, by id."""
         return self._in_flight
 
     def send_request(
@@ -339,16 +341,16 @@ class ClientConnection(_ConnectionEnd):
         return SentRequest(request_id, buffers)
 
     def negotiated(self, versions: NegotiatedVersions) -> None:
-        """Take note of what the server offers."""
+        """Store the APIs that the server offers."""
         self.take(Step.NEGOTIATED)
         self.versions = versions
 
     def authenticated(self) -> None:
-        """Take note that the server knows who we are, or does not want to know."""
+        """Mark the client as authenticated, or authentication as not required."""
         self.take(Step.AUTHENTICATED)
 
     def abandon(self, request_id: int) -> None:
-        """Stop waiting for an answer. If it comes after all, it is a `StrayResponse`."""
+        """Abandon a request. A late response becomes a `StrayResponse`."""
         self._in_flight.pop(request_id, None)
 
     def _allocate_id(self) -> int:
@@ -453,7 +455,7 @@ class ServerConnection(_ConnectionEnd):
 
     @property
     def has_unread_bytes(self) -> bool:
-        """Whether bytes have come that no event was made of yet: whole requests, or the beginning of one."""
+        """Whether there are received bytes not yet turned into events: whole requests, or the start of one."""
         return self.decoder.has_partial_frame
 
     @property
@@ -467,11 +469,11 @@ class ServerConnection(_ConnectionEnd):
         return self.decoder.wanted_bytes
 
     def grow(self) -> None:
-        """Give the large request the memory that it wants."""
+        """Grant the large request the memory that it needs."""
         self.decoder.grow()
 
     def go_in_small_steps(self) -> None:
-        """Let the buffers of large requests begin small again, as for a client that has not finished any."""
+        """Reset the initial buffer size of large requests, as for a client that has not completed any."""
         self.decoder.step_bytes = UNPROVEN_STEP_BYTES
 
     def give_up_large(self, error: ForebayError) -> RequestRejected | None:
@@ -492,11 +494,11 @@ class ServerConnection(_ConnectionEnd):
 
     @property
     def open_requests(self) -> int:
-        """How many requests have not been answered."""
+        """The number of requests without a response."""
         return len(self._open)
 
     def authenticated(self) -> None:
-        """Take note that the client has proved who it is: from now on everything that is offered is served."""
+        """Mark the client as authenticated: from now on all offered APIs are served."""
         self.take(Step.AUTHENTICATED)
         self._trust()
 
@@ -524,7 +526,7 @@ class ServerConnection(_ConnectionEnd):
         return buffers
 
     def send_error(self, request_id: int, code: int, text: str | None = None) -> list[Buffer]:
-        """The frame that answers an open request with an error; none if the connection has been closed meanwhile."""
+        """The error response to an open request, as buffers; none if the connection has been closed meanwhile."""
         if self.state is State.CLOSED:
             return []
         self._check_open(request_id)
@@ -536,7 +538,7 @@ class ServerConnection(_ConnectionEnd):
         return buffers
 
     def send_failure(self, code: int, text: str) -> list[Buffer]:
-        """The frame by which the server gives up the connection, which is then closed from this side."""
+        """The frame with which the server abandons the connection, which is then closed from this side."""
         self.close()
         (body,) = serialize(pb.ErrorResponse(error_code=code, error_message=sendable_text(text)))
         return [encode_server_failure(body)]
@@ -568,7 +570,7 @@ class ServerConnection(_ConnectionEnd):
         return RequestReceived(request_id, api, api_version, frame.body)
 
     def _select(self, api_key: int, api_version: int) -> Api | ForebayError:
-        """The API that a request means, or why it is not served."""
+        """The API of a request, or why it is not served."""
         if api_key not in _SERVER_ACCEPTS[self.state] and self.state is State.AUTHENTICATING:
             return AccessDenied(
                 "authenticate first: this listener wants SASL (client.security.protocol=sasl)",
@@ -579,7 +581,7 @@ class ServerConnection(_ConnectionEnd):
             known = APIS.get(api_key)
             name = f"API {api_key}" if known is None else f"{known.key.name} ({api_key})"
             return UnsupportedOperation(f"this server does not offer {name}; ask ApiVersions for what it offers")
-        # Clients ask for versions in the newest version they know, before they can know ours.
+        # Clients send ApiVersions in the newest version they know, before they can know ours.
         if api_version not in api.server_versions and api.key is not ApiKey.API_VERSIONS:
             return UnsupportedOperation(
                 f"this server offers versions {api.server_versions} of {api.key.name}, not {api_version}"

@@ -23,7 +23,7 @@ PartitionSpec = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class ServerNode:
-    """A server as clients see it: its address is that of the listener by which they came in."""
+    """A server as clients see it: its address is that of the listener they connected to."""
 
     node_id: int
     host: str
@@ -75,7 +75,7 @@ class _HasPartitionId(Protocol):
 
 
 def partition_id_of(message: _HasPartitionId) -> int | None:
-    """The partition id in any message that may have one; None where it is absent."""
+    """The partition id in any message that may have one; None if absent."""
     return message.partition_id if message.HasField("partition_id") else None
 
 
@@ -106,13 +106,13 @@ def server_node_from_pb(message: pb.PbServerNode, role: ServerRole) -> ServerNod
 
 
 def error_of(answer: PerBucketAnswer) -> ForebayError | None:
-    """The error in a per-bucket answer; None for success (code absent or 0)."""
+    """The error in a per-bucket response; None for success (code absent or 0)."""
     if not answer.HasField("error_code") or answer.error_code == 0:
         return None
     return error_from_wire(answer.error_code, answer.error_message)
 
 
 def error_to_wire(error: BaseException) -> tuple[int, str]:
-    """The code and text under which `error` crosses the wire, in an error frame or in a per-bucket answer."""
+    """The code and text of `error` on the wire, in an error frame or in a per-bucket response."""
     text = error.message if isinstance(error, ForebayError) else f"{type(error).__name__}: {error}"
     return wire_code(error), sendable_text(text)

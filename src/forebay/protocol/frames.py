@@ -1,4 +1,4 @@
-"""Frames: how requests and answers follow one another on a byte stream. See docs/format/frame.md.
+"""Frames: how requests and responses are delimited on a byte stream. See docs/format/frame.md.
 
 Nouns: a *frame* is a 4-byte length and that many bytes; its *header* says what the frame is (8 bytes in requests, 5 in
 answers); the rest is the *body*, one protobuf message.
@@ -36,7 +36,7 @@ REQUEST_HEADER_BYTES = 8
 RESPONSE_HEADER_BYTES = 5
 
 FRAME_BYTES_MAX = 100 * 1024 * 1024
-"""The longest frame that is accepted, without its length field (Fluss: netty.server.max-request-size)."""
+"""The longest accepted frame, without its length field (Fluss: netty.server.max-request-size)."""
 
 SHARED_BUFFER_BYTES = 64 * 1024
 FIRST_BUFFER_BYTES = 4 * 1024
@@ -58,7 +58,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class FrameType(IntEnum):
-    """The first byte of an answer's header."""
+    """The first byte of a response header."""
 
     SUCCESS = 0
     ERROR = 1
@@ -111,14 +111,14 @@ class FrameDecoder:
 
     @property
     def has_partial_frame(self) -> bool:
-        """Whether bytes of the stream are left behind the frames that `next_frame` has given out."""
+        """Whether there are bytes after the frames that `next_frame` has returned."""
         return self._start != self._end or self._large_total > 0 or self._to_drop > 0
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
     @property
     def large_bytes(self) -> int:
-        """The size of the buffer of the large frame that is under way; 0 between large frames."""
+        """The buffer size of the large frame being received; 0 between large frames."""
         return len(self._large)
 
     @property
@@ -129,7 +129,7 @@ class FrameDecoder:
         return self._grown_size() - len(self._large)
 
     def grow(self) -> None:
-        """Make the room that `wanted_bytes` told."""
+        """Allocate the room that `wanted_bytes` reported."""
         grown = self._grown_size()
         try:
             self._large += bytes(grown - len(self._large))
@@ -170,7 +170,7 @@ class FrameDecoder:
         return self._shared[self._end :]
 
     def buffer_updated(self, received: int) -> None:
-        """Take note that the first `received` bytes of the room have been filled."""
+        """Mark the first `received` bytes of the room as filled."""
         if self.error is not None:
             self._start = self._end = 0
             return
@@ -198,7 +198,7 @@ class FrameDecoder:
             view = view[taken:]
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame, or None until more bytes have come."""
+        """The next complete frame, or None until more bytes are received."""
         return self._frames.popleft() if self._frames else self._cut()
 
     def _cut(self) -> Frame | None:
@@ -278,19 +278,19 @@ class FrameDecoder:
 
 
 def encode_request(api_key: int, api_version: int, request_id: int, body: Sequence[Buffer]) -> list[Buffer]:
-    """The frame of a request, as buffers to be sent one after the other."""
+    """The frame of a request, as buffers to send in order."""
     header = _REQUEST.pack(_frame_length(REQUEST_HEADER_BYTES, body), api_key, api_version, request_id)
     return _with_header(header, body)
 
 
 def encode_response(frame_type: FrameType, request_id: int, body: Sequence[Buffer]) -> list[Buffer]:
-    """The frame of an answer (SUCCESS or ERROR), as buffers to be sent one after the other."""
+    """The frame of a response (SUCCESS or ERROR), as buffers to send in order."""
     check(frame_type is not FrameType.SERVER_FAILURE, "a server failure frame has no request id")
     return _with_header(_RESPONSE.pack(_frame_length(RESPONSE_HEADER_BYTES, body), frame_type, request_id), body)
 
 
 def encode_server_failure(body: Buffer) -> bytes:
-    """The frame by which a server gives up a connection; `body` is an ErrorResponse."""
+    """The frame with which a server abandons a connection; `body` is an ErrorResponse."""
     return _SERVER_FAILURE.pack(1 + len(body), FrameType.SERVER_FAILURE) + bytes(body)
 
 

@@ -42,7 +42,7 @@ class ClientHandshake:
 
     @property
     def done(self) -> bool:
-        """Whether the connection may be used."""
+        """Whether the connection is ready for use."""
         return self._connection.state is State.READY
 
     def start(self) -> list[Buffer]:
@@ -52,7 +52,7 @@ class ClientHandshake:
         return self._connection.send_request(ApiKey.API_VERSIONS, request).buffers
 
     def receive(self, response: ResponseReceived) -> list[Buffer]:
-        """Take the answer to what was sent last. Returns what to send next, which is nothing once `done`.
+        """Process the response to the last message. Returns what to send next, which is nothing once `done`.
 
         Raises the server's error, for instance `AccessDenied` for wrong credentials, `Unavailable` for a server in
         another role than expected, and `CorruptData` for an answer that cannot be read.

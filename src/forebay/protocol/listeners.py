@@ -1,4 +1,4 @@
-"""Listeners: at which addresses a server answers, which addresses it tells its clients, and who may come in.
+"""Listeners: the addresses a server listens on, the addresses it advertises, and how clients authenticate.
 
 A server has one listener per name. A client sees the cluster through the listener it came in by: Metadata answers
 with the advertised addresses of that name. Options and their syntax are Fluss's:
@@ -44,7 +44,7 @@ _ENDPOINT = re.compile(r"(?P<name>.*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]?:(?P<p
 
 
 class SecurityProtocol(Enum):
-    """Whether a listener asks who a client is."""
+    """Whether clients of a listener have to authenticate."""
 
     PLAINTEXT = "PLAINTEXT"
     SASL = "SASL"
@@ -52,7 +52,7 @@ class SecurityProtocol(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address at which a server answers. Port 0 means one that the system chooses, when bound and advertised."""
+    """One address that a server listens on. Port 0 means one that the system chooses, when bound and advertised."""
 
     name: str
     protocol: SecurityProtocol
@@ -70,7 +70,7 @@ class _Endpoint:
 
 
 def parse_listeners(settings: Mapping[str, str]) -> tuple[Listener, ...]:
-    """The listeners that `settings` ask for, in the order of `bind.listeners`.
+    """The listeners that `settings` define, in the order of `bind.listeners`.
 
     Raises `InvalidRequest` (CONFIG_EXCEPTION), which names the option, for settings that contradict themselves or
     cannot be read.

@@ -57,7 +57,7 @@ _INT64_MAX = (1 << 63) - 1
 
 
 class _Misfit(Exception):
-    """Why a literal cannot be used; becomes an `InvalidRequest` that names the column."""
+    """The reason why a literal cannot be used; becomes an `InvalidRequest` that names the column."""
 
 
 def literal_to_pb(value: Any, data_type: DataType, column: str) -> pb.PbLiteralValue:

@@ -1,4 +1,4 @@
-"""Messages as values, and their way to bytes and back.
+"""Messages as values, and their serialization and parsing.
 
 Nouns: a *message* is an object of a class of `fluss_pb2`; a *body* is its protobuf encoding; a *payload* is the bulk
 `records` field inside some messages (log batches, key-value batches, pages of rows).
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     class Message:
-        """What every message of `fluss_pb2` can do (the part of protobuf's `Message` that Forebay uses)."""
+        """The interface of every message of `fluss_pb2` (the part of protobuf's `Message` that Forebay uses)."""
 
         DESCRIPTOR: Any
 
@@ -55,7 +55,7 @@ else:
     from google.protobuf.message import Message
 
 Buffer = bytes | bytearray | memoryview
-"""Bytes in any of the forms in which this package takes and gives them."""
+"""Bytes in any of the types that this package accepts and returns."""
 
 M = TypeVar("M", bound="Message")
 
@@ -75,7 +75,7 @@ _PAYLOAD_PATHS: dict[str, tuple[int, ...]] = {
     "LimitScanResponse": (4,),
     "ScanKvResponse": (5,),
 }
-"""Where the payloads are: field numbers from the message down to `records`."""
+"""The location of the payloads: field numbers from the message down to `records`."""
 
 
 class _Unusual(Exception):
@@ -176,7 +176,7 @@ def parse_split(message_class: type[M], body: Buffer) -> tuple[M, list[memoryvie
 
 
 def serialize(message: Message, payloads: Sequence[Buffer] = ()) -> list[Buffer]:
-    """The body of `message`, as buffers to be sent one after the other.
+    """The body of `message`, as buffers to send in order.
 
     Without payloads that is one buffer. With payloads, `message` must have exactly one empty `records` field for each
     of them, in that order; the payloads are not copied and must not change before they are sent. A message that
@@ -361,7 +361,7 @@ def _text_fields(message: Message) -> _TextFields:
     descriptor = message.DESCRIPTOR
     known = _TEXT_FIELDS.get(descriptor.full_name)
     if known is None:
-        # Runtimes disagree on how a descriptor says "repeated"; the value of an unset field tells it in all of them.
+        # Runtimes disagree on how a descriptor marks "repeated"; the value of an unset field shows it in all of them.
         empty = type(message)()
         repeated = {f.name for f in descriptor.fields if hasattr(getattr(empty, f.name), "append")}
         texts = [f.name for f in descriptor.fields if f.type == f.TYPE_STRING]

@@ -31,15 +31,15 @@ from forebay.base.errors import AccessDenied, ErrorCode, InvalidRequest
 from forebay.protocol import fluss_pb2 as pb
 
 PLAIN = "PLAIN"
-"""The one SASL mechanism that Fluss has."""
+"""The only SASL mechanism of Fluss."""
 
 PLAINTEXT = "PLAINTEXT"
-"""The security protocol of a listener that does not ask who a client is."""
+"""The security protocol of a listener without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a client is, for access control."""
+    """The identity of a client, for access control."""
 
     name: str
     type: str = "User"
@@ -49,7 +49,7 @@ ANONYMOUS = Principal("ANONYMOUS")
 """A client of a listener without authentication."""
 
 Verify = Callable[[str, str], bool]
-"""Whether a user (first) has a password (second)."""
+"""A function (user, password) -> whether the password is right."""
 
 
 class Authenticator(Protocol):
@@ -57,11 +57,11 @@ class Authenticator(Protocol):
 
     @property
     def principal(self) -> Principal | None:
-        """Who the client is; None until it has proved it."""
+        """The identity of the client; None until it is authenticated."""
         ...
 
     def receive(self, request: pb.AuthenticateRequest) -> pb.AuthenticateResponse:
-        """The answer to one round. Raises `AccessDenied` (AUTHENTICATE_EXCEPTION), which changes nothing."""
+        """The response to one round. Raises `AccessDenied` (AUTHENTICATE_EXCEPTION), which changes nothing."""
         ...
 
     def claimed_user(self, request: pb.AuthenticateRequest) -> str | None:
@@ -78,7 +78,7 @@ class PlaintextAuthenticator:
     principal: Principal | None = ANONYMOUS
 
     def receive(self, request: pb.AuthenticateRequest) -> pb.AuthenticateResponse:
-        """An empty answer. Raises `AccessDenied` if the client wants another protocol than PLAINTEXT."""
+        """An empty response. Raises `AccessDenied` if the client wants another protocol than PLAINTEXT."""
         if request.protocol.upper() != PLAINTEXT:
             raise _denied(
                 f"this listener does not authenticate, and the client asks for '{request.protocol}'. Use a SASL "
@@ -104,7 +104,7 @@ class SaslAuthenticator:
         return self._principal
 
     def receive(self, request: pb.AuthenticateRequest) -> pb.AuthenticateResponse:
-        """Judge one round; see the drawing at the top."""
+        """Evaluate one round; see the diagram in the module docstring."""
         if request.protocol.upper() not in self._mechanisms:
             raise _denied(
                 f"the client asks for '{request.protocol}'; this listener accepts {', '.join(self._mechanisms)}"
@@ -148,11 +148,11 @@ class PlainClient:
         self.completed = False
 
     def initial_request(self) -> pb.AuthenticateRequest:
-        """What to send first, and again after an answer with RETRIABLE_AUTHENTICATE_EXCEPTION."""
+        """The first message, to send again after a RETRIABLE_AUTHENTICATE_EXCEPTION response."""
         return pb.AuthenticateRequest(protocol=PLAIN, token=self._token)
 
     def receive(self, response: pb.AuthenticateResponse) -> None:
-        """Take the server's answer. Raises `AccessDenied` if it wants more than PLAIN has to say."""
+        """Process the server's response. Raises `AccessDenied` if it requires more than PLAIN provides."""
         if response.challenge:
             raise _denied("the server sent a SASL challenge, which PLAIN does not have")
         self.completed = True

@@ -23,7 +23,7 @@ _OUTDATED = (ErrorCode.LAKE_SNAPSHOT_NOT_EXIST, ErrorCode.LOG_OFFSET_OUT_OF_RANG
 
 
 class UnionScan(TableScan):
-    """The rows of lake and stream as one. Each reading is planned when it begins, and reads up to that moment.
+    """A scan of lake and stream combined. Each run is planned when it starts, and reads up to that moment.
 
     The splits of `plan` may be read in other processes: send the scan along, which knows the plan then.
     """
@@ -34,7 +34,7 @@ class UnionScan(TableScan):
         return UnionRowReader(self._session, self._info, self._request)
 
     def explain(self) -> str:
-        """Which lake splits and which log ranges a reading would read now, and why."""
+        """An explanation of the lake splits and log ranges that a run would read now, and why."""
         return self._planned().explain()
 
     def plan(self) -> Sequence[UnionSplit]:
@@ -57,7 +57,7 @@ class UnionScan(TableScan):
 
 
 def planned(table: Table, request: ScanRequest) -> UnionPlan:
-    """The plan of a reading that begins now. Raises `InvalidRequest` for chosen buckets."""
+    """The plan of a run that starts now. Raises `InvalidRequest` for chosen buckets."""
     if request.buckets is not None:
         raise InvalidRequest(
             "a union scan reads whole partitions: lake files of some tables do not belong to buckets. Leave out "
@@ -79,7 +79,7 @@ class _SplitReader(RowReader):
 
 
 class UnionRowReader(RowReader):
-    """The rows of lake and stream as one, being read. Planned when it is made, so it reads up to that moment.
+    """A reader of lake and stream combined. Planned when it is created, so it reads up to that moment.
 
     Lake snapshots expire, and logs are trimmed after that. If that happens between the plan and its first rows, the
     read is replanned; later the reader's error is raised.
