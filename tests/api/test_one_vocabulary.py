@@ -304,6 +304,8 @@ def test_what_only_the_other_side_can_is_refused_by_name(place: Any, keyed: Any)
             keyed.scan(as_of=3)
         with pytest.raises(UnsupportedOperation, match="full"):
             keyed.changes("full")
+        with pytest.raises(InvalidRequest, match=r"its log holds changes, not rows. Use source='live'"):
+            keyed.scan(source="log")
     else:
         with pytest.raises(UnsupportedOperation, match="partition"):
             keyed.create_partition({"day": "x"})

@@ -103,11 +103,6 @@ class LogRowReader(RowReader):
     """A reader of everything appended to a log table up to now: `table.scan(source="log").reader()`."""
 
     def __init__(self, session: Session, info: TableInfo, request: ScanRequest) -> None:
-        if info.has_primary_key:
-            raise InvalidRequest(
-                f"table {info.path} has a primary key: its log holds changes, not rows. Use source='live' for the "
-                "current rows, or table.changes() for the changes"
-            )
         self._log = open_log_reader(
             session,
             info,

@@ -126,6 +126,11 @@ def scan_source(name: str) -> Source:
 def scan_of(session: Session, info: TableInfo, request: ScanRequest, name: str) -> TableScan:
     """The scan that the source called `name` creates. Raises `InvalidRequest`, which lists the known sources."""
     source = scan_source(name)
+    if source is _log and info.has_primary_key:
+        raise InvalidRequest(
+            f"table {info.path} has a primary key: its log holds changes, not rows. Use source='live' for the current "
+            "rows, or table.changes() for the changes"
+        )
     if isinstance(source, type) and issubclass(source, TableScan):
         return source(session, info, request, name)
     return TableScan(session, info, request, name, cast(OpenReader, source))
