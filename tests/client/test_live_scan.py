@@ -482,7 +482,7 @@ def test_rows_come_once_and_go_on_after_a_pause(make_table: MakeTable, bootstrap
         first = next(iter(reader))["id"].to_pylist()
         rest = [value for batch in reader for value in batch["id"].to_pylist()]
         assert sorted([*first, *rest]) == list(range(200))
-        with pytest.raises(InvalidRequest, match="read to their end: a reader reads once"):
+        with pytest.raises(InvalidRequest, match="this reader is exhausted: a reader reads once"):
             reader.read_all()
     for limit in (True, False):
         with pytest.raises(InvalidRequest, match="is not a number of rows"):

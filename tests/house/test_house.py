@@ -75,6 +75,17 @@ def test_no_two_modules_of_one_package_have_one_name() -> None:
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
+PACKAGES = ["forebay", *(f"forebay.{path.parent.name}" for path in sorted(SOURCE.glob("*/__init__.py")))]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_what_a_package_offers_is_there(package: str) -> None:
+    """Names that are loaded when they are first used are strings, which no other check looks at."""
+    module = importlib.import_module(package)
+    missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
+    assert missing == []
+
+
 def test_nothing_unfinished_is_left_in_the_sources() -> None:
     marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|except Exception:\s*pass")
     found = [

@@ -378,6 +378,21 @@ def test_refused_connections_are_let_go_of_although_the_client_keeps_them(tmp_pa
             assert is_closed_by_peer(each)
 
 
+def test_a_server_that_stops_closes_refused_connections_too(tmp_path):
+    with running(tmp_path / "data", server_connections_max="2") as bench:
+        transports = bench.server.server._connections.refused
+        with ExitStack() as stack:
+            where = address(bench.server.addresses.tablet_servers)
+            refused = [stack.enter_context(socket.create_connection(where)) for _ in range(4)]
+            for each in refused:
+                each.settimeout(20)
+                assert is_closed_by_peer(each)
+            wait_until(lambda: bool(transports), "a connection that was refused and is open still")
+            held = list(transports)
+            bench.server.stop()
+            assert all(transport.is_closing() and transport._sock is None for transport in held)
+
+
 def test_a_refused_connection_ends_although_its_client_goes_on_sending(tmp_path, monkeypatch):
     monkeypatch.setattr(rpc, "_REFUSAL_SECONDS", 0.01)
     with (
@@ -395,7 +410,7 @@ def test_a_refused_connection_ends_although_its_client_goes_on_sending(tmp_path,
             return False
 
         wait_until(is_gone, "the end of the refused connection")
-        assert bench.server.server.connections.refusals == 0
+        assert bench.server.server.connections.refused == set()
 
 
 @pytest.mark.parametrize("sasl", [False, True])

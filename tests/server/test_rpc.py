@@ -640,15 +640,15 @@ async def test_a_refused_client_is_told_why_and_heard_no_more(
     client.connect()
     assert client.wire.ended is can_end
     assert b"shutting down" in bytes(client.wire.sent)
-    assert client.connections.refusals == 1
+    assert len(client.connections.refused) == 1
     await client.send(*exists(0))
     assert work.calls == []
-    assert (client.wire.aborted, client.connections.refusals, len(client.connections)) == (True, 0, 0)
+    assert (client.wire.aborted, len(client.connections.refused), len(client.connections)) == (True, 0, 0)
     client.protocol.connection_lost(None)
-    client.connections.refusals = rpc._REFUSALS_MAX - 1
     for told in (True, False):
         more = Client()
-        more.connections.is_closing, more.connections.refusals = True, rpc._REFUSALS_MAX - told
+        more.connections.is_closing = True
+        more.connections.refused.update(Wire() for _ in range(rpc._REFUSALS_MAX - told))
         more.connect()
         assert (bool(more.wire.sent), more.wire.aborted) == (told, not told)
     await settle()

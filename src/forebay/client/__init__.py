@@ -20,11 +20,11 @@ __all__ = ["Connection", "Settings", "Table", "connect", "make_settings", "regis
 
 _MODULES = {
     "Connection": "connection",
-    "Settings": "options",
+    "Settings": "settings",
     "Table": "table",
     "connect": "connection",
-    "make_settings": "options",
-    "register_source": "sources",
+    "make_settings": "settings",
+    "register_source": "table_scan",
     "shared_connection": "connection",
 }
 

@@ -72,8 +72,8 @@ class Connections:
         self._version_answers: dict[tuple[str, ServerRole], Message] = {}
         self.is_closing = False
         """Whether the server is stopping: incoming connections are refused."""
-        self.refusals = 0
-        """Connections that are being sent the reason for their refusal."""
+        self.refused: set[asyncio.Transport] = set()
+        """Transports of clients that were refused, while these may still read the reason."""
         self._control_bytes_max: int = config.value("server.request.max-control-size")
         self._count_max: int = config.value("server.connections.max")
         self._count_max_per_address: int = config.value("server.connections.max-per-address")

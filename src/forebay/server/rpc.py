@@ -142,16 +142,17 @@ class RpcProtocol(asyncio.BufferedProtocol):
     def _refuse(self, transport: asyncio.Transport, error: ForebayError) -> None:
         """Send the client the reason, give it a moment to read it, and close."""
         self._is_refused = True
-        if self._connections.refusals >= _REFUSALS_MAX:
+        refused = self._connections.refused
+        if len(refused) >= _REFUSALS_MAX:
             transport.abort()
             return
-        self._connections.refusals += 1
+        refused.add(transport)
         transport.writelines(self._connection.send_failure(*error_to_wire(error)))
         if transport.can_write_eof():
             transport.write_eof()
 
         def end() -> None:
-            self._connections.refusals -= 1
+            refused.discard(transport)
             transport.abort()
 
         asyncio.get_running_loop().call_later(_REFUSAL_SECONDS, end)

@@ -335,11 +335,13 @@ class ForebayServer:
         connections = self._connections
         if connections is not None:
             connections.is_closing = True
-            for _ in range(2):  # connections that were just accepted become known, to be closed with the others
+            for _ in range(3):  # connections that were just accepted become known, to be closed with the others
                 await asyncio.sleep(0)
             await self._drain(connections)
             for connection in list(connections):
                 connection.close()
+            for transport in list(connections.refused):
+                transport.abort()
             connections.budget.close()
         context, self._context = self._context, None
         directory, self._directory = self._directory, None
