@@ -45,6 +45,7 @@ def test_a_value_is_read_from_text_and_from_python(parse: options.Parser, value:
         (options.integer, "x", "'x' is not an integer"),
         (options.between(1, 5), 6, "6 is not between 1 and 5"),
         (options.positive, "0", "'0' is not a positive whole number"),
+        (options.positive, "1_000", "'1_000' is not a positive whole number"),
         (options.positive, 1.5, "1.5 is not a positive whole number"),
         (options.up_to(3), "4", "4 is more than 3"),
         (options.share, "0", "'0' is not a share"),

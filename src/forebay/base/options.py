@@ -7,6 +7,7 @@ timedelta. Parsers raise `InvalidRequest` that says what is wrong with the value
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -79,10 +80,8 @@ def between(minimum: int, maximum: int = (1 << 31) - 1) -> Parser:
 
 def positive(value: Any) -> int:
     """A whole number from 1 on."""
-    try:
-        number = int(str(value).strip())
-    except ValueError:
-        number = 0
+    text = str(value)
+    number = int(text) if re.fullmatch(r"\s*-?\d+\s*", text) else 0
     if number < 1:
         raise InvalidRequest(f"{value!r} is not a positive whole number")
     return number
