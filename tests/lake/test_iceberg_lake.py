@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from pyiceberg.table import Table
 
@@ -22,6 +23,9 @@ def lake_table(storage: LakeStorage) -> Table:
         return load_table(catalog, PATH)
 
 
+END_OF_TIME = "9999-01-01T00:00:00Z"
+
+
 def compact(storage: LakeStorage) -> int | None:
     """Compact all that can be compacted."""
     assert isinstance(storage, IcebergLakeStorage)
@@ -29,11 +33,11 @@ def compact(storage: LakeStorage) -> int | None:
         return upkeep.compact(files_min=1)
 
 
-def expire(storage: LakeStorage, **limits: int) -> list[int]:
+def expire(storage: LakeStorage, **limits: Any) -> list[int]:
     """Expire all snapshots that have no name, unless told otherwise."""
     assert isinstance(storage, IcebergLakeStorage)
     with storage.upkeep(PATH) as upkeep:
-        return upkeep.expire(**(limits or {"older_than_ms": 1 << 60, "keep": 1}))
+        return upkeep.expire(**(limits or {"older_than": END_OF_TIME, "keep": 1}))
 
 
 class TestIcebergLake(LakeContract):

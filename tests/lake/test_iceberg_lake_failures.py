@@ -24,8 +24,8 @@ from forebay.lakes.iceberg_upkeep import _removed_paths
 from forebay.testing.lake_contract_base import people
 from forebay.testing.lake_rounds import PATH, TieredTable, in_order
 from tests.lake import failing_iceberg_io
+from tests.lake.test_iceberg_lake import END_OF_TIME, compact, expire, lake_table
 from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
-from tests.lake.test_iceberg_lake import compact, expire, lake_table
 
 UPKEEP = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}
 EAGER = {"iceberg.history.expire.max-snapshot-age-ms": "0", "iceberg.commit.manifest.min-count-to-merge": "3"}
@@ -405,9 +405,9 @@ def test_expiry_removes_the_files_of_a_snapshot_that_was_rolled_back_whose_paren
     dead = table.base
     roll_back(table.storage, first)
     table.upsert(*people(3))
-    assert expire(table.storage, older_than_ms=1 << 60, keep=2) == [first]
+    assert expire(table.storage, older_than=END_OF_TIME, keep=2) == [first]
     check_files(lake_table(table.storage))
-    assert expire(table.storage, older_than_ms=1 << 60, keep=1) == [dead]
+    assert expire(table.storage, older_than=END_OF_TIME, keep=1) == [dead]
     check_files(lake_table(table.storage))
     assert table.read() == people(1, 3)
 
@@ -443,8 +443,8 @@ def test_files_of_a_worker_that_died_are_orphans_and_nothing_else_is(table: Tier
     lost = table.write(((), 0), [("+U", r) for r in people(1, 9)])
     assert isinstance(table.storage, IcebergLakeStorage)
     with table.storage.upkeep(PATH) as upkeep:
-        assert upkeep.remove_orphan_files(older_than_ms=0) == []
-        removed = upkeep.remove_orphan_files(older_than_ms=1 << 43)
+        assert upkeep.remove_orphan_files("1970-01-01T00:00:00Z") == []
+        removed = upkeep.remove_orphan_files(END_OF_TIME)
     assert {f"file://{path}" for path in removed} == set(lost.paths)
     assert len(lost.paths) == 2
     for snapshot in lake_table(table.storage).metadata.snapshots:
@@ -461,7 +461,7 @@ def test_orphans_are_removed_that_are_older_than_the_limit(table: TieredTable) -
         os.utime(path, (second, second))
     assert isinstance(table.storage, IcebergLakeStorage)
     with table.storage.upkeep(PATH) as upkeep:
-        assert upkeep.remove_orphan_files(older_than_ms=5000) == [str(old)]
+        assert upkeep.remove_orphan_files("1970-01-01T00:00:05Z") == [str(old)]
     assert [path.exists() for path in (old, young, note)] == [False, True, True]
     assert table.read() == people(1)
 

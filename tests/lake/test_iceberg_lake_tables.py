@@ -39,8 +39,8 @@ from forebay.metadata.types import DataType
 from forebay.testing.lake_contract_base import ID_NAME, people
 from forebay.testing.lake_contract_catalog import widened
 from forebay.testing.lake_rounds import PATH, TieredTable, changes_of, in_order
+from tests.lake.test_iceberg_lake import END_OF_TIME, compact, expire, lake_table
 from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
-from tests.lake.test_iceberg_lake import compact, expire, lake_table
 
 
 @pytest.fixture
@@ -583,7 +583,7 @@ def test_old_snapshots_expire_by_age_and_number(storage: IcebergLakeStorage) -> 
     with storage.upkeep(PATH) as upkeep:
         assert upkeep.expire() == []
         assert lake_table(storage).metadata_location == before  # nothing was committed
-        assert len(upkeep.expire(older_than_ms=1 << 60)) == 2
+        assert len(upkeep.expire(older_than=END_OF_TIME)) == 2
     assert len(lake_table(storage).metadata.snapshots) == 3
     assert table.read() == people(0, 1, 2, 3, 4)
 
@@ -604,8 +604,13 @@ def test_snapshots_expire_that_are_older_than_the_limit_in_whatever_order_the_ca
         now.metadata = now.metadata.model_copy(update={"snapshots": [*reversed(now.metadata.snapshots)]})
         return now
 
-    assert Upkeep(listed_backwards).expire(older_than_ms=limit, keep=1) == older
-    gone = Upkeep(listed_backwards).expire(older_than_ms=1 << 60, keep=2)
+    assert (
+        Upkeep(listed_backwards).expire(
+            older_than=dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=limit), keep=1
+        )
+        == older
+    )
+    gone = Upkeep(listed_backwards).expire(older_than=END_OF_TIME, keep=2)
     left = [s.snapshot_id for s in made if s.snapshot_id not in older]
     assert gone == left[: max(0, len(left) - 2)]
     assert table.read() == people(0, 1, 2, 3)

@@ -171,7 +171,7 @@ def compact(world: World, table: Table, *, expire: bool = False) -> None:
         with storage.upkeep(table.path) as upkeep:
             upkeep.compact(files_min=1)
             if expire:
-                upkeep.expire(older_than_ms=1 << 60, keep=1)
+                upkeep.expire(older_than="9999-01-01T00:00:00Z", keep=1)
 
 
 def _travelled(value: Any) -> Any:

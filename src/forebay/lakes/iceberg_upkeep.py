@@ -20,6 +20,7 @@ from pyiceberg.typedef import Record
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, UnsupportedOperation
+from forebay.base.quantity import Past, past_ms
 from forebay.lakes.iceberg_commit import Change, commit
 from forebay.lakes.iceberg_files import WrittenFile, remove_files
 from forebay.lakes.iceberg_keys import Deletes
@@ -100,16 +101,17 @@ class Upkeep:
 
     # -- expiry -------------------------------------------------------------------------------------------------------
 
-    def expire(self, older_than_ms: int | None = None, keep: int | None = None) -> list[int]:
+    def expire(self, older_than: Past | None = None, keep: int | None = None) -> list[int]:
         """Expire old snapshots and remove the files that no other has; the ids of those that are gone.
 
-        By default as the table's properties say: those older than `history.expire.max-snapshot-age-ms`, but for the
-        newest `history.expire.min-snapshots-to-keep`. Snapshots with a name (a branch or a tag) stay.
+        `older_than` is a time, or a timedelta: that long ago. By default as the table's properties say: those older
+        than `history.expire.max-snapshot-age-ms`, but for the newest `history.expire.min-snapshots-to-keep`. Snapshots
+        with a name (a branch or a tag) stay.
         """
         table = self._load()
         properties = table.properties
         age = int(properties.get(_AGE, _AGE_DEFAULT))
-        limit = self._clock.now_ms() - age if older_than_ms is None else older_than_ms
+        limit = self._clock.now_ms() - age if older_than is None else self._past_ms(older_than)
         kept = int(properties.get(_KEEP, _KEEP_DEFAULT)) if keep is None else keep
         named = {ref.snapshot_id for ref in table.metadata.refs.values()}
         ordered = sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0)
@@ -132,14 +134,19 @@ class Upkeep:
         remove_files(table.io, unused)
         return ids
 
+    def _past_ms(self, older_than: Past) -> int:
+        return past_ms(older_than, self._clock.now_ms(), "older_than")
+
     # -- left-over files ----------------------------------------------------------------------------------------------
 
-    def remove_orphan_files(self, older_than_ms: int) -> list[str]:
-        """Remove unreferenced files not modified since `older_than_ms`; return their paths.
+    def remove_orphan_files(self, older_than: Past) -> list[str]:
+        """Remove unreferenced files not modified since `older_than`; return their paths.
 
-        Choose a time before any round began that may still be under way. Metadata files (JSON) stay. Raises
-        `UnsupportedOperation` where pyiceberg does not reach the files by Arrow.
+        `older_than` is a time, or a timedelta: that long ago. Choose a time before any round began that may still be
+        under way. Metadata files (JSON) stay. Raises `UnsupportedOperation` where pyiceberg does not reach the files by
+        Arrow.
         """
+        limit_ms = self._past_ms(older_than)
         table = self._load()
         if not isinstance(table.io, PyArrowFileIO):
             raise UnsupportedOperation(f"files behind {type(table.io).__name__} cannot be listed")
@@ -148,7 +155,7 @@ class Upkeep:
         there = [
             f
             for f in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
-            if f.is_file and f.extension in ("parquet", "avro") and (f.mtime_ns or 0) < older_than_ms * 1_000_000
+            if f.is_file and f.extension in ("parquet", "avro") and (f.mtime_ns or 0) < limit_ms * 1_000_000
         ]
         # What is in use is looked up after the listing: a round that was committed in between has its files.
         table = self._load()
