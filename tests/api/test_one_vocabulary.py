@@ -277,6 +277,20 @@ def test_changes_of_a_keyed_table_end_in_its_rows(place: Any, keyed: Any) -> Non
     assert rows == {0: "n0", 1: "new", 3: "n3", 4: "n4"}
 
 
+def test_changes_can_begin_with_the_current_rows(keyed: Any) -> None:
+    keyed.upsert([{"id": 1, "name": "new", "amount": 9.0}])
+    keyed.delete([2])
+    with keyed.changes("full", "latest") as changes:
+        rows = changes.to_arrow()
+    assert set(rows["_change_type"].cast(pa.string()).to_pylist()) == {"insert"}
+    assert sorted(zip(rows["id"].to_pylist(), rows["name"].to_pylist(), strict=True)) == [
+        (0, "n0"),
+        (1, "new"),
+        (3, "n3"),
+        (4, "n4"),
+    ]
+
+
 def test_changes_without_an_end_are_not_taken_as_a_whole(plain: Any) -> None:
     with plain.changes() as changes:
         with pytest.raises(InvalidRequest, match="stop"):
@@ -302,8 +316,6 @@ def test_what_only_the_other_side_can_is_refused_by_name(place: Any, keyed: Any)
             place.rename_table("shop.keyed", "shop.other")
         with pytest.raises(UnsupportedOperation, match="snapshot"):
             keyed.scan(as_of=3)
-        with pytest.raises(UnsupportedOperation, match="full"):
-            keyed.changes("full")
         with pytest.raises(InvalidRequest, match=r"its log holds changes, not rows. Use source='live'"):
             keyed.scan(source="log")
     else:

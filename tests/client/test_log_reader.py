@@ -15,7 +15,7 @@ import pytest
 
 import forebay
 from forebay.api.changes import CHANGE_TYPE_COLUMN
-from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
 from forebay.client.connection import Connection, connect
 from forebay.client.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from forebay.client.log_reader import LogReader
@@ -151,16 +151,98 @@ def test_changes_without_an_end_are_not_taken_all_at_once(make_table: MakeTable)
     assert table.changes(timeout="200 ms").to_arrow().num_rows == 1
 
 
-def test_the_rows_of_now_before_the_changes_are_had_by_a_snapshot(make_table: MakeTable) -> None:
-    table = make_table({"id": "BIGINT"}, primary_key="id")
-    with pytest.raises(UnsupportedOperation, match=r"start='full'.*table\.snapshot\(\)"):
-        table.changes("full")
+def test_a_reader_can_begin_with_the_current_rows(make_table: MakeTable) -> None:
+    table = make_table({"id": "BIGINT", "v": "STRING"}, primary_key="id", buckets=3)
+    table.upsert([{"id": i, "v": "old"} for i in range(100)])
+    table.upsert([{"id": i, "v": "new"} for i in range(50)])
+    table.delete([{"id": 99}])
+    reader = table.changes("full")
+    table.upsert([{"id": 0, "v": "later"}, {"id": 1000, "v": "later"}])
+    assert reader.schema.field(COMMIT_TIMESTAMP_COLUMN).nullable
+    assert not table.changes().schema.field(COMMIT_TIMESTAMP_COLUMN).nullable
+    first = reader.poll()
+    assert first is not None
+    assert first.schema == reader.schema
+    with pytest.raises(InvalidRequest, match=r"still returning the current rows.*`_log_offset` is not -1"):
+        _ = reader.position
+    rows = first.to_pylist()
+    while len(rows) < 102:
+        batch = reader.poll(10.0)
+        assert batch is not None
+        rows += batch.to_pylist()
+    now, changes = rows[:99], rows[99:]
+    assert {(row[CHANGE_TYPE_COLUMN], row[LOG_OFFSET_COLUMN], row[COMMIT_TIMESTAMP_COLUMN]) for row in now} == {
+        ("insert", -1, None)
+    }
+    assert {row["id"]: row["v"] for row in now} == {i: "new" if i < 50 else "old" for i in range(99)}
+    assert {row[BUCKET_COLUMN] for row in now} == {0, 1, 2}
+    assert sorted((row["id"], row[CHANGE_TYPE_COLUMN], row["v"]) for row in changes) == [
+        (0, "update_after", "later"),
+        (0, "update_before", "new"),
+        (1000, "insert", "later"),
+    ]
+    assert all(row[LOG_OFFSET_COLUMN] >= 0 and row[COMMIT_TIMESTAMP_COLUMN] is not None for row in changes)
+    assert reader.position == table.connection.admin.list_offsets(table.info)
+    assert table.connection.admin.list_table_snapshots() == []
+    reader.close()
+
+
+def test_the_current_rows_have_an_end_columns_filters_and_buckets(make_table: MakeTable) -> None:
+    table = make_table({"id": "BIGINT", "v": "STRING"}, primary_key="id", buckets=3)
+    assert table.changes("full", "latest").to_arrow().num_rows == 0
+    table.upsert([{"id": i, "v": "a" if i % 2 else "b"} for i in range(30)])
+    reader = table.changes("full", "latest", columns=["id"], filter="v = 'a'", include=["bucket"])
+    assert sorted(reader.to_arrow()["id"].to_pylist()) == list(range(1, 30, 2))
+    assert reader.finished
+    assert reader.position == table.connection.admin.list_offsets(table.info)
+    assert table.changes("full", "latest", columns=[], include=()).to_arrow().num_rows == 30
+    assert {
+        bucket: rows.num_rows for bucket, rows in by_bucket(table.changes("full", "latest", buckets=[1])).items()
+    } == {1: by_bucket(table.changes("full", "latest"))[1].num_rows}
+
+
+def by_bucket(reader: LogReader) -> dict[int, pa.Table]:
+    table = reader.to_arrow()
+    return {b: table.filter(pa.compute.field(BUCKET_COLUMN) == b) for b in table[BUCKET_COLUMN].unique().to_pylist()}
+
+
+def test_the_current_rows_of_a_log_table_are_its_log(make_table: MakeTable) -> None:
+    table = make_table({"a": "INT"})
+    table.append([{"a": 1}, {"a": 2}])
+    reader = table.changes("full", "latest")
+    assert reader.to_arrow() == table.changes("earliest", "latest").to_arrow()
+    assert reader.position == table.connection.admin.list_offsets(table.info)
+
+
+def test_a_reader_that_is_closed_among_the_current_rows_releases_them(make_table: MakeTable) -> None:
+    table = make_table({"id": "BIGINT"}, primary_key="id", buckets=2)
+    table.upsert([{"id": i} for i in range(10)])
+    with table.changes("full") as reader:
+        assert reader.poll() is not None
+        assert len(table.connection.admin.list_table_snapshots()) == 1
+    assert table.connection.admin.list_table_snapshots() == []
+    assert reader.poll() is None
+
+
+def test_new_partitions_follow_the_current_rows(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.client.log_reader._DISCOVERY_SECONDS", 0.05)
+    table = make_table({"day": "STRING", "id": "INT"}, primary_key=["day", "id"], partition_keys="day")
+    table.upsert([{"day": "a", "id": 1}])
+    with table.changes("full") as reader:
+        table.upsert([{"day": "b", "id": 2}])
+        found: list[Any] = []
+        while len(found) < 2:
+            batch = reader.poll(10.0)
+            assert batch is not None
+            found += [(row["day"], row[LOG_OFFSET_COLUMN]) for row in batch.to_pylist()]
+    assert found == [("a", -1), ("b", 0)]
 
 
 @pytest.mark.parametrize(
     ("start", "stop", "message"),
     [
         ("now", None, "not a place in a log"),
+        ("earliest", "full", "stop='full' is not a place in a log"),
         ({0: -5}, None, "cannot be read at offset -5"),
         ({7: 0}, None, "has no bucket 7"),
         ({0: 0}, {}, "no stop offset is given"),

@@ -73,3 +73,19 @@ def test_a_plain_scan_with_a_filter_ends_with_its_limit(make_table, bootstrap):
         assert (scan.take().num_rows, scan.finished) == (page, False)
         scan.close()
         assert len(rows_of(snapshot.scan_bucket(0, **matching, limit=3000))) == 2000
+
+
+@pytest.mark.usefixtures("plain_cluster")
+def test_the_changes_after_the_current_rows_begin_where_each_bucket_was_read(make_table):
+    table = numbered(make_table, 100, buckets=2)
+    with table.changes("full", "latest") as reader:
+        upsert(table, range(50, 150), 1)
+        rows = {row["id"]: row["v"] for row in reader.to_arrow().to_pylist()}
+    assert rows == {**dict.fromkeys(range(50), 0), **dict.fromkeys(range(50, 150), 1)}
+    with table.changes("full") as reader:
+        upsert(table, range(10), 2)
+        seen = 0
+        while seen < 150:
+            seen += reader.poll(10.0).num_rows
+        assert reader.poll(0.2) is None
+        assert reader.position == table.connection.admin.list_offsets(table.info)

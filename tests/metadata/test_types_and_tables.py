@@ -344,6 +344,8 @@ def test_paths_of_tables_have_two_names() -> None:
     for text in ("t", "db.", ".t", "db.t.x", "", "."):
         with pytest.raises(InvalidRequest, match=f"{text!r} does not name a table: write 'database.table'"):
             TablePath.parse(text)
+    with pytest.raises(InvalidRequest, match=r"named by text such as 'database.table', not by 5"):
+        TablePath.parse(5)  # type: ignore[arg-type]
 
 
 def test_documents_are_json_objects_of_a_bounded_depth() -> None:

@@ -162,7 +162,8 @@ def _changes_arguments(parser: argparse.ArgumentParser) -> None:
     _rows_arguments(parser)
     parser.add_argument(
         "--from", dest="start", default="latest", metavar="WHERE",
-        help="earliest, latest, or a time such as 2026-01-31T12:00 (UTC unless it says otherwise) (default: latest)",
+        help="earliest, latest, full (the current rows first), or a time such as 2026-01-31T12:00 (UTC unless it says "
+        "otherwise) (default: latest)",
     )  # fmt: skip
     parser.add_argument("--no-follow", action="store_true", help="stop at the present end instead of waiting for more")
     parser.add_argument("-n", "--limit", type=int, metavar="N", help="stop after so many rows")
@@ -194,12 +195,14 @@ def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[p
 
 
 def _start(text: str) -> str | dt.datetime:
-    if text in ("earliest", "latest"):
+    if text in ("earliest", "latest", "full"):
         return text
     try:
         time = dt.datetime.fromisoformat(text)
     except ValueError as e:
-        raise InvalidRequest(f"--from {text!r} is neither earliest, latest nor a time like 2026-01-31T12:00") from e
+        raise InvalidRequest(
+            f"--from {text!r} is neither earliest, latest, full nor a time like 2026-01-31T12:00"
+        ) from e
     return time if time.tzinfo else time.replace(tzinfo=dt.UTC)
 
 

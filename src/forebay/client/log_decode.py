@@ -43,6 +43,9 @@ CHANGE_TYPES = text_array(changes.CHANGE_TYPES)
 """The change types, in the order of the row kinds +I, -U, +U, -D. Rows of log tables are inserts."""
 _CHANGE_TYPE_INDEX = np.array([0, 0, 1, 2, 3], np.int8)
 
+BEFORE_THE_LOG = -1
+"""`_log_offset` of a row of a snapshot: before every record of the log, as in Fluss's readers."""
+
 _METADATA: dict[str, pa.Field] = {
     "change_type": pa.field(changes.CHANGE_TYPE_COLUMN, pa.dictionary(pa.int8(), pa.string()), nullable=False),
     "offset": pa.field(LOG_OFFSET_COLUMN, pa.int64(), nullable=False),
@@ -58,8 +61,15 @@ class ChunkDecoder:
     """Decodes the chunks of one reader."""
 
     def __init__(
-        self, view: RowView, include: Sequence[str], schema_by_id: Callable[[int], Schema], check_crc: bool
+        self,
+        view: RowView,
+        include: Sequence[str],
+        schema_by_id: Callable[[int], Schema],
+        check_crc: bool,
+        *,
+        after_rows: bool = False,
     ) -> None:
+        """`after_rows`: rows of a snapshot precede the changes, without a timestamp."""
         unknown = [name for name in include if name not in _METADATA]
         if unknown or len(set(include)) != len(include):
             raise InvalidRequest(f"include={list(include)!r}: choose from {', '.join(_METADATA)}, each once")
@@ -76,7 +86,8 @@ class ChunkDecoder:
         self._rows: ValueDecoder | None = None
         if self._log_format is not LogFormat.ARROW:
             self._rows = ValueDecoder(view.read, RowFormat(self._log_format.value), schema_by_id)
-        self.schema = pa.schema([*(_METADATA[name] for name in self._include), *view.schema])
+        metadata = [_METADATA[name].with_nullable(after_rows and name == "timestamp") for name in self._include]
+        self.schema = pa.schema([*metadata, *view.schema])
 
     def decode(
         self, data: Any, bucket: TableBucket, first: int, stop: int | None, projected: bool
@@ -168,6 +179,18 @@ class ChunkDecoder:
         if name == "timestamp":
             return array_of(np.full(count, header.commit_timestamp_ms)).view(_METADATA[name].type)
         return array_of(np.full(count, bucket.bucket, np.int32))
+
+    def snapshot_rows(self, rows: pa.RecordBatch, bucket: TableBucket) -> pa.RecordBatch:
+        """Rows of a snapshot, in the columns of the view, as inserts before the log's first record."""
+        count = rows.num_rows
+        metadata: dict[str, pa.Array] = {
+            "change_type": pa.DictionaryArray.from_arrays(array_of(np.zeros(count, np.int8)), CHANGE_TYPES),
+            "offset": array_of(np.full(count, BEFORE_THE_LOG)),
+            "timestamp": pa.nulls(count, _METADATA["timestamp"].type),
+            "bucket": array_of(np.full(count, bucket.bucket, np.int32)),
+        }
+        arrays = [*(metadata[name] for name in self._include), *rows.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema) if arrays else rows
 
     def _joined(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         if len(batches) == 1:

@@ -6,13 +6,13 @@ now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from forebay.api.scan import RowReader, ScanRequest
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import InvalidRequest
 from forebay.client.log_reader import LogReader
 from forebay.client.planning import (
     EARLIEST,
@@ -24,6 +24,7 @@ from forebay.client.planning import (
     plan_buckets,
 )
 from forebay.client.session import Session
+from forebay.client.table_snapshot import open_table_snapshot
 from forebay.client.views import RowView
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
@@ -45,7 +46,14 @@ def open_log_reader(
 ) -> LogReader:
     """Plan a log read and open its reader. Parameters are as in `Table.changes`."""
     view = RowView(info, columns, predicate)
-    if isinstance(start, Mapping):
+    first: RowReader | None = None
+    release: Callable[[], None] | None = None
+    if start == FULL and info.has_primary_key:
+        snapshot = open_table_snapshot(session, info, partitions=partitions)
+        chosen = snapshot.buckets if buckets is None else plan_buckets(session.cluster, info, partitions, buckets)
+        starts = {bucket: snapshot.log_offsets[bucket] for bucket in chosen if bucket in snapshot.log_offsets}
+        first, release = snapshot.scan(columns, predicate, buckets=list(starts)).reader(), snapshot.release
+    elif isinstance(start, Mapping):
         if partitions is not None or buckets is not None:
             raise InvalidRequest("the buckets to read are given by start already")
         starts = _given_offsets(session, info, start, "start")
@@ -63,7 +71,7 @@ def open_log_reader(
     if new_partitions and stops is not None:
         raise InvalidRequest("a reader with an end does not look for new partitions: leave out stop, or new_partitions")
     discover = info.is_partitioned and (everything if new_partitions is None else new_partitions)
-    return LogReader(session, info, starts, stops, view, include, timeout, discover=discover)
+    return LogReader(session, info, starts, stops, view, include, timeout, discover, first, release)
 
 
 def _given_offsets(session: Session, info: TableInfo, offsets: Mapping[Any, Any], what: str) -> dict[TableBucket, int]:
@@ -86,17 +94,14 @@ def _given_offsets(session: Session, info: TableInfo, offsets: Mapping[Any, Any]
 def _offsets_at(
     session: Session, info: TableInfo, buckets: Sequence[TableBucket], place: Any, what: str
 ) -> dict[TableBucket, int]:
-    if place == FULL:
-        raise UnsupportedOperation(
-            f"{what}='full': servers do not return the rows of table {info.path} and then its changes in one read. "
-            "Open a snapshot (table.snapshot()), scan it, and read the changes from its log_offsets on"
-        )
+    if place == FULL and what == "start":
+        place = EARLIEST  # the current rows of a log table are all that it keeps
     found = list_offsets(session.cluster, info, buckets, place_of(place, what))
     return {bucket: found[bucket] for bucket in buckets}
 
 
 FULL = "full"
-"""The place "the current rows, then the changes", which only lake tables support."""
+"""The start "the current rows, then their changes"."""
 
 
 class LogRowReader(RowReader):

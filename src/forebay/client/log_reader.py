@@ -9,6 +9,9 @@ all of its buckets that need data, so the server works while the client decodes.
 thread prefetches. `position` can be stored and passed to `Table.changes(start=...)` to resume later; offsets without
 rows (an empty or filtered batch) advance it, too.
 
+A reader that begins with the current rows (`start="full"`) first returns those of a table snapshot, bucket by bucket,
+and then each bucket's changes from the log offset of its rows.
+
 Failures: leaders that have moved or are unavailable are looked up again until `client.retry-timeout` has passed without
 any success; a reader that discovers new partitions abandons dropped ones; offsets that the server no longer has
 (LOG_OFFSET_OUT_OF_RANGE) and all other errors are raised. If the server finds a log damaged, the reader raises the
@@ -22,14 +25,14 @@ Prior art: LogFetcher of Fluss's Java client.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from forebay.api.scan import ArrowStream
+from forebay.api.scan import ArrowStream, RowReader
 from forebay.base import threads
 from forebay.base.completion import hides
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
@@ -124,7 +127,13 @@ class LogReader(ArrowStream):
         include: Sequence[str],
         timeout: float | None = None,
         discover: bool = False,
+        first: RowReader | None = None,
+        release: Callable[[], None] | None = None,
     ) -> None:
+        """`first` reads the rows that precede the changes; its `log_offsets` replace `starts` at its end.
+
+        `release` is called when no more of these rows will be read.
+        """
         settings = session.settings
         self._session = session
         self._info = info
@@ -134,7 +143,11 @@ class LogReader(ArrowStream):
             include,
             lambda schema_id: session.cluster.schema(info, schema_id),
             settings["client.scanner.log.check-crc"],
+            after_rows=first is not None,
         )
+        self._first = first
+        self._first_rows = None if first is None else first.with_buckets()
+        self._release = release
         self._bounded = stops is not None
         self._timeout = timeout
         self._max_bytes: int = settings["client.scanner.log.fetch.max-bytes"]
@@ -174,7 +187,16 @@ class LogReader(ArrowStream):
 
     @property
     def position(self) -> dict[TableBucket, int]:
-        """The offset after the last returned row, per bucket: pass it as `start` to resume here."""
+        """The offset after the last returned row, per bucket: pass it as `start` to resume here.
+
+        Raises `InvalidRequest` while a reader with start="full" still returns the current rows: no offset of the log
+        says which of them have been returned.
+        """
+        if self._first is not None:
+            raise InvalidRequest(
+                f"this reader of table {self._info.path} is still returning the current rows, so there is no offset to "
+                "resume from: read on until `_log_offset` is not -1 any more, or begin again with start='full'"
+            )
         return {bucket: state.position for bucket, state in self._buckets.items()}
 
     @property
@@ -189,17 +211,25 @@ class LogReader(ArrowStream):
         """Whether everything up to the end has been returned."""
         return self._closed or (
             self._bounded
+            and self._first is None
             and not self._chunks
             and self._decoding is None
             and all(state.is_fetched for state in self._buckets.values())
         )
 
     def poll(self, timeout: Span = 0.0) -> pa.RecordBatch | None:
-        """The next rows, after waiting at most `timeout` (a span of time); None if there are none, or at the end."""
+        """The next rows, after waiting at most `timeout` (a span of time); None if there are none, or at the end.
+
+        With start="full", the current rows are awaited as long as that takes, up to `client.retry-timeout`.
+        """
         clock = self._session.clock
         deadline = clock.monotonic() + (
             timeout if isinstance(timeout, int | float) else span_ms(timeout, "timeout") / 1000
         )
+        if self._first is not None and not self._closed:
+            batch = self._next_of_first()
+            if batch is not None:
+                return batch
         while not self.finished:
             self._changed.clear()
             self._take_answers()
@@ -216,6 +246,27 @@ class LogReader(ArrowStream):
             self._raise_damage_at_the_end()
             self._changed.wait(min(left, self._seconds_to_next_event()))
         return None
+
+    def _next_of_first(self) -> pa.RecordBatch | None:
+        """The next of the current rows; at their end None, and each bucket goes on at the log offset of its rows."""
+        assert self._first is not None
+        assert self._first_rows is not None
+        for bucket, rows in self._first_rows:
+            assert bucket is not None
+            self.last_bucket = bucket
+            return self._decoder.snapshot_rows(rows, bucket)
+        for bucket, offset in self._first.log_offsets.items():
+            state = self._buckets[bucket]
+            state.fetch_offset = state.position = offset
+        self._end_first()
+        return None
+
+    def _end_first(self) -> None:
+        if self._first is not None:
+            self._first.close()
+            if self._release is not None:
+                self._release()
+        self._first = self._first_rows = self._release = None
 
     def _raise_damage_at_the_end(self) -> None:
         """Raise a damaged bucket's error again when nothing else is left to read: the rows are incomplete."""
@@ -277,6 +328,7 @@ class LogReader(ArrowStream):
     def close(self) -> None:
         """Stop reading. Idempotent."""
         self._closed = True
+        self._end_first()
         for fetch in self._fetches.values():
             fetch.call.channel.abandon(fetch.call)
         self._fetches.clear()

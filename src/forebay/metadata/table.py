@@ -31,6 +31,8 @@ class TablePath:
         """A path from "db.table"; a `TablePath` is returned as it is."""
         if isinstance(text, TablePath):
             return text
+        if not isinstance(text, str):
+            raise InvalidRequest(f"a table is named by text such as 'database.table', not by {text!r}")
         database, dot, table = text.partition(".")
         if not (dot and database and table and "." not in table):
             raise InvalidRequest(f"{text!r} does not name a table: write 'database.table'")
