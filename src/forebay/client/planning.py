@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from forebay.api.scan import ScanRequest
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.base.quantity import Moment, moment_ms
 from forebay.client.cluster import ClusterClient
 from forebay.client.rpc import Call
 from forebay.client.scatter import BucketItem, Scatter
 from forebay.metadata.partitions import matches_partial, partition_text
+from forebay.metadata.predicate import predicate_text
 from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -158,6 +160,17 @@ def check_bucket(info: TableInfo, bucket: Any) -> TableBucket:
         raise InvalidRequest(f"bucket {bucket} does not fit table {info.path}, which {kind}")
     check_bucket_number(info, bucket.bucket)
     return bucket
+
+
+def explained(request: ScanRequest, buckets: int) -> list[str]:
+    """A text form of a request, for `explain`."""
+    columns = "all" if request.columns is None else ", ".join(request.columns) or "none, rows are counted"
+    lines = [f"buckets: {buckets}", f"columns: {columns}"]
+    if request.predicate is not None:
+        lines.append(f"filter: {predicate_text(request.predicate)}")
+    if request.limit is not None:
+        lines.append(f"limit: {request.limit} rows, of one bucket after the other")
+    return lines
 
 
 # ---- offsets --------------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ import pyarrow as pa
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
+from forebay.client.planning import explained
 from forebay.client.rpc import Call
-from forebay.client.table_scan import told
 from forebay.client.views import RowView
 from forebay.codec.value_batch import ValueDecoder, parse_value_batch
 from forebay.metadata.table import TableBucket, TableInfo
@@ -339,7 +339,7 @@ class SnapshotScan(Scan):
         return self._read([split])
 
     def explain(self) -> str:
-        return "\n".join([repr(self._snapshot), *told(self._request, len(self._buckets))])
+        return "\n".join([repr(self._snapshot), *explained(self._request, len(self._buckets))])
 
     def _described(self) -> str:
         return f" of {self._snapshot.info.path}, {len(self._buckets)} buckets"

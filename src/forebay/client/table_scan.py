@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 import pyarrow as pa
 
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import InvalidRequest
-from forebay.client.planning import plan_buckets
+from forebay.client.planning import explained, plan_buckets
 from forebay.client.session import Session
 from forebay.client.views import RowView
-from forebay.metadata.predicate import predicate_text
 from forebay.metadata.table import TableInfo
-
-if TYPE_CHECKING:
-    from forebay.client.session import Session
-
 
 OpenReader: TypeAlias = "Callable[[Session, TableInfo, ScanRequest], RowReader]"
 """A function that opens a reader of a table."""
@@ -64,7 +59,7 @@ class TableScan(Scan):
 
     def explain(self) -> str:
         what = f"table {self._info.path}, source {self._source}, as of each reading"
-        return "\n".join([what, *told(self._request, len(self.plan()))])
+        return "\n".join([what, *explained(self._request, len(self.plan()))])
 
     def _described(self) -> str:
         return f" of {self._info.path}, source {self._source}"
@@ -74,17 +69,6 @@ class TableScan(Scan):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._session, self._info, self._request, self._source, self._open)
-
-
-def told(request: ScanRequest, buckets: int) -> list[str]:
-    """A text form of a request, for `explain`."""
-    columns = "all" if request.columns is None else ", ".join(request.columns) or "none, rows are counted"
-    lines = [f"buckets: {buckets}", f"columns: {columns}"]
-    if request.predicate is not None:
-        lines.append(f"filter: {predicate_text(request.predicate)}")
-    if request.limit is not None:
-        lines.append(f"limit: {request.limit} rows, of one bucket after the other")
-    return lines
 
 
 # The sources that rows of a table can be read from, registered by name.
