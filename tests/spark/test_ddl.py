@@ -68,8 +68,16 @@ def test_an_auto_increment_column_is_named_by_fluss_s_property() -> None:
         (NewTable(COLUMNS, [], {"bucket.number": "1"}), InvalidRequest, "did you mean 'bucket.num'"),
         (NewTable(COLUMNS, [], {"primary.key": "nope"}), InvalidRequest, "primary key column 'nope' is not a column"),
         (NewTable(COLUMNS, [], {"bucket.key": "nope"}), InvalidRequest, "bucket key 'nope' is not a column"),
-        (NewTable(COLUMNS, [], {"bucket.num": "x"}), InvalidRequest, "'bucket.num' is 'x', which is not an integer"),
-        (NewTable(COLUMNS, [], {"bucket.num": "0"}), InvalidRequest, "must be at least 1"),
+        (
+            NewTable(COLUMNS, [], {"bucket.num": "x"}),
+            InvalidRequest,
+            "option 'bucket.num': 'x' is not a positive whole number",
+        ),
+        (
+            NewTable(COLUMNS, [], {"bucket.num": "0"}),
+            InvalidRequest,
+            "option 'bucket.num': '0' is not a positive whole number",
+        ),
         (NewTable(COLUMNS, [], {"provider": "parquet"}), InvalidRequest, "cannot be USING parquet"),
         (NewTable(COLUMNS, [], {"location": "/x"}), InvalidRequest, "'location' = '/x' cannot be"),
         (NewTable(COLUMNS, [], {"auto-increment.fields": "id,v"}), InvalidRequest, "a table can have one"),

@@ -21,7 +21,6 @@ from forebay.spark.options import (
     START,
     STARTUP_MODE,
     read_options,
-    split_names,
     write_options,
 )
 
@@ -78,8 +77,12 @@ def test_names_of_options_do_not_depend_on_case(settings: Settings) -> None:
         ({"scan.maxRecordPerPartition": "5"}, InvalidRequest, "did you mean 'scan.maxRecordsPerPartition'"),
         ({"foo": "5"}, InvalidRequest, "no read option 'foo'; there are scan"),
         ({"client.scanner.kv.fetch.max-byte": "5"}, InvalidRequest, "no client option"),
-        ({"scan.maxRecordsPerPartition": "many"}, InvalidRequest, "'many', which is not an integer"),
-        ({"scan.maxRecordsPerPartition": "0"}, InvalidRequest, "must be at least 1"),
+        (
+            {"scan.maxRecordsPerPartition": "many"},
+            InvalidRequest,
+            "Partition': 'many' is not a positive whole",
+        ),
+        ({"scan.maxRecordsPerPartition": "0"}, InvalidRequest, "'0' is not a positive whole number"),
         ({"scan.startup.mode": "latest"}, UnsupportedOperation, "batch reads begin at the beginning"),
         ({"scan.startup.timestamp": "1"}, UnsupportedOperation, "is for streams"),
         ({"maxRowsPerTrigger": "1"}, UnsupportedOperation, "is for streams"),
@@ -100,10 +103,6 @@ def test_a_write_knows_its_columns_and_nothing_of_reads(settings: Settings) -> N
     assert write_options(settings, {"client.writer.acks": "1"}).settings["client.writer.acks"] == 1
     with pytest.raises(InvalidRequest, match=r"no write option 'scan.startup.mode'"):
         write_options(settings, {"scan.startup.mode": "full"})
-
-
-def test_names_are_split_at_commas() -> None:
-    assert split_names(" a, b ,,c") == ("a", "b", "c")
 
 
 @pytest.mark.parametrize(

@@ -395,9 +395,9 @@ def test_the_checkpoint_of_a_table_that_was_made_anew_is_refused(connection: Con
         ({"scan.startup.timestamp": "5"}, InvalidRequest, "belong together"),
         ({"read.optimized": "true"}, UnsupportedOperation, "is for batch reads"),
         ({"scan.maxRecordsPerPartition": "5"}, UnsupportedOperation, "is for batch reads"),
-        ({"maxRowsPerTrigger": "0"}, InvalidRequest, "must be at least 1"),
+        ({"maxRowsPerTrigger": "0"}, InvalidRequest, "'maxRowsPerTrigger': '0' is not a positive whole number"),
         ({"scan.partition.discovery.interval": "soon"}, InvalidRequest, "scan.partition.discovery.interval"),
-        ({"scan.partition.discovery.interval": "0 s"}, InvalidRequest, "which is no time"),
+        ({"scan.partition.discovery.interval": "0 s"}, InvalidRequest, "'0 s' is not a span of time above 0"),
         ({"maxRowPerTrigger": "5"}, InvalidRequest, "no read option"),
     ],
 )

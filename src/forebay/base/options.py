@@ -115,6 +115,14 @@ def size(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else parse_memory_bytes(str(value))
 
 
+def positive_size(value: Any) -> int:
+    """The same, at least one byte."""
+    found: int = size(value)
+    if found < 1:
+        raise InvalidRequest(f"{value!r} is not a size above 0")
+    return found
+
+
 def milliseconds(value: Any) -> int:
     """Milliseconds: text such as "30 s", a timedelta, or a number of milliseconds (as in Fluss)."""
     if isinstance(value, dt.timedelta):

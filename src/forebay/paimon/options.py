@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar, overload
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.options import names
 from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
 
 T = TypeVar("T")
@@ -90,11 +91,7 @@ def _maybe_text(key: str) -> CoreOption[str | None]:
 
 
 def _names(key: str, *fallback: str) -> CoreOption[tuple[str, ...]]:
-    return CoreOption(key, _split_names, (), fallback)
-
-
-def _split_names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    return CoreOption(key, names, (), fallback)
 
 
 def _choice(key: str, *values: str, fallback: tuple[str, ...] = ()) -> CoreOption[str]:

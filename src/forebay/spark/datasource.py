@@ -29,7 +29,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from forebay.base import options as parsers
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.options import Option
 from forebay.client.connection import shared_connection
 from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata.predicate import Predicate
@@ -42,9 +44,7 @@ from forebay.spark.options import (
     MAX_ROWS,
     GivenOptions,
     ReadOptions,
-    positive_integer,
     read_options,
-    split_names,
     stream_options,
 )
 from forebay.spark.reading.live_plan import CHANGELOG, VIRTUAL_SEPARATOR, LiveScan
@@ -112,7 +112,7 @@ class Target:
 
     def __init__(self, name: str, columns: str | None, where: str | None, limit: str | None, cores: str | None) -> None:
         self.name = name
-        self.columns = None if columns is None else split_names(columns)
+        self.columns = None if columns is None else parsers.names(columns)
         self._filter, self._limit, self._cores = where, limit, cores
 
     # ---- what subclasses say ----------------------------------------------------------------------------------------
@@ -165,12 +165,12 @@ class Target:
             tuple(schema.fieldNames()),
             (predicate,) if predicate is not None and of_partitions else (),
             None if of_partitions else predicate,
-            None if self._limit is None else positive_integer("limit", self._limit),
+            None if self._limit is None else Option("limit", parsers.positive).read(self._limit),
         )
 
     @property
     def cores(self) -> int:
-        return DEFAULT_CORES if self._cores is None else positive_integer("cores", self._cores)
+        return DEFAULT_CORES if self._cores is None else Option("cores", parsers.positive).read(self._cores)
 
     def reader(self, schema: StructType) -> BatchReader:
         return BatchReader(self.scan(), self.wanted(schema), schema, self.cores)

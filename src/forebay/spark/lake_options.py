@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.base.quantity import parse_bool, parse_memory_bytes
+from forebay.base.options import Option, boolean, positive, positive_size
 from forebay.paimon.option_names import KNOWN
 from forebay.paimon.table import Table
-from forebay.spark.options import READ_NATIVE, StreamLimits, boolean, of_option, positive_integer
+from forebay.spark.options import READ_NATIVE, StreamLimits
 
 FORMAT_NAME = "forebay-paimon"
 """The format for tables of a lake."""
@@ -102,7 +102,7 @@ def paimon_read_options(
         else:
             _check(name, allowed)
             table[lowered] = value
-    flags = {name: boolean(name, table.pop(name, default)) for name, default in _FLAGS.items()}
+    flags = {name: Option(name, boolean).read(table.pop(name, default)) for name, default in _FLAGS.items()}
     return PaimonReadOptions(table, mine, _stream_limits(limits), flags[READ_CHANGELOG], flags[READ_NATIVE])
 
 
@@ -130,22 +130,14 @@ def _stream_limits(given: Mapping[str, str]) -> StreamLimits:
             f"options '{_LIMIT_PREFIX}{MIN_ROWS}' and '{_LIMIT_PREFIX}{MAX_DELAY}' belong together",
             ErrorCode.CONFIG_EXCEPTION,
         )
-    numbers = {name: positive_integer(name, text) for name, text in given.items() if name != MAX_BYTES}
+    numbers = {name: Option(name, positive).read(text) for name, text in given.items() if name != MAX_BYTES}
     return StreamLimits(
         numbers.get(MAX_FILES),
         numbers.get(MAX_ROWS),
-        _bytes(given[MAX_BYTES]) if MAX_BYTES in given else None,
+        Option(MAX_BYTES, positive_size).read(given[MAX_BYTES]) if MAX_BYTES in given else None,
         numbers.get(MIN_ROWS),
         numbers.get(MAX_DELAY),
     )
-
-
-def _bytes(text: str) -> int:
-    with of_option(MAX_BYTES):
-        size = parse_memory_bytes(text)
-    if size < 1:
-        raise InvalidRequest(f"option '{MAX_BYTES}' is '{text}', which is nothing", ErrorCode.CONFIG_EXCEPTION)
-    return size
 
 
 SINK_PARALLELISM = "sink.parallelism"
@@ -174,7 +166,7 @@ class LakeWriteOptions:
     def dynamic_overwrite(self) -> bool | None:
         """Whether an overwrite replaces the partitions it writes to; None if this write was not told."""
         text = self.paimon.get(DYNAMIC_OVERWRITE)
-        return None if text is None else _flag(DYNAMIC_OVERWRITE, text)
+        return None if text is None else Option(DYNAMIC_OVERWRITE, boolean).read(text)
 
 
 def write_options(name: str, table: Table, given: Mapping[str, str]) -> LakeWriteOptions:
@@ -204,7 +196,7 @@ def write_options(name: str, table: Table, given: Mapping[str, str]) -> LakeWrit
             )
         found[known_as] = value
     progress = found.pop(PROGRESS, "false")
-    return LakeWriteOptions(found, _flag(PROGRESS, progress))
+    return LakeWriteOptions(found, Option(PROGRESS, boolean).read(progress))
 
 
 _derived: weakref.WeakKeyDictionary[Table, dict[tuple[tuple[str, str], ...], Table]] = weakref.WeakKeyDictionary()
@@ -232,24 +224,11 @@ def dynamic_overwrite(options: LakeWriteOptions, table: Table) -> bool:
     said = options.dynamic_overwrite
     if said is None:
         text = table.schema.options.get(DYNAMIC_OVERWRITE)
-        said = text is not None and _flag(DYNAMIC_OVERWRITE, text)
+        said = text is not None and Option(DYNAMIC_OVERWRITE, boolean).read(text)
     return said and bool(table.schema.partition_keys)
 
 
 def sink_parallelism(table: Table) -> int | None:
     """Tasks that write, by option `sink.parallelism`; None if it is not set."""
     text = table.schema.options.get(SINK_PARALLELISM)
-    return None if text is None else positive(SINK_PARALLELISM, text)
-
-
-def positive(name: str, text: str) -> int:
-    if not text.strip().isdigit() or int(text) < 1:
-        raise InvalidRequest(f"option '{name}' is {text!r}: write a number of tasks, 1 or more")
-    return int(text)
-
-
-def _flag(name: str, text: str) -> bool:
-    try:
-        return parse_bool(text)
-    except ValueError as e:
-        raise InvalidRequest(f"option '{name}' is {text!r}: write true or false") from e
+    return None if text is None else Option(SINK_PARALLELISM, positive).read(text)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import datetime as dt
 import zoneinfo
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from forebay.base import options as parsers
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.base.quantity import moment_ms, parse_bool, parse_duration_ms
+from forebay.base.options import Option
+from forebay.base.quantity import moment_ms, parse_bool
 from forebay.client.settings import Settings, make_settings
 from forebay.metadata.table import TableDescriptor
 
@@ -161,7 +162,7 @@ def read_options(
     optimized = given.take(READ_OPTIMIZED) or _of_session(session or {}, READ_OPTIMIZED)
     native = given.take(READ_NATIVE) or _of_session(session or {}, READ_NATIVE)
     window = _window(given.take(START), given.take(END), (session or {}).get(SESSION_ZONE))
-    is_optimized = optimized is not None and boolean(READ_OPTIMIZED, optimized)
+    is_optimized = optimized is not None and Option(READ_OPTIMIZED, parsers.boolean).read(optimized)
     if window is not None and is_optimized:
         raise InvalidRequest(
             f"'{READ_OPTIMIZED}' reads the lake alone, and '{START}' the log alone: give one of them",
@@ -172,12 +173,12 @@ def read_options(
     return ReadOptions(
         settings,
         strategy or settings_strategy(settings),
-        None if records is None else positive_integer(RECORDS_PER_PARTITION, records),
-        SnapshotLease(lease_id, None if duration is None else positive_seconds(LEASE_DURATION, duration)),
+        None if records is None else Option(RECORDS_PER_PARTITION, parsers.positive).read(records),
+        SnapshotLease(lease_id, None if duration is None else Option(LEASE_DURATION, positive_seconds).read(duration)),
         mode == "full",
         is_optimized,
         window,
-        native is None or boolean(READ_NATIVE, native),
+        native is None or Option(READ_NATIVE, parsers.boolean).read(native),
     )
 
 
@@ -217,28 +218,12 @@ def _of_session(session: Mapping[str, str], name: str) -> str | None:
     return session.get(OWN_SESSION_PREFIX + name, session.get(SESSION_PREFIX + name))
 
 
-@contextmanager
-def of_option(name: str) -> Iterator[None]:
-    """What is wrong with a value inside is said to be about the option."""
-    try:
-        yield
-    except InvalidRequest as e:
-        raise InvalidRequest(f"option '{name}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
-
-
-def boolean(name: str, text: str) -> bool:
-    """Raises `InvalidRequest` naming the option."""
-    with of_option(name):
-        return parse_bool(text)
-
-
-def positive_seconds(name: str, text: str) -> float:
-    """The value of an option that is a time. Raises `InvalidRequest` for what is none, or not above zero."""
-    with of_option(name):
-        seconds = parse_duration_ms(text) / 1000
-    if seconds <= 0:
-        raise InvalidRequest(f"option '{name}' is '{text}', which is no time", ErrorCode.CONFIG_EXCEPTION)
-    return seconds
+def positive_seconds(value: str) -> float:
+    """Seconds above 0, of text such as "30 s"."""
+    found: float = parsers.seconds(value)
+    if found <= 0:
+        raise InvalidRequest(f"'{value}' is not a span of time above 0")
+    return found
 
 
 def settings_strategy(settings: Settings) -> str:
@@ -275,23 +260,7 @@ def write_options(settings: Settings, options: Mapping[str, str]) -> WriteOption
     columns = given.take(WRITE_COLUMNS)
     settings = with_client_options(settings, given)
     given.refuse_rest()
-    return WriteOptions(settings, None if columns is None else split_names(columns))
-
-
-def split_names(text: str) -> tuple[str, ...]:
-    """Names in "a, b"."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def positive_integer(name: str, text: str) -> int:
-    """Raises `InvalidRequest` naming the option."""
-    try:
-        value = int(text)
-    except ValueError as e:
-        raise InvalidRequest(f"option '{name}' is '{text}', which is not an integer", ErrorCode.CONFIG_EXCEPTION) from e
-    if value < 1:
-        raise InvalidRequest(f"option '{name}' is {value}; it must be at least 1", ErrorCode.CONFIG_EXCEPTION)
-    return value
+    return WriteOptions(settings, None if columns is None else parsers.names(columns))
 
 
 MAX_ROWS = "maxRowsPerTrigger"
@@ -375,6 +344,6 @@ def stream_options(
         read_options(settings, descriptor, given.values),
         mode,
         None if timestamp is None else instant(STARTUP_TIMESTAMP, timestamp, zone),
-        None if rows is None else positive_integer(MAX_ROWS, rows),
-        DEFAULT_DISCOVERY_SECONDS if interval is None else positive_seconds(DISCOVERY, interval),
+        None if rows is None else Option(MAX_ROWS, parsers.positive).read(rows),
+        DEFAULT_DISCOVERY_SECONDS if interval is None else Option(DISCOVERY, positive_seconds).read(interval),
     )

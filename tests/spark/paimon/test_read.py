@@ -359,7 +359,7 @@ def test_options_have_any_case_and_the_read_s_go_before_the_session_s() -> None:
         ({"merge-engine": "first-row"}, "'merge-engine' of Paimon belongs to tables"),
         ({"bucket": "3"}, "it is no option of reads"),
         ({"scan.parallelism": "3"}, "does nothing here"),
-        ({"maxFilesPerTrigger": "0"}, "at least 1"),
+        ({"maxFilesPerTrigger": "0"}, "not a positive whole number"),
         ({"read.changelog": "maybe"}, "read.changelog"),
     ],
 )

@@ -139,7 +139,7 @@ def test_options_for_batches_and_unknown_ones_are_refused(table: Table) -> None:
         ({"scan.mod": "latest"}, r"did you mean 'scan\.mode'"),
         ({"merge-engine": "first-row"}, "belongs to tables"),
         ({"minRowsPerTrigger": "3"}, "belong together"),
-        ({"maxBytesPerTrigger": "0"}, "nothing"),
+        ({"maxBytesPerTrigger": "0"}, "not a size above 0"),
     ):
         with pytest.raises((InvalidRequest, UnsupportedOperation), match=word):
             PaimonStream(table, **options).rest()

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from forebay.base import options as parsers
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata.types import DataType
 from forebay.paimon.format.schema import DataField, TableSchema
@@ -25,7 +26,6 @@ from forebay.paimon.store.schema_changes import (
     UpdateComment,
 )
 from forebay.paimon.write.incoming import missing_column
-from forebay.spark.options import split_names
 from forebay.spark.schemas import to_fields
 from forebay.spark.sql.catalog import Asked
 from forebay.spark.sql.live_ddl import COMMENT, PROVIDER, Transform
@@ -66,7 +66,7 @@ def definition(asked: Asked, *, is_copy: bool = False) -> Definition:
     Raises `InvalidRequest` for what contradicts itself or is not known.
     """
     properties = _own_properties(asked.properties)
-    keys = split_names(properties.pop(PRIMARY_KEY, ""))
+    keys = parsers.names(properties.pop(PRIMARY_KEY, ""))
     if asked.primary_key and keys and asked.primary_key != keys:
         raise InvalidRequest(
             f"the primary key is stated twice, as ({', '.join(asked.primary_key)}) and, by property '{PRIMARY_KEY}', "

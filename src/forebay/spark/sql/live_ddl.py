@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from forebay.base import options as parsers
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.base.options import Option
 from forebay.metadata.table import TABLE_PREFIX, Column, Schema, TableDescriptor, TableInfo, lake_options_prefix
-from forebay.spark.options import positive_integer, split_names
 
 PRIMARY_KEY = "primary.key"
 BUCKET_KEY = "bucket.key"
@@ -64,14 +65,14 @@ def new_descriptor(new: NewTable) -> TableDescriptor:
     """The descriptor of a new table. Raises `InvalidRequest` for anything that contradicts itself or is unknown."""
     properties = _own_properties(new.properties)
     partition_keys, bucket_keys, buckets = _layout(new.transforms)
-    primary_key = _one_of(new.primary_key, split_names(properties.pop(PRIMARY_KEY, "")), "primary key")
-    bucket_keys = _one_of(bucket_keys, split_names(properties.pop(BUCKET_KEY, "")), "bucket key")
+    primary_key = _one_of(new.primary_key, parsers.names(properties.pop(PRIMARY_KEY, "")), "primary key")
+    bucket_keys = _one_of(bucket_keys, parsers.names(properties.pop(BUCKET_KEY, "")), "bucket key")
     if BUCKET_COUNT in properties:
-        given = positive_integer(BUCKET_COUNT, properties.pop(BUCKET_COUNT))
+        given = Option(BUCKET_COUNT, parsers.positive).read(properties.pop(BUCKET_COUNT))
         if buckets is not None and buckets != given:
             raise _invalid(f"CLUSTERED BY asks for {buckets} buckets, but '{BUCKET_COUNT}' is {given}")
         buckets = given
-    automatic = split_names(properties.pop(AUTO_INCREMENT, ""))
+    automatic = parsers.names(properties.pop(AUTO_INCREMENT, ""))
     if len(automatic) > 1:
         raise _invalid(f"'{AUTO_INCREMENT}' names {len(automatic)} columns; a table can have one")
     comment = properties.pop(COMMENT, None)

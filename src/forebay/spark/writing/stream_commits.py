@@ -20,6 +20,7 @@ from functools import partial
 
 from forebay.base.clock import SYSTEM_CLOCK
 from forebay.base.errors import Conflict, InvalidRequest
+from forebay.base.options import Option, positive
 from forebay.base.quantity import parse_bool
 from forebay.paimon.commit.committer import Committable, FileStoreCommit
 from forebay.paimon.compact.running import TaskRunner
@@ -31,7 +32,6 @@ from forebay.spark.context import PaimonContext
 from forebay.spark.lake_options import (
     COMPACTION_PARALLELISM,
     LakeWriteOptions,
-    positive,
     with_write_options,
 )
 from forebay.spark.paimon.jobs import SparkTasks
@@ -112,7 +112,11 @@ class StreamCommits:
         if table.context.options.write_only:
             return None
         parallelism = table.schema.options.get(COMPACTION_PARALLELISM)
-        few = max(1, self.cores // 2) if parallelism is None else positive(COMPACTION_PARALLELISM, parallelism)
+        few = (
+            max(1, self.cores // 2)
+            if parallelism is None
+            else Option(COMPACTION_PARALLELISM, positive).read(parallelism)
+        )
 
         def runner(what: str) -> TaskRunner:
             return FewAtATime(self.runner(what), few) if self.beside else self.runner(what)
@@ -235,7 +239,10 @@ def must_wait(table: Table) -> bool:
 def stop_trigger(table: Table) -> int:
     """New files of a bucket at which a stream waits for compaction (`num-sorted-run.stop-trigger`)."""
     text = table.schema.options.get(STOP_TRIGGER)
-    return table.context.options.num_sorted_run_compaction_trigger + 3 if text is None else positive(STOP_TRIGGER, text)
+    if text is None:
+        return table.context.options.num_sorted_run_compaction_trigger + 3
+    trigger: int = Option(STOP_TRIGGER, positive).read(text)
+    return trigger
 
 
 # ---- the queries of this process ------------------------------------------------------------------------------------
