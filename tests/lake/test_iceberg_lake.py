@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from forebay.lake.storage import LakeStorage, create_lake_storage
@@ -16,10 +17,15 @@ from forebay.testing.lake_contract import LakeContract
 from forebay.testing.lake_rounds import PATH
 
 
+CATALOGS_IN_USE: list[Catalog] = []
+"""Catalogs that tables of tests connect to again: tests/lake/conftest.py closes them."""
+
+
 def lake_table(storage: LakeStorage) -> Table:
-    """The Iceberg table of the contract, opened by pyiceberg."""
+    """The Iceberg table of the contract, opened by pyiceberg. Its catalog is closed at the end of the test."""
     assert isinstance(storage, IcebergLakeStorage)
     with opened(storage.options) as catalog:
+        CATALOGS_IN_USE.append(catalog)
         return load_table(catalog, PATH)
 
 

@@ -298,7 +298,13 @@ def test_a_catalog_is_closed_after_its_use_also_after_an_error(
     table: TieredTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[SqlCatalog] = []
-    monkeypatch.setattr(SqlCatalog, "close", lambda catalog: closed.append(catalog))
+    close = SqlCatalog.close
+
+    def noted(catalog: SqlCatalog) -> None:
+        closed.append(catalog)
+        close(catalog)
+
+    monkeypatch.setattr(SqlCatalog, "close", noted)
     assert isinstance(table.storage, IcebergLakeStorage)
     with opened(table.storage.options) as first:
         assert closed == []

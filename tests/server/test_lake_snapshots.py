@@ -326,7 +326,7 @@ def test_a_dropped_table_is_forgotten(lake: Lake) -> None:
 
 def test_a_metadata_file_from_before_lake_snapshots_opens(lake: Lake) -> None:
     lake.store.close()
-    with sqlite3.connect(lake.directory / "metadata.sqlite") as connection:
+    with contextlib.closing(sqlite3.connect(lake.directory / "metadata.sqlite")) as connection, connection:
         connection.execute("DROP TABLE lake_snapshots")
     lake.open(lake.directory)
     lake.commit(1, 10)
