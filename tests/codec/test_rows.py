@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, InvalidRequest
@@ -43,7 +43,6 @@ def tables(draw: st.DrawFn) -> tuple[tuple[Column, ...], list[list[Any]]]:
 
 
 @pytest.mark.parametrize("row_format", VALUE_FORMATS)
-@settings(max_examples=300)
 @given(table=tables())
 def test_rows_encode_to_the_bytes_of_the_reference_and_decode_to_themselves(table, row_format):
     columns, rows = table
@@ -58,7 +57,6 @@ def test_rows_encode_to_the_bytes_of_the_reference_and_decode_to_themselves(tabl
     assert decoded.equals(batch)
 
 
-@settings(max_examples=150)
 @given(table=tables())
 def test_aligned_rows_decode_to_themselves(table):
     columns, rows = table
@@ -80,7 +78,6 @@ def test_decoding_some_columns_gives_what_decoding_all_gives(table, row_format, 
 
 
 @pytest.mark.parametrize("row_format", [*VALUE_FORMATS, RowFormat.ALIGNED])
-@settings(max_examples=150)
 @given(table=tables(), data=st.data())
 def test_hostile_bytes_are_refused_or_decode_to_valid_arrays(table, row_format, data):
     columns, rows = table

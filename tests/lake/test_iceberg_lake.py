@@ -16,7 +16,6 @@ from forebay.lakes.iceberg_tables import load_table, opened
 from forebay.testing.lake_contract import LakeContract
 from forebay.testing.lake_rounds import PATH
 
-
 CATALOGS_IN_USE: list[Catalog] = []
 """Catalogs that tables of tests connect to again: tests/lake/conftest.py closes them."""
 
