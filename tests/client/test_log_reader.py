@@ -163,7 +163,7 @@ def test_a_reader_can_begin_with_the_current_rows(make_table: MakeTable) -> None
     first = reader.poll()
     assert first is not None
     assert first.schema == reader.schema
-    with pytest.raises(InvalidRequest, match=r"still returning the current rows.*`_log_offset` is not -1"):
+    with pytest.raises(InvalidRequest, match=r"has not returned all of the current rows.*is no longer -1"):
         _ = reader.position
     rows = first.to_pylist()
     while len(rows) < 102:
@@ -222,6 +222,19 @@ def test_a_reader_that_is_closed_among_the_current_rows_releases_them(make_table
         assert len(table.connection.admin.list_table_snapshots()) == 1
     assert table.connection.admin.list_table_snapshots() == []
     assert reader.poll() is None
+    with pytest.raises(InvalidRequest, match="has not returned all of the current rows"):
+        _ = reader.position
+
+
+def test_a_reader_that_lost_its_current_rows_does_not_go_on_with_the_changes(make_table: MakeTable) -> None:
+    table = make_table({"id": "BIGINT"}, primary_key="id", buckets=4)
+    table.upsert([{"id": i} for i in range(10)])
+    with table.changes("full") as reader:
+        assert reader._release is not None
+        reader._release()
+        for _ in range(2):
+            with pytest.raises(InvalidRequest, match="was released"):
+                reader.poll(5.0)
 
 
 def test_new_partitions_follow_the_current_rows(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,6 +147,7 @@ class LogReader(ArrowStream):
         )
         self._first = first
         self._first_rows = None if first is None else first.with_buckets()
+        self._first_error: ForebayError | None = None
         self._release = release
         self._bounded = stops is not None
         self._timeout = timeout
@@ -189,13 +190,13 @@ class LogReader(ArrowStream):
     def position(self) -> dict[TableBucket, int]:
         """The offset after the last returned row, per bucket: pass it as `start` to resume here.
 
-        Raises `InvalidRequest` while a reader with start="full" still returns the current rows: no offset of the log
-        says which of them have been returned.
+        Raises `InvalidRequest` until a reader with start="full" has returned all of the current rows: no offset of the
+        log says which of them have been returned.
         """
         if self._first is not None:
             raise InvalidRequest(
-                f"this reader of table {self._info.path} is still returning the current rows, so there is no offset to "
-                "resume from: read on until `_log_offset` is not -1 any more, or begin again with start='full'"
+                f"this reader of table {self._info.path} has not returned all of the current rows, so there is no "
+                "offset to resume from: read on until `_log_offset` is no longer -1, or begin again with start='full'"
             )
         return {bucket: state.position for bucket, state in self._buckets.items()}
 
@@ -251,22 +252,28 @@ class LogReader(ArrowStream):
         """The next of the current rows; at their end None, and each bucket goes on at the log offset of its rows."""
         assert self._first is not None
         assert self._first_rows is not None
-        for bucket, rows in self._first_rows:
-            assert bucket is not None
-            self.last_bucket = bucket
-            return self._decoder.snapshot_rows(rows, bucket)
+        if self._first_error is not None:
+            raise self._first_error  # the rows that are missing must not be mistaken for rows that are not there
+        try:
+            for bucket, rows in self._first_rows:
+                assert bucket is not None
+                self.last_bucket = bucket
+                return self._decoder.snapshot_rows(rows, bucket)
+        except ForebayError as e:
+            self._first_error = e
+            raise
         for bucket, offset in self._first.log_offsets.items():
             state = self._buckets[bucket]
             state.fetch_offset = state.position = offset
-        self._end_first()
+        self._leave_first()
+        self._first = self._first_rows = None
         return None
 
-    def _end_first(self) -> None:
+    def _leave_first(self) -> None:
         if self._first is not None:
             self._first.close()
             if self._release is not None:
                 self._release()
-        self._first = self._first_rows = self._release = None
 
     def _raise_damage_at_the_end(self) -> None:
         """Raise a damaged bucket's error again when nothing else is left to read: the rows are incomplete."""
@@ -328,7 +335,7 @@ class LogReader(ArrowStream):
     def close(self) -> None:
         """Stop reading. Idempotent."""
         self._closed = True
-        self._end_first()
+        self._leave_first()
         for fetch in self._fetches.values():
             fetch.call.channel.abandon(fetch.call)
         self._fetches.clear()
