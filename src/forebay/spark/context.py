@@ -1,4 +1,4 @@
-"""What all proxies of one catalog share: the JVM, the session, the cluster."""
+"""The state shared by all proxies of one catalog: the JVM, the session, the cluster."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class SessionContext:
 
     @property
     def cores(self) -> int:
-        """Tasks that the cluster runs at the same time."""
+        """The number of tasks that the cluster runs concurrently."""
         return int(self.jvm.context.defaultParallelism)
 
     def full_name(self, path: object) -> str:
-        """How the table is written in SQL."""
+        """The table's full name in SQL."""
         return f"{self.catalog}.{path}"
 
 
 @dataclass(frozen=True)
 class CatalogContext(SessionContext):
-    """What the proxies of a catalog of stream tables share: its cluster, beside the session."""
+    """The state shared by the proxies of a catalog of stream tables: the session and its cluster."""
 
     settings: Settings
 
@@ -103,7 +103,7 @@ def shared_catalog(options: CatalogOptions) -> Catalog:
 
 @dataclass(frozen=True)
 class PaimonContext(SessionContext):
-    """What the proxies of a catalog of Paimon tables share: its options, beside the session."""
+    """The state shared by the proxies of a catalog of Paimon tables: the session and the lake options."""
 
     options: CatalogOptions
 

@@ -63,7 +63,7 @@ _OWN = ("bootstrap.servers", "table", "path", "user", "password", "columns", "fi
 
 
 class SideDataSource(DataSource):
-    """A format: what Spark makes of `format(...)`. Subclasses know how options name a table."""
+    """The data source behind `format(...)`. Subclasses define how options name a table."""
 
     def target(self) -> Target:
         """The table that the options name. Raises `InvalidRequest` for wrong options, `NotFound` without the table."""
@@ -89,26 +89,26 @@ class SideDataSource(DataSource):
 
 
 class TaskScan(Protocol):
-    """What the target of a format reads."""
+    """The scan of a format's target."""
 
     @property
     def schema(self) -> StructType:
-        """What Spark sees."""
+        """The schema that Spark sees."""
 
     def read_function(self, wanted: Pushdown, schema: StructType) -> TaskRead: ...
 
     def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> Sequence[InputPartition]:
-        """What the tasks of a batch read; with a limit it is one task, since Spark does not limit them together."""
+        """The input partitions of a batch: a single one with a limit, which Spark does not apply across tasks."""
 
 
 class TaskRead(Protocol):
-    """How the tasks of a scan are read."""
+    """The function that reads one task of a scan."""
 
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]: ...
 
 
 class Target:
-    """The table that the options of a format name, and how it is to be read. Raises for unknown options and columns."""
+    """The table named by a format's options, and how to read it. Raises for unknown options and columns."""
 
     def __init__(self, name: str, columns: str | None, where: str | None, limit: str | None, cores: str | None) -> None:
         self.name = name
@@ -122,7 +122,7 @@ class Target:
         raise NotImplementedError(f"{type(self).__name__} has no scan")
 
     def predicate(self, text: str) -> Predicate:
-        """The filter that is written as `text`."""
+        """The filter parsed from `text`."""
         raise NotImplementedError(f"{type(self).__name__} has no filters")
 
     def stream_planner(self, schema: StructType) -> StreamPlanner:
@@ -131,19 +131,19 @@ class Target:
 
     @property
     def full_schema(self) -> StructType:
-        """All that the table has."""
+        """The schema of all columns of the table."""
         raise NotImplementedError(f"{type(self).__name__} has no schema")
 
     @property
     def partition_keys(self) -> tuple[str, ...]:
-        """The keys that partitions are chosen by, before anything else is planned."""
+        """The partition keys, by which partitions are pruned before anything else is planned."""
         return ()
 
     # ---- what both sides share --------------------------------------------------------------------------------------
 
     @property
     def schema(self) -> StructType:
-        """The fields of the columns that were asked for, in that order."""
+        """The fields of the requested columns, in that order."""
         return self.full_schema if self.columns is None else self._fields(self.columns)
 
     def _fields(self, names: Sequence[str]) -> StructType:
@@ -157,7 +157,7 @@ class Target:
         return StructType([full[name] for name in names])
 
     def wanted(self, schema: StructType) -> Pushdown:
-        """What is asked for, with Spark's `schema`."""
+        """The pushed-down columns, filters and limit for Spark's `schema`."""
         self._fields(schema.fieldNames())
         predicate = None if self._filter is None else self.predicate(self._filter)
         of_partitions = predicate is not None and predicate.columns() <= set(self.partition_keys)
@@ -176,13 +176,13 @@ class Target:
         return BatchReader(self.scan(), self.wanted(schema), schema, self.cores)
 
     def refuse_limit(self) -> None:
-        """Raise `InvalidRequest` for a limit, which streams do not have."""
+        """Raise `InvalidRequest` for a limit, which streams do not support."""
         if self._limit is not None:
             raise InvalidRequest(f"a stream has no option 'limit', but '{MAX_ROWS}'", ErrorCode.CONFIG_EXCEPTION)
 
 
 class BatchReader(DataSourceReader):
-    """Plans in `partitions`, reads in `read`. Spark pickles it for the workers before it plans."""
+    """Plans in `partitions` and reads in `read`. Spark pickles it for the workers before planning."""
 
     def __init__(self, scan: TaskScan, wanted: Pushdown, schema: StructType, cores: int) -> None:
         self._scan, self._wanted, self._schema, self._cores = scan, wanted, schema, cores
@@ -302,7 +302,7 @@ class LiveTarget(Target):
 
 
 class ForebayWriter(DataSourceArrowWriter):
-    """Writes tasks; nothing is left to commit."""
+    """Writes the rows of each task; there is nothing to commit afterwards."""
 
     def __init__(self, function: WriteFunction) -> None:
         self._function = function

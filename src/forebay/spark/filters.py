@@ -91,7 +91,7 @@ def _require_comparable(text: str, predicate: Predicate, columns: Mapping[str, C
 
 
 def to_predicate(expression: Expression, columns: Sequence[Column]) -> Predicate | None:
-    """The same filter on `columns`, or None where it cannot be expressed exactly."""
+    """The same filter on `columns`, or None if it cannot be expressed exactly."""
     try:
         predicate = _convert(expression, {column.name: column for column in columns}, negated=False)
         return filters.normalize(predicate, columns)
@@ -290,7 +290,7 @@ _SIGNS = {function: sign for sign, function in _COMPARISONS.items()}
 
 
 def to_text(predicate: Predicate) -> str:
-    """A predicate for people, as EXPLAIN shows it."""
+    """A readable form of a predicate, as shown by EXPLAIN."""
     if isinstance(predicate, Compound):
         return "(" + f" {predicate.function.name} ".join(to_text(child) for child in predicate.children) + ")"
     if not isinstance(predicate, Leaf):
@@ -306,7 +306,7 @@ def to_text(predicate: Predicate) -> str:
 def matching_partitions(
     partitions: Sequence[PartitionInfo], keys: Sequence[Column], predicates: Iterable[Predicate]
 ) -> list[PartitionInfo]:
-    """The partitions whose values match all `predicates`, which read partition keys only."""
+    """The partitions whose values match all `predicates`, which refer to partition keys only."""
     conditions = list(predicates)
     if not conditions or not partitions:
         return list(partitions)
@@ -363,7 +363,7 @@ _MILLISECOND_DIGITS = 3
 
 
 def may_skip_by(expression: Expression, columns: Sequence[Column]) -> bool:
-    """Whether Spark's Parquet reader may skip rows by the filter `expression` on `columns`."""
+    """Whether Spark's Parquet reader can safely skip rows by the filter `expression` on `columns`."""
     return _is_safe(expression, {column.name: column for column in columns}, negated=False)
 
 

@@ -95,7 +95,7 @@ class LakeAddress:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LakeAddress:
-        """Raises `InvalidRequest` where no table is named, or two are."""
+        """Raises `InvalidRequest` if the options name no table, or two."""
         given = {key.lower(): value for key, value in options.items()}
         catalog = tuple(
             sorted((key.removeprefix(CATALOG_PREFIX), v) for key, v in given.items() if key.startswith(CATALOG_PREFIX))
@@ -137,7 +137,7 @@ def _divided(name: str) -> tuple[str, str | None, str | None]:
 
 
 def _to_write(options: Mapping[str, str]) -> tuple[str, Table, dict[str, str]]:
-    """Name and table of a write, and its other options."""
+    """The name and the table of a write, and its other options."""
     address = LakeAddress.of(options)
     if address.side is not None:
         raise InvalidRequest(f"{address.name}${address.side} can only be read")
@@ -145,7 +145,7 @@ def _to_write(options: Mapping[str, str]) -> tuple[str, Table, dict[str, str]]:
 
 
 def _others(options: Mapping[str, str]) -> dict[str, str]:
-    """The options that do not say where a table is."""
+    """The options that do not locate a table."""
     return {
         key: value
         for key, value in options.items()
@@ -154,7 +154,7 @@ def _others(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class LakeTarget(Target):
-    """A table of a lake, or one that stands beside it."""
+    """A lake table, or one of its side tables."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` for missing and unknown options, `NotFound` for a missing table."""
@@ -189,7 +189,7 @@ class LakeTarget(Target):
         return self._scan
 
     def stream_planner(self, schema: StructType) -> StreamPlanner:
-        """Raises `UnsupportedOperation` for what has no changes."""
+        """Raises `UnsupportedOperation` for side tables without changes."""
         from forebay.spark.streaming.lake_planner import LakeStreamPlanner
 
         if self._scan.side == READ_OPTIMIZED:

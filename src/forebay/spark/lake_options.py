@@ -74,7 +74,7 @@ class PaimonReadOptions:
     use_native: bool = True
 
     def refuse_for_batches(self) -> None:
-        """Raise `UnsupportedOperation` for options that only streams have."""
+        """Raise `UnsupportedOperation` for options that only streams support."""
         given = [MAX_ROWS] if self.limits.are_given else [name for name in _OF_STREAMS if name in self.table]
         if given:
             raise UnsupportedOperation(f"read option '{given[0]}' is for streams (spark.readStream)")
@@ -112,7 +112,7 @@ def _is_read_option(name: str) -> bool:
 
 
 def _check(name: str, own: tuple[str, ...]) -> None:
-    """Raise `InvalidRequest` for what is no option of reads."""
+    """Raise `InvalidRequest` unless `name` is a read option."""
     if _is_read_option(name):
         return
     if name.lower() in map(str.lower, KNOWN):
@@ -157,14 +157,14 @@ _FIXED = (
 
 @dataclass(frozen=True)
 class LakeWriteOptions:
-    """The options of a write. `paimon` are Paimon's options for it."""
+    """The options of a write; `paimon` holds those of Paimon."""
 
     paimon: Mapping[str, str]
     shows_progress: bool = False
 
     @property
     def dynamic_overwrite(self) -> bool | None:
-        """Whether an overwrite replaces the partitions it writes to; None if this write was not told."""
+        """Whether an overwrite replaces only the partitions it writes to; None if not specified for this write."""
         text = self.paimon.get(DYNAMIC_OVERWRITE)
         return None if text is None else Option(DYNAMIC_OVERWRITE, boolean).read(text)
 
@@ -229,6 +229,6 @@ def dynamic_overwrite(options: LakeWriteOptions, table: Table) -> bool:
 
 
 def sink_parallelism(table: Table) -> int | None:
-    """Tasks that write, by option `sink.parallelism`; None if it is not set."""
+    """The number of writing tasks, from option `sink.parallelism`; None if it is not set."""
     text = table.schema.options.get(SINK_PARALLELISM)
     return None if text is None else Option(SINK_PARALLELISM, positive).read(text)

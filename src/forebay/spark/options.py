@@ -1,4 +1,4 @@
-"""Options that Spark users give: of a catalog, a read, a write, a session.
+"""Options of Spark users, for a catalog, a read, a write or a session.
 
 Three places, the later one wins: what `attach` was given; the session's configuration (`spark.sql.fluss.<option>`, as
 in Fluss's own connector) and the table's properties, for the scan strategy; the options of the read or write itself
@@ -62,7 +62,7 @@ _OF_STREAMS = (STARTUP_TIMESTAMP, "maxRowsPerTrigger", "scan.partition.discovery
 
 @dataclass(frozen=True)
 class SnapshotLease:
-    """What `scan.kv.snapshot.lease.id` and `.duration` say; None: nothing."""
+    """The options `scan.kv.snapshot.lease.id` and `.duration`; None where they are not set."""
 
     lease_id: str | None = None
     seconds: float | None = None
@@ -93,7 +93,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How one statement writes. `columns` makes it a partial update of these; None writes whole rows."""
+    """How one statement writes. `columns` makes it a partial update of those columns; None writes whole rows."""
 
     settings: Settings
     columns: tuple[str, ...] | None = None
@@ -105,7 +105,7 @@ LAKE_PREFIX = "lake."
 
 @dataclass(frozen=True)
 class GivenOptions:
-    """Options by lower-case name, taken one after the other; what is left is refused."""
+    """Options by lower-case name. Known ones are taken one by one; the rest is rejected."""
 
     what: str
     values: dict[str, str]
@@ -119,7 +119,7 @@ class GivenOptions:
         return self.values.pop(name.lower(), None)
 
     def refuse_rest(self) -> None:
-        """Raise `InvalidRequest` for the first option that is left."""
+        """Raise `InvalidRequest` for the first option that was not taken."""
         for name in self.values:
             if name in map(str.lower, _OF_STREAMS):
                 raise UnsupportedOperation(f"{self.what} option '{name}' is for streams (spark.readStream)")
@@ -128,7 +128,7 @@ class GivenOptions:
 
 
 def with_client_options(settings: Settings, given: GivenOptions) -> Settings:
-    """`settings` with the `client.*` options among `given`, which are taken."""
+    """`settings` with the `client.*` options of `given`, which are removed from it."""
     chosen = {name: value for name, value in given.values.items() if name.startswith("client.")}
     for name in chosen:
         del given.values[name]
@@ -183,7 +183,7 @@ def read_options(
 
 
 def _window(start: str | None, end: str | None, zone: str | None) -> tuple[int, int | None] | None:
-    """The window of a time-range read; None without one. Raises `InvalidRequest` for half a window and empty ones."""
+    """The window of a time-range read, if any. Raises `InvalidRequest` for half a window and for an empty one."""
     if start is None:
         if end is not None:
             raise InvalidRequest(f"'{END}' needs '{START}' beside it", ErrorCode.CONFIG_EXCEPTION)
@@ -227,7 +227,7 @@ def positive_seconds(value: str) -> float:
 
 
 def settings_strategy(settings: Settings) -> str:
-    """What the options of the connection say about the scan strategy."""
+    """The scan strategy set by the connection's options."""
     return SERVER_SCAN if settings[SERVER_SIDE] and settings[STRATEGY] == SERVER_SCAN else SNAPSHOT_MERGE
 
 
@@ -255,7 +255,7 @@ def strategy_of(values: Mapping[str, str], where: str, prefix: str = "") -> str 
 
 
 def write_options(settings: Settings, options: Mapping[str, str]) -> WriteOptions:
-    """The options of a write. `columns` is a list with commas."""
+    """The options of a write. `columns` is a comma-separated list."""
     given = GivenOptions.of("write", options, _WRITE)
     columns = given.take(WRITE_COLUMNS)
     settings = with_client_options(settings, given)
@@ -294,7 +294,7 @@ class StreamLimits:
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How a stream reads. `timestamp_ms` (since the epoch) is where the mode "timestamp" begins."""
+    """How a stream reads. `timestamp_ms` (since the epoch) is the start of mode "timestamp"."""
 
     read: ReadOptions
     mode: str
@@ -304,7 +304,7 @@ class StreamOptions:
 
 
 def is_for_streams(options: Mapping[str, str]) -> bool:
-    """Whether there are options that no batch has, right or wrong ones."""
+    """Whether any option is one for streams, valid or not."""
     given = {name.lower(): value for name, value in options.items()}
     mode = given.get(STARTUP_MODE, FULL).strip().lower()
     return mode not in (FULL, EARLIEST) or any(

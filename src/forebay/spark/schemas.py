@@ -1,4 +1,4 @@
-"""Fluss's types and Spark's, both ways.
+"""Conversion between Fluss types and Spark types.
 
 | Fluss | Spark | |
 |---|---|---|
@@ -113,7 +113,7 @@ def to_spark_schema(columns: Sequence[Column]) -> spark_types.StructType:
 
 
 def uses_time(columns: Sequence[Column]) -> str | None:
-    """The name of the first column that has TIME in its type."""
+    """The name of the first column whose type contains TIME."""
     for column in columns:
         if any(t.root is TypeRoot.TIME for t in walk(column.data_type)):
             return column.name
@@ -121,7 +121,7 @@ def uses_time(columns: Sequence[Column]) -> str | None:
 
 
 def spark_arrow_schema(schema: spark_types.StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects for rows of `schema`, to the last label."""
+    """The Arrow schema that Spark expects for rows of `schema`, including field names and metadata."""
     return arrow_schema(_without_metadata(schema))
 
 
@@ -198,17 +198,17 @@ def from_spark_field(field: spark_types.StructField) -> Column:
 
 
 def from_spark_schema(schema: spark_types.StructType) -> list[Column]:
-    """The columns for a Spark schema. Raises `InvalidRequest` naming the first column that cannot be."""
+    """The columns for a Spark schema. Raises `InvalidRequest` that names the first unsupported column."""
     return [from_spark_field(field) for field in schema.fields]
 
 
 def columns_of(schema: TableSchema) -> tuple[Column, ...]:
-    """The columns of a table, as filters are made for them."""
+    """The columns of a table, in the form that filters refer to."""
     return tuple(Column(f.name, f.type, f.description) for f in schema.fields)
 
 
 def table_schema(fields: Sequence[DataField]) -> spark_types.StructType:
-    """What DESCRIBE shows: types, comments and default values."""
+    """The schema shown by DESCRIBE: types, comments and default values."""
     return spark_types.StructType([_spark_field(f) for f in fields])
 
 
@@ -246,7 +246,7 @@ def _lake_field(f: spark_types.StructField, is_copy: bool) -> DataField:
 
 
 def from_spark_column_type(t: spark_types.DataType, path: str) -> DataType:
-    """The type for a column of Spark type `t`, which may be a VARCHAR(n)."""
+    """The Fluss type for a column of Spark type `t`, which may be VARCHAR(n)."""
     if isinstance(t, spark_types.VarcharType):
         return replace(types.string(), length=t.length)
     return from_spark_type(t, path)

@@ -80,19 +80,19 @@ class LiveScan:
 
     @property
     def strategy(self) -> str | None:
-        """How the rows of a primary-key table are found; None for logs."""
+        """The strategy for reading a primary-key table; None for log tables."""
         return None if self.is_changelog or not self.info.has_primary_key else self.options.strategy
 
     @property
     def reads_lake(self) -> bool:
-        """Whether the lake's rows belong to the scan."""
+        """Whether the scan includes the lake's rows."""
         if self.is_changelog or self.options.window is not None:
             return False
         return self.is_lake or (self.info.lake_enabled and self.options.from_the_lake_on)
 
     @property
     def way(self) -> str | None:
-        """How rows are found, for people."""
+        """A readable description of how rows are read."""
         if self.options.window is not None:
             return "log alone"
         if not self.reads_lake:
@@ -100,7 +100,7 @@ class LiveScan:
         return "lake alone" if self.is_lake or self.options.read_optimized else "lake and stream"
 
     def read_function(self, wanted: Pushdown, schema: StructType) -> ReadFunction:
-        """How each task is read; `schema` is Spark's of the wanted columns."""
+        """The function that reads each task; `schema` is Spark's schema of the requested columns."""
         include = [_INCLUDE[name] for name in wanted.columns if self.is_changelog and name in _INCLUDE]
         return ReadFunction(
             self.options.settings,
@@ -163,14 +163,14 @@ class LiveScan:
         )
 
     def open_snapshot(self, connection: Connection, tasks: Sequence[tuple[Split, ...]]) -> TableSnapshot | None:
-        """The table snapshot that these tasks read; None where they read logs, or as the cluster can."""
+        """The table snapshot that these tasks read; None if they read logs, or if the cluster has no snapshots."""
         buckets = _pinned_buckets(tasks)
         if not buckets or self.strategy != SERVER_SCAN:
             return None
         return open_for_query(connection, self.info, buckets, self.options.lease)
 
     def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> list[SplitsPartition]:
-        """What the tasks of a batch of the format read, which are not limited together: with a limit it is one."""
+        """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
         connection = shared_connection(self.options.settings)
         tasks = keeping_limit(self.tasks(connection, cores, wanted), wanted.limit)
         snapshot = None
@@ -241,7 +241,7 @@ def wanted_buckets(
 def log_ranges(
     connection: Connection, info: TableInfo, buckets: Sequence[TableBucket]
 ) -> dict[TableBucket, tuple[int, int]]:
-    """(earliest, latest) offset of each bucket, now. Nothing is asked where there is no bucket."""
+    """The current (earliest, latest) offsets of each bucket. Sends no request if there are no buckets."""
     if not buckets:
         return {}
     stops = connection.admin.list_offsets(info, "latest", buckets=buckets)
@@ -252,7 +252,7 @@ def log_ranges(
 def row_counts(
     connection: Connection, info: TableInfo, buckets: Sequence[TableBucket]
 ) -> dict[TableBucket, int | None]:
-    """The rows of each bucket, None where the cluster does not count them."""
+    """The row count of each bucket, None where the cluster does not count."""
     if not buckets:
         return {}
     partitions = None
@@ -330,7 +330,7 @@ def cut_logs(
 
 
 def cut_logs_for_limit(offsets: Mapping[TableBucket, tuple[int, int]], limit: int) -> list[tuple[Split, ...]]:
-    """The first records of as many logs as `limit` rows take, for one task. Every record is a row here."""
+    """The first records of as many logs as `limit` rows need, for one task. Every record counts as a row."""
     splits: list[Split] = []
     left = limit
     for bucket, (start, stop) in offsets.items():
@@ -355,7 +355,7 @@ def plan_kv(counts: Mapping[TableBucket, int | None], cores: int, limit: int | N
 
 
 def estimated_rows(tasks: Sequence[Sequence[Split]], limit: int | None = None) -> int | None:
-    """Rows that the tasks will yield, before filters; None where a bucket is not counted."""
+    """The rows of the tasks before filters; None if any bucket is not counted."""
     total = 0
     for split in (split for task in tasks for split in task):
         if split.rows is None:

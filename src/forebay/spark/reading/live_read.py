@@ -1,4 +1,4 @@
-"""What Spark's workers run to read: splits -> record batches with exactly Spark's schema.
+"""The reading side in Spark's workers: splits -> record batches with exactly Spark's schema.
 
 A `ReadFunction` is pickled once for a scan, an `InputPartition` for each task. Both carry all that a worker needs; a
 worker process opens one connection for a cluster and keeps it for later tasks. Batches have about `BATCH_ROWS` rows:
@@ -61,7 +61,7 @@ _OF_SNAPSHOT_ROWS = {
 
 
 class SplitsPartition(InputPartition):
-    """The splits of one task, of either side, and the table snapshot that they belong to, if they do."""
+    """The splits of one task, of either side, and the table snapshot they belong to, if any."""
 
     def __init__(self, splits: tuple[Any, ...], snapshot: TableSnapshot | None = None) -> None:
         super().__init__(None)
@@ -91,7 +91,7 @@ class ReadFunction:
     include: tuple[str, ...] = ()
 
     def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What a Python worker calls: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
+        """The entry point of a Python worker: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
         for partition in sent_partitions(tasks, SplitsPartition):
             yield from self.read(partition)
 
@@ -117,7 +117,7 @@ class ReadFunction:
             yield from self._as_inserts(self._bucket_rows(connection, partition, buckets))
 
     def _as_inserts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of a snapshot with the metadata columns that are wanted."""
+        """Rows of a snapshot with the requested metadata columns."""
         for batch in batches:
             yield snapshot_inserts(batch, self.include) if self.include else batch
 
@@ -216,7 +216,7 @@ def snapshot_inserts(batch: pa.RecordBatch, include: Iterable[str]) -> pa.Record
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """The first `limit` rows of `batches`; nothing is taken from them that is not needed."""
+    """The first `limit` rows of `batches`, consuming no more batches than needed."""
     left = limit
     iterator = iter(batches)
     try:
@@ -256,14 +256,14 @@ def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Record
 
 
 def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch with the rows of all."""
+    """One batch with the rows of all `batches`."""
     if len(batches) == 1:
         return batches[0]
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """As many rows, without columns: all that count(*) needs."""
+    """The same number of rows without columns, which is all that count(*) needs."""
     rows = sum(batch.num_rows for batch in batches)
     if rows:
         yield rows_without_columns(rows)
@@ -271,7 +271,7 @@ def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True)
 class KvBatchSplit:
-    """All rows of a bucket. `rows` is an estimate; None where the server does not count."""
+    """All rows of a bucket. `rows` is an estimate; None if the server does not count."""
 
     bucket: TableBucket
     rows: int | None = None
@@ -317,7 +317,7 @@ _ARROW = pa.schema([pa.field("marks", _WORDS, nullable=False)])
 
 
 class MarkPartition(InputPartition):
-    """What one task is to find out, one after the other."""
+    """The markings that one task computes, in order."""
 
     def __init__(self, marking: tuple[Marking, ...]) -> None:
         super().__init__(None)
@@ -350,7 +350,7 @@ def marks_batch(marking: Sequence[Marking]) -> pa.RecordBatch:
 
 
 def lake_rows(split: UnionSplit) -> int | None:
-    """About how many rows are read for a split; None where the lake does not tell."""
+    """The estimated number of rows to read for a split; None if the lake does not report it."""
     if isinstance(split, LogSplit | KvSnapshotSplit):
         return None
     lakes = split.lake if isinstance(split, LakeSnapshotAndLogSplit) else (split.lake,)

@@ -57,7 +57,7 @@ class NativeShare:
 
 
 def native_share(plan: UnionPlan, covered: Collection[TableBucket], limit: int | None) -> NativeShare | None:
-    """The share of Spark's own reader; None where Python tasks read all. `covered`: buckets that filters leave."""
+    """The part for Spark's own reader; None if Python tasks read everything. `covered`: buckets left by filters."""
     share = _Share(plan)
     for split in plan.splits:
         share.add(split, covered)
@@ -70,7 +70,7 @@ def native_share(plan: UnionPlan, covered: Collection[TableBucket], limit: int |
 
 
 class _Share:
-    """Splits, sorted out."""
+    """Splits, assigned to Spark's reader or to Python tasks."""
 
     def __init__(self, plan: UnionPlan) -> None:
         self._plan = plan
@@ -104,7 +104,7 @@ class _Share:
         self.rest.append(split)
 
     def give_back_marked(self) -> None:
-        """Have buckets merged in Python after all where marks do not pay, or are too many."""
+        """Move buckets back to Python tasks if marking does not pay off, or if there are too many marks."""
         changes = sum(task.stop - task.start for task in self.marking)
         is_worth_it = self._marked_rows >= MARKED_ROWS_MIN and changes <= self._marked_rows * MARKED_SHARE_MAX
         if is_worth_it and self._marked_rows <= MARKED_ROWS_MAX:
@@ -127,5 +127,5 @@ class _Share:
 
 
 def is_local(path: str) -> bool:
-    """Whether a path is one of the file system, which Spark reads without further libraries and secrets."""
+    """Whether a path is on the local file system, which Spark reads without further libraries and secrets."""
     return local_path(path) is not None

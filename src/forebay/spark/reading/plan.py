@@ -28,7 +28,7 @@ from forebay.unionread.overridden import OverriddenRows
 
 @dataclass(frozen=True)
 class Pushdown:
-    """What a query wants of a table: columns in Spark's order, filters on them, and a limit."""
+    """What a query pushes down to a table: columns in Spark's order, filters on them, and a limit."""
 
     columns: tuple[str, ...]
     partition_filters: tuple[Predicate, ...] = ()
@@ -46,13 +46,13 @@ ReadTasks = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class Marking(Protocol):
-    """Finds out which rows of files do not count. Picklable: a worker calls it."""
+    """Finds the rows of files that are overridden. Picklable: a worker calls it."""
 
     @property
     def files(self) -> tuple[str, ...]: ...
 
     def __call__(self) -> Sequence[OverriddenRows]:
-        """What does not count of `files`, in their order."""
+        """The overridden rows of `files`, in their order."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ScanPlan:
     beside_native: Sequence[tuple[Any, ...]] = ()
 
     def open(self, *, beside_native: bool = False) -> OpenedScan:
-        """The tasks of all rows, or (`beside_native`) of those that are not in `native`."""
+        """The tasks for all rows, or (`beside_native`) for those that are not in `native`."""
         return self.opened(self.beside_native if beside_native else self.tasks)
 
 
@@ -127,7 +127,7 @@ def task_count(rows: int | None, cores: int, pieces: int | None = None) -> int:
 
 
 class HasRows(Protocol):
-    """A piece of work; `rows` is how many rows it has, None where that is not known."""
+    """A piece of work with its number of `rows`; None if unknown."""
 
     @property
     def rows(self) -> int | None: ...
@@ -155,14 +155,14 @@ def spread(splits: Sequence[Work], tasks: int) -> list[tuple[Work, ...]]:
 
 
 def keeping_limit(tasks: Sequence[tuple[Any, ...]], limit: int | None) -> Sequence[tuple[Any, ...]]:
-    """`tasks`; with a limit one task that reads all, for readers whose combined output is not limited any further."""
+    """`tasks`, or with a limit a single task, for readers whose combined output is not limited further."""
     if limit is None or len(tasks) < 2:
         return tasks
     return [tuple(split for task in tasks for split in task)]
 
 
 def deal_out(pieces: Sequence[Work], cores: int) -> list[tuple[Work, ...]]:
-    """`pieces`, none of which can be cut, as tasks: as many as their rows are worth."""
+    """Tasks for `pieces` that cannot be split: as many as their row counts justify."""
     if not pieces:
         return []
     known = [piece.rows for piece in pieces if piece.rows is not None]

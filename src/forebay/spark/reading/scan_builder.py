@@ -63,7 +63,7 @@ class Readable:
 
 
 class ScanBuilder(JavaProxy):
-    """Takes what Spark pushes down. One for each reference to a table in each query."""
+    """Collects what Spark pushes down, for one reference to a table in one query."""
 
     interfaces = (
         _READ + "SupportsPushDownRequiredColumns",
@@ -95,7 +95,7 @@ class ScanBuilder(JavaProxy):
         self._schema = wanted
 
     def pushPredicates(self, predicates: JavaObject) -> JavaObject:
-        """Returns those that Spark still has to evaluate: all but the ones on partition keys."""
+        """The filters that Spark still has to evaluate: all except those on partition keys."""
         left = []
         keys = set(self._readable.partition_keys)
         for java in predicates:
@@ -126,7 +126,7 @@ class ScanBuilder(JavaProxy):
         return True
 
     def build(self) -> JavaObject:
-        """A scan of Python tasks, or Spark's own of Parquet files, or one of both."""
+        """A scan by Python tasks, Spark's own scan of Parquet files, or a union of both."""
         wanted = Pushdown(
             tuple(self._schema.fieldNames()),
             tuple(self._partition_filters),
@@ -142,7 +142,7 @@ class ScanBuilder(JavaProxy):
 
 
 class ScanProxy(JavaProxy):
-    """A scan and its tasks. Planned once, when it is first needed."""
+    """A scan and its tasks, planned once on first use."""
 
     interfaces = (_READ + "SupportsReportStatistics", _READ + "Batch")
 
@@ -246,7 +246,7 @@ class ScanProxy(JavaProxy):
 
 
 class StatisticsProxy(JavaProxy):
-    """How large a scan is, for Spark's choice of joins."""
+    """The size of a scan, for Spark's choice of joins."""
 
     interfaces = (_READ + "Statistics",)
 
@@ -267,7 +267,7 @@ class StatisticsProxy(JavaProxy):
 
 
 def value_bytes(t: Any) -> int:
-    """About how many bytes a value of Spark type `t` takes."""
+    """The estimated size in bytes of a value of Spark type `t`."""
     return _VALUE_BYTES.get(type(t).__name__, DEFAULT_VALUE_BYTES)
 
 

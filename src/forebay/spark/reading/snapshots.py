@@ -1,4 +1,4 @@
-"""Table snapshots of queries: whole primary-key tables are read at one instant, whichever tasks read them.
+"""Table snapshots of queries: a whole primary-key table is read at one point in time, by all tasks.
 
 The driver opens a snapshot when a query's tasks are made, and every task reads its buckets of that snapshot: tasks that
 are tried again, or run twice (speculation), give the same rows. The snapshot ends with the query's plan: when the JVM
@@ -48,7 +48,7 @@ def open_for_query(
 
 
 class OpenSnapshots:
-    """The snapshots, and whatever else queries pin, that a driver has open for its queries. Thread-safe."""
+    """The snapshots and other resources that a driver keeps open for its queries. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
