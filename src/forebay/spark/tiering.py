@@ -67,7 +67,7 @@ class SparkRunner:
 
 @dataclass(frozen=True)
 class _WriteSplit:
-    """What a worker of Spark does with a split."""
+    """Writes one split in a Spark worker."""
 
     settings: Settings
 
@@ -104,7 +104,7 @@ def start_tiering(
 
 
 class _Services:
-    """The services of this process that SQL has started: one for each cluster."""
+    """The tiering services of this process that SQL has started, one per cluster."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -31,10 +31,10 @@ def short_errors(doing: str = "") -> Iterator[None]:
 
 
 class TaskWrite:
-    """What workers run to write, of either side. Picklable."""
+    """The writing function of workers, for either side. Picklable."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What a Python worker calls: `batches` are the task's rows; yields the pickled message for the driver."""
+        """The entry point of a Python worker: writes `batches`, and yields the pickled message for the driver."""
         message = pickle.dumps(self.write(batches))
         yield pa.RecordBatch.from_arrays([pa.array([message], pa.binary())], [MESSAGE_COLUMN])
 

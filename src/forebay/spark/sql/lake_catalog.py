@@ -53,7 +53,7 @@ _BRANCH = "branch_"
 
 
 class PaimonCatalog(SqlCatalog):
-    """The tables of a lake, for one Spark session. `forebay.spark.attach` makes and installs it."""
+    """The catalog of a lake in one Spark session, installed by `forebay.spark.attach`."""
 
     capability_names: ClassVar[tuple[str, ...]] = ("SUPPORT_TABLE_CONSTRAINT", "SUPPORT_COLUMN_DEFAULT_VALUE")
 
@@ -121,14 +121,14 @@ class PaimonCatalog(SqlCatalog):
             raise self._no_such_table(identifier) from e
 
     def _exists(self, name: str) -> bool:
-        """Whether table `database.table` is there."""
+        """Whether table `database.table` exists."""
         try:
             return self._context.lake.table_exists(name)
         except (NotFound, InvalidRequest):  # its database is not there, or no table can have this name
             return False
 
     def _open(self, identifier: JavaObject, options: Mapping[str, str] | None = None) -> tuple[Table, str | None]:
-        """The table or branch that an identifier means, and which of its system tables."""
+        """The table or branch named by an identifier, and its system table, if any."""
         database, name = self._named(identifier)
         plain, *parts = name.split(SEPARATOR)
         branch = parts.pop(0)[len(_BRANCH) :] if parts and parts[0].startswith(_BRANCH) else None
@@ -198,7 +198,7 @@ class PaimonCatalog(SqlCatalog):
     def _created(
         self, identifier: JavaObject, asked: Asked, *, is_copy: bool = False, name: str | None = None
     ) -> Table:
-        """The table, made as `name` or as the identifier says."""
+        """The table, created as `name` or under the name of the identifier."""
         database, table = self._named(identifier)
         self._require(identifier.namespace())
         if SEPARATOR in table:

@@ -45,13 +45,13 @@ _REFUSED = {"collation": "only the default collation UTF8_BINARY can be stored"}
 
 
 def is_paimon(provider: str | None) -> bool:
-    """Whether a table of this provider goes to a lake."""
+    """Whether a table with this provider is a lake table."""
     return provider is not None and provider.lower() in _PROVIDERS
 
 
 @dataclass(frozen=True)
 class Definition:
-    """What the engine needs to make a table."""
+    """The definition of a table to create."""
 
     fields: Sequence[DataField]
     primary_keys: tuple[str, ...]
@@ -142,7 +142,7 @@ def _partition_keys(transforms: Iterable[Transform]) -> tuple[str, ...]:
 
 
 def table_properties(schema: TableSchema) -> dict[str, str]:
-    """What SHOW TBLPROPERTIES shows: with these, CREATE TABLE makes the same table again."""
+    """The properties shown by SHOW TBLPROPERTIES, from which CREATE TABLE recreates the table."""
     shown = {name: value for name, value in schema.options.items() if name != PATH}
     if schema.primary_keys:
         shown[PRIMARY_KEY] = ",".join(schema.primary_keys)
@@ -155,14 +155,14 @@ def table_properties(schema: TableSchema) -> dict[str, str]:
 
 
 def set_property(name: str, value: str) -> SchemaChange:
-    """SET TBLPROPERTIES, one of them; COMMENT ON."""
+    """The change for one property of SET TBLPROPERTIES, or for COMMENT ON."""
     _refuse_fixed(name)
     check_spelling(name)
     return UpdateComment(value) if name == COMMENT else SetOption(name, value)
 
 
 def remove_property(name: str) -> SchemaChange:
-    """UNSET TBLPROPERTIES, one of them."""
+    """The change for one property of UNSET TBLPROPERTIES."""
     _refuse_fixed(name)
     return UpdateComment(None) if name == COMMENT else RemoveOption(name)
 
@@ -194,7 +194,7 @@ def move_column(path: tuple[str, ...], position: Position) -> SchemaChange:
 
 
 def other_change(kind: str) -> UnsupportedOperation:
-    """The error for a change that tables do not know, by the name of Spark's class for it."""
+    """The error for an unsupported change, named by Spark's class for it."""
     why = {
         "ClusterBy": "the buckets of a table are set by 'bucket' and 'bucket-key'",
         "AddConstraint": "constraints cannot be added: the primary key is fixed when a table is created",

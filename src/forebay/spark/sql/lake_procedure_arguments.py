@@ -36,7 +36,7 @@ DRY_RUN = Parameter("dry_run", BooleanType(), "false", "only tell what would be 
 
 @contextmanager
 def naming(argument: str) -> Iterator[None]:
-    """Errors inside say which argument they are about."""
+    """Name the argument in errors raised inside."""
     try:
         yield
     except ForebayError as e:
@@ -64,7 +64,7 @@ def table_name(context: PaimonContext, text: str) -> str:
 
 
 def opened(context: PaimonContext, arguments: Arguments) -> Table:
-    """The table that arguments `table` and `options` describe."""
+    """The table given by the arguments `table` and `options`."""
     name = table_name(context, arguments["table"])
     options = parse_options(arguments.get("options"))
     with naming("table" if not options else "options"):
@@ -72,7 +72,7 @@ def opened(context: PaimonContext, arguments: Arguments) -> Table:
 
 
 def parse_options(text: str | None) -> dict[str, str]:
-    """'key=value,key=value' as a mapping."""
+    """The mapping for 'key=value,key=value'."""
     found = {}
     for part in (text or "").replace(";", ",").split(","):
         if not part.strip():
@@ -106,7 +106,7 @@ def parse_span(text: str | None, argument: str) -> int | None:
 
 
 def names_in(text: str, argument: str) -> list[str]:
-    """The names in 'a, b'."""
+    """The names of a comma-separated list."""
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise InvalidRequest(f"argument '{argument}': {text!r} has an empty name; write 'a,b'")
@@ -117,7 +117,7 @@ def names_in(text: str, argument: str) -> list[str]:
 
 
 def chosen_partitions(context: PaimonContext, table: Table, arguments: Arguments) -> PartitionFilter | None:
-    """The test of partitions that argument `partitions` or `where` describes; None if neither is given."""
+    """A test for the partitions selected by argument `partitions` or `where`; None if neither is given."""
     partitions, where = (
         arguments[name] if (arguments[name] or "").strip() else None for name in ("partitions", "where")
     )

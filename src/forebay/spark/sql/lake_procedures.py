@@ -51,7 +51,7 @@ def _remove_orphan_files(context: PaimonContext, arguments: Arguments) -> pa.Tab
 
 
 def _tables(context: PaimonContext, arguments: Arguments) -> list[Table]:
-    """The table that is named, or all of `database.*`."""
+    """The named table, or all tables of `database.*`."""
     name = arguments["table"].strip()
     if not name.endswith(".*"):
         return [opened(context, arguments)]

@@ -77,7 +77,7 @@ def _is_full(strategy: str | None) -> bool:
 
 
 def _order(table: Table, arguments: Arguments) -> tuple[list[str], str]:
-    """The columns to sort by, and how. None is no order."""
+    """The columns to sort by and the kind of order; None for no order."""
     strategy = (arguments["order_strategy"] or "none").strip().lower()
     columns = names_in(arguments["order_by"], "order_by") if (arguments["order_by"] or "").strip() else []
     if strategy == "none":
@@ -118,7 +118,7 @@ def _idle(table: Table, chosen: PartitionFilter | None, arguments: Arguments, so
 
 
 def _buckets(table: Table, text: str | None, sorts: bool) -> frozenset[int] | None:
-    """The buckets in '0,2-4'; None for all."""
+    """The buckets of a list such as '0,2-4'; None for all."""
     if text is None or not text.strip():
         return None
     count = table.context.options.bucket
@@ -139,7 +139,7 @@ def _buckets(table: Table, text: str | None, sorts: bool) -> frozenset[int] | No
 
 
 def _compact_database(context: PaimonContext, arguments: Arguments) -> pa.Table:
-    """One table after the other; one that fails does not keep the others from being compacted."""
+    """Compact the tables one by one; a failure does not stop the others."""
     options = parse_options(arguments["options"])
     databases = _pattern(arguments["including_databases"], "including_databases", ".*")
     including = _pattern(arguments["including_tables"], "including_tables", ".*")

@@ -52,7 +52,7 @@ from forebay.spark.sql.tables import LocalScanProxy, StagedTable, TableProxy, Wr
 
 
 class PaimonTable(WrittenTable):
-    """A table, or a branch of one. `schema` is that of the snapshot that is read, which may be an old one."""
+    """A table, or a branch of one. `schema` is that of the snapshot being read."""
 
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "read.streaming.ReportsSinkMetrics",)
     capability_names: ClassVar[tuple[str, ...]] = (
@@ -114,7 +114,7 @@ class PaimonTable(WrittenTable):
 
 
 class LakePartitions(PartitionManagement):
-    """The partitions of a table of a lake, in its latest snapshot."""
+    """The partitions of a lake table in its latest snapshot."""
 
     if TYPE_CHECKING:
         _table: Table
@@ -173,11 +173,11 @@ class LakePartitions(PartitionManagement):
 
 
 class PartitionedLakeTable(LakePartitions, PaimonTable):
-    """A table that has partitions."""
+    """A partitioned lake table."""
 
 
 class StagedLakeTable(PaimonTable, StagedTable):
-    """A table of a lake that a statement has just made."""
+    """A lake table that a statement has just created."""
 
     def _drop_own(self) -> None:
         there = self._context.lake.table(self._table.name).context.schemas.schema(0)
@@ -208,7 +208,7 @@ class ReplacingLakeTable(StagedLakeTable):
 
 
 def beside(name: str, what: str) -> str:
-    """A new name beside table `name`, which says what it is for."""
+    """A temporary name next to `name` that states its purpose."""
     return f"{name}__{what}_{SYSTEM_IDS.token_hex()[:8]}"
 
 
@@ -219,7 +219,7 @@ def table_proxy(
     schema: TableSchema | None = None,
     as_of: Mapping[str, str] | None = None,
 ) -> JavaProxy:
-    """The proxy for a table that is there."""
+    """The proxy for an existing table."""
     kind = PartitionedLakeTable if table.schema.partition_keys else PaimonTable
     return kind(context, name, table, schema, as_of)
 
@@ -228,7 +228,7 @@ SEPARATOR = "$"
 
 
 class LakeMetadataTable(TableProxy):
-    """A table that tells about a table; the driver has its rows."""
+    """A metadata table, whose rows the driver holds."""
 
     _context: PaimonContext
 
@@ -244,7 +244,7 @@ class LakeMetadataTable(TableProxy):
 
 
 class LakeRowsTable(TableProxy):
-    """A table that shows the rows of a table in another way."""
+    """A system table that shows the rows of a table in another form."""
 
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
 
@@ -264,7 +264,7 @@ class LakeRowsTable(TableProxy):
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Spark's schema for what the engine yields."""
+    """Spark's schema for the engine's Arrow schema."""
     return StructType([StructField(f.name, to_spark_type(from_arrow_type(f.type)), f.nullable) for f in schema])
 
 

@@ -114,7 +114,7 @@ class LakeStreamPlanner:
     # ---- where a stream begins --------------------------------------------------------------------------------------
 
     def first_offset(self) -> PaimonOffset:
-        """Where the stream begins. Spark asks more than once, and always gets the same answer from this object."""
+        """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
         if self._first is None:
             self._first = replace(self._begin(), is_first=True)
         return self._first
@@ -132,7 +132,7 @@ class LakeStreamPlanner:
     # ---- how far it can go ------------------------------------------------------------------------------------------
 
     def next_offset(self, start: PaimonOffset, limits: StreamLimits) -> PaimonOffset:
-        """Where the batch from `start` ends; `start` itself if there is no news, or too little."""
+        """The end of the batch that begins at `start`; `start` itself if there are no or too few changes."""
         self._check(start, self._table_id)
         self.read_until(start)  # whoever asks for more has done with what was in front
         if not start.is_settled:
@@ -176,7 +176,7 @@ class LakeStreamPlanner:
         return self._clock.now_ms() - self._last_batch_ms <= delay
 
     def stop_at_now(self) -> None:
-        """Nothing that is committed from now on is for this stream."""
+        """End the stream at the current snapshot: later commits are ignored."""
         self._target = self._scan.table.snapshots.latest_id() or 0
 
     def _check(self, offset: PaimonOffset, table_id: str) -> None:
@@ -190,14 +190,14 @@ class LakeStreamPlanner:
     # ---- what it reads ----------------------------------------------------------------------------------------------
 
     def tasks(self, start: PaimonOffset, end: PaimonOffset) -> list[SplitsPartition]:
-        """What the tasks of a batch read. The same offsets give the same rows, whenever they are asked for."""
+        """The tasks of a batch. The same offsets always give the same rows."""
         start = end.start_of_batch or start
         self._check(start, self._table_id)
         groups = in_order(self._scan.table, self._between(start, end))
         return [SplitsPartition(task) for task in deal_groups(groups, self._cores)]
 
     def _between(self, start: PaimonOffset, end: PaimonOffset) -> list[ChangeSplit]:
-        """The splits from one offset to another, in order."""
+        """The splits between two offsets, in order."""
         if not start.is_settled or start.place >= end.place:
             return []
         stream = self._stream
@@ -268,7 +268,7 @@ class PaimonOffset:
         )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
-        """The state of a scan at this offset."""
+        """The scan state at this offset."""
         values = {name: getattr(self, name) for name in _OF_SCANS}
         return {"version": STATE_VERSION, "watermark": None, **values}
 
@@ -300,7 +300,7 @@ class PaimonOffset:
         return replace(self, is_first=False, began=(start.full, start.next) if start.is_first else None)
 
     def in_front_of(self, snapshot_id: int, passed: str | None = None) -> PaimonOffset:
-        """The place before the changes of a snapshot."""
+        """The offset before the changes of a snapshot."""
         return replace(self, full=None, next=snapshot_id, split=0, plan=None, passed=passed)
 
     def to_json(self) -> dict[str, Any]:
@@ -308,7 +308,7 @@ class PaimonOffset:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> PaimonOffset:
-        """Raises `InvalidRequest` for what is no offset of such a stream."""
+        """Raises `InvalidRequest` unless it is an offset of such a stream."""
         known = {f.name for f in fields(cls)}
         try:
             given = {name: value for name, value in values.items() if name in known}

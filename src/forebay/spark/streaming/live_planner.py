@@ -77,7 +77,7 @@ class LiveStreamPlanner:
 
     @property
     def _is_keyed(self) -> bool:
-        """Whether rows are what changes come to, and not the changes."""
+        """Whether the stream delivers merged rows rather than changes."""
         return self._info.has_primary_key and not self._scan.is_changelog
 
     def offset(self, values: Mapping[str, Any]) -> StreamOffset:
@@ -86,7 +86,7 @@ class LiveStreamPlanner:
     # ---- where a stream begins --------------------------------------------------------------------------------------
 
     def first_offset(self) -> StreamOffset:
-        """Where the stream begins. Spark asks more than once, and always gets the same answer from this object."""
+        """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
         if self._first is None:
             log, full = self._known_partitions(self._begin)
             self._first = StreamOffset(self._info.table_id, log, full, is_first=True)
@@ -139,7 +139,7 @@ class LiveStreamPlanner:
         return log, FullRead(lake_id, pinned.snapshot_id, read)
 
     def _pin(self, buckets: Sequence[TableBucket]) -> TableSnapshot | None:
-        """A table snapshot that outlives this process; None where the cluster has none."""
+        """A table snapshot that outlives this process; None if the cluster has no table snapshots."""
         if self._options.read.strategy != SERVER_SCAN:
             return None
         opened = open_for_query(self._connection, self._info, buckets, self._options.read.lease)
@@ -159,7 +159,7 @@ class LiveStreamPlanner:
     # ---- how far it can go ------------------------------------------------------------------------------------------
 
     def next_offset(self, start: StreamOffset, limits: StreamLimits) -> StreamOffset:
-        """Where the batch from `start` ends, with so many log records at most; `start` itself if there is no news."""
+        """The end of the batch that begins at `start`, within the record limit; `start` if nothing is new."""
         self._check(start)
         pieces: list[int | None] = [] if start.full is None else [piece.rows for piece in self.pieces(start)]
         ends = self._ends(start)
@@ -169,7 +169,7 @@ class LiveStreamPlanner:
         return next_offset(start, ends, pieces, limits.rows)
 
     def stop_at_now(self) -> None:
-        """Nothing that comes from now on is for this stream."""
+        """End the stream at the current offsets: later records are ignored."""
         self._partitions = None
         self._target = self._known_partitions(lambda: self._ask(self._buckets(), LATEST))
 
@@ -222,7 +222,7 @@ class LiveStreamPlanner:
         return made
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[SplitsPartition]:
-        """What the tasks of a batch read. The same offsets give the same rows, whenever they are asked for.
+        """The tasks of a batch. The same offsets always give the same rows.
 
         Partitions that were dropped meanwhile are left out.
         """
@@ -245,7 +245,7 @@ class LiveStreamPlanner:
         return task_partitions(tasks, self._snapshot(batch))
 
     def _snapshot(self, batch: MicroBatch) -> TableSnapshot | None:
-        """The table snapshot that a batch reads, though another process may have opened it."""
+        """The table snapshot that a batch reads, possibly opened by another process."""
         full = batch.full
         if full is None or full.table_snapshot is None:
             return None
@@ -293,7 +293,7 @@ class LiveStreamPlanner:
         return list_offsets(self._connection.cluster, self._info, buckets, place) if buckets else {}
 
     def _buckets(self) -> list[TableBucket]:
-        """The buckets there are. Partitions are looked up again after the discovery interval."""
+        """The current buckets. Partitions are looked up again after the discovery interval."""
         info = self._info
         numbers = range(info.bucket_count)
         if not info.is_partitioned:

@@ -39,25 +39,25 @@ class StreamPlanner(Protocol):
     """The offset where the stream would end now, as far as it is known; else None."""
 
     def offset(self, values: Mapping[str, Any]) -> Any:
-        """The offset that Spark keeps as these values. Raises `InvalidRequest` for what is none."""
+        """The offset for values stored by Spark. Raises `InvalidRequest` for invalid ones."""
 
     def first_offset(self) -> Any:
-        """Where the stream begins. Spark asks more than once, and always gets the same answer from this object."""
+        """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
 
     def next_offset(self, start: Any, limits: StreamLimits) -> Any:
-        """Where the batch from `start` ends; `start` itself if there is no news."""
+        """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
 
     def stop_at_now(self) -> None:
-        """Nothing that comes from now on is for this stream."""
+        """End the stream here: later changes are ignored."""
 
     def tasks(self, start: Any, end: Any) -> list[SplitsPartition]:
-        """What the tasks of a batch read. The same offsets give the same rows, whenever they are asked for."""
+        """The tasks of a batch. The same offsets always give the same rows."""
 
     def read_until(self, offset: Any) -> None:
-        """All before `offset` has been read for good."""
+        """Note that everything before `offset` has been processed."""
 
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task, in its process."""
+        """The rows of a task; called in its process."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -42,7 +42,7 @@ NewFiles = dict[bytes, list[DataFileMeta]]
 
 
 def new_files(messages: Iterable[CommitMessage]) -> NewFiles:
-    """The data files that a commit of `messages` brings."""
+    """The data files added by a commit of `messages`."""
     found: NewFiles = {}
     for m in messages:
         found.setdefault(m.partition, []).extend(m.data.new_files)
@@ -50,7 +50,7 @@ def new_files(messages: Iterable[CommitMessage]) -> NewFiles:
 
 
 class FewAtATime:
-    """A `TaskRunner` that gives another one a few tasks at a time."""
+    """A `TaskRunner` that passes tasks to another one, a few at a time."""
 
     def __init__(self, inner: TaskRunner, parallelism: int) -> None:
         self._inner, self.parallelism = inner, parallelism
@@ -85,7 +85,7 @@ class PackRounds:
 
     @property
     def waiting(self) -> int:
-        """Small files that wait for more."""
+        """The small files waiting to be packed."""
         return 0 if self._coordinator is None else sum(map(len, self._coordinator.waiting.values()))
 
     def run(self, new_files: NewFiles, *, replaced: bool = False) -> int:
@@ -124,7 +124,7 @@ class PackRounds:
         return [(*key, files) for files in packs]
 
     def _compact(self, tasks: Sequence[CompactTask]) -> list[CommitMessage] | None:
-        """The messages of `tasks`, which are committed; None if others were faster."""
+        """Run and commit `tasks`, and return their messages; None if another commit conflicted."""
         committer = self._table.new_commit()
         try:
             done: list[CommitMessage] = self._runner.run(
@@ -153,7 +153,7 @@ class PackRounds:
 
 
 class BucketRounds:
-    """Rounds of compaction of a table with buckets, as its options say."""
+    """Compaction rounds of a table with buckets, according to the table's options."""
 
     waiting = 0
 
@@ -187,7 +187,7 @@ class BackgroundCompaction:
         """Rounds that ended, and files that they put together."""
 
     def committed(self, messages: Iterable[CommitMessage]) -> None:
-        """Tell of a commit."""
+        """Notify the thread of a commit."""
         with self._lock:
             self._news += messages
             self._runs.update({(m.partition, m.bucket): len(m.data.new_files) for m in messages})
@@ -203,7 +203,7 @@ class BackgroundCompaction:
                 self._lock.wait(IDLE_SECONDS)
 
     def wait_idle(self, timeout: float) -> bool:
-        """Wait until all commits so far have been looked at; False if that takes longer than `timeout` seconds."""
+        """Wait until all commits so far have been processed; False after `timeout` seconds."""
         with self._lock:
             return self._lock.wait_for(lambda: not self._news and not self._is_working, timeout)
 
@@ -217,7 +217,7 @@ class BackgroundCompaction:
                 self._lock.notify_all()
 
     def _next(self) -> list[CommitMessage] | None:
-        """What was committed since the last round; None when the query has ended."""
+        """The commits since the last round; None when the query has ended."""
         with self._lock:
             self._is_working = False
             self._lock.notify_all()

@@ -132,7 +132,7 @@ class InlineCompaction:
         self.is_on = not options.write_only and (has_key or ordered)
 
     def full_is_due(self) -> bool:
-        """Whether the commit that is about to be made should compact all. Call it once for each."""
+        """Whether the next commit should run a full compaction. Call it once per commit."""
         return self.is_on and self._counting.full_is_due()
 
     def run(self, partitions: set[bytes], *, full: bool = False, replaced: bool = False) -> bool:
@@ -157,7 +157,7 @@ class InlineCompaction:
 
 @dataclass(frozen=True)
 class _Untold:
-    """Runs compaction without recording a changelog."""
+    """Runs compaction without writing a changelog."""
 
     table: Table
     inner: TaskRunner

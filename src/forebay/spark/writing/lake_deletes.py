@@ -195,7 +195,7 @@ def _rewrite_once(table: Table, predicate: Predicate) -> None:
 
 @dataclass(frozen=True)
 class _RewriteWithout:
-    """A task: the file without the rows that match; None if none does."""
+    """A task: rewrites a file without the matching rows; None if no row matches."""
 
     table: TableContext
     predicate: Predicate

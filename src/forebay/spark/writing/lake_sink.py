@@ -29,7 +29,7 @@ from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, Writte
 
 
 class Sink:
-    """A write of `table`, as Spark hands it from process to process. `overwrite`: it replaces what is there."""
+    """A write to `table` that Spark passes between processes. With `overwrite` it replaces the existing rows."""
 
     def __init__(self, name: str, table: Table, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._name, self._proxied = name, table
@@ -48,7 +48,7 @@ class Sink:
         return self._function.write(iterator)
 
     def written(self, messages: Iterable[Any]) -> list[WrittenFiles]:
-        """What the tasks wrote. Raises `UnsupportedOperation` where several have assigned dynamic buckets."""
+        """The files written by the tasks. Raises `UnsupportedOperation` if several assigned dynamic buckets."""
         written = [m for m in messages if isinstance(m, WrittenFiles)]
         table = self._table
         if (

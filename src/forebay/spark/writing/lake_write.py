@@ -53,7 +53,7 @@ _Ready = tuple[pa.RecordBatch, npt.NDArray[np.int8]]
 
 @dataclass(frozen=True)
 class WrittenFiles(WriterCommitMessage):
-    """What one task wrote, for the driver. `query` is the id of the streaming query, which lasts over restarts."""
+    """The files of one task, for the driver. `query` is the id of the streaming query, stable across restarts."""
 
     messages: tuple[CommitMessage, ...] = ()
     rows: int = 0
@@ -61,7 +61,7 @@ class WrittenFiles(WriterCommitMessage):
 
 
 def messages_of(written: Iterable[WrittenFiles]) -> list[CommitMessage]:
-    """What all tasks together have to commit."""
+    """The messages of all tasks, to be committed together."""
     return [message for each in written for message in each.messages]
 
 
@@ -159,7 +159,7 @@ class Incoming:
 
 
 def _joined(parts: Sequence[_Ready]) -> Iterator[_Ready]:
-    """All parts as one, if there are any."""
+    """All parts as one batch, if there are any."""
     if len(parts) == 1:
         yield parts[0]
     elif parts:

@@ -56,7 +56,7 @@ _EXPRESSIONS = CONNECTOR + "expressions."
 
 
 class PaimonWriteBuilder(JavaProxy):
-    """Makes the write of one statement, or of one micro-batch."""
+    """Builds the write of one statement, or of one micro-batch."""
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "SupportsOverwriteV2", WRITE + "SupportsDynamicOverwrite")
 
@@ -85,7 +85,7 @@ class PaimonWriteBuilder(JavaProxy):
         return self
 
     def canOverwrite(self, predicates: JavaObject) -> bool:
-        """Always: what cannot be overwritten is said by `overwrite`, with the reason."""
+        """Always true: `overwrite` raises for what cannot be overwritten, with the reason."""
         return True
 
     def overwrite(self, predicates: JavaObject) -> JavaProxy:
@@ -102,7 +102,7 @@ class PaimonWriteBuilder(JavaProxy):
         return self
 
     def _partition(self, predicates: JavaObject) -> dict[str, Any] | None:
-        """The values of the partition columns that the predicates name; None if they say anything else."""
+        """The partition values named by the predicates; None if they contain anything else."""
         schema = self._table.schema
         found: dict[str, Any] = {}
         for java in predicates:
@@ -138,7 +138,7 @@ def write_builder(
 
 
 class PaimonWrite(WriteProxy):
-    """A write: how its rows are dealt to tasks, and its batch or stream."""
+    """A write: the distribution of its rows to tasks, and its batch or stream."""
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
 
@@ -180,7 +180,7 @@ class PaimonWrite(WriteProxy):
 
 
 class _LakeTasks(WriteTasks):
-    """What batches and streams share."""
+    """The tasks of a write, shared by batches and streams."""
 
     def __init__(self, builder: PaimonWriteBuilder) -> None:
         super().__init__(builder.jvm)
@@ -198,7 +198,7 @@ class _LakeTasks(WriteTasks):
         return [pickle.loads(found) for found in pickled if found is not None]
 
     def _discard(self, messages: JavaObject) -> None:
-        """Delete what finished tasks wrote, unless a commit was tried."""
+        """Delete the files of finished tasks, unless a commit was attempted."""
         if not self._is_settled:
             self._table.new_commit().abort(messages_of(self._written(messages)))
 
@@ -238,7 +238,7 @@ class PaimonStreamingWrite(_LakeTasks):
 
 
 def _named_value(predicate: Predicate | None) -> tuple[str, Any] | None:
-    """Column and value of `column = value` or `column IS NULL`; None for all else."""
+    """The column and value of `column = value` or `column IS NULL`; None for anything else."""
     if not isinstance(predicate, Leaf):
         return None
     if predicate.function is LeafFunction.IS_NULL:
@@ -250,14 +250,14 @@ def _named_value(predicate: Predicate | None) -> tuple[str, Any] | None:
 
 @dataclass(frozen=True)
 class Dealing:
-    """Rows that agree in `columns` go to one task, of `tasks` (0: as Spark likes); without columns rows stay."""
+    """Rows with equal `columns` go to one of `tasks` tasks (0: Spark chooses); without columns rows stay in place."""
 
     columns: tuple[str, ...] = ()
     tasks: int = 0
 
 
 def dealing(table: Table, cores: int) -> Dealing:
-    """How the rows of a write are dealt; `cores` is how many tasks run at a time."""
+    """The distribution of the rows of a write; `cores` is the number of concurrent tasks."""
     schema = table.schema
     asked = sink_parallelism(table)
     buckets = table.context.options.bucket

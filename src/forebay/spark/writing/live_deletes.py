@@ -48,7 +48,7 @@ def delete_where(connection: Connection, info: TableInfo, predicates: Sequence[P
 
 
 def named_keys(info: TableInfo, predicates: Sequence[Predicate]) -> pa.Table | None:
-    """The keys that the predicates name, if they name keys and ask nothing else."""
+    """The keys named by the predicates; None if they contain any other condition."""
     key = [info.schema.column(name) for name in info.schema.primary_key]
     if any(is_floating(column.data_type) for column in key):
         return None  # 0.0 equals -0.0, but they are two keys

@@ -25,14 +25,14 @@ from forebay.spark.workers import TaskWrite, short_errors
 
 @dataclass(frozen=True)
 class WrittenMessage(WriterCommitMessage):
-    """What one task wrote, for the driver."""
+    """The result of one task, for the driver."""
 
     rows: int = 0
 
 
 @dataclass(frozen=True)
 class WriteFunction(TaskWrite):
-    """How the rows of one statement are written. `columns` makes it a partial update."""
+    """Writes the rows of one statement. `columns` makes it a partial update."""
 
     settings: Settings
     info: TableInfo
@@ -55,14 +55,14 @@ class WriteFunction(TaskWrite):
         return WrittenMessage(rows)
 
     def check(self, given: pa.Schema) -> None:
-        """Raise `InvalidRequest` for columns whose type can never become the table's."""
+        """Raise `InvalidRequest` for columns whose type cannot be converted to the table's."""
         cast_batch(pa.RecordBatch.from_pylist([], schema=given), self._target(), truncate=True)
 
     def _target(self) -> pa.Schema:
         return user_schema([self.info.schema.column(name) for name in self.written_columns()])
 
     def written_columns(self) -> list[str]:
-        """The columns that go to the server: all, or those asked for; never the one that it numbers."""
+        """The columns sent to the server: all, or the requested ones, without the auto-increment column."""
         schema = self.info.schema
         wanted = schema.names if self.columns is None else self.columns
         return [name for name in schema.names if name in wanted and name != schema.auto_increment_column]

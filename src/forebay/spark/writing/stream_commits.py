@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Epoch:
-    """A micro-batch: its number, what its tasks wrote, and what it replaces."""
+    """A micro-batch: its number, the files of its tasks, and what it replaces."""
 
     number: int
     messages: list[CommitMessage]
@@ -64,7 +64,7 @@ class Epoch:
 
 @dataclass
 class Counts:
-    """What a query has done since it was started; for its progress."""
+    """The counters of a query since it was started, for its progress report."""
 
     rows: int = 0
     files: int = 0
@@ -107,7 +107,7 @@ class StreamCommits:
         self._is_first = True
 
     def _rounds(self) -> Rounds | None:
-        """The compaction that the table wants; None if it wants none."""
+        """The compaction rounds that the table needs, if any."""
         table = self.table
         if table.context.options.write_only:
             return None

@@ -26,7 +26,7 @@ _MESSAGE_TYPE = StructType([StructField(MESSAGE_COLUMN, BinaryType())])
 
 
 class WriteProxy(JavaProxy):
-    """A write, as plans show it."""
+    """A write, as shown in plans."""
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "Write",)
 
@@ -38,7 +38,7 @@ class WriteProxy(JavaProxy):
 
 
 class WriteTasks(JavaProxy):
-    """The tasks of a statement or a micro-batch. Subclasses say what workers run."""
+    """The tasks of a statement or a micro-batch. Subclasses define the function that workers run."""
 
     if TYPE_CHECKING:  # what subclasses have
         _schema: JavaObject
@@ -46,7 +46,7 @@ class WriteTasks(JavaProxy):
         def _task(self, physical: JavaObject) -> TaskWrite: ...
 
     def _command(self, physical: JavaObject) -> bytes:
-        """What Spark sends to each worker."""
+        """The command that Spark sends to each worker."""
         return pickle.dumps((self._task(physical), _MESSAGE_TYPE))
 
     def useCommitCoordinator(self) -> bool:
@@ -62,20 +62,20 @@ class BatchTasks(WriteTasks):
         return self.jvm.writer_factory(self._command(physical), self._schema)
 
     def onDataWriterCommit(self, message: JavaObject) -> None:
-        """Nothing to do: the messages come together to `commit`."""
+        """Do nothing: `commit` receives all messages."""
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
-        """Nothing to do where rows are there with their tasks. A task without a message would have failed the query."""
+        """Do nothing if rows are visible when their task ends. A task without a message has failed the query."""
 
     def abort(self, messages: JavaObject) -> None:
-        """Nothing to do: what was acknowledged stays, as docs/spark.md says."""
+        """Do nothing: acknowledged rows stay, as documented in docs/spark.md."""
 
 
 # ---- tables of a cluster --------------------------------------------------------------------------------------------
 
 
 class WriteBuilder(JavaProxy):
-    """Makes the write of one statement."""
+    """Builds the write of one statement."""
 
     interfaces = (WRITE + "WriteBuilder",)
 
@@ -92,7 +92,7 @@ class WriteBuilder(JavaProxy):
 
 
 class NewTableWriteBuilder(WriteBuilder):
-    """Makes the write that fills a new table. Emptying it first, as Spark may ask, takes nothing."""
+    """Builds the write that fills a new table. Truncating it first, as Spark may request, does nothing."""
 
     interfaces = (WRITE + "SupportsTruncate",)
 
