@@ -54,7 +54,7 @@ class CompactionRun:
 
 @dataclass(frozen=True)
 class TableState:
-    """What a table is at, and what has been done with it. Rows are those of the turn under way."""
+    """The state and the totals of a table's compaction. Row counts are those of the current round."""
 
     table: str
     phase: str = WAITING

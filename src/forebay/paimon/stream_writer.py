@@ -239,7 +239,7 @@ class StreamWriter:
         return tuple(found)
 
     def _run(self, attempt: _Attempt) -> list[Snapshot]:
-        """Commit the rows once, then what compaction did. A compaction that lost against another is given up."""
+        """Commit the rows once, then the compaction. A compaction that conflicts with another is dropped."""
         work = attempt.work
         rows = tuple(replace(m, compact=CompactIncrement()) for m in work.messages)
         compacted = [replace(m, data=DataIncrement()) for m in work.messages if not m.compact.is_empty]
@@ -313,7 +313,7 @@ class StreamWriter:
         self.close()
 
     def close(self) -> None:
-        """Give up what was written, and delete its files. What `prepare` gave stays, for `restore`."""
+        """Discard uncommitted rows and delete their files. What `prepare` returned stays, for `restore`."""
         self._drop_write()
         if self._attempt is not None and self._attempt.is_private:
             self._committer.abort(self._attempt.work.messages)

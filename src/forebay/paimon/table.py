@@ -61,7 +61,7 @@ Commit = Callable[[FileStoreCommit, list[CommitMessage]], list[Snapshot]]
 
 
 class Table(TableParts):
-    """One branch of a table. Reading is thread-safe; what an instance knows of the schema is fixed when it is made."""
+    """One branch of a table. Reading is thread-safe. The schema of an instance is fixed at creation."""
 
     def alter(
         self,
@@ -132,7 +132,7 @@ class Table(TableParts):
         return partitions_of(self.context, self.context.snapshots.latest(), values)
 
     def create_partition(self, values: Mapping[str, Any], *, ignore_if_exists: bool = False) -> None:
-        """Raise `UnsupportedOperation`: partitions of a lake come with their rows."""
+        """Raise `UnsupportedOperation`: a lake table's partitions are created by writing rows."""
         raise UnsupportedOperation(
             f"create_partition({dict(values)}): a lake table has the partitions that rows were written to; write rows"
         )
@@ -202,7 +202,7 @@ class Table(TableParts):
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, data: Rows) -> WriteResult:
-        """What adding rows made: how many, and the snapshot that has them. For tables without a primary key.
+        """The number of rows added, and the snapshot that contains them. For tables without a primary key.
 
         `data` is a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, anything else with
         `__arrow_c_stream__`, or a list of dicts. Columns are matched by name; those that are left out get their
@@ -212,7 +212,7 @@ class Table(TableParts):
         return self._write(lambda w: w.write(data))
 
     def upsert(self, data: Rows, columns: Sequence[str] | str | None = None) -> WriteResult:
-        """What inserting or updating rows made: how many, and the snapshot. For tables with a primary key.
+        """The number of rows inserted or updated, and the snapshot. For tables with a primary key.
 
         A row replaces or changes the one with the same key, as the table's merge engine says. With `columns` (which
         include the primary key) only these are written, and the others stay as they are: that takes merge engine
@@ -224,7 +224,7 @@ class Table(TableParts):
         )
 
     def delete(self, keys: Any, columns: Sequence[str] | str | None = None) -> WriteResult:
-        """What deleting the rows with these keys made: how many keys, and the snapshot. Keys without a row are fine.
+        """The number of keys deleted, and the snapshot. Keys without a row are fine.
 
         `keys` holds the columns of the primary key, in the forms that `append` takes, or is one dict, a list of tuples,
         or plain values where one column is the key. `columns` is `UnsupportedOperation`: a lake deletes whole rows.
@@ -238,7 +238,7 @@ class Table(TableParts):
         return self._write(lambda w: w.delete(key_rows(keys, self.schema.primary_keys, self.name)))
 
     def write_changes(self, data: Rows) -> WriteResult:
-        """What writing changes made: how many, and the snapshot.
+        """The number of changes written, and the snapshot.
 
         `data` has the table's columns and `_change_type`, whose values (insert, update_before, update_after, delete)
         say what becomes of each row. For tables of both kinds; without a primary key there are only inserts.
@@ -246,7 +246,7 @@ class Table(TableParts):
         return self._write(lambda w: write_changes(w, data))
 
     def overwrite(self, data: Rows, partition: Mapping[str, Any] | None = None) -> WriteResult:
-        """What replacing rows made: how many rows are there instead, and the snapshot.
+        """The number of rows written in place of the old ones, and the snapshot.
 
         Replaced is the table, or `partition` (values of some partition keys), or, in partitioned tables where that is
         not given, the partitions that `data` has rows of.

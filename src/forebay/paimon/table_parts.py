@@ -36,7 +36,7 @@ from forebay.paimon.write.table_write import TableWrite
 
 
 class TableParts(ArrowStream):
-    """One branch of a table, as its parts. What an instance knows of the schema is fixed when it is made."""
+    """The parts of one branch of a table. The schema of an instance is fixed at creation."""
 
     def __init__(
         self,

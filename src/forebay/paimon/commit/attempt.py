@@ -72,7 +72,7 @@ class _Delta:
 
 @dataclass
 class _Base:
-    """Manifests of what was there before, written for one attempt."""
+    """The base manifests written for one commit attempt."""
 
     merge: ManifestMerge = _NOTHING_MERGED
     manifest_list: tuple[str, int] | None = None

@@ -52,7 +52,7 @@ class Retention:
 
 @dataclass(frozen=True)
 class Expired:
-    """What an expiry did: how many snapshots (or changelogs) went, and how many files with them."""
+    """The result of an expiry: the number of expired snapshots (or changelogs) and of deleted files."""
 
     count: int = 0
     files: Deleted = field(default_factory=Deleted)

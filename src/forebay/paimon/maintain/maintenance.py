@@ -128,7 +128,7 @@ class Maintenance:
         return TagDeletion(self._table).delete(name)
 
     def after_commit(self, *, dedicated: bool = False, batch: bool = False, keep_from: int | None = None) -> None:
-        """What writers do after each commit unless the table is `write-only`: expire what has become old.
+        """Run the upkeep due after each commit unless the table is `write-only`: expire old snapshots.
 
         `dedicated`: this was the job that does for writers what `write-only` forbids them. `batch`: the commit was
         that of a batch. Snapshots from `keep_from` on stay. The commit is done, so a failure is logged and not raised;
@@ -163,11 +163,11 @@ class Maintenance:
         return removal.remove(older_than_ms=self._past_ms(older_than), dry_run=dry_run)
 
     def purge(self) -> Orphans:
-        """Delete all rows, and all history; what else was left. See `forebay.paimon.maintain.purge`."""
+        """Delete all rows and all history, and return the left-over files. See `forebay.paimon.maintain.purge`."""
         return purge(self._table, self._commit)
 
     def purgeable(self) -> Purgeable:
-        """What `purge` would delete."""
+        """The counts of what `purge` would delete."""
         return purgeable(self._table)
 
     def clear_consumers(

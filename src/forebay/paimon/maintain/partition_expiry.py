@@ -59,7 +59,7 @@ def newest_files(entries: Iterable[ManifestEntry]) -> dict[bytes, int | None]:
 
 
 def idle_partitions(entries: Iterable[ManifestEntry], before_ms: int) -> frozenset[bytes]:
-    """The partitions with no file made since `before_ms` (since the epoch)."""
+    """The partitions with no file created since `before_ms` (since the epoch)."""
     newest = newest_files(entries)
     return frozenset(p for p, made in newest.items() if made is not None and epoch_millis(made) < before_ms)
 

@@ -18,7 +18,7 @@ _ALL = 2**31 - 1
 
 @dataclass(frozen=True)
 class Purgeable:
-    """How much of what a table has: all of this `purge` deletes."""
+    """The counts of everything that `purge` deletes."""
 
     rows: int
     """Records of the latest snapshot, before merging."""

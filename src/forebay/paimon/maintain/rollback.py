@@ -44,7 +44,7 @@ class Rollback:
         return kept
 
     def to_timestamp(self, millis: int) -> Snapshot:
-        """Drop all snapshots made behind `millis` (since the epoch). Raises `NotFound` if that would be all."""
+        """Drop all snapshots made after `millis` (since the epoch). Raises `NotFound` if that means all of them."""
         kept = self._snapshots.at_or_before(millis)
         if kept is None:
             raise NotFound(f"{self._table.paths.root} has no snapshot as old as {millis} ms since 1970")

@@ -30,7 +30,7 @@ _STARTS: dict[str, tuple[str, ...]] = {
 
 
 def startup_mode(options: CoreOptions) -> str:
-    """The scan mode; if it is not said, the one that the other options call for."""
+    """The scan mode; if not set, the mode implied by the other options."""
     mode = options.scan_mode
     if mode == "full":
         return LATEST_FULL
@@ -240,7 +240,7 @@ class Startup:
         return low
 
     def readable(self, snapshot_id: int) -> Snapshot | None:
-        """The snapshot, or the long-lived changelog that is left of it; None if neither is there."""
+        """The snapshot, or its remaining long-lived changelog; None if neither exists."""
         found = self._snapshots.find(snapshot_id)
         if found is None and self._options.changelog_decoupled:
             try:

@@ -120,7 +120,7 @@ class StreamScan:
         return None
 
     def _start(self) -> bool:
-        """Find the beginning; False if there is none yet."""
+        """Determine the starting point; False if there is none yet."""
         consumer = self._options.consumer_id
         recorded = None
         if consumer is not None and not self._options.consumer_ignore_progress:
@@ -244,7 +244,7 @@ class StreamScan:
     # -- the next snapshot --------------------------------------------------------------------------------------------
 
     def _next_snapshot(self, snapshot_id: int) -> Snapshot | None:
-        """The snapshot, or the changelog that is left of it; None if it is still to come."""
+        """The next snapshot, or its remaining changelog; None if it does not exist yet."""
         found = self._startup.readable(snapshot_id)
         if found is not None:
             self._check_history(snapshot_id)

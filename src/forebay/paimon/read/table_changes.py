@@ -90,7 +90,7 @@ def _moment(given: str | dt.datetime, what: str) -> int:
 
 
 class _End:
-    """Where reading ends: behind what there is now, or at a moment (excluded)."""
+    """The end of a read: the current end, or a time (exclusive)."""
 
     def __init__(self, table: TableContext, stop: Any) -> None:
         self._snapshots, self._clock = table.snapshots, table.clock
@@ -150,7 +150,7 @@ class LakeChanges(ArrowStream):
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing more to come."""
+        """Whether all changes up to the end have been returned."""
         return self._is_closed or self._stream.finished or self._is_caught_up
 
     def poll(self, timeout: Span = 0.0) -> pa.RecordBatch | None:

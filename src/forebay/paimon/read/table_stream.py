@@ -50,7 +50,7 @@ class TableStream:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the stream has ended."""
         return self._batches is None and (self._scan.finished or self._is_refused)
 
     @property
@@ -86,7 +86,7 @@ class TableStream:
             self._clock.sleep(self._interval_ms / 1000)
 
     def poll(self) -> pa.RecordBatch | None:
-        """The next batch, or None if there is nothing new."""
+        """The next batch, or None if there are no new changes."""
         while True:
             if self._batches is None and not self._open():
                 return None
@@ -100,7 +100,7 @@ class TableStream:
             self._done = {"scan": self._scan.state(), "rows": 0}
 
     def _open(self) -> bool:
-        """Begin the next split; False if there is none."""
+        """Open the next split; False if there is none."""
         plan = self._scan.plan(max_rows=1, accept=self._accept)
         if plan is not None and not plan.splits:
             self._is_refused, plan = True, None

@@ -18,7 +18,7 @@ class ConsumerManager:
         self._io, self._paths = io, paths
 
     def next_snapshot(self, consumer_id: str) -> int | None:
-        """The snapshot that the consumer reads next; None if there is no such consumer."""
+        """The next snapshot of the consumer; None if there is no such consumer."""
         _check_id(consumer_id)
         try:
             data = self._io.read(self._paths.consumer(consumer_id))

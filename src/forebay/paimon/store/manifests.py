@@ -148,7 +148,7 @@ class ManifestStore:
         return [*self.read_list(snapshot.base_manifest_list), *self.delta_manifests(snapshot)]
 
     def delta_manifests(self, snapshot: Snapshot) -> list[ManifestFileMeta]:
-        """The manifests of what `snapshot` itself changed."""
+        """The manifests of the changes made by `snapshot` itself."""
         return self.read_list(snapshot.delta_manifest_list)
 
     def changelog_manifests(self, snapshot: Snapshot) -> list[ManifestFileMeta]:

@@ -55,7 +55,7 @@ class RenameColumn(SchemaChange):
 
 @dataclass(frozen=True, slots=True)
 class DropColumn(SchemaChange):
-    """A column goes; its id is never used again."""
+    """Drops a column; its id is never reused."""
 
     path: Path
 
@@ -95,7 +95,7 @@ class UpdateColumnDefault(SchemaChange):
 
 @dataclass(frozen=True, slots=True)
 class MoveColumn(SchemaChange):
-    """Another place among the columns, which is only where it is shown."""
+    """Moves a column, which only changes the order of display."""
 
     name: str
     position: Position
@@ -111,7 +111,7 @@ class SetOption(SchemaChange):
 
 @dataclass(frozen=True, slots=True)
 class RemoveOption(SchemaChange):
-    """A table option goes back to its default."""
+    """Resets a table option to its default."""
 
     key: str
 

@@ -60,7 +60,7 @@ class NumberedFiles:
         return ids[0] if ids else None
 
     def hinted_latest(self) -> int | None:
-        """What the hint LATEST says, true or not; None if there is none."""
+        """The content of the hint LATEST, which may be stale; None if there is no hint."""
         return self._hint(LATEST)
 
     def write_hint(self, name: str, file_id: int) -> None:

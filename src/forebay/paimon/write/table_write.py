@@ -289,7 +289,7 @@ class TableWrite:
     # -- commits ------------------------------------------------------------------------------------------------------
 
     def prepare_commit(self) -> list[CommitMessage]:
-        """Finish the files of everything written so far; what to commit. Writing may go on for the next commit."""
+        """Finish the files of everything written so far, and return the commit messages. Writing may continue."""
         items = list(self._writers.items())
         full = self._compaction is not None and self._compaction.full_is_due()
         prepared = self._prepare_all(items, full)
@@ -355,7 +355,7 @@ class TableWrite:
             self._dynamic.forget()
 
     def close(self) -> None:
-        """Give up what was not prepared."""
+        """Discard everything that was not prepared."""
         self.abort()
 
     def __enter__(self) -> TableWrite:

@@ -32,11 +32,11 @@ class BucketWriter(Protocol):
     def write(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None: ...
 
     def flush(self, *, end_file: bool = False) -> None:
-        """Write out what is in memory; with `end_file`, keep no file open either."""
+        """Flush rows from memory; with `end_file`, also close the open file."""
         ...
 
     def prepare(self) -> DataIncrement:
-        """Finish the files of all rows so far. The writer goes on with new ones."""
+        """Finish the files of all rows so far. The writer continues with new files."""
         ...
 
     def abort(self) -> None:
