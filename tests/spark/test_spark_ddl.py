@@ -214,7 +214,7 @@ def refused(sql: Sql, statement: str) -> str:
             "CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('primary.key'='no')",
             ["primary key column 'no' is not a column"],
         ),
-        ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('bucket.num'='0')", ["'bucket.num' is 0"]),
+        ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('bucket.num'='0')", ["'bucket.num': '0' is not a positive"]),
         ("CREATE TABLE {db}.x (id INT) USING parquet", ["cannot be USING parquet"]),
         ("CREATE TABLE {db}.x (id INT) LOCATION '/x'", ["'location'"]),
         pytest.param("CREATE TABLE {db}.x LIKE {db}.nope", ["TABLE_OR_VIEW_NOT_FOUND", "nope"], marks=LIKE),
