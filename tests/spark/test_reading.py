@@ -341,7 +341,7 @@ def test_the_data_source_never_overrides_push_filters() -> None:
         ({"filter": "nope = 1"}, InvalidRequest, "no column 'nope'"),
         ({"filterr": "id = 1"}, InvalidRequest, "no read option 'filterr'"),
         ({"columns": "id,nope"}, NotFound, r"no column 'nope'; it has id, name, amount"),
-        ({"limit": "few"}, InvalidRequest, "'limit' is 'few'"),
+        ({"limit": "few"}, InvalidRequest, "'limit': 'few' is not a positive"),
     ],
 )
 def test_bad_options_of_the_data_source_are_refused_by_name(
