@@ -43,7 +43,7 @@ CHANGE_TYPES = text_array(changes.CHANGE_TYPES)
 """The change types, in the order of the row kinds +I, -U, +U, -D. Rows of log tables are inserts."""
 _CHANGE_TYPE_INDEX = np.array([0, 0, 1, 2, 3], np.int8)
 
-BEFORE_THE_LOG = -1
+NO_OFFSET = -1
 """`_log_offset` of a row of a snapshot: before every record of the log, as in Fluss's readers."""
 
 _METADATA: dict[str, pa.Field] = {
@@ -185,7 +185,7 @@ class ChunkDecoder:
         count = rows.num_rows
         metadata: dict[str, pa.Array] = {
             "change_type": pa.DictionaryArray.from_arrays(array_of(np.zeros(count, np.int8)), CHANGE_TYPES),
-            "offset": array_of(np.full(count, BEFORE_THE_LOG)),
+            "offset": array_of(np.full(count, NO_OFFSET)),
             "timestamp": pa.nulls(count, _METADATA["timestamp"].type),
             "bucket": array_of(np.full(count, bucket.bucket, np.int32)),
         }

@@ -25,7 +25,7 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.log_decode import COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
+from forebay.client.log_decode import COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, NO_OFFSET
 from forebay.client.replay import current_rows, rows_at
 from forebay.client.settings import Settings
 from forebay.client.snapshot_scan import GONE, SnapshotReader
@@ -48,9 +48,6 @@ SESSIONS_PER_TASK = 2
 """Buckets that one task scans at the same time, where the user does not say otherwise."""
 
 _SESSIONS = "client.scanner.kv.max-sessions"
-
-NO_OFFSET = -1
-"""`_log_offset` of a row that comes from a snapshot: before every record of the log, as in Fluss's readers."""
 
 _OF_SNAPSHOT_ROWS = {
     "change_type": (CHANGE_TYPE_COLUMN, INSERT, pa.string()),
