@@ -79,6 +79,13 @@ def spark(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.fixture
+def derived_session(spark: Any) -> Iterator[Any]:
+    """A session without catalogs in the same JVM, for programs that attach catalogs of their own names."""
+    yield spark.newSession()
+    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+
+
+@pytest.fixture
 def sql(spark: Any, database: str) -> Callable[[str], list[tuple[Any, ...]]]:
     """Run a statement; `{db}` in it is the test's database. Returns the rows as tuples."""
 

@@ -27,9 +27,9 @@ def _examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     "name", [pytest.param(name, marks=() if name in IN_EVERY_RUN else pytest.mark.slow) for name in EXAMPLES]
 )
 def test_an_example_holds_on_small_data(
-    name: str, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, derived_session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = importlib.import_module(name).main(["--rows", "400", "--directory", str(tmp_path / "example")], spark)
+    code = importlib.import_module(name).main(["--rows", "400", "--directory", str(tmp_path / "example")], derived_session)
     told = capsys.readouterr().out
     assert code == 0, told
     assert "checks hold" in told
@@ -37,16 +37,16 @@ def test_an_example_holds_on_small_data(
 
 
 @pytest.mark.spark
-def test_an_example_whose_check_fails_ends_with_an_error(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_whose_check_fails_ends_with_an_error(derived_session: Any, capsys: pytest.CaptureFixture[str]) -> None:
     play = importlib.import_module("story").play
-    code = play(lambda story: story.check("all is well", {"tea": 1}, {"tea": 2}), "Wrong", 100, [], spark)
+    code = play(lambda story: story.check("all is well", {"tea": 1}, {"tea": 2}), "Wrong", 100, [], derived_session)
     assert code == 1
     assert "WRONG: all is well\n     tea: found 1, and not 2" in capsys.readouterr().out
 
 
 @pytest.mark.spark
-def test_an_example_that_checks_nothing_has_shown_nothing(spark: Any) -> None:
-    assert importlib.import_module("story").play(lambda story: None, "Nothing", 100, [], spark) == 1
+def test_an_example_that_checks_nothing_has_shown_nothing(derived_session: Any) -> None:
+    assert importlib.import_module("story").play(lambda story: None, "Nothing", 100, [], derived_session) == 1
 
 
 def test_an_example_leaves_a_directory_with_files_alone(tmp_path: Path) -> None:

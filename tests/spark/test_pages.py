@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,11 @@ PRINTED = {
 
 
 @pytest.fixture
-def only_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def only_session(derived_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that ask for the Spark session get one without catalogs, in the JVM that other tests use, too."""
     from pyspark.sql import SparkSession
 
-    monkeypatch.setattr(SparkSession, "_instantiatedSession", spark.newSession())
-    yield
-    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", derived_session)
 
 
 @pytest.mark.parametrize("page", WITH_SPARK)
