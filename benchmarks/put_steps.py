@@ -23,9 +23,8 @@ from forebay.codec.cast import to_record_batches
 from forebay.codec.kv_batch import parse_kv_batch
 from forebay.fs.local import LocalFileSystem
 from forebay.kv import tablet as tablet_module
-from forebay.kv.changelog import ChangelogCodec
 from forebay.kv.engine import EngineFactory, KvEngine
-from forebay.kv.tablet import KvTablet, PutRequest
+from forebay.kv.tablet import ChangelogCodec, KvTablet, PutRequest
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import Schema, TableInfo
 

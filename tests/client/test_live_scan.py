@@ -29,8 +29,7 @@ from forebay.client.session import Session
 from forebay.client.table import Table
 from forebay.client.table_scan import register_source
 from forebay.metadata.table import TableBucket, TableInfo
-from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import ServerNode
+from forebay.protocol.api import ApiKey, ServerNode
 from forebay.testing.server import EmbeddedServer
 from tests.client.conftest import DATABASE, MakeTable, Through, own_server
 

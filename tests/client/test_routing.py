@@ -27,7 +27,7 @@ from forebay.metadata.table import (
 )
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import partition_spec_to_pb
+from forebay.protocol.messages import partition_spec_to_pb
 
 PATH = TablePath("d", "t")
 

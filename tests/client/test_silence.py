@@ -36,8 +36,7 @@ from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.metadata.table import AggregateFunction, Column, TableBucket, TablePath
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import ServerNode
+from forebay.protocol.api import ApiKey, ServerNode
 from tests.client.conftest import MakeTable, Through, own_server
 from tests.client.proxy import DROP, PASS, Action, Frame, Proxy, answered, only
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from forebay.base.errors import ErrorCode, StorageFailure
 from forebay.base.host import file_system_type
 from forebay.fs.interface import DiskFull
-from forebay.kv.engine import EngineState, size_of
+from forebay.kv.engine import PAGE_BYTES, EngineState, MapSpace, allocate_file, pages_at_most, size_of
 from forebay.kv.lmdb_engine import LmdbEngine, _with_long_keys
-from forebay.kv.map_space import PAGE_BYTES, MapSpace, allocate_file, pages_at_most
 from tests.small_disk import MOUNTS, mounted_tmpfs
 
 _UPDATE_OF_EVERY_PAGE = """

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.log.index import SegmentIndex, SparseIndex
+from forebay.log.segment import SegmentIndex, SparseIndex
 from tests.log.log_batches import faulty_fs
 
 PATH = "/d/x.index"

@@ -16,8 +16,9 @@ from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFoun
 from forebay.metadata import types as t
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate, col
 from forebay.metadata.table import Column, PartitionInfo, PhysicalTablePath, Schema, TableBucket, TablePath
-from forebay.protocol import convert
+from forebay.protocol import api
 from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol import messages as convert
 from forebay.protocol.api import ServerRole
 from forebay.protocol.literals import literal_from_pb, literal_to_pb
 from forebay.protocol.messages import parse
@@ -36,14 +37,14 @@ specs = st.lists(st.tuples(names, names), max_size=4).map(tuple)
     st.builds(PhysicalTablePath, paths, st.none() | names),
     st.builds(TableBucket, ids, small_ids, st.none() | ids),
     st.builds(PartitionInfo, ids, specs),
-    st.builds(convert.ServerNode, small_ids, names, small_ids, st.sampled_from(ServerRole), st.none() | names),
+    st.builds(api.ServerNode, small_ids, names, small_ids, st.sampled_from(ServerRole), st.none() | names),
 )
 def test_values_come_back_from_their_messages(
     path: TablePath,
     physical: PhysicalTablePath,
     bucket: TableBucket,
     partition: PartitionInfo,
-    node: convert.ServerNode,
+    node: api.ServerNode,
 ) -> None:
     def sent(message: Any) -> Any:
         return parse(type(message), message.SerializeToString())
@@ -56,7 +57,7 @@ def test_values_come_back_from_their_messages(
     )  # fmt: skip
     assert convert.partition_spec_from_pb(sent(convert.partition_spec_to_pb(partition.spec))) == partition.spec
     assert convert.partition_info_from_pb(sent(convert.partition_info_to_pb(partition))) == partition
-    assert convert.server_node_from_pb(sent(convert.server_node_to_pb(node)), node.role) == node
+    assert api.server_node_from_pb(sent(api.server_node_to_pb(node)), node.role) == node
 
 
 @pytest.mark.parametrize(
@@ -88,8 +89,8 @@ def test_an_exception_that_is_not_ours_crosses_as_a_bug() -> None:
 
 
 def test_a_server_is_named_by_its_role_its_id_and_its_address() -> None:
-    assert str(convert.ServerNode(0, "host", 9123, ServerRole.COORDINATOR)) == "coordinator 0 at host:9123"
-    assert str(convert.ServerNode(3, "h", 1, ServerRole.TABLET, "rack")) == "tablet server 3 at h:1"
+    assert str(api.ServerNode(0, "host", 9123, ServerRole.COORDINATOR)) == "coordinator 0 at host:9123"
+    assert str(api.ServerNode(3, "h", 1, ServerRole.TABLET, "rack")) == "tablet server 3 at h:1"
 
 
 # --- literals --------------------------------------------------------------------------------------------------

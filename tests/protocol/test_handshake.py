@@ -8,9 +8,8 @@ from forebay.base.errors import AccessDenied, CorruptData, ErrorCode, ForebayErr
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerRole, api_versions_response, offered
 from forebay.protocol.connection import ClientConnection, RequestReceived, ResponseReceived, ServerConnection, State
-from forebay.protocol.convert import error_to_wire
 from forebay.protocol.handshake import ClientHandshake
-from forebay.protocol.messages import Buffer
+from forebay.protocol.messages import Buffer, error_to_wire
 from forebay.protocol.sasl import Authenticator, PlainClient, PlaintextAuthenticator, SaslAuthenticator
 from tests.protocol.pairs import EVERYTHING, deliver_one
 

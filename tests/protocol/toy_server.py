@@ -24,9 +24,8 @@ from forebay.protocol.connection import (
     RequestRejected,
     ServerConnection,
 )
-from forebay.protocol.convert import error_to_wire, partition_spec_from_pb, table_path_from_pb
 from forebay.protocol.listeners import authenticator_factory, parse_listeners
-from forebay.protocol.messages import Message
+from forebay.protocol.messages import Message, error_to_wire, partition_spec_from_pb, table_path_from_pb
 
 NOW_MS = 1_700_000_000_000
 _BATCH_LENGTH = struct.Struct("<qi")

@@ -13,7 +13,7 @@ from forebay.codec.log_batch import build_arrow_batch
 from forebay.metadata import json_serde
 from forebay.metadata.table import TablePath
 from forebay.metadata.types import DataType
-from forebay.protocol.convert import table_path_to_pb
+from forebay.protocol.messages import table_path_to_pb
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
 from tests.kv.tables import FakeTable

@@ -8,8 +8,8 @@ import pytest
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import LimitExceeded
-from forebay.server import costs
-from forebay.server.costs import Gate
+from forebay.server import context
+from forebay.server.context import Gate
 
 
 async def _inside(gate: Gate, size: int, entered: list[int], leave: asyncio.Event) -> None:
@@ -82,22 +82,22 @@ def test_who_gives_up_when_it_has_just_been_let_in_gives_its_room_back() -> None
 
 def test_short_work_is_done_at_once_and_others_have_their_turn_after_each_piece_of_long_work() -> None:
     async def test() -> None:
-        request_costs, order = costs.RequestCosts(ManualClock()), list[object]()
+        request_costs, order = context.RequestCosts(ManualClock()), list[object]()
 
         async def other() -> None:
             order.append("other")
 
         task = asyncio.ensure_future(other())
-        await request_costs.each(range(costs.SHORT_LIST), costs.SHORT_LIST, order.append)
-        assert order == list(range(costs.SHORT_LIST))
+        await request_costs.each(range(context.SHORT_LIST), context.SHORT_LIST, order.append)
+        assert order == list(range(context.SHORT_LIST))
         order.clear()
-        long = costs._PIECE_ITEMS + 1
+        long = context._PIECE_ITEMS + 1
         assert await request_costs.distinct(iter(range(long)), long) == list(range(long))
         assert task.done()
         order.clear()
         task = asyncio.ensure_future(other())
         await request_costs.each(range(long), long, order.append)
-        assert order.index("other") == costs._PIECE_ITEMS
+        assert order.index("other") == context._PIECE_ITEMS
         assert order[-1] == long - 1
         await task
 
@@ -107,15 +107,15 @@ def test_short_work_is_done_at_once_and_others_have_their_turn_after_each_piece_
 def test_a_piece_ends_after_its_number_of_items_or_its_time_and_the_next_one_begins_anew() -> None:
     async def test() -> None:
         clock = ManualClock()
-        async with costs.RequestCosts(clock).pieces() as pieces:
-            assert not pieces.is_over(costs._PIECE_ITEMS - 1)
+        async with context.RequestCosts(clock).pieces() as pieces:
+            assert not pieces.is_over(context._PIECE_ITEMS - 1)
             assert pieces.is_over()
             await pieces.next()
-            assert not pieces.is_over(costs._PIECE_ITEMS - 1)
+            assert not pieces.is_over(context._PIECE_ITEMS - 1)
             await pieces.next()
-            clock.advance(costs._PIECE_SECONDS / 2)
+            clock.advance(context._PIECE_SECONDS / 2)
             assert not pieces.is_over()
-            clock.advance(costs._PIECE_SECONDS / 2)
+            clock.advance(context._PIECE_SECONDS / 2)
             assert pieces.is_over()
             await pieces.next()
             assert not pieces.is_over()
@@ -125,7 +125,7 @@ def test_a_piece_ends_after_its_number_of_items_or_its_time_and_the_next_one_beg
 
 def test_the_long_work_of_two_requests_takes_turns_piece_by_piece() -> None:
     async def test() -> None:
-        request_costs, order = costs.RequestCosts(ManualClock()), list[str]()
+        request_costs, order = context.RequestCosts(ManualClock()), list[str]()
 
         async def work(name: str) -> None:
             async with request_costs.pieces() as pieces:
@@ -144,7 +144,7 @@ def test_the_long_work_of_two_requests_takes_turns_piece_by_piece() -> None:
 
 
 def test_lists_and_answers_may_be_as_long_as_their_limits() -> None:
-    limited = costs.RequestCosts(items_max=3, answer_bytes_max=10)
+    limited = context.RequestCosts(items_max=3, answer_bytes_max=10)
     limited.check_items(3, "things")
     limited.check_answer_bytes(10, "words")
     with pytest.raises(LimitExceeded, match=r"names 4 things; one request may name 3 \(server\.request\.max-items"):

@@ -17,7 +17,7 @@ from forebay.client.connection import Connection
 from forebay.metadata.table import TablePath, lake_options
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import table_path_to_pb
+from forebay.protocol.messages import table_path_to_pb
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake

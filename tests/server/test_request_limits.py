@@ -10,8 +10,7 @@ import pytest
 from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, LimitExceeded
 from forebay.metadata.table import TableBucket
-from forebay.server.context import ProgressNotifier
-from forebay.server.costs import Gate, RequestCosts
+from forebay.server.context import Gate, ProgressNotifier, RequestCosts
 
 
 def run(test: Callable[[], Awaitable[object]]) -> None:

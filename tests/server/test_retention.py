@@ -13,7 +13,7 @@ import pytest
 from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, NotFound, StorageFailure
 from forebay.kv.checkpoint import KvFolder
-from forebay.log.reading import SegmentInfo
+from forebay.log.tablet import SegmentInfo
 from forebay.metadata.table import TableBucket
 from forebay.server import config
 from forebay.server.lake_snapshots import LakeSnapshotCommit

@@ -24,8 +24,7 @@ from forebay.protocol.sasl import PlaintextAuthenticator, SaslAuthenticator, cre
 from forebay.server import connections, rpc
 from forebay.server.config import ServerConfig
 from forebay.server.connections import REQUESTS_PER_TURN, Connections
-from forebay.server.context import HANDLERS, ServerCall
-from forebay.server.costs import RequestCosts
+from forebay.server.context import HANDLERS, RequestCosts, ServerCall
 from forebay.server.rpc import RpcProtocol
 
 APIS = offered(ApiKey, ServerRole.TABLET)

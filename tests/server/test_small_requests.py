@@ -11,7 +11,7 @@ from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.log.tablet import LogTablet
 from forebay.metadata import json_serde
-from forebay.protocol.convert import partition_spec_to_pb
+from forebay.protocol.messages import partition_spec_to_pb
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake

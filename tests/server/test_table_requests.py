@@ -13,9 +13,8 @@ from forebay.base.threads import Future
 from forebay.kv.tablet import PutResult
 from forebay.metadata import types
 from forebay.metadata.table import TableBucket
-from forebay.protocol.convert import partition_spec_to_pb
-from forebay.server.context import AnswerRoom
-from forebay.server.costs import ITEM_BYTES
+from forebay.protocol.messages import partition_spec_to_pb
+from forebay.server.context import ITEM_BYTES, AnswerRoom
 from forebay.server.handlers import offsets as offset_requests
 from forebay.server.handlers.lookups import _last_batches
 from forebay.server.replica import BucketReplica

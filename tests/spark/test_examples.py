@@ -29,7 +29,9 @@ def _examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_example_holds_on_small_data(
     name: str, derived_session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = importlib.import_module(name).main(["--rows", "400", "--directory", str(tmp_path / "example")], derived_session)
+    code = importlib.import_module(name).main(
+        ["--rows", "400", "--directory", str(tmp_path / "example")], derived_session
+    )
     told = capsys.readouterr().out
     assert code == 0, told
     assert "checks hold" in told
@@ -37,7 +39,9 @@ def test_an_example_holds_on_small_data(
 
 
 @pytest.mark.spark
-def test_an_example_whose_check_fails_ends_with_an_error(derived_session: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_whose_check_fails_ends_with_an_error(
+    derived_session: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     play = importlib.import_module("story").play
     code = play(lambda story: story.check("all is well", {"tea": 1}, {"tea": 2}), "Wrong", 100, [], derived_session)
     assert code == 1

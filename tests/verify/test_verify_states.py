@@ -18,12 +18,12 @@ import pytest
 import forebay
 from forebay.base.errors import CorruptData
 from forebay.fs.local import LocalFileSystem
-from forebay.kv.changelog import ChangelogCodec
 from forebay.kv.engine import EngineState
 from forebay.kv.file_checksums import list_files
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.lmdb_file import DATA_FILE, LmdbFile
 from forebay.kv.rocksdb_engine import RocksDbEngine
+from forebay.kv.tablet import ChangelogCodec
 from forebay.metadata import types
 from forebay.metadata.table import Column, TablePath
 from forebay.testing.server import EmbeddedServer

@@ -35,9 +35,8 @@ from forebay.client.scatter import BucketItem, Scatter, pair_up
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import ServerNode, error_of, partition_id_of, table_bucket_to_pb, table_path_to_pb
-from forebay.protocol.messages import Message
+from forebay.protocol.api import ApiKey, ServerNode
+from forebay.protocol.messages import Message, error_of, partition_id_of, table_bucket_to_pb, table_path_to_pb
 
 if TYPE_CHECKING:
     from forebay.client.cluster import ClusterClient

@@ -37,15 +37,8 @@ from forebay.client.settings import Address, Settings
 from forebay.metadata import json_serde
 from forebay.metadata.table import PhysicalTablePath, Schema, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.api import ApiKey, ServerRole
-from forebay.protocol.convert import (
-    ServerNode,
-    physical_path_to_pb,
-    server_node_from_pb,
-    table_path_from_pb,
-    table_path_to_pb,
-)
-from forebay.protocol.messages import Buffer, Message
+from forebay.protocol.api import ApiKey, ServerNode, ServerRole, server_node_from_pb
+from forebay.protocol.messages import Buffer, Message, physical_path_to_pb, table_path_from_pb, table_path_to_pb
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)

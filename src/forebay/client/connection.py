@@ -27,8 +27,7 @@ from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import table_path_to_pb
-from forebay.protocol.messages import Message
+from forebay.protocol.messages import Message, table_path_to_pb
 
 if TYPE_CHECKING:
     from forebay.api.schemas import SchemaLike

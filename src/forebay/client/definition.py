@@ -11,7 +11,7 @@ from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata import json_serde
 from forebay.metadata.table import Column, Schema, TableDescriptor, TablePath
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.convert import table_path_to_pb
+from forebay.protocol.messages import table_path_to_pb
 
 SERVER_OPTIONS = "table."
 """The prefix of options that servers interpret; they store all others as they are."""

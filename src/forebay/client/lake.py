@@ -21,7 +21,7 @@ from forebay.base.errors import ForebayError, InternalError, error_from_wire
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import error_of, table_path_from_pb, table_path_to_pb
+from forebay.protocol.messages import error_of, table_path_from_pb, table_path_to_pb
 
 if TYPE_CHECKING:
     from forebay.client.session import Session

@@ -52,8 +52,8 @@ from forebay.client.views import RowView
 from forebay.codec.value_batch import ValueDecoder, parse_value_batch
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import ServerNode, error_of
+from forebay.protocol.api import ApiKey, ServerNode
+from forebay.protocol.messages import error_of
 
 if TYPE_CHECKING:
     from forebay.client.session import Session

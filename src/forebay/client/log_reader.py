@@ -46,8 +46,8 @@ from forebay.client.views import RowView
 from forebay.codec.log_batch import iter_headers
 from forebay.metadata.table import LogFormat, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import ServerNode, error_of, partition_id_of
+from forebay.protocol.api import ApiKey, ServerNode
+from forebay.protocol.messages import error_of, partition_id_of
 
 if TYPE_CHECKING:
     from forebay.client.session import Session

@@ -32,8 +32,7 @@ from forebay.codec.keys import bucket_ids, bucket_key_encoder, prefix_encoder
 from forebay.codec.value_batch import parse_values
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import ServerNode
+from forebay.protocol.api import ApiKey, ServerNode
 
 if TYPE_CHECKING:
     from forebay.client.session import Session

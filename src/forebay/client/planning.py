@@ -19,14 +19,8 @@ from forebay.metadata.partitions import matches_partial, partition_text
 from forebay.metadata.predicate import predicate_text
 from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import (
-    ServerNode,
-    error_of,
-    partition_info_from_pb,
-    partition_spec_to_pb,
-    table_path_to_pb,
-)
+from forebay.protocol.api import ApiKey, ServerNode
+from forebay.protocol.messages import error_of, partition_info_from_pb, partition_spec_to_pb, table_path_to_pb
 
 PartitionSelector = str | Mapping[str, Any]
 """A partition by its name ("2024-01-15$EMEA"), or all partitions with these values of some keys.

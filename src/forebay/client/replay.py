@@ -32,7 +32,7 @@ from forebay.codec.value_batch import parse_value_batch
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import error_of
+from forebay.protocol.messages import error_of
 
 if TYPE_CHECKING:
     from forebay.client.session import Session

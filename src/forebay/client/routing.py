@@ -12,7 +12,7 @@ from forebay.client.planning import list_partitions
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import partition_spec_to_pb, table_path_to_pb
+from forebay.protocol.messages import partition_spec_to_pb, table_path_to_pb
 
 _ROUTINGS = 5
 """The number of attempts to resolve partitions that other clients drop meanwhile."""

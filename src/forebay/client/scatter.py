@@ -18,7 +18,8 @@ from forebay.base.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.cluster import ClusterClient
 from forebay.client.rpc import Call
 from forebay.metadata.table import TableBucket, TablePath
-from forebay.protocol.convert import ServerNode, error_of, partition_id_of
+from forebay.protocol.api import ServerNode
+from forebay.protocol.messages import error_of, partition_id_of
 
 
 class Item(Protocol):

@@ -45,7 +45,7 @@ from forebay.client.rpc import Call
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import error_of, partition_id_of, table_path_to_pb
+from forebay.protocol.messages import error_of, partition_id_of, table_path_to_pb
 
 _LOGGER = logging.getLogger("forebay")
 

@@ -32,7 +32,7 @@ from forebay.codec.arrow_types import user_schema
 from forebay.metadata.table import PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import partition_spec_to_pb, table_path_to_pb
+from forebay.protocol.messages import partition_spec_to_pb, table_path_to_pb
 
 if TYPE_CHECKING:
     from forebay.api.results import WriteResult

@@ -45,8 +45,8 @@ from forebay.codec.arrow_types import user_schema
 from forebay.codec.value_batch import ValueDecoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import ServerNode, partition_id_of
+from forebay.protocol.api import ApiKey, ServerNode
+from forebay.protocol.messages import partition_id_of
 
 if TYPE_CHECKING:
     from forebay.client.session import Session

@@ -3,7 +3,7 @@
 LMDB is a copy-on-write B-tree in a memory map: readers get snapshots for free and never block the writer. Commits are
 not synced (the changelog is the log of record), so files that a power failure may have torn must be discarded and
 rebuilt; after a crash of the process alone they are whole. `WRITEMAP` halves the cost of a write (docs/benchmarks.md);
-its risk is that a full disk becomes a fatal signal, so space is allocated before each write (`forebay.kv.map_space`),
+its risk is that a full disk becomes a fatal signal, so space is allocated before each write (`forebay.kv.engine`),
 and file systems on which that is no guarantee are written without it.
 
 The map grows with the data. LMDB allows that only without readers, so it grows ahead of need, when there is no reader
@@ -35,9 +35,21 @@ from forebay.base.host import untouched_blocks
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.fs.space import RESERVE_BYTES
-from forebay.kv.engine import UNBOUNDED, EngineState, KvCursor, WriteSize, just_longer_than, size_of
+from forebay.kv.engine import (
+    PAGE_BYTES,
+    UNBOUNDED,
+    EngineState,
+    KvCursor,
+    MapSpace,
+    TreeSize,
+    WriteSize,
+    allocate_file,
+    allocates_in_place,
+    just_longer_than,
+    pages_at_most,
+    size_of,
+)
 from forebay.kv.lmdb_file import DATA_FILE, LONG_KEY_BYTES, LONG_KEYS, META, ROWS, STATE_KEY
-from forebay.kv.map_space import PAGE_BYTES, MapSpace, TreeSize, allocate_file, allocates_in_place, pages_at_most
 
 MAP_BYTES_START = 256 << 20
 """Address space that a new bucket reserves; the file is sparse after the allocated part (`MapSpace`)."""

@@ -28,8 +28,7 @@ from forebay.base.errors import (
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.fs.space import RESERVE_BYTES
-from forebay.kv.engine import UNBOUNDED, EngineState, KvCursor, WriteSize, just_longer_than
-from forebay.kv.map_space import MapSpace
+from forebay.kv.engine import UNBOUNDED, EngineState, KvCursor, MapSpace, WriteSize, just_longer_than
 
 _DAMAGE = ("Corruption", "No such file", "is not the state")
 """Words in RocksDB's errors, and in ours, that no transient failure can cause."""

@@ -317,3 +317,28 @@ class NegotiatedVersions:
         ours = APIS[key].client_versions
         newest = min(theirs.max, ours.max)
         return newest if newest >= max(theirs.min, ours.min) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerNode:
+    """A server as clients see it: its address is that of the listener they connected to."""
+
+    node_id: int
+    host: str
+    port: int
+    role: ServerRole
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        kind = "coordinator" if self.role is ServerRole.COORDINATOR else "tablet server"
+        return f"{kind} {self.node_id} at {self.host}:{self.port}"
+
+
+def server_node_to_pb(node: ServerNode) -> pb.PbServerNode:
+    return pb.PbServerNode(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+
+
+def server_node_from_pb(message: pb.PbServerNode, role: ServerRole) -> ServerNode:
+    """Return the node; the field of MetadataResponse that contains it determines its role."""
+    rack = message.rack if message.HasField("rack") else None
+    return ServerNode(message.node_id, message.host, message.port, role, rack)

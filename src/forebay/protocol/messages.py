@@ -13,17 +13,32 @@ into freshly mapped memory and out again. Both work on the encoding itself: they
 of a fixed path and leave everything else to protobuf. A body that is unusual in any way, or cut into many small
 payloads, is parsed by protobuf as a whole.
 
+Values of `forebay.metadata` become messages and back by pairs of functions, each the inverse of the other: `x_to_pb`
+and `x_from_pb`. They check nothing that a message class has not checked already: whether a name is allowed or a table
+exists is for the caller to check. Filters have a module of their own (`forebay.protocol.predicates`).
+
 This module also gives type checkers the shape of protobuf's classes, so that no stubs of protobuf are needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableSequence, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
-from forebay.base.errors import CorruptData, ErrorCode, InternalError, LimitExceeded, check
+from forebay.base.errors import (
+    CorruptData,
+    ErrorCode,
+    ForebayError,
+    InternalError,
+    LimitExceeded,
+    check,
+    error_from_wire,
+    wire_code,
+)
+from forebay.metadata.table import PartitionInfo, PhysicalTablePath, TableBucket, TablePath
+from forebay.protocol import fluss_pb2 as pb
 
 if TYPE_CHECKING:
     T = TypeVar("T")
@@ -53,6 +68,83 @@ if TYPE_CHECKING:
         def extend(self, values: Iterable[T]) -> None: ...
 else:
     from google.protobuf.message import Message
+
+
+PartitionSpec = tuple[tuple[str, str], ...]
+"""Partition keys with their values, in key order; in filters only some of the keys."""
+
+
+class PerBucketAnswer(Protocol):
+    """A message with an error pair of its own: every `Pb...RespForBucket`, LimitScanResponse, ScanKvResponse."""
+
+    error_code: int
+    error_message: str
+
+    def HasField(self, field_name: str) -> bool: ...
+
+
+def table_path_to_pb(path: TablePath) -> pb.PbTablePath:
+    return pb.PbTablePath(database_name=path.database, table_name=path.table)
+
+
+def table_path_from_pb(message: pb.PbTablePath) -> TablePath:
+    return TablePath(message.database_name, message.table_name)
+
+
+def physical_path_to_pb(path: PhysicalTablePath) -> pb.PbPhysicalTablePath:
+    return pb.PbPhysicalTablePath(
+        database_name=path.table.database, table_name=path.table.table, partition_name=path.partition
+    )
+
+
+def physical_path_from_pb(message: pb.PbPhysicalTablePath) -> PhysicalTablePath:
+    partition = message.partition_name if message.HasField("partition_name") else None
+    return PhysicalTablePath(TablePath(message.database_name, message.table_name), partition)
+
+
+def table_bucket_to_pb(bucket: TableBucket) -> pb.PbTableBucket:
+    return pb.PbTableBucket(table_id=bucket.table_id, partition_id=bucket.partition_id, bucket_id=bucket.bucket)
+
+
+class _HasPartitionId(Protocol):
+    partition_id: int
+
+    def HasField(self, field_name: str) -> bool: ...
+
+
+def partition_id_of(message: _HasPartitionId) -> int | None:
+    """The partition id in any message that may have one; None if absent."""
+    return message.partition_id if message.HasField("partition_id") else None
+
+
+def partition_spec_to_pb(spec: Iterable[tuple[str, str]]) -> pb.PbPartitionSpec:
+    return pb.PbPartitionSpec(partition_key_values=[pb.PbKeyValue(key=key, value=value) for key, value in spec])
+
+
+def partition_spec_from_pb(message: pb.PbPartitionSpec) -> PartitionSpec:
+    return tuple((entry.key, entry.value) for entry in message.partition_key_values)
+
+
+def partition_info_to_pb(partition: PartitionInfo) -> pb.PbPartitionInfo:
+    return pb.PbPartitionInfo(partition_id=partition.partition_id, partition_spec=partition_spec_to_pb(partition.spec))
+
+
+def partition_info_from_pb(message: pb.PbPartitionInfo) -> PartitionInfo:
+    return PartitionInfo(message.partition_id, partition_spec_from_pb(message.partition_spec))
+
+
+def error_of(answer: PerBucketAnswer) -> ForebayError | None:
+    """The error in a per-bucket response; None for success (code absent or 0)."""
+    if not answer.HasField("error_code") or answer.error_code == 0:
+        return None
+    return error_from_wire(answer.error_code, answer.error_message)
+
+
+def error_to_wire(error: BaseException) -> tuple[int, str]:
+    """The code and text of `error` on the wire, in an error frame or in a per-bucket response."""
+    text = error.message if isinstance(error, ForebayError) else f"{type(error).__name__}: {error}"
+    return wire_code(error), sendable_text(text)
+
 
 Buffer = bytes | bytearray | memoryview
 """Bytes in any of the types that this package accepts and returns."""

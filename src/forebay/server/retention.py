@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from forebay.base.clock import Clock
 from forebay.base.errors import ForebayError
-from forebay.log.reading import SegmentInfo
+from forebay.log.tablet import SegmentInfo
 from forebay.metadata.table import TableBucket, TableInfo, option_value
 from forebay.server.catalog import TableCatalog, buckets_of
 from forebay.server.lake_snapshots import LakeSnapshots

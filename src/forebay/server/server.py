@@ -33,8 +33,7 @@ from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.lake.storage import create_lake_storage
 from forebay.log.checkpoints import DataDirectory
 from forebay.metadata.table import TableBucket
-from forebay.protocol.api import ApiKey, ServerRole, offered
-from forebay.protocol.convert import ServerNode
+from forebay.protocol.api import ApiKey, ServerNode, ServerRole, offered
 from forebay.protocol.listeners import (
     Listener,
     SecurityProtocol,
@@ -46,8 +45,7 @@ from forebay.server.auto_partitions import follow_the_clock
 from forebay.server.catalog import TableCatalog
 from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
-from forebay.server.context import HANDLERS, LakeParts, ProgressNotifier, ServerContext
-from forebay.server.costs import RequestCosts
+from forebay.server.context import HANDLERS, LakeParts, ProgressNotifier, RequestCosts, ServerContext
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeStorageFactory, LakeTables
 from forebay.server.lake_tiering import TieringManager

@@ -17,14 +17,13 @@ from forebay.base.errors import CorruptData, ForebayError
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv import _digest
-from forebay.kv.changelog import ChangelogCodec
 from forebay.kv.checkpoint import PageCacheWitnesses, Trust, checkpoints, damage_of_checkpoint, trust_mark
 from forebay.kv.engine import EngineState
 from forebay.kv.file_checksums import first_difference
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.lmdb_file import DATA_FILE, LmdbFile, check_engine_files
 from forebay.kv.rocksdb_engine import RocksDbEngine
-from forebay.kv.tablet import TableView
+from forebay.kv.tablet import ChangelogCodec, TableView
 from forebay.verify.logs import LogImage
 from forebay.verify.report import OnStep, Report
 

@@ -8,9 +8,8 @@ from typing import Any
 from forebay.base.errors import AccessDenied, ErrorCode, NotFound
 from forebay.metadata.table import PartitionInfo, TableInfo
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import physical_path_from_pb, server_node_to_pb, table_path_from_pb, table_path_to_pb
-from forebay.protocol.messages import Message
+from forebay.protocol.api import ApiKey, server_node_to_pb
+from forebay.protocol.messages import Message, physical_path_from_pb, table_path_from_pb, table_path_to_pb
 from forebay.server.catalog import LiveTable
 from forebay.server.context import ServerCall, ServerContext, serves
 

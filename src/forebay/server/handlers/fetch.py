@@ -20,16 +20,14 @@ from forebay.codec.arrow_message import Projection
 from forebay.codec.filters import BoundPredicate, bind
 from forebay.codec.log_batch import iter_headers
 from forebay.codec.statistics import StatisticsFilter
-from forebay.log.reading import EARLIEST_OFFSET
+from forebay.log.tablet import EARLIEST_OFFSET
 from forebay.metadata.table import LogFormat, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import partition_id_of
-from forebay.protocol.messages import Buffer
+from forebay.protocol.messages import Buffer, partition_id_of
 from forebay.protocol.predicates import predicate_from_pb
 from forebay.server.catalog import LiveTable
-from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
-from forebay.server.costs import ITEM_BYTES, SHORT_LIST
+from forebay.server.context import ITEM_BYTES, SHORT_LIST, Answer, ServerCall, ServerContext, put_error, serves
 from forebay.server.replica import BucketReplica
 
 _LOGGER = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from forebay.lake.offsets import BucketOffsets
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import error_to_wire, partition_id_of, table_path_from_pb, table_path_to_pb
-from forebay.protocol.messages import Message
+from forebay.protocol.messages import Message, error_to_wire, partition_id_of, table_path_from_pb, table_path_to_pb
 from forebay.server.catalog import LiveTable
 from forebay.server.context import ServerCall, ServerContext, put_error, serves
 from forebay.server.lake_snapshots import LakeSnapshotCommit

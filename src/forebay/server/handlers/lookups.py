@@ -19,10 +19,8 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import partition_id_of
-from forebay.protocol.messages import Buffer, Message
-from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
-from forebay.server.costs import ITEM_BYTES, SHORT_LIST
+from forebay.protocol.messages import Buffer, Message, partition_id_of
+from forebay.server.context import ITEM_BYTES, SHORT_LIST, Answer, ServerCall, ServerContext, put_error, serves
 from forebay.server.handlers.writes import acknowledged, check_key_version
 from forebay.server.replica import BucketReplica
 

@@ -6,10 +6,8 @@ from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import partition_id_of
-from forebay.protocol.messages import Message
-from forebay.server.context import ServerCall, ServerContext, put_error, serves
-from forebay.server.costs import SHORT_LIST
+from forebay.protocol.messages import Message, partition_id_of
+from forebay.server.context import SHORT_LIST, ServerCall, ServerContext, put_error, serves
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager
 

@@ -12,8 +12,7 @@ from forebay.kv.scanner import FIRST_CALL, ScanPage
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import partition_id_of
-from forebay.protocol.messages import Buffer
+from forebay.protocol.messages import Buffer, partition_id_of
 from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
 
 

@@ -14,8 +14,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, Unavailable
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import partition_id_of, table_path_from_pb
-from forebay.protocol.messages import Message, parse
+from forebay.protocol.messages import Message, parse, partition_id_of, table_path_from_pb
 from forebay.server.catalog import buckets_of
 from forebay.server.context import ServerCall, ServerContext, serves
 

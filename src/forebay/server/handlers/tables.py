@@ -11,8 +11,7 @@ from forebay.metadata.partitions import matches_partial
 from forebay.metadata.table import Column, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import partition_info_to_pb, partition_spec_from_pb, table_path_from_pb
-from forebay.protocol.messages import Message
+from forebay.protocol.messages import Message, partition_info_to_pb, partition_spec_from_pb, table_path_from_pb
 from forebay.server.auto_partitions import follow_the_clock_for
 from forebay.server.catalog import partition_folder, table_folder
 from forebay.server.context import ServerCall, ServerContext, serves

@@ -12,10 +12,8 @@ from forebay.kv.tablet import PutRequest, PutResult
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.convert import partition_id_of
-from forebay.protocol.messages import Message
-from forebay.server.context import AnswerRoom, ServerCall, ServerContext, put_error, serves
-from forebay.server.costs import SHORT_LIST
+from forebay.protocol.messages import Message, partition_id_of
+from forebay.server.context import SHORT_LIST, AnswerRoom, ServerCall, ServerContext, put_error, serves
 from forebay.server.replica import AppendRequest, AppendResult
 
 _ACKS = (-1, 0, 1)
