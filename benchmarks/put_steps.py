@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from forebay.client.encode import KvEncoder, seal
 from forebay.codec.cast import to_record_batches
-from forebay.codec.kv_batch import parse_kv_batch
+from forebay.codec.rows import parse_kv_batch
 from forebay.fs.local import LocalFileSystem
 from forebay.kv import tablet as tablet_module
 from forebay.kv.engine import EngineFactory, KvEngine

@@ -10,8 +10,15 @@ import pytest
 from forebay.api.results import WriteResult
 from forebay.base.clock import ManualClock, SystemClock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, OutcomeUnknown, Unavailable
-from forebay.client.accumulator import Accumulator, Batch, WriteTarget, WriteTracker
-from forebay.client.idempotence import NO_SEQUENCE, NO_WRITER_ID, Idempotence
+from forebay.client.accumulator import (
+    NO_SEQUENCE,
+    NO_WRITER_ID,
+    Accumulator,
+    Batch,
+    Idempotence,
+    WriteTarget,
+    WriteTracker,
+)
 from forebay.metadata.table import TableBucket, TablePath
 
 TARGET = WriteTarget(TablePath("d", "t"), 1, False)

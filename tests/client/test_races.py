@@ -27,10 +27,10 @@ from forebay.base.errors import (
 )
 from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.connection import Connection, connect
+from forebay.client.encode import WriteEncoder
 from forebay.client.log_reader import LogReader
 from forebay.client.sender import Sender
 from forebay.client.settings import make_settings
-from forebay.client.writer import WriteEncoder
 from forebay.metadata.table import TableBucket, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey

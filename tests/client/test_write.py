@@ -12,8 +12,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.client.connection import Connection, connect
-from forebay.client.encode import partition_codes_of
-from forebay.client.writer import APPEND, WriteEncoder, write_at_once
+from forebay.client.encode import APPEND, WriteEncoder, partition_codes_of
 from forebay.metadata.table import TableBucket
 from tests.client.conftest import MakeTable, own_server
 from tests.client.data import ALL_TYPES, all_types_rows, by_id
@@ -347,9 +346,9 @@ def test_rows_without_a_bucket_key_can_be_written_to_a_chosen_bucket(
 ) -> None:
     table = make_table({"v": pa.int64()}, buckets=3, bucket_keys=bucket_keys)
     rows = [{"v": v} for v in range(50)]
-    write = WriteEncoder.of(table.connection, table.info), APPEND, rows
+    write = WriteEncoder.of(table.connection.settings, table.info), APPEND, rows
     for _ in range(3):
-        found = {place.bucket for place in write_at_once(table.connection.sender, *write, bucket=2).end_offsets}
+        found = {place.bucket for place in table.connection.sender.write(*write, bucket=2).end_offsets}
         assert found == ({0, 1, 2} if bucket_keys else {2})
 
 

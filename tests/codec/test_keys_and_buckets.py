@@ -15,7 +15,7 @@ from forebay.base.errors import CorruptData, InvalidRequest, UnsupportedOperatio
 from forebay.codec import reference
 from forebay.codec._hash import fluss_hash32, iceberg_hash32
 from forebay.codec.arrow_types import storage_schema
-from forebay.codec.keys import (
+from forebay.codec.rows import (
     bucket_ids,
     bucket_key_encoder,
     bucket_of,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from forebay.base.errors import CorruptData
 from forebay.codec._records import join_value_batch
 from forebay.codec.crc import crc32c
-from forebay.codec.kv_batch import HEADER_BYTES, KvRecordsBuilder, encode_kv_batch, parse_kv_batch, seal_kv_batch
-from forebay.codec.rows import RowFormat, row_codec
+from forebay.codec.reference import RowFormat
+from forebay.codec.rows import HEADER_BYTES, KvRecordsBuilder, encode_kv_batch, parse_kv_batch, row_codec, seal_kv_batch
 from forebay.codec.value_batch import (
     ValueDecoder,
     encode_value_batch,

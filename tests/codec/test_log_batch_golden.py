@@ -15,7 +15,8 @@ from forebay.codec.log_batch import (
     validate_arrow_body,
     verify_crc,
 )
-from forebay.codec.rows import RowFormat, row_codec
+from forebay.codec.reference import RowFormat
+from forebay.codec.rows import row_codec
 from forebay.codec.statistics import encode_statistics, parse_statistics
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema

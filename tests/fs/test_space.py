@@ -6,7 +6,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode
 from forebay.fs.interface import DiskFull
-from forebay.fs.space import RESERVE_BYTES, DiskReserve
+from forebay.server.replica import RESERVE_BYTES, DiskReserve
 
 
 class Disk:

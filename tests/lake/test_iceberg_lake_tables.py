@@ -21,7 +21,7 @@ from pyiceberg.types import DateType, DecimalType, IntegerType, LongType, String
 
 from forebay.base.errors import Conflict, CorruptData, InvalidRequest, NotFound, StorageFailure, UnsupportedOperation
 from forebay.codec.arrow_types import storage_schema
-from forebay.codec.keys import bucket_ids, bucket_key_encoder
+from forebay.codec.rows import bucket_ids, bucket_key_encoder
 from forebay.lake.source import SnapshotSuccessor
 from forebay.lake.storage import lake_formats
 from forebay.lakes.iceberg import IcebergLakeStorage

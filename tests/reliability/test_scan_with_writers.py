@@ -19,7 +19,8 @@ import pytest
 
 import forebay
 from forebay.client.table import Table
-from forebay.codec.rows import RowFormat, row_codec
+from forebay.codec.reference import RowFormat
+from forebay.codec.rows import row_codec
 from forebay.codec.value_batch import parse_value_batch
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey

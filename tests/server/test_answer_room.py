@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import Unavailable
+from forebay.server.connections import MemoryBudget
 from forebay.server.context import AnswerRoom
-from forebay.server.memory_budget import MemoryBudget
 
 LIMIT = 1600
 LARGE, SHORT = 700, 100

@@ -10,8 +10,7 @@ import pytest
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
-from forebay.server.connections import _STILL_SECONDS, ConnectionMemory
-from forebay.server.memory_budget import MemoryBudget
+from forebay.server.connections import _STILL_SECONDS, ConnectionMemory, MemoryBudget
 
 LIMIT = 1000
 """Bytes of the half for requests."""

@@ -10,9 +10,9 @@ import pytest
 from forebay.base.errors import ErrorCode, ForebayError
 from forebay.codec.log_batch import decode_arrow_batch, iter_headers
 from forebay.fs import names
-from forebay.fs.space import DiskReserve
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
+from forebay.server.replica import DiskReserve
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_hostile_clients import wait_until
 from tests.small_disk import SmallDisk, mounted_tmpfs

@@ -8,7 +8,7 @@ import pytest
 
 from forebay.base import threads
 from forebay.base.threads import Executor, Future
-from forebay.server.lane import GROUP_BYTES_MAX, GROUP_ITEMS_MAX, SHORT_BYTES, SHORT_IN_A_ROW, Lane, LaneTurns
+from forebay.server.replica import GROUP_BYTES_MAX, GROUP_ITEMS_MAX, SHORT_BYTES, SHORT_IN_A_ROW, Lane, LaneTurns
 
 Groups = list[list[str]]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, Unavailable
-from forebay.server.connections import NEW_IN_A_ROW, REQUESTS_PER_TURN, Turns
-from forebay.server.memory_budget import Half, MemoryBudget, default_budget, machine_memory
+from forebay.base.host import machine_memory
+from forebay.server.config import ServerConfig
+from forebay.server.connections import NEW_IN_A_ROW, REQUESTS_PER_TURN, Half, MemoryBudget, Turns
 
 
 class Hoarder:
@@ -285,13 +287,14 @@ def test_a_connection_that_is_gone_waits_no_more():
     ("machine", "budget"), [(1 << 40, 1 << 30), (8 << 30, 1 << 30), (4 << 30, 512 << 20), (1 << 29, 128 << 20)]
 )
 def test_the_default_is_an_eighth_of_the_memory_between_two_bounds(machine, budget, monkeypatch):
-    monkeypatch.setattr("forebay.server.memory_budget.machine_memory", lambda: machine)
-    assert default_budget() == budget
+    monkeypatch.setattr("forebay.server.config.machine_memory", lambda: machine)
+    assert ServerConfig(Path("unused")).connection_memory == budget
 
 
 def test_the_default_is_a_part_of_the_machines_memory():
-    assert 128 << 20 <= default_budget() <= 1 << 30
-    assert default_budget() <= machine_memory()
+    budget = ServerConfig(Path("unused")).connection_memory
+    assert 128 << 20 <= budget <= 1 << 30
+    assert budget <= machine_memory()
 
 
 class Pipeline:

@@ -20,8 +20,7 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.server.catalog import CatalogTable, LiveTable
-from forebay.server.lane import LaneTurns
-from forebay.server.replica import AppendRequest, BucketReplica, SlowProgress
+from forebay.server.replica import AppendRequest, BucketReplica, LaneTurns, SlowProgress
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import faulty_fs, open_log
 from tests.server.running import log_records

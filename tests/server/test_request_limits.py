@@ -11,6 +11,7 @@ from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, LimitExceeded
 from forebay.metadata.table import TableBucket
 from forebay.server.context import Gate, ProgressNotifier, RequestCosts
+from forebay.server.lake_tiering import TieringManager
 
 
 def run(test: Callable[[], Awaitable[object]]) -> None:
@@ -130,7 +131,7 @@ def test_one_who_gives_up_just_when_let_in_takes_no_room() -> None:
 
 def test_waiters_hear_of_their_buckets_until_they_end_their_watch() -> None:
     async def test() -> None:
-        notifier = ProgressNotifier(asyncio.get_running_loop())
+        notifier = ProgressNotifier(asyncio.get_running_loop(), TieringManager(ManualClock()))
         mine, other = TableBucket(1, 0), TableBucket(1, 1)
         event, second = asyncio.Event(), asyncio.Event()
         notifier.watch(event, mine)

@@ -12,10 +12,10 @@ import pytest
 
 from forebay.base.clock import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, Unavailable
+from forebay.base.threads import WriteGate
 from forebay.kv.engine import KvSnapshot
 from forebay.kv.tablet import KvTablet, PutRequest
 from forebay.metadata.table import TableBucket
-from forebay.server.lane import WriteGate
 from forebay.server.server import Injected
 from tests.kv.tables import FakeTable
 from tests.server.raw_client import ApiKey, pb

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, InternalError
 from forebay.codec.arrow_types import storage_schema, user_schema
-from forebay.codec.keys import primary_key_encoder
+from forebay.codec.rows import primary_key_encoder
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import CommitterContext, WriterContext
 from forebay.metadata import types

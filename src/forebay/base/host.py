@@ -23,6 +23,9 @@ _SYNC_FILE_RANGE_WAIT_BEFORE = 1
 _SYSFS_FILE_SYSTEMS = ("ext4", "xfs", "f2fs")
 _M_MMAP_THRESHOLD = -3
 _BLOCKS_LOCK = threading.Lock()
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_MEMINFO = "/proc/meminfo"
+_UNKNOWN_MACHINE_BYTES = 2 << 30
 _UNIQUE_SYSFS_INODES = (5, 5)
 """The first kernel version whose sysfs inode numbers are unique between two boots of the machine."""
 
@@ -166,3 +169,24 @@ def file_system_type(path: Path) -> str | None:
         if wanted.startswith(mount_point) and len(mount_point) >= found[0]:  # a later mount covers an earlier one
             found = (len(mount_point), after.split(" ")[0])
     return found[1]
+
+
+def machine_memory() -> int:
+    """Return the machine's memory in bytes, or less if a control group (a container) allows less."""
+    found = [size for path in _CGROUP_LIMITS if (size := _number(path)) is not None]
+    try:
+        for line in Path(_MEMINFO).read_text(encoding="ascii").splitlines():
+            if line.startswith("MemTotal:"):
+                found.append(int(line.split()[1]) * 1024)
+    except OSError:
+        pass
+    return min(found, default=_UNKNOWN_MACHINE_BYTES)
+
+
+def _number(path: str) -> int | None:
+    """Return the number in a kernel file; None if there is no file, or no limit ("max") in it."""
+    try:
+        text = Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any, Protocol
 
 __all__ = [
-    "FOREVER", "Condition", "Event", "Executor", "Future", "Lock", "Provider", "SystemThreads", "Thread", "condition",
-    "current_thread", "event", "executor", "first_completed", "future", "lock", "register_atexit", "rlock", "thread",
-    "use",
+    "FOREVER", "Condition", "Event", "Executor", "Future", "Lock", "Provider", "SystemThreads", "Thread", "WriteGate",
+    "condition", "current_thread", "event", "executor", "first_completed", "future", "lock", "register_atexit", "rlock",
+    "thread", "use",
 ]  # fmt: skip
 
 FOREVER = threading.TIMEOUT_MAX
@@ -199,3 +199,48 @@ def register_atexit(function: Callable[..., object], *args: Any) -> None:
     """Call `function` at process exit, before threads are joined: it may start one."""
     register: Callable[..., object] = getattr(threading, "_register_atexit", atexit.register)
     register(function, *args)
+
+
+class WriteGate:
+    """The gate that all writes of one primary-key table pass, so that all its buckets can be seen at one moment.
+
+    Many writers pass at a time, or one holder keeps it closed. A closer goes before later writers. A group of writes of
+    one bucket passes as a whole, from its changelog to its acknowledgement (`BucketReplica.put`). While the gate is
+    closed, groups inside finish and new ones wait, so the visible state is one between two groups: of any two groups,
+    it never holds one that began after another had ended without holding that other one, whichever buckets they belong
+    to. Taking snapshots of buckets costs microseconds each; the gate is closed that long, and while the groups inside
+    finish.
+    """
+
+    def __init__(self) -> None:
+        self._changed = condition(lock())
+        self._inside = 0
+        self._is_closed = False
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Be inside; waits while the gate is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_closed)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                if not self._inside:
+                    self._changed.notify_all()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Wait until no writer is inside, and keep all writers out of the gate during the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_closed)
+            self._is_closed = True
+            self._changed.wait_for(lambda: not self._inside)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_closed = False
+                self._changed.notify_all()

@@ -14,26 +14,37 @@ from __future__ import annotations
 
 import datetime as dt
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.client.accumulator import WriteTarget
 from forebay.client.views import array_of, integers, rows_without_columns
 from forebay.codec.arrow_types import storage_schema
-from forebay.codec.keys import bucket_ids, bucket_key_encoder, primary_key_encoder, split_by_group
-from forebay.codec.kv_batch import KvRecordsBuilder, seal_kv_batch
 from forebay.codec.log_batch import MAGIC_OFFSET, SCHEMA_ID_OFFSETS, build_arrow_batch, build_row_batch
 from forebay.codec.log_batch import seal as seal_log_batch
-from forebay.codec.rows import RowFormat, row_codec
+from forebay.codec.reference import RowFormat
+from forebay.codec.rows import (
+    KvRecordsBuilder,
+    bucket_ids,
+    bucket_key_encoder,
+    primary_key_encoder,
+    row_codec,
+    seal_kv_batch,
+    split_by_group,
+)
 from forebay.codec.statistics import statistics_columns
 from forebay.metadata.partitions import partition_name, partition_text
 from forebay.metadata.table import LogFormat, TableInfo, arrow_compression
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.protocol.frames import FRAME_BYTES_MAX
+
+if TYPE_CHECKING:
+    from forebay.client.settings import Settings
 
 _WRITER_AFTER_SCHEMA_ID = 7
 """Positions of writer id and sequence in a log batch, relative to its schema id."""
@@ -268,10 +279,7 @@ class KvEncoder:
                 yield Piece(partition, bucket, _checked(data), count)
 
     def _partitions(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        keys = list(self._info.descriptor.partition_keys)
-        if keys:
-            return batch.select(keys)
-        return rows_without_columns(batch.num_rows)
+        return batch.select(list(self._info.descriptor.partition_keys))
 
     def _widened(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.num_columns == len(self._schema):
@@ -318,3 +326,91 @@ def _checked(data: bytearray) -> bytearray:
             ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
         )
     return data
+
+
+APPEND, UPSERT, DELETE = "append", "upsert", "delete"
+
+
+class WriteEncoder:
+    """Encodes the rows of one table as batches; created once per table handle."""
+
+    def __init__(self, info: TableInfo, batch_bytes: int) -> None:
+        self.info = info
+        self.batch_bytes = batch_bytes
+        self.rows_at_once = rows_at_once(info, batch_bytes)
+        self._log = None if info.has_primary_key else LogEncoder(info, batch_bytes)
+        self._kv = KvEncoder(info, batch_bytes) if info.has_primary_key else None
+
+    @classmethod
+    def of(cls, settings: Settings, info: TableInfo) -> WriteEncoder:
+        """The encoder for writes through a connection with `settings`."""
+        return cls(info, settings["client.writer.batch-size"])
+
+    def columns_of(self, operation: str, columns: Sequence[str] | None) -> tuple[tuple[str, ...] | None, WriteTarget]:
+        """(columns of the rows, or None for all; the target) of an operation.
+
+        Raises `InvalidRequest` for operations that the table does not support and invalid partial updates.
+        """
+        info = self.info
+        if operation == APPEND:
+            if info.has_primary_key:
+                raise InvalidRequest(
+                    f"table {info.path} has a primary key: use upsert() and delete(), not append()",
+                    ErrorCode.INVALID_TABLE_EXCEPTION,
+                )
+            return None, WriteTarget(info.path, info.table_id, is_kv=False)
+        if not info.has_primary_key:
+            raise InvalidRequest(
+                f"table {info.path} has no primary key: use append(), not {operation}()",
+                ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+            )
+        positions = self._target_positions(columns)
+        target = WriteTarget(info.path, info.table_id, is_kv=True, columns=positions)
+        if operation == DELETE:
+            return info.schema.primary_key, target
+        return (None if not positions else tuple(info.schema.names[p] for p in positions)), target
+
+    def _target_positions(self, columns: Sequence[str] | None) -> tuple[int, ...]:
+        """The positions of the columns that a partial update writes; empty for whole rows."""
+        schema, path = self.info.schema, self.info.path
+        automatic = schema.auto_increment_column
+        if columns is None:
+            if automatic is None:
+                return ()
+            # The server numbers the rows, so whole rows have all columns but that one.
+            columns = [name for name in schema.names if name != automatic]
+        chosen = set(schema.indexes(columns))
+        missing = [name for name in schema.primary_key if schema.index(name) not in chosen]
+        if missing:
+            raise _bad_columns(f"the columns to write to {path} must include the primary key; {missing} are missing")
+        if automatic is not None and schema.index(automatic) in chosen:
+            raise _bad_columns(f"column '{automatic}' of {path} is numbered by the server and cannot be written")
+        if len(chosen) == len(schema.columns):
+            return ()
+        for position, column in enumerate(schema.columns):
+            fixed = not column.data_type.nullable and column.name not in (*schema.primary_key, automatic)
+            if fixed and position not in chosen:
+                raise _bad_columns(
+                    f"rows of {path} cannot be written in part, because column '{column.name}' is NOT NULL"
+                )
+        return tuple(sorted(chosen))
+
+    def keyed(self, operation: str, batch: pa.RecordBatch) -> KeyedRows:
+        kv = self._kv
+        if kv is None:
+            raise InvalidRequest(f"table {self.info.path} has no primary key")
+        return kv.deletes(batch) if operation == DELETE else kv.upserts(batch)
+
+    def log_pieces(self, batch: pa.RecordBatch) -> Iterable[Piece]:
+        if self._log is None:
+            raise InvalidRequest(f"table {self.info.path} has a primary key")
+        return self._log.pieces(batch)
+
+    def kv_pieces(self, parts: Sequence[KeyedRows]) -> Iterable[Piece]:
+        if self._kv is None:
+            raise InvalidRequest(f"table {self.info.path} has no primary key")
+        return self._kv.pieces(parts)
+
+
+def _bad_columns(message: str) -> InvalidRequest:
+    return InvalidRequest(message, ErrorCode.INVALID_TARGET_COLUMN)

@@ -31,7 +31,7 @@ from forebay.codec.log_batch import (
     iter_headers,
     verify_crc,
 )
-from forebay.codec.rows import RowFormat
+from forebay.codec.reference import RowFormat
 from forebay.codec.value_batch import ValueDecoder
 from forebay.metadata.table import LogFormat, Schema, TableBucket
 

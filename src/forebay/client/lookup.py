@@ -28,7 +28,7 @@ from forebay.client.rpc import Call
 from forebay.client.scatter import Scatter, pair_up
 from forebay.client.views import RowView, array_of
 from forebay.codec.cast import iter_record_batches
-from forebay.codec.keys import bucket_ids, bucket_key_encoder, prefix_encoder
+from forebay.codec.rows import bucket_ids, bucket_key_encoder, prefix_encoder
 from forebay.codec.value_batch import parse_values
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb

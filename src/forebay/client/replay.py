@@ -27,7 +27,7 @@ from forebay.client.log_reader import LogReader
 from forebay.client.planning import EARLIEST, LATEST, list_offsets
 from forebay.client.views import RowView, array_of, integers
 from forebay.codec.arrow_types import storage_schema
-from forebay.codec.keys import primary_key_encoder
+from forebay.codec.rows import primary_key_encoder
 from forebay.codec.value_batch import parse_value_batch
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb

@@ -112,6 +112,9 @@ class Call:
         `expected` is how long the server may take as part of the request (a long poll).
         """
         if self._notice is None:
+            left = self.sent_at + expected + NOTICE_SECONDS - self.channel.clock.monotonic()
+            if left > 0:
+                return left
             self._notice = WaitNotice(self.channel.clock, since=self.sent_at + expected)
         if not self._notice.seconds_left:
             self._notice.tell(f"{self.channel.address} has not responded to {self.api_key.name}")

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from forebay.api.results import WriteResult
 from forebay.base import threads
 from forebay.base.errors import (
     Conflict,
@@ -35,13 +36,21 @@ from forebay.base.errors import (
     Unavailable,
 )
 from forebay.base.retrying import NOTICE_SECONDS, BackOff, may_repeat
-from forebay.client.accumulator import NOT_WRITTEN, Accumulator, Batch, WriteTarget
+from forebay.client.accumulator import (
+    NO_WRITER_ID,
+    NOT_WRITTEN,
+    Accumulator,
+    Batch,
+    Idempotence,
+    WriteTarget,
+    WriteTracker,
+)
 from forebay.client.cluster import ClusterClient
-from forebay.client.encode import seal
-from forebay.client.idempotence import NO_WRITER_ID, Idempotence
+from forebay.client.encode import APPEND, Piece, WriteEncoder, seal
 from forebay.client.planning import list_partitions
 from forebay.client.routing import BucketChooser, PartitionRouter
 from forebay.client.rpc import Call
+from forebay.codec.cast import iter_record_batches
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -115,6 +124,61 @@ class Sender:
         return self._thread
 
     # ---- for writers ------------------------------------------------------------------------------------------------
+
+    def write(
+        self,
+        encoder: WriteEncoder,
+        operation: str,
+        data: Any,
+        columns: Sequence[str] | None = None,
+        bucket: int | None = None,
+    ) -> WriteResult:
+        """Write all of `data`, and return once it is acknowledged. Raises the first error.
+
+        `bucket`: the bucket for rows of a log table without a bucket key.
+        """
+        names, target = encoder.columns_of(operation, columns)
+        info, tracker = encoder.info, WriteTracker()
+        try:
+            for batch in iter_record_batches(data, info.schema, columns=names, max_rows=encoder.rows_at_once):
+                if batch.num_rows == 0:
+                    continue
+                if operation == APPEND:
+                    pieces = encoder.log_pieces(batch)
+                    if bucket is not None:
+                        pieces = (p if p.bucket is not None else p._replace(bucket=bucket) for p in pieces)
+                else:
+                    pieces = encoder.kv_pieces([encoder.keyed(operation, batch)])
+                self.submit(info, target, pieces, tracker)
+                if tracker.error is not None:
+                    break
+        except BaseException:
+            # What was queued before the invalid row is in flight; wait for its outcome before raising the error.
+            tracker.wait(self.cluster.request_seconds)
+            raise
+        tracker.wait()
+        error = tracker.error
+        if error is not None:
+            raise error
+        return tracker.result()
+
+    def submit(
+        self, info: TableInfo, target: WriteTarget, pieces: Iterable[Piece], tracker: WriteTracker, wait: bool = True
+    ) -> None:
+        """Queue pieces as batches, in order. Stops early when an earlier batch has failed."""
+        for piece in pieces:
+            partition_id, count = None, info.bucket_count
+            if piece.partition is not None:
+                partition = self.partitions.for_writing(info, [piece.partition])[piece.partition]
+                partition_id = partition.partition_id
+                count = count if partition.bucket_count is None else partition.bucket_count
+            bucket = piece.bucket
+            if bucket is None:
+                bucket = self.choose_bucket(info, partition_id, count)
+            place = TableBucket(info.table_id, bucket, partition_id)
+            self.add(Batch(target, place, piece.data, piece.rows, tracker, piece.partition), wait)
+            if tracker.error is not None:
+                return
 
     def add(self, batch: Batch, wait: bool = True) -> None:
         """Queue a batch; with `wait`, block until there is memory. Raises as `Accumulator.add` does."""
@@ -383,14 +447,16 @@ class Sender:
         self, call: Call, batches: list[Batch], take_answer: Callable[[Call, dict[TableBucket, Batch]], None]
     ) -> None:
         waiting = {batch.bucket: batch for batch in batches}
-        error: ForebayError = InternalError("the server left the bucket out of its response to a write")
+        error: ForebayError | None = None
         try:
             take_answer(call, waiting)
         except ForebayError as e:
             error = e
         except Exception as e:  # noqa: BLE001 - a bug must fail the batches, not leave their writers waiting
             error = InternalError(f"the response to a write could not be processed: {type(e).__name__}: {e}")
-        self._fail_or_retry(waiting.values(), error)
+        if waiting:
+            missing = InternalError("the server left the bucket out of its response to a write")
+            self._fail_or_retry(waiting.values(), error or missing)
 
     def _take_appends(self, call: Call, waiting: dict[TableBucket, Batch]) -> None:
         answer = call.response().parse(pb.ProduceLogResponse)

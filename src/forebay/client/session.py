@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -49,6 +50,7 @@ class Session:
         self.cluster = ClusterClient(self.settings, self._clock, self._ids, self._dial)
         self._lock = threads.lock()
         self._sender: Sender | None = None
+        self.__dict__.pop("sender", None)
         self._sender_finalizer: weakref.finalize[..., Session] | None = None
         self._closing = False
         self._close_lock = threads.rlock()
@@ -67,22 +69,19 @@ class Session:
     def closed(self) -> bool:
         return self.cluster.closed
 
-    @property
+    @cached_property
     def sender(self) -> Sender:
         """The sender of batches, started on first use."""
-        sender = self._sender
-        if sender is None:
-            from forebay.client.sender import Sender
+        from forebay.client.sender import Sender
 
-            with self._lock:
-                if self._closing or self.cluster.closed:
-                    raise Unavailable("this connection is closed; open another one with forebay.connect()")
-                if self._sender is None:
-                    self._sender = Sender(self.cluster)
-                    self._sender_finalizer = weakref.finalize(self, Sender.stop, self._sender, join=False)
-                    self._sender_finalizer.atexit = False
-                sender = self._sender
-        return sender
+        with self._lock:
+            if self._closing or self.cluster.closed:
+                raise Unavailable("this connection is closed; open another one with forebay.connect()")
+            if self._sender is None:
+                self._sender = Sender(self.cluster)
+                self._sender_finalizer = weakref.finalize(self, Sender.stop, self._sender, join=False)
+                self._sender_finalizer.atexit = False
+            return self._sender
 
     def close(self, timeout: Span | None = None) -> None:
         """Send what buffered writers hold, wait for the acknowledgements, and close. A second call does nothing, or
@@ -96,6 +95,7 @@ class Session:
             with self._lock:
                 self._closing = True
                 sender, self._sender = self._sender, None
+                self.__dict__.pop("sender", None)
             error: ForebayError | None = None
             if sender is not None:
                 error = sender.close(seconds)

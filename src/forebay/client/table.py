@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from forebay.api.results import WriteResult
     from forebay.api.scan import Scan
     from forebay.api.schemas import SchemaLike
+    from forebay.client.encode import WriteEncoder
     from forebay.client.log_reader import LogReader
     from forebay.client.lookup import Lookup
     from forebay.client.lookup_table import LookupTable
     from forebay.client.session import Session
     from forebay.client.table_snapshot import TableSnapshot
-    from forebay.client.writer import TableWriter, WriteEncoder
+    from forebay.client.writer import TableWriter
 
 
 _LOOKUPS_KEPT = 16
@@ -154,9 +155,9 @@ class Table(ArrowStream):
 
     @cached_property
     def _encoder(self) -> WriteEncoder:
-        from forebay.client.writer import WriteEncoder
+        from forebay.client.encode import WriteEncoder
 
-        return WriteEncoder.of(self.connection, self.info)
+        return WriteEncoder.of(self.connection.settings, self.info)
 
     def append(self, data: Rows) -> WriteResult:
         """Append rows to a log table, and wait until they are acknowledged.
@@ -186,9 +187,7 @@ class Table(ArrowStream):
         return self._write("delete", keys, columns)
 
     def _write(self, operation: str, data: Any, columns: Sequence[str] | None = None) -> WriteResult:
-        from forebay.client.writer import write_at_once
-
-        return write_at_once(self.connection.sender, self._encoder, operation, data, columns)
+        return self.connection.sender.write(self._encoder, operation, data, columns)
 
     def writer(self, columns: Sequence[str] | None = None) -> TableWriter:
         """A buffered writer, for many small writes. `columns` makes its upserts partial updates."""

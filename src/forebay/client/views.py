@@ -16,7 +16,7 @@ import pyarrow as pa
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow_types import storage_schema, user_schema
 from forebay.codec.filters import BoundPredicate, bind, filter_rows, normalize
-from forebay.codec.rows import RowFormat
+from forebay.codec.reference import RowFormat
 from forebay.codec.value_batch import ValueDecoder
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, TableInfo

@@ -1,4 +1,4 @@
-"""Writing rows: directly (`Table.append`, `upsert`, `delete`) and through a buffer (`TableWriter`).
+"""Writing rows through a buffer (`TableWriter`); `Table.append`, `upsert` and `delete` use `Sender.write`.
 
 Nouns: an *operation* is append, upsert (possibly of some columns) or delete; a *segment* is a run of buffered rows of
 one operation; *linger* (`client.writer.batch-timeout`) is how long buffered rows wait for more.
@@ -14,9 +14,9 @@ Flow: rows -> codec.cast -> segments -> (full, or lingered enough, or flush) -> 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -26,168 +26,15 @@ from forebay.base import threads
 from forebay.base.completion import hides
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.base.quantity import Span, span_seconds
-from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
-from forebay.client.encode import KeyedRows, KvEncoder, LogEncoder, Piece, rows_at_once
+from forebay.client.accumulator import WriteTarget, WriteTracker
+from forebay.client.encode import APPEND, DELETE, UPSERT, KeyedRows, WriteEncoder
 from forebay.client.sender import Sender
-from forebay.codec.cast import iter_record_batches, not_written, to_record_batches
-from forebay.metadata.table import TableBucket, TableInfo
-
-if TYPE_CHECKING:
-    from forebay.client.session import Session
-
-APPEND, UPSERT, DELETE = "append", "upsert", "delete"
+from forebay.codec.cast import not_written, to_record_batches
 
 _DICT_ROWS_MAX = 1024
 """Rows written one at a time are collected up to this many before they are validated and encoded together."""
 
 _DICT_ROW_BYTES_GUESS = 256
-
-
-class WriteEncoder:
-    """Encodes the rows of one table as batches; created once per table handle."""
-
-    def __init__(self, info: TableInfo, batch_bytes: int) -> None:
-        self.info = info
-        self.batch_bytes = batch_bytes
-        self.rows_at_once = rows_at_once(info, batch_bytes)
-        self._log = None if info.has_primary_key else LogEncoder(info, batch_bytes)
-        self._kv = KvEncoder(info, batch_bytes) if info.has_primary_key else None
-
-    @classmethod
-    def of(cls, session: Session, info: TableInfo) -> WriteEncoder:
-        """The encoder for writes through a connection."""
-        return cls(info, session.settings["client.writer.batch-size"])
-
-    def columns_of(self, operation: str, columns: Sequence[str] | None) -> tuple[tuple[str, ...] | None, WriteTarget]:
-        """(columns of the rows, or None for all; the target) of an operation.
-
-        Raises `InvalidRequest` for operations that the table does not support and invalid partial updates.
-        """
-        info = self.info
-        if operation == APPEND:
-            if info.has_primary_key:
-                raise InvalidRequest(
-                    f"table {info.path} has a primary key: use upsert() and delete(), not append()",
-                    ErrorCode.INVALID_TABLE_EXCEPTION,
-                )
-            return None, WriteTarget(info.path, info.table_id, is_kv=False)
-        if not info.has_primary_key:
-            raise InvalidRequest(
-                f"table {info.path} has no primary key: use append(), not {operation}()",
-                ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
-            )
-        positions = self._target_positions(columns)
-        target = WriteTarget(info.path, info.table_id, is_kv=True, columns=positions)
-        if operation == DELETE:
-            return info.schema.primary_key, target
-        return (None if not positions else tuple(info.schema.names[p] for p in positions)), target
-
-    def _target_positions(self, columns: Sequence[str] | None) -> tuple[int, ...]:
-        """The positions of the columns that a partial update writes; empty for whole rows."""
-        schema, path = self.info.schema, self.info.path
-        automatic = schema.auto_increment_column
-        if columns is None:
-            if automatic is None:
-                return ()
-            # The server numbers the rows, so whole rows have all columns but that one.
-            columns = [name for name in schema.names if name != automatic]
-        chosen = set(schema.indexes(columns))
-        missing = [name for name in schema.primary_key if schema.index(name) not in chosen]
-        if missing:
-            raise _bad_columns(f"the columns to write to {path} must include the primary key; {missing} are missing")
-        if automatic is not None and schema.index(automatic) in chosen:
-            raise _bad_columns(f"column '{automatic}' of {path} is numbered by the server and cannot be written")
-        if len(chosen) == len(schema.columns):
-            return ()
-        for position, column in enumerate(schema.columns):
-            fixed = not column.data_type.nullable and column.name not in (*schema.primary_key, automatic)
-            if fixed and position not in chosen:
-                raise _bad_columns(
-                    f"rows of {path} cannot be written in part, because column '{column.name}' is NOT NULL"
-                )
-        return tuple(sorted(chosen))
-
-    def keyed(self, operation: str, batch: pa.RecordBatch) -> KeyedRows:
-        kv = self._kv
-        if kv is None:
-            raise InvalidRequest(f"table {self.info.path} has no primary key")
-        return kv.deletes(batch) if operation == DELETE else kv.upserts(batch)
-
-    def log_pieces(self, batch: pa.RecordBatch) -> Iterable[Piece]:
-        if self._log is None:
-            raise InvalidRequest(f"table {self.info.path} has a primary key")
-        return self._log.pieces(batch)
-
-    def kv_pieces(self, parts: Sequence[KeyedRows]) -> Iterable[Piece]:
-        if self._kv is None:
-            raise InvalidRequest(f"table {self.info.path} has no primary key")
-        return self._kv.pieces(parts)
-
-
-def _bad_columns(message: str) -> InvalidRequest:
-    return InvalidRequest(message, ErrorCode.INVALID_TARGET_COLUMN)
-
-
-def submit(
-    sender: Sender,
-    info: TableInfo,
-    target: WriteTarget,
-    pieces: Iterable[Piece],
-    tracker: WriteTracker,
-    wait: bool = True,
-) -> None:
-    """Queue pieces as batches, in order. Stops early when an earlier batch has failed."""
-    for piece in pieces:
-        partition_id, count = None, info.bucket_count
-        if piece.partition is not None:
-            partition = sender.partitions.for_writing(info, [piece.partition])[piece.partition]
-            partition_id = partition.partition_id
-            count = count if partition.bucket_count is None else partition.bucket_count
-        bucket = piece.bucket
-        if bucket is None:
-            bucket = sender.choose_bucket(info, partition_id, count)
-        place = TableBucket(info.table_id, bucket, partition_id)
-        sender.add(Batch(target, place, piece.data, piece.rows, tracker, piece.partition), wait)
-        if tracker.error is not None:
-            return
-
-
-def write_at_once(
-    sender: Sender,
-    encoder: WriteEncoder,
-    operation: str,
-    data: Any,
-    columns: Sequence[str] | None = None,
-    bucket: int | None = None,
-) -> WriteResult:
-    """Write all of `data` and wait until it is acknowledged. Raises the first error.
-
-    `bucket`: the bucket for rows of a log table without a bucket key.
-    """
-    names, target = encoder.columns_of(operation, columns)
-    info, tracker = encoder.info, WriteTracker()
-    try:
-        for batch in iter_record_batches(data, info.schema, columns=names, max_rows=encoder.rows_at_once):
-            if batch.num_rows == 0:
-                continue
-            if operation == APPEND:
-                pieces = encoder.log_pieces(batch)
-                if bucket is not None:
-                    pieces = (p if p.bucket is not None else p._replace(bucket=bucket) for p in pieces)
-            else:
-                pieces = encoder.kv_pieces([encoder.keyed(operation, batch)])
-            submit(sender, info, target, pieces, tracker)
-            if tracker.error is not None:
-                break
-    except BaseException:
-        # What was queued before the invalid row is in flight; wait for its outcome before raising the error.
-        tracker.wait(sender.cluster.request_seconds)
-        raise
-    tracker.wait()
-    error = tracker.error
-    if error is not None:
-        raise error
-    return tracker.result()
 
 
 class _Segment:
@@ -349,13 +196,13 @@ class TableWriter:
                 for batch in _gathered(segment.batches):
                     if segment.operation == APPEND:
                         pieces = encoder.log_pieces(batch)
-                        submit(self._sender, info, segment.target, pieces, self._tracker, wait)
+                        self._sender.submit(info, segment.target, pieces, self._tracker, wait)
                     else:
                         run.append(encoder.keyed(segment.operation, batch))
                     rows_left -= batch.num_rows
                 is_last = place == len(segments) - 1 or segments[place + 1].target != segment.target
                 if run and is_last:
-                    submit(self._sender, info, segment.target, encoder.kv_pieces(run), self._tracker, wait)
+                    self._sender.submit(info, segment.target, encoder.kv_pieces(run), self._tracker, wait)
                     run = []
         except ForebayError as e:
             self._refuse(e, rows_left)

@@ -1,9 +1,14 @@
-"""Hashes of key bytes, and the buckets that they choose (see codec.buckets)."""
+"""Hashes of key bytes, the buckets that they choose (codec.rows), and checksums (codec.crc)."""
 
+import sys
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+import google_crc32c
 import numpy as np
 
 from forebay.codec._arrow_c cimport ArrowArray
@@ -13,6 +18,29 @@ cdef enum Function:
     FUNCTION_PAIMON = 1
     FUNCTION_ICEBERG = 2
     FUNCTION_HUDI = 3
+
+
+cdef object crc32c_of = google_crc32c.value
+cdef Py_ssize_t CRC_VIEW_BYTES_MIN = 32 * 1024 if google_crc32c.implementation == "c" else sys.maxsize
+
+
+def crc32c(buffer, Py_ssize_t start=0, end=None):
+    """The CRC-32C of the bytes [`start`, `end`) of `buffer` as an unsigned 32-bit number.
+
+    `buffer` is any C-contiguous buffer of bytes (`bytes`, `bytearray`, `memoryview`, `pyarrow.Buffer`). `start` and
+    `end` count from its beginning; `end` None means its end. The bytes must not change during the call.
+    """
+    cdef Py_buffer view
+    cdef Py_ssize_t stop
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        stop = view.len if end is None else min(<Py_ssize_t> end, view.len)
+        start = min(max(start, 0), stop)
+        if stop - start >= CRC_VIEW_BYTES_MIN:
+            return int(crc32c_of(np.frombuffer(buffer, np.uint8, stop - start, start)))
+        return int(crc32c_of(PyBytes_FromStringAndSize(<const char*> view.buf + start, stop - start)))
+    finally:
+        PyBuffer_Release(&view)
 
 
 cdef inline uint32_t rotate_left(uint32_t value, int count) noexcept nogil:

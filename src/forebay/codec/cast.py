@@ -487,13 +487,22 @@ def iter_record_batches(
     if rows_max < 1:
         raise InvalidRequest(f"max_rows must be at least 1, got {rows_max}")
     row = 0
-    target = storage_schema(wanted)
+    target, plain = _target(tuple(wanted))
     for raw, converted in _batches(data, wanted, schema):
-        batch = with_offsets(raw)
+        batch = raw if len(plain) == len(wanted) else with_offsets(raw)
         for start in range(0, batch.num_rows, rows_max):
             part = batch.slice(start, rows_max)
-            yield _cast(part, wanted, target, converted, row, schema)
+            yield _cast(part, wanted, target, plain, converted, row, schema)
             row += part.num_rows
+
+
+@lru_cache(maxsize=1024)
+def _target(wanted: tuple[Column, ...]) -> tuple[pa.Schema, frozenset[str]]:
+    """The storage schema of `wanted`, and the names of those columns whose arrays are stored as they are once they
+    have its type.
+    """
+    plain = (c.name for c in wanted if not c.data_type.is_nested and not has_ltz(c.data_type))
+    return storage_schema(wanted), frozenset(plain)
 
 
 # ---- taking data apart ----------------------------------------------------------------------------------------------
@@ -642,6 +651,7 @@ def _cast(
     batch: pa.RecordBatch,
     wanted: tuple[Column, ...],
     target: pa.Schema,
+    plain: frozenset[str],
     converted: frozenset[str],
     first_row: int,
     schema: Schema,
@@ -657,7 +667,8 @@ def _cast(
             arrays.append(pa.nulls(batch.num_rows, field.type))
             continue
         array = batch.column(position)
-        if column.name not in converted:
+        is_stored_so = column.name in converted or (column.name in plain and array.type.equals(field.type))
+        if not is_stored_so:
             array = _cast_column(array, column, first_row)
         arrays.append(array)
     result = pa.RecordBatch.from_arrays(arrays, schema=target)

@@ -8,28 +8,6 @@ copy, which costs as much as the checksum itself. Both ways measured; they cross
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
+from forebay.codec._hash import crc32c
 
-import google_crc32c
-import numpy as np
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-_VIEW_BYTES_MIN = 32 * 1024 if google_crc32c.implementation == "c" else sys.maxsize
-_value = google_crc32c.value
-
-
-def crc32c(buffer: Buffer, start: int = 0, end: int | None = None) -> int:
-    """The CRC-32C of the bytes [`start`, `end`) of `buffer` as an unsigned 32-bit number.
-
-    `buffer` is any C-contiguous buffer of bytes (`bytes`, `bytearray`, `memoryview`, `pyarrow.Buffer`). `start` and
-    `end` count from its beginning; `end` None means its end. The bytes must not change during the call.
-    """
-    if end is None:
-        end = memoryview(buffer).nbytes
-    if end - start >= _VIEW_BYTES_MIN:
-        return int(_value(np.frombuffer(memoryview(buffer), np.uint8, end - start, start)))
-    part = buffer[start:end] if type(buffer) is bytes else bytes(memoryview(buffer)[start:end])
-    return int(_value(part))
+__all__ = ["crc32c"]

@@ -9,11 +9,25 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from decimal import Context, Decimal
+from enum import Enum
 from typing import Any
 
 from forebay.codec.arrow_types import time_unit
-from forebay.codec.rows import RowFormat
 from forebay.metadata.types import DataType, TypeRoot, child
+
+
+class RowFormat(Enum):
+    """How a row lies in bytes.
+
+    COMPACTED and INDEXED are the formats of values; KEY is compacted fields without null bits; ALIGNED has eight
+    bytes a field and is what Paimon calls BinaryRow (keys of Paimon-format tables, batch statistics).
+    """
+
+    COMPACTED = "COMPACTED"
+    INDEXED = "INDEXED"
+    KEY = "KEY"
+    ALIGNED = "ALIGNED"
+
 
 DECIMAL_CONTEXT = Context(prec=80)
 """Python rounds decimals to 28 digits unless told otherwise; DECIMAL has up to 38."""

@@ -1,27 +1,50 @@
-"""Rows <-> Arrow, for one list of column types and one row format.
+"""Rows and keys <-> Arrow, and the batches in which clients put them.
 
-`RowCodec` joins the kernels to pyarrow. Batches given to it must have the storage schema exactly (codec.cast brings
-users' data there); batches taken from it have it. Encoded rows are a `pa.BinaryArray`, one value a row.
+`RowCodec` joins the kernels to pyarrow, for one list of column types and one row format. Batches given to it must have
+the storage schema exactly (codec.cast brings users' data there); batches taken from it have it. Encoded rows are a
+`pa.BinaryArray`, one value a row. Docs: docs/format/rows.md. The plain-Python codec in codec.reference is its oracle.
 
-Docs: docs/format/rows.md. The plain-Python codec in codec.reference is the oracle of this one.
+`KeyEncoder` makes key bytes of key columns: they identify a row in the key-value state, and its bucket is hashed from
+them. The encoding of a table was decided when it was created (reference: KeyEncoder in Apache Fluss):
+
+- compacted keys, unless the table records a lake format;
+- the lake's own encoding for the bucket key, and for the primary key too while prefix lookups are impossible
+  (format version 1, or a bucket key equal to the primary key);
+- Hudi hashes are lossy, so Hudi tables keep compacted primary keys;
+- formats that other packages add (`is_added_lake_format`) have compacted keys.
+
+Compacted encoding has the prefix property: the bytes of the first key columns are a prefix of the bytes of all. Of
+FLOAT and DOUBLE, -0.0 is encoded as 0.0 and every NaN as one: they are one key for SQL and for the lake. Other clients
+encode the bits as they are; the server brings their keys to this form (`canonical`).
+
+A KV record batch is what a client sends to put and delete rows (docs/format/kv_batch.md). Header, little-endian: length
+i32 (of what follows it), magic i8 = 0, CRC-32C u32 (from the schema id on), schema id i16, attributes i8 = 0, writer id
+i64, batch sequence i32, record count i32; then the records: length i32, key length varint, key, row (nothing: delete).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from enum import Enum
-from functools import lru_cache
-from typing import Any
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.base.errors import InvalidRequest
+from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.codec import reference
+from forebay.codec._hash import buckets
 from forebay.codec._layout import RowLayout
+from forebay.codec._records import kv_record_sizes, parse_kv_records, write_kv_records
 from forebay.codec._row_decode import decode
 from forebay.codec._row_encode import encode
 from forebay.codec._slices import RowSlices
 from forebay.codec.arrow_types import storage_schema, time_unit
-from forebay.metadata.table import Column
+from forebay.codec.crc import crc32c
+from forebay.codec.reference import RowFormat
+from forebay.metadata.table import Column, TableDescriptor, is_added_lake_format
 from forebay.metadata.types import (
     DECIMAL_COMPACT_PRECISION_MAX,
     TIMESTAMP_COMPACT_PRECISION_MAX,
@@ -32,19 +55,6 @@ from forebay.metadata.types import (
 # Data types -> `RowLayout`, the table that drives the row kernels.
 
 LayoutNode = tuple[str, bool, int, int, bool]
-
-
-class RowFormat(Enum):
-    """How a row lies in bytes.
-
-    COMPACTED and INDEXED are the formats of values; KEY is compacted fields without null bits; ALIGNED has eight
-    bytes a field and is what Paimon calls BinaryRow (keys of Paimon-format tables, batch statistics).
-    """
-
-    COMPACTED = "COMPACTED"
-    INDEXED = "INDEXED"
-    KEY = "KEY"
-    ALIGNED = "ALIGNED"
 
 
 _KINDS = {
@@ -154,3 +164,289 @@ class RowCodec:
 def row_codec(columns: tuple[Column, ...], row_format: RowFormat, wanted: tuple[int, ...] | None = None) -> RowCodec:
     """The codec for rows of `columns`; `wanted` (ascending positions) restricts what decoding produces."""
     return RowCodec(columns, row_format, wanted)
+
+
+# Floating-point numbers in keys: -0.0 is 0.0, and there is one NaN.
+#
+# SQL, Spark and the lake take the two zeros for equal, and all NaNs. Key bytes are compared as bytes, so keys hold one
+# pattern for each: 0.0, and the NaN that Java writes (`Double.NaN`).
+
+
+def canonical_floats(column: pa.Array) -> pa.Array:
+    """`column` with 0.0 for -0.0 and one NaN for all, if it holds FLOAT or DOUBLE; else `column`."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not pa.types.is_floating(column.type) or column.type.bit_width < 32:
+        return column
+    values = column.to_numpy(zero_copy_only=False)  # nulls are NaN in it
+    plain = np.where(np.isnan(values), values.dtype.type(np.nan), values) + values.dtype.type(0.0)
+    return pa.array(plain, mask=None if column.null_count == 0 else column.is_null().to_numpy(zero_copy_only=False))
+
+
+class KeyEncoder:
+    """Encodes the key columns of batches. `columns` are in key order, which need not be the order of the table."""
+
+    def __init__(self, columns: tuple[Column, ...], encoding: str | None) -> None:
+        self.names = [column.name for column in columns]
+        self._floats = [c.name for c in columns if c.data_type.root in (TypeRoot.FLOAT, TypeRoot.DOUBLE)]
+        self._encode: Callable[[pa.RecordBatch], pa.BinaryArray]
+        self._decode: Callable[[Sequence[bytes]], pa.RecordBatch]
+        if encoding in (None, "lance", "compacted") or is_added_lake_format(encoding):
+            codec = row_codec(columns, RowFormat.KEY)
+            self._encode, self._decode = codec.encode, codec.decode
+        elif encoding == "paimon":
+            codec = row_codec(columns, RowFormat.ALIGNED)
+            self._encode, self._decode = codec.encode, codec.decode
+        elif encoding == "iceberg":
+            self._encode, self._decode = _iceberg_encoder(columns), partial(_decode_iceberg_float, columns[0])
+        else:
+            raise UnsupportedOperation(f"keys of tables with lake format '{encoding}' cannot be encoded yet")
+
+    def encode(self, batch: pa.RecordBatch) -> pa.BinaryArray:
+        """The key bytes of each row of `batch`, which holds the key columns (storage schema) among others.
+
+        Raises `InvalidRequest` where a key column is null.
+        """
+        selected = batch if batch.schema.names == self.names else batch.select(self.names)
+        self.require_values(selected)
+        return self._encode(self.canonical_columns(selected))
+
+    def canonical_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """`batch` with the key columns among its columns as keys hold them (see the module's docstring)."""
+        for name in self._floats:
+            place = batch.schema.get_field_index(name)
+            batch = batch.set_column(place, batch.schema.field(place), canonical_floats(batch.column(place)))
+        return batch
+
+    def canonical(self, keys: Sequence[bytes]) -> Sequence[bytes]:
+        """Keys that any client encoded as `encode` does; the same object where nothing has to change.
+
+        Raises `CorruptData` for bytes that are no keys of this encoding.
+        """
+        if not self._floats or not keys:
+            return keys
+        canonical: list[bytes] = self._encode(self.canonical_columns(self._decode(keys))).to_pylist()
+        return keys if canonical == keys else canonical
+
+    def require_values(self, batch: pa.RecordBatch) -> None:
+        """Raise `InvalidRequest` where a key column of `batch` is null."""
+        for name in self.names:
+            column = batch.column(batch.schema.get_field_index(name))
+            if column.null_count:
+                row = column.is_null().index(True).as_py()
+                raise InvalidRequest(
+                    f"key column '{name}' is null in row {row} (and {column.null_count - 1} more); "
+                    "key columns must have values",
+                    ErrorCode.INVALID_TABLE_EXCEPTION,
+                )
+
+
+def _iceberg_encoder(columns: tuple[Column, ...]) -> Callable[[pa.RecordBatch], pa.BinaryArray]:
+    """Iceberg's single-value serialisation of one column."""
+    if len(columns) != 1:
+        raise InvalidRequest(
+            f"Iceberg tables need exactly one key column, got {[c.name for c in columns]}",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+    root = columns[0].data_type.root
+    if root is TypeRoot.DATE:
+        return lambda batch: _fixed_binary(batch.column(0).cast(pa.int32()).cast(pa.int64()))
+    if root in (TypeRoot.INT, TypeRoot.BIGINT):
+        return lambda batch: _fixed_binary(batch.column(0).cast(pa.int64()))
+    if root is TypeRoot.TIME:
+        return lambda batch: _fixed_binary(batch.column(0).cast(pa.time64("us")).cast(pa.int64()))
+    if root is TypeRoot.TIMESTAMP and (columns[0].data_type.precision or 0) <= 6:  # keys must not lose digits
+        return lambda batch: _fixed_binary(batch.column(0).cast(pa.timestamp("us")).cast(pa.int64()))
+    if root in (TypeRoot.FLOAT, TypeRoot.DOUBLE):
+        return lambda batch: _fixed_binary(batch.column(0))
+    if root in (TypeRoot.STRING, TypeRoot.CHAR, TypeRoot.BYTES, TypeRoot.BINARY):
+        return lambda batch: batch.column(0).cast(pa.binary())
+    if root is TypeRoot.DECIMAL:
+        decimal = columns[0].data_type
+        return lambda batch: pa.array(
+            [reference.big_endian(reference.unscaled(decimal, v)) for v in batch.column(0).to_pylist()], pa.binary()
+        )
+    raise InvalidRequest(
+        f"column '{columns[0].name}' of type {columns[0].data_type} cannot be an Iceberg bucket key",
+        ErrorCode.INVALID_TABLE_EXCEPTION,
+    )
+
+
+def _decode_iceberg_float(column: Column, keys: Sequence[bytes]) -> pa.RecordBatch:
+    dtype = np.dtype("<f4" if column.data_type.root is TypeRoot.FLOAT else "<f8")
+    if any(len(key) != dtype.itemsize for key in keys):
+        raise CorruptData(f"a key of column '{column.name}' ({column.data_type}) has not {dtype.itemsize} bytes")
+    return pa.record_batch([pa.array(np.frombuffer(b"".join(keys), dtype))], names=[column.name])
+
+
+def _fixed_binary(array: pa.Array) -> pa.BinaryArray:
+    """Each little-endian value of a fixed-width array as a byte string."""
+    values = np.ascontiguousarray(array.to_numpy(zero_copy_only=False))
+    offsets = np.arange(0, (len(values) + 1) * values.itemsize, values.itemsize, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+
+
+@lru_cache(maxsize=1024)
+def _encoder(columns: tuple[Column, ...], encoding: str | None) -> KeyEncoder:
+    return KeyEncoder(columns, encoding)
+
+
+def key_encoder(descriptor: TableDescriptor, names: tuple[str, ...], encoding: str | None) -> KeyEncoder:
+    """The encoder of the columns `names` of a table under a named encoding."""
+    return _encoder(tuple(descriptor.schema.column(name) for name in names), encoding)
+
+
+def primary_key_encoder(descriptor: TableDescriptor) -> KeyEncoder:
+    """The encoder of the physical primary key (primary key minus partition keys)."""
+    lake = descriptor.lake_format
+    if lake == "hudi" or (descriptor.kv_format_version >= 2 and not descriptor.is_default_bucket_key):
+        lake = "compacted"
+    return key_encoder(descriptor, descriptor.physical_primary_key, lake)
+
+
+def bucket_key_encoder(descriptor: TableDescriptor) -> KeyEncoder | None:
+    """The encoder of the bucket key; None for a log table without one (its writers choose buckets freely)."""
+    if not descriptor.bucket_keys:
+        return None
+    return key_encoder(descriptor, descriptor.bucket_keys, descriptor.lake_format)
+
+
+def prefix_encoder(descriptor: TableDescriptor) -> KeyEncoder | None:
+    """The encoder of what prefix lookups ask for: the bucket key, as the first columns of the primary key have it.
+
+    None where the bucket key is not the first columns, but not all, of the primary key (partition keys left out).
+    """
+    key, prefix = descriptor.physical_primary_key, descriptor.bucket_keys
+    if len(prefix) >= len(key) or key[: len(prefix)] != prefix:
+        return None
+    compacted = key_encoder(descriptor, key, "compacted")
+    # Bytes of whole keys begin with those of the bucket key, in whichever encoding the keys have.
+    is_compacted = primary_key_encoder(descriptor) is compacted
+    return key_encoder(descriptor, prefix, "compacted" if is_compacted else descriptor.lake_format)
+
+
+# Which bucket a row belongs to: a hash of its encoded bucket key, by the rule of the table's lake format.
+#
+# The rule follows the recorded `table.datalake.format` even where tiering is off, so that lake files and stream
+# buckets agree (reference: FlussBucketingFunction, PaimonBucketingFunction, IcebergBucketingFunction).
+
+_FUNCTIONS = {None: 0, "lance": 0, "paimon": 1, "iceberg": 2, "hudi": 3}
+
+
+def bucket_ids(keys: pa.BinaryArray, bucket_count: int, lake_format: str | None = None) -> npt.NDArray[np.int32]:
+    """The bucket in [0, bucket_count) of each encoded bucket key."""
+    function = _FUNCTIONS.get(lake_format)
+    if function is None and lake_format is not None and is_added_lake_format(lake_format):
+        function = _FUNCTIONS[None]
+    if function is None:
+        raise UnsupportedOperation(f"lake format '{lake_format}' has no known bucketing function")
+    if bucket_count == 1:
+        return np.zeros(len(keys), np.int32)
+    result: npt.NDArray[np.int32] = buckets(keys.__arrow_c_array__()[1], function, bucket_count)
+    return result
+
+
+def bucket_of(key: bytes, bucket_count: int, lake_format: str | None = None) -> int:
+    """The bucket of one encoded bucket key."""
+    return int(bucket_ids(pa.array([key], pa.binary()), bucket_count, lake_format)[0])
+
+
+def split_by_group(groups: npt.NDArray[Any], group_count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Row positions ordered by group, and where each group begins (group_count + 1 borders).
+
+    The order within a group is kept: rows of one key must reach the log in the order in which they were written.
+    """
+    narrow = groups.astype(np.uint16) if group_count <= 0xFFFF else groups  # 16 bits take NumPy's radix sort
+    order = np.argsort(narrow, kind="stable")
+    borders = np.zeros(group_count + 1, np.int64)
+    np.cumsum(np.bincount(groups, minlength=group_count), out=borders[1:])
+    return order, borders
+
+
+_HEADER = struct.Struct("<ibIhbqii")
+HEADER_BYTES = _HEADER.size
+_CRC_START = 9
+
+NO_WRITER_ID = -1
+NO_SEQUENCE = -1
+
+
+class KvBatch(NamedTuple):
+    """A parsed KV record batch: keys, and the rows as slices of the request's buffer (null: delete)."""
+
+    schema_id: int
+    writer_id: int
+    sequence: int
+    keys: list[bytes]
+    rows: RowSlices
+
+
+def parse_kv_batch(data: bytes | memoryview) -> KvBatch:
+    """Parse the one batch that fills `data`. Raises `CorruptData` (code CORRUPT_RECORD) for anything else."""
+    if len(data) < HEADER_BYTES:
+        raise _corrupt(f"{len(data)} bytes are less than a header of {HEADER_BYTES}")
+    length, magic, crc, schema_id, _attributes, writer_id, sequence, count = _HEADER.unpack_from(data)
+    if length != len(data) - 4:
+        raise _corrupt(f"its header says {length} bytes, but {len(data) - 4} follow")
+    if magic != 0:
+        raise _corrupt(f"magic byte {magic} is unknown")
+    actual = crc32c(data, _CRC_START, len(data))
+    if actual != crc:
+        raise _corrupt(f"its checksum is {actual:08x}, its header says {crc:08x}")
+    keys, rows = parse_kv_records(data, HEADER_BYTES, count)
+    return KvBatch(schema_id, writer_id, sequence, keys, rows)
+
+
+class KvRecordsBuilder:
+    """Builds batches of bounded size from (keys, rows) arrays; writer id and sequence are set when sent."""
+
+    def __init__(self, keys: pa.BinaryArray, rows: pa.BinaryArray, schema_id: int) -> None:
+        """`rows` may hold nulls, which delete their keys. Both arrays have the same length."""
+        self._keys = keys.__arrow_c_array__()[1]
+        self._rows = rows.__arrow_c_array__()[1]
+        self._schema_id = schema_id
+        self._ends = np.cumsum(kv_record_sizes(self._keys, self._rows))
+
+    def batches(self, bytes_max: int) -> Iterator[tuple[bytearray, int]]:
+        """Unsealed batches of at most `bytes_max` bytes (but at least one record each), with their record counts."""
+        first = 0
+        count = len(self._ends)
+        while first < count:
+            start = int(self._ends[first - 1]) if first else 0
+            limit = start + bytes_max - HEADER_BYTES
+            last = max(int(np.searchsorted(self._ends, limit, side="right")), first + 1)
+            yield self._build(first, last, int(self._ends[last - 1]) - start), last - first
+            first = last
+
+    def _build(self, first: int, last: int, body_bytes: int) -> bytearray:
+        batch = bytearray(HEADER_BYTES + body_bytes)
+        _HEADER.pack_into(batch, 0, len(batch) - 4, 0, 0, self._schema_id, 0, NO_WRITER_ID, NO_SEQUENCE, last - first)
+        write_kv_records(self._keys, self._rows, first, last, batch, HEADER_BYTES)
+        return batch
+
+
+def seal_kv_batch(batch: bytearray, writer_id: int, sequence: int) -> None:
+    """Set writer id and sequence of a batch and compute its checksum."""
+    struct.pack_into("<qi", batch, 12, writer_id, sequence)
+    struct.pack_into("<I", batch, 5, crc32c(batch, _CRC_START, len(batch)))
+
+
+def encode_kv_batch(
+    keys: pa.BinaryArray,
+    rows: pa.BinaryArray,
+    schema_id: int,
+    writer_id: int = NO_WRITER_ID,
+    sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """One sealed batch of all records."""
+    batch = bytearray(HEADER_BYTES)
+    for built, _count in KvRecordsBuilder(keys, rows, schema_id).batches(1 << 31):
+        batch = built
+    if len(keys) == 0:
+        _HEADER.pack_into(batch, 0, HEADER_BYTES - 4, 0, 0, schema_id, 0, NO_WRITER_ID, NO_SEQUENCE, 0)
+    seal_kv_batch(batch, writer_id, sequence)
+    return bytes(batch)
+
+
+def _corrupt(reason: str) -> CorruptData:
+    return CorruptData(f"the KV record batch is malformed: {reason}", ErrorCode.CORRUPT_RECORD_EXCEPTION)

@@ -18,7 +18,8 @@ import pyarrow as pa
 from forebay.base.errors import CorruptData, ErrorCode
 from forebay.codec._records import parse_value_records
 from forebay.codec._slices import RowSlices
-from forebay.codec.rows import RowFormat, row_codec
+from forebay.codec.reference import RowFormat
+from forebay.codec.rows import row_codec
 from forebay.metadata.table import Column, Schema
 
 _HEADER = struct.Struct("<ibi")

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+RESERVE_BYTES = 64 << 20
+"""What clients' writes leave free of the data disk by default: metadata, checkpoints and retention may use it."""
+
+
 class DiskFull(StorageFailure):
     """No space (or quota) is left. Free some; what was being written is not stored."""
 

@@ -33,8 +33,7 @@ from forebay.base import threads
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure, check
 from forebay.base.host import untouched_blocks
 from forebay.fs import names
-from forebay.fs.interface import DiskFull
-from forebay.fs.space import RESERVE_BYTES
+from forebay.fs.interface import RESERVE_BYTES, DiskFull
 from forebay.kv.engine import (
     PAGE_BYTES,
     UNBOUNDED,

@@ -26,8 +26,7 @@ from forebay.base.errors import (
     check,
 )
 from forebay.fs import names
-from forebay.fs.interface import DiskFull
-from forebay.fs.space import RESERVE_BYTES
+from forebay.fs.interface import RESERVE_BYTES, DiskFull
 from forebay.kv.engine import UNBOUNDED, EngineState, KvCursor, MapSpace, WriteSize, just_longer_than
 
 _DAMAGE = ("Corruption", "No such file", "is not the state")

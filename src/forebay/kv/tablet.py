@@ -34,8 +34,6 @@ import pyarrow as pa
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure, check
 from forebay.codec._records import positions_of_other_schemas
 from forebay.codec._slices import RowSlices
-from forebay.codec.keys import KeyEncoder, prefix_encoder, primary_key_encoder
-from forebay.codec.kv_batch import KvBatch, parse_kv_batch
 from forebay.codec.log_batch import (
     ChangeType,
     LogBatchHeader,
@@ -46,7 +44,16 @@ from forebay.codec.log_batch import (
     decode_arrow_batch,
     decode_row_batch,
 )
-from forebay.codec.rows import RowFormat, row_codec, row_layout
+from forebay.codec.reference import RowFormat
+from forebay.codec.rows import (
+    KeyEncoder,
+    KvBatch,
+    parse_kv_batch,
+    prefix_encoder,
+    primary_key_encoder,
+    row_codec,
+    row_layout,
+)
 from forebay.codec.value_batch import (
     LENGTH_PREFIX_BYTES,
     STORED_PREFIX_BYTES,
@@ -285,7 +292,7 @@ class KvTablet:
     def row_count(self) -> int | None:
         """Number of live rows, or None for a table whose changelog image does not allow counting them."""
         count = self.engine.state.row_count
-        return None if count < 0 or not self._counts_rows() else count
+        return None if count < 0 or not self._table.info.descriptor.has_full_changelog else count
 
     # ---- writing ----------------------------------------------------------------------------------------------------
 
@@ -298,7 +305,9 @@ class KvTablet:
         changes: dict[bytes, bytes | None] = {}
         added = digest_change = 0
         size = WriteSize()
-        keeps_digest = self._counts_rows()  # both need the old values, which the same changelog image provides
+        keeps_digest = (
+            self._table.info.descriptor.has_full_changelog
+        )  # both need the old values, which the same changelog image provides
         results: list[PutResult] = []
         end_before = self._log.log_end_offset
         for request in requests:
@@ -430,15 +439,12 @@ class KvTablet:
 
     def _state_after(self, added: int, digest_change: int | None) -> EngineState:
         state = self.engine.state
-        if not self._counts_rows():
+        if not self._table.info.descriptor.has_full_changelog:
             state = replace(state, row_count=-1)
         state = state.advanced(self._log.log_end_offset, added, digest_change)
         if self._sequence is not None:
             state = replace(state, next_id=self._sequence.next_id, last_id=self._sequence.last_id)
         return state
-
-    def _counts_rows(self) -> bool:
-        return bool(option_value(self._table.info.descriptor, "table.changelog.image") == "full")
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
@@ -495,7 +501,12 @@ class KvTablet:
             return 0
         codec = self._changelog_codec()
         # The rest of an id segment is unknown once changes are replayed: the next id begins a new segment.
-        state = replace(state, next_id=1, last_id=0, row_count=state.row_count if self._counts_rows() else -1)
+        state = replace(
+            state,
+            next_id=1,
+            last_id=0,
+            row_count=state.row_count if self._table.info.descriptor.has_full_changelog else -1,
+        )
         writes: dict[bytes, bytes | None] = {}
         added = batches = 0
         for header, data in self._log.iterate_batches(state.applied_offset, end):
@@ -516,7 +527,7 @@ class KvTablet:
     def _digest_change(self, writes: Mapping[bytes, bytes | None]) -> int | None:
         """Return the change of the state's digest by `writes`; None if it is not kept."""
         state = self.engine.state
-        if not self._counts_rows() or (state.applied_offset > 0 and state.digest is None):
+        if not self._table.info.descriptor.has_full_changelog or (state.applied_offset > 0 and state.digest is None):
             return None
         keys = list(writes)
         return _digest.change(writes, dict(zip(keys, self.engine.multi_get(keys))))
@@ -542,7 +553,7 @@ def merge_plan(info: TableInfo, target_columns: tuple[int, ...], overwrite: bool
     return MergePlan(
         row_layout(schema.types, RowFormat(info.descriptor.kv_format.value), ()),
         info.schema_id,
-        option_value(info.descriptor, "table.changelog.image") == "full",
+        info.descriptor.has_full_changelog,
         "allow" if overwrite else option_value(info.descriptor, "table.delete.behavior"),
         key_mask,
         targets,

@@ -1,6 +1,6 @@
 """Where the rows of keys lie in a lake table, and which rows equality deletes remove: keys as bytes, in a hash table.
 
-The bytes are the stream's compacted keys (`forebay.codec.keys`). They are recomputed whenever files are read, and are
+The bytes are the stream's compacted keys (`forebay.codec.rows`). They are recomputed whenever files are read, and are
 stored nowhere.
 """
 
@@ -21,7 +21,7 @@ from pyiceberg.types import NestedField
 from forebay.base.errors import UnsupportedOperation
 from forebay.codec.arrow_types import storage_schema
 from forebay.codec.key_index import KeyIndex
-from forebay.codec.keys import KeyEncoder
+from forebay.codec.rows import KeyEncoder
 from forebay.lakes.iceberg_conditions import between
 from forebay.lakes.iceberg_files import Positions, live_rows, read_positions, read_rows
 from forebay.lakes.iceberg_layout import DeleteFile, LiveFile

@@ -262,7 +262,12 @@ class TableDescriptor:
         """1 for tables of old clusters, 2 for new ones: decides the key encoder (see codec.keys)."""
         return int(self.property_or("table.kv.format-version", "1"))
 
-    @property
+    @cached_property
+    def has_full_changelog(self) -> bool:
+        """Whether the changelog has old rows beside new ones (`table.changelog.image` = full)."""
+        return bool(option_value(self, "table.changelog.image") == "full")
+
+    @cached_property
     def lake_format(self) -> str | None:
         """The recorded lake format, lower case: it decides key encoding and bucketing even when tiering is off."""
         value = self.properties.get("table.datalake.format")

@@ -15,7 +15,8 @@ import pyarrow as pa
 from forebay.client.table import Table
 from forebay.codec._hash import checksums
 from forebay.codec.cast import iter_record_batches
-from forebay.codec.rows import RowFormat, row_codec
+from forebay.codec.reference import RowFormat
+from forebay.codec.rows import row_codec
 from forebay.metadata.table import Schema, TableBucket
 
 _MASK = (1 << 64) - 1

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
+from forebay.client.encode import APPEND, WriteEncoder
 from forebay.client.table import Table
-from forebay.client.writer import APPEND, WriteEncoder, write_at_once
 from forebay.moving.checksum import log_checksum
 from forebay.moving.plan import Place, Side
 
@@ -23,7 +23,7 @@ OnRows = Callable[[int], None]
 def copy_logs(source: Side, target: Side, on_rows: OnRows) -> None:
     """Append what each bucket of the target lacks. Raises `InvalidRequest` where its log is not the source's."""
     read = _table(source)
-    encoder = WriteEncoder.of(target.connection, target.info)
+    encoder = WriteEncoder.of(target.connection.settings, target.info)
     for place, end in source.ends.items():
         first = source.starts[place] + target.ends[place] - target.starts[place]
         if target.starts[place] != 0 or first > end:
@@ -38,7 +38,7 @@ def copy_logs(source: Side, target: Side, on_rows: OnRows) -> None:
         bucket = source.buckets[place]
         with read.changes({bucket: first}, {bucket: end}, include=()) as log:
             rows = pa.RecordBatchReader.from_batches(log.schema, _told(log, on_rows))
-            write_at_once(target.connection.sender, encoder, APPEND, rows, bucket=place[1])
+            target.connection.sender.write(encoder, APPEND, rows, bucket=place[1])
 
 
 def copy_rows(source: Side, target: Side, on_rows: OnRows) -> None:

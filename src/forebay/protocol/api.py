@@ -296,27 +296,25 @@ class NegotiatedVersions:
     def __init__(self, response: pb.ApiVersionsResponse) -> None:
         self.role = ServerRole.from_wire(response.server_type if response.HasField("server_type") else None)
         self._server = {v.api_key: VersionRange(v.min_version, v.max_version) for v in response.api_versions}
+        self.newest: dict[int, int] = {}
+        """The newest version that both sides support of each API, by number."""
+        for key, theirs in self._server.items():
+            ours = APIS[key].client_versions if key in APIS else None
+            if ours is not None and min(theirs.max, ours.max) >= max(theirs.min, ours.min):
+                self.newest[key] = min(theirs.max, ours.max)
 
     def offers(self, key: ApiKey) -> bool:
         """Whether the server offers a version of `key` that this client supports."""
-        return self._common(key) is not None
+        return key in self.newest
 
     def version(self, key: ApiKey) -> int:
         """The newest version of `key` that both sides support. Raises `UnsupportedOperation` if there is none."""
-        common = self._common(key)
-        if common is None:
+        newest = self.newest.get(key)
+        if newest is None:
             theirs, ours = self._server.get(key), APIS[key].client_versions
             offer = "does not offer it" if theirs is None else f"offers versions {theirs}, this client speaks {ours}"
             raise UnsupportedOperation(f"{key.name} is not possible here: the server {offer}")
-        return common
-
-    def _common(self, key: ApiKey) -> int | None:
-        theirs = self._server.get(key)
-        if theirs is None:
-            return None
-        ours = APIS[key].client_versions
-        newest = min(theirs.max, ours.max)
-        return newest if newest >= max(theirs.min, ours.min) else None
+        return newest
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,14 +330,16 @@ class ClientConnection(_ConnectionEnd):
             raise InternalError(f"{api_key.name} cannot be sent in state '{self.state.value}'")
         api = APIS[api_key]
         check_carries(api, type(message))
-        if api_version is None:
-            api_version = 0 if self.versions is None else self.versions.version(api_key)
+        if api_version is None and self.versions is not None:
+            api_version = self.versions.newest.get(api_key)
+            if api_version is None:
+                api_version = self.versions.version(api_key)  # which says why there is none
         body = serialize(message, payloads)
         request_id = self._allocate_id()
-        buffers = encode_request(api_key, api_version, request_id, body)
+        buffers = encode_request(api_key, api_version or 0, request_id, body)
         if api_key is ApiKey.API_VERSIONS and self.state is State.START:
             self.take(Step.ASKED_VERSIONS)
-        self._in_flight[request_id] = InFlight(api, api_version)
+        self._in_flight[request_id] = InFlight(api, api_version or 0)
         return SentRequest(request_id, buffers)
 
     def negotiated(self, versions: NegotiatedVersions) -> None:
@@ -582,10 +584,9 @@ class ServerConnection(_ConnectionEnd):
             name = f"API {api_key}" if known is None else f"{known.key.name} ({api_key})"
             return UnsupportedOperation(f"this server does not offer {name}; ask ApiVersions for what it offers")
         # Clients send ApiVersions in the newest version they know, before they can know ours.
-        if api_version not in api.server_versions and api.key is not ApiKey.API_VERSIONS:
-            return UnsupportedOperation(
-                f"this server offers versions {api.server_versions} of {api.key.name}, not {api_version}"
-            )
+        offered = api.server_versions
+        if not offered.min <= api_version <= offered.max and api.key is not ApiKey.API_VERSIONS:
+            return UnsupportedOperation(f"this server offers versions {offered} of {api.key.name}, not {api_version}")
         return api
 
 

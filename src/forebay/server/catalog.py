@@ -13,6 +13,7 @@ from urllib.parse import quote
 from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, LimitExceeded, NotFound
+from forebay.base.threads import WriteGate
 from forebay.fs import names
 from forebay.metadata.auto_partition import AutoPartitioning
 from forebay.metadata.names import check_database_name, check_table_path
@@ -30,7 +31,6 @@ from forebay.metadata.table import (
     assign_ids,
 )
 from forebay.server.lake_tables import LakeTables
-from forebay.server.lane import WriteGate
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.table_rules import (
     altered_properties,
@@ -79,12 +79,13 @@ class LiveTable:
     """A handle to a table that stays valid while the table changes (`forebay.kv.tablet.TableView`)."""
 
     def __init__(self, table: CatalogTable) -> None:
-        self.current = table
         self.write_gate = WriteGate()
+        self.show(table)
 
-    @property
-    def info(self) -> TableInfo:
-        return self.current.info
+    def show(self, table: CatalogTable) -> None:
+        """Replace what is known of the table."""
+        self.current = table
+        self.info: TableInfo = table.info  # after the schemas that it may name; every write asks for it
 
     def schema_by_id(self, schema_id: int) -> Schema:
         schema = self.current.schemas.get(schema_id)
@@ -273,7 +274,7 @@ class TableCatalog:
         self._lake.alter(info.path, before.descriptor, info.descriptor)
         self._store.update_table(info)
         schemas = {**table.current.schemas, info.schema_id: info.schema}
-        table.current = replace(table.current, info=info, schemas=schemas)
+        table.show(replace(table.current, info=info, schemas=schemas))
         self._lake.altered(before, info)
 
     # ---- partitions -------------------------------------------------------------------------------------------------
@@ -327,7 +328,7 @@ class TableCatalog:
             current = table.current
             by_id = {key: p for key, p in current.partitions_by_id.items() if key != partition.partition_id}
             ids = {key: i for key, i in current.partition_ids.items() if key != partition.name}
-            table.current = replace(current, partitions_by_id=by_id, partition_ids=ids)
+            table.show(replace(current, partitions_by_id=by_id, partition_ids=ids))
             return partition
 
 

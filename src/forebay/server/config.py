@@ -17,7 +17,7 @@ from typing import Any
 
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.base.host import open_files_max
+from forebay.base.host import machine_memory, open_files_max
 from forebay.base.indirect import is_marker, resolved, settings_of
 from forebay.base.options import (
     Option,
@@ -40,12 +40,12 @@ from forebay.log.config import LogConfig
 from forebay.metadata.table import lake_format_name
 from forebay.server.catalog import CatalogLimits
 from forebay.server.lake_tables import LakeSettings
-from forebay.server.memory_budget import default_budget
 
 _LOG = logging.getLogger(__name__)
 
 DESCRIPTORS_PER_BUCKET = 6
 """Descriptors of an open bucket that is written and read: its log, its key-value state, an older segment."""
+_CONNECTION_MEMORY_MIN, _CONNECTION_MEMORY_MAX = 128 << 20, 1 << 30
 _OPEN_BUCKETS_MIN, _OPEN_BUCKETS_MAX = 64, 4096
 
 
@@ -254,9 +254,11 @@ class ServerConfig:
 
     @property
     def connection_memory(self) -> int:
-        """The memory for requests and answers of all connections."""
+        """The memory for requests and answers of all connections: by default an eighth of what this process may use."""
         given: int | None = self.value("server.connections.memory")
-        return default_budget() if given is None else given
+        if given is not None:
+            return given
+        return min(max(machine_memory() // 8, _CONNECTION_MEMORY_MIN), _CONNECTION_MEMORY_MAX)
 
     @property
     def answer_bytes_max(self) -> int:

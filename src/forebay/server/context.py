@@ -33,11 +33,11 @@ from forebay.protocol.api import ApiKey, ServerNode, ServerRole
 from forebay.protocol.messages import Buffer, Message, PerBucketAnswer, error_to_wire
 from forebay.server.catalog import TableCatalog, buckets_of
 from forebay.server.config import ServerConfig
+from forebay.server.connections import Consumer, Half, MemoryBudget
 from forebay.server.descriptions import Descriptions
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeTables
 from forebay.server.lake_tiering import TieringManager
-from forebay.server.memory_budget import Consumer, Half, MemoryBudget
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager
@@ -212,14 +212,17 @@ class Pieces:
 class ProgressNotifier:
     """Waiters by bucket. `progressed` may be called from any thread; everything else belongs to the loop's thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, tiering: TieringManager) -> None:
         self._loop = loop
         self._waiters: dict[TableBucket, set[asyncio.Event]] = {}
+        self._tiering = tiering
 
     def progressed(self, bucket: TableBucket) -> None:
-        """Wake the waiters of `bucket`, which has new records, or is gone."""
+        """Wake the waiters of `bucket`, which has new records, or is gone; tiering notes a lake table's rows."""
         if bucket in self._waiters:  # a stale read is harmless: a waiter checks once more after it has registered
             self._loop.call_soon_threadsafe(self._wake, bucket)
+        if bucket.table_id in self._tiering.table_ids:
+            self._tiering.changed(bucket.table_id)
 
     def _wake(self, bucket: TableBucket) -> None:
         for event in self._waiters.get(bucket, ()):

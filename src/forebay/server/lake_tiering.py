@@ -98,6 +98,8 @@ class TieringManager:
         self._clock = clock
         self._lock = threads.lock()
         self._tables: dict[int, _Table] = {}
+        self.table_ids = self._tables.keys()
+        """The ids of all lake-enabled tables, always those of now."""
         self._queue: deque[int] = deque()
         self._changed: set[int] = set()
 

@@ -3,29 +3,200 @@
 Writes go through the lane (one group at a time); reads run in any thread. The high watermark, up to which clients read,
 follows what is durable. A write with acks=1 or 0 is visible as soon as it is acknowledged, before it is durable: its
 writer asked for that (design.md D6), and readers of such a table accept it.
+
+Writes that queue up in a lane while a group is being written form the next group. Under load groups grow, and the cost
+of a sync is shared (group commit); without load each write is its own group and never waits. Lanes take turns on a
+shared pool of threads: a thread writes one group of a lane, then one of another waiting lane, so buckets with very much
+to write cannot monopolise the threads. Lanes with little to write go first, but not always.
+
+Part of the data disk stays free (`DiskReserve`), so that what frees space can still be written when it is full.
+Clients' writes stop while less than the reserve is free; metadata, checkpoints and retention may use it. Dropping a
+table, or removing expired log segments, therefore works on a disk that clients have filled.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from forebay.base import threads
 from forebay.base.clock import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
-from forebay.base.threads import Future
+from forebay.base.threads import Executor, Future
 from forebay.codec.log_batch import decode_row_batch, iter_headers, validate_arrow_body, verify_crc
-from forebay.codec.rows import RowFormat, row_codec
-from forebay.fs.space import DiskReserve
+from forebay.codec.reference import RowFormat
+from forebay.codec.rows import row_codec
+from forebay.fs.interface import RESERVE_BYTES, DiskFull, FileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import KvEngine
 from forebay.kv.tablet import ACKS_ALL, KvTablet, PutRequest, PutResult
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import LogFormat, TableBucket
 from forebay.server.catalog import LiveTable
-from forebay.server.lane import Lane, LaneTurns
+
+_RESERVE_SHARE_OF_DISK = 20
+"""Small disks keep this part (one twentieth) free instead."""
+
+
+class DiskReserve:
+    """The reserve of the disk that holds the folder `path`."""
+
+    def __init__(
+        self, fs: FileSystem, path: str, reserve_bytes: int = RESERVE_BYTES, used_share_max: float = 1.0
+    ) -> None:
+        """`used_share_max`: the share of the disk that may be in use before writes stop."""
+        self._fs = fs
+        self._path = path
+        self._reserve_bytes = reserve_bytes
+        self._used_share_max = used_share_max
+
+    def kept_free(self) -> int:
+        """Bytes that clients' writes leave free."""
+        total = self._fs.total_bytes(self._path)
+        return max(
+            min(self._reserve_bytes, total // _RESERVE_SHARE_OF_DISK), round(total * (1.0 - self._used_share_max))
+        )
+
+    def is_free(self) -> bool:
+        """Whether at least the reserve is free."""
+        return self._fs.free_bytes(self._path) >= self.kept_free()
+
+    def require(self, size: int) -> None:
+        """Raise `DiskFull` (DISK_WRITE_LOCKED) unless `size` bytes can be written and the reserve stays free."""
+        free = self._fs.free_bytes(self._path)
+        if free - size < (kept := self.kept_free()):
+            raise DiskFull(
+                f"the disk of {self._path} has {free} bytes free, of which {kept} are reserved "
+                "('server.data-disk.reserve', 'server.data-disk.write-limit-ratio'); "
+                f"{size} bytes were not written. Free some space on it; writes go on then",
+                ErrorCode.DISK_WRITE_LOCKED,
+            )
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+GROUP_ITEMS_MAX = 64
+GROUP_BYTES_MAX = 2 << 20
+"""Maximum number of writes in one group, and their total size, not counting the last one: bounds the memory and time of
+one group."""
+
+SHORT_BYTES = 64 << 10
+"""A lane with at most this much to write goes before those with more."""
+
+SHORT_IN_A_ROW = 8
+"""After this many short ones it is the turn of a waiting lane with more to write."""
+
+
+class LaneTurns:
+    """Chooses the lane whose group a thread of the pool writes next."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._lock = threads.lock()
+        self._short: deque[Callable[[], None]] = deque()
+        self._long: deque[Callable[[], None]] = deque()
+        self._short_in_a_row = 0
+
+    def join(self, write: Callable[[], None], size: int) -> None:
+        """Call `write`, which raises nothing, in a thread when its turn comes; `size` bytes wait to be written."""
+        self.rejoin(write, size)
+        self._executor.submit(self._work)
+
+    def rejoin(self, write: Callable[[], None], size: int) -> None:
+        """As `join`, from inside a `write`: its thread continues with the next waiting lane."""
+        with self._lock:
+            (self._short if size <= SHORT_BYTES else self._long).append(write)
+
+    def _work(self) -> None:
+        while (write := self._next()) is not None:
+            write()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            if self._short and not (self._long and self._short_in_a_row >= SHORT_IN_A_ROW):
+                self._short_in_a_row += 1
+                return self._short.popleft()
+            self._short_in_a_row = 0
+            return self._long.popleft() if self._long else None
+
+
+class Lane(Generic[Item, Result]):
+    """Runs work on groups of submitted items, in order, never two groups at once.
+
+    A lane does not hold a reference to its work while it is idle: it would form a cycle with an owner whose method that
+    is, and keep the owner's memory (hundreds of kilobytes for a bucket) until the next garbage collection.
+    """
+
+    def __init__(self, turns: LaneTurns) -> None:
+        self._turns = turns
+        self._lock = threads.lock()
+        self._queue: deque[tuple[Item, Future[Result], int]] = deque()
+        self._queued_bytes = 0
+        self._running = False
+
+    def submit(self, item: Item, work: Callable[[Sequence[Item]], Sequence[Result]], size: int) -> Future[Result]:
+        """Queue `item` of `size` bytes; the future gets its result. It cannot be cancelled: what is queued will be
+        written.
+
+        `work`, the same for all items of a lane, returns one result for each item of a group. If it raises, every item
+        of the group fails with that error.
+        """
+        future: Future[Result] = threads.future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            self._queue.append((item, future, size))
+            self._queued_bytes += size
+            if self._running:
+                return future
+            self._running = True
+        self._turns.join(partial(self._write_group, work), size)
+        return future
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued or being written."""
+        with self._lock:
+            return not self._running
+
+    def _write_group(self, work: Callable[[Sequence[Item]], Sequence[Result]]) -> None:
+        with self._lock:
+            group = self._take_group()
+        _run(work, group)
+        del group
+        with self._lock:
+            if not self._queue:
+                self._running = False
+                return
+            left = self._queued_bytes
+        self._turns.rejoin(partial(self._write_group, work), left)
+
+    def _take_group(self) -> list[tuple[Item, Future[Result]]]:
+        group: list[tuple[Item, Future[Result]]] = []
+        group_bytes = 0
+        while self._queue and len(group) < GROUP_ITEMS_MAX and group_bytes < GROUP_BYTES_MAX:
+            item, future, size = self._queue.popleft()
+            group.append((item, future))
+            group_bytes += size
+        self._queued_bytes -= group_bytes
+        return group
+
+
+def _run(work: Callable[[Sequence[Any]], Sequence[Any]], group: list[tuple[Any, Future[Any]]]) -> None:
+    try:
+        results = work([item for item, _ in group])
+    except BaseException as e:  # noqa: BLE001 - handed to whoever waits, as an executor does
+        for _, future in group:
+            future.set_exception(e)
+        return
+    for (_, future), result in zip(group, results, strict=True):
+        future.set_result(result)
+
 
 _LOGGER = logging.getLogger(__name__)
 

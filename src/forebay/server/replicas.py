@@ -20,7 +20,6 @@ from forebay.base.host import return_free_memory
 from forebay.base.threads import Executor, Future
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
-from forebay.fs.space import DiskReserve
 from forebay.kv.checkpoint import KvFolder, PageCacheWitnesses
 from forebay.kv.engine import EngineFactory, KvEngine, KvSnapshot
 from forebay.kv.lmdb_engine import LmdbEngine
@@ -33,9 +32,8 @@ from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.catalog import LiveTable, TableCatalog
-from forebay.server.lane import LaneTurns
 from forebay.server.metadata_store import MetadataStore
-from forebay.server.replica import BucketReplica, ParkedBucket, SlowProgress
+from forebay.server.replica import BucketReplica, DiskReserve, LaneTurns, ParkedBucket, SlowProgress
 
 # Which buckets are open, who uses them, and which one is closed next.
 #

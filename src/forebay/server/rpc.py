@@ -10,7 +10,7 @@ Turns: a connection starts a few requests when bytes arrive, and more of the pen
 Back-pressure: a connection with too many unanswered requests, or too many bytes of them, or whose peer does not read,
 is neither served nor read from. Only two responses that may be large are built at a time, and the next one when the
 peer has read one of them (`AnswerRoom`). Memory for large requests, for bodies of unanswered ones, and for large
-responses comes from the server's budget (`forebay.server.memory_budget`).
+responses comes from the server's budget (`forebay.server.connections`).
 """
 
 from __future__ import annotations

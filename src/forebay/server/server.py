@@ -13,7 +13,6 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from forebay.base import threads
@@ -25,14 +24,12 @@ from forebay.base.threads import Executor
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem
-from forebay.fs.space import DiskReserve
 from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.kv.engine import EngineFactory
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.lake.storage import create_lake_storage
 from forebay.log.checkpoints import DataDirectory
-from forebay.metadata.table import TableBucket
 from forebay.protocol.api import ApiKey, ServerNode, ServerRole, offered
 from forebay.protocol.listeners import (
     Listener,
@@ -50,6 +47,7 @@ from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeStorageFactory, LakeTables
 from forebay.server.lake_tiering import TieringManager
 from forebay.server.metadata_store import METADATA_FILE, DatabaseFile, LocalDatabaseFile, MetadataStore
+from forebay.server.replica import DiskReserve
 from forebay.server.replicas import ReplicaManager
 from forebay.server.retention import LogRetention
 from forebay.server.rpc import RpcProtocol
@@ -170,7 +168,7 @@ class ForebayServer:
         lake.tables.opened(table.info for table in catalog.tables())
         scanners = ScannerManager(config.scanner_limits, injected.clock, injected.ids)
         table_snapshots = TableSnapshotManager(config.table_snapshot_limits, injected.clock, injected.ids)
-        notifier = ProgressNotifier(asyncio.get_running_loop())
+        notifier = ProgressNotifier(asyncio.get_running_loop(), lake.tiering)
         replicas = ReplicaManager(
             injected.fs,
             directory,
@@ -187,7 +185,7 @@ class ForebayServer:
             witnesses=injected.witnesses,
             clock=injected.clock,
             writers=writers,
-            on_progress=partial(_progressed, notifier, lake.tiering),
+            on_progress=notifier.progressed,
         )
         self._context = ServerContext(
             config,
@@ -368,11 +366,6 @@ class ForebayServer:
 
 
 # ---- listeners ------------------------------------------------------------------------------------------------------
-
-
-def _progressed(notifier: ProgressNotifier, tiering: TieringManager, bucket: TableBucket) -> None:
-    notifier.progressed(bucket)
-    tiering.changed(bucket.table_id)
 
 
 def _security_settings(config: ServerConfig) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
-from forebay.codec.keys import bucket_key_encoder, primary_key_encoder
+from forebay.codec.rows import bucket_key_encoder, primary_key_encoder
 from forebay.codec.statistics import statistics_columns
 from forebay.metadata import json_serde
 from forebay.metadata.auto_partition import AutoPartitioning

@@ -16,7 +16,7 @@ import pyarrow as pa
 from forebay.client.views import array_of, integers
 from forebay.codec.arrow_types import storage_schema
 from forebay.codec.key_index import KeyIndex
-from forebay.codec.keys import KeyEncoder, primary_key_encoder
+from forebay.codec.rows import KeyEncoder, primary_key_encoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.tail import changes
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.codec.cast import conform_array
-from forebay.codec.keys import KeyEncoder
+from forebay.codec.rows import KeyEncoder
 from forebay.lake.source import KeyOrder, SortedRecordReader
 from forebay.unionread.tail import Tail
 

@@ -22,7 +22,7 @@ from forebay.client.live_scan import LiveReader
 from forebay.client.log_reader import LogReader
 from forebay.client.settings import Settings
 from forebay.client.views import RowView
-from forebay.codec.keys import primary_key_encoder
+from forebay.codec.rows import primary_key_encoder
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, TableBucket, TableInfo

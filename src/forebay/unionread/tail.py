@@ -24,7 +24,7 @@ from forebay.client.views import RowView, array_of, integers
 from forebay.codec.arrow_types import storage_schema
 from forebay.codec.cast import conform_array
 from forebay.codec.key_index import KeyIndex
-from forebay.codec.keys import KeyEncoder, primary_key_encoder
+from forebay.codec.rows import KeyEncoder, primary_key_encoder
 from forebay.metadata.table import Column, TableBucket, TableInfo
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ import pyarrow as pa
 from forebay.base.errors import CorruptData, InvalidRequest
 from forebay.codec.aligned_row import decode_row, encode_row
 from forebay.codec.arrow_types import arrow_type as codec_arrow_type
-from forebay.codec.rows import RowCodec, RowFormat, row_codec
+from forebay.codec.reference import RowFormat
+from forebay.codec.rows import RowCodec, row_codec
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType
 from forebay.paimon.format.arrow import arrow_type, storage_type

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
-from forebay.codec.kv_batch import encode_kv_batch
-from forebay.codec.rows import RowFormat, row_codec
+from forebay.codec.reference import RowFormat
+from forebay.codec.rows import encode_kv_batch, row_codec
 from forebay.codec.value_batch import encode_value_batch
 from forebay.kv.tablet import ACKS_ALL, PutRequest
 from forebay.log.tablet import LogTablet
