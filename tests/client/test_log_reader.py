@@ -151,6 +151,7 @@ def test_changes_without_an_end_are_not_taken_all_at_once(make_table: MakeTable)
     assert table.changes(timeout="200 ms").to_arrow().num_rows == 1
 
 
+@own_server  # a table snapshot holds the rows at one instant; without one each bucket has its own
 def test_a_reader_can_begin_with_the_current_rows(make_table: MakeTable) -> None:
     table = make_table({"id": "BIGINT", "v": "STRING"}, primary_key="id", buckets=3)
     table.upsert([{"id": i, "v": "old"} for i in range(100)])
@@ -214,6 +215,7 @@ def test_the_current_rows_of_a_log_table_are_its_log(make_table: MakeTable) -> N
     assert reader.position == table.connection.admin.list_offsets(table.info)
 
 
+@own_server  # a table snapshot holds the rows at one instant; without one each bucket has its own
 def test_a_reader_that_is_closed_among_the_current_rows_releases_them(make_table: MakeTable) -> None:
     table = make_table({"id": "BIGINT"}, primary_key="id", buckets=2)
     table.upsert([{"id": i} for i in range(10)])
@@ -226,6 +228,7 @@ def test_a_reader_that_is_closed_among_the_current_rows_releases_them(make_table
         _ = reader.position
 
 
+@own_server  # a table snapshot holds the rows at one instant; without one each bucket has its own
 def test_a_reader_that_lost_its_current_rows_does_not_go_on_with_the_changes(make_table: MakeTable) -> None:
     table = make_table({"id": "BIGINT"}, primary_key="id", buckets=4)
     table.upsert([{"id": i} for i in range(10)])
