@@ -1,4 +1,4 @@
-"""One commit from the first try to success or failure: see `forebay.paimon.commit.committer`."""
+"""One commit, from the first attempt to success or failure; see `forebay.paimon.commit.committer`."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ ChangesProvider = Callable[[Snapshot | None], Changes]
 
 @dataclass(frozen=True)
 class CommitRequest:
-    """What to write into the snapshot besides the changes.
+    """The contents of the snapshot besides the changes.
 
-    `fixed_changes`: the changes are the same whatever the latest snapshot is. `merge_manifests`: all that can be.
+    `fixed_changes`: the changes do not depend on the latest snapshot. `merge_manifests`: merge all manifests that can
+    be merged.
     """
 
     kind: CommitKind
@@ -57,7 +58,7 @@ class CommitRequest:
 
 @dataclass
 class _Delta:
-    """Manifests of the changes themselves; kept from attempt to attempt while the changes stay the same."""
+    """The manifests of the changes themselves, reused by later attempts while the changes stay the same."""
 
     files: tuple[str, int] | None = None
     changelog: tuple[str, int] | None = None
@@ -84,31 +85,31 @@ class _Base:
 
 
 class CommitLoop:
-    """Tries to commit until it succeeds, conflicts, or is out of tries (`commit.max-retries`, `commit.timeout`)."""
+    """Retries a commit until it succeeds, conflicts, or reaches `commit.max-retries` or `commit.timeout`."""
 
     def __init__(self, table: TableContext, user: str, lock: CommitGuard | None) -> None:
         self.snapshots, self.manifests = table.snapshots, table.manifests
-        self.schemas = SchemaManager(table.io, table.paths)  # its own, with nothing known: schemas may be rolled back
+        self.schemas = SchemaManager(table.io, table.paths)  # not the table's, which caches: schemas may be rolled back
         self.user, self.lock, self.clock, self.ids = user, lock, table.clock, table.paths.ids
         self.checker = ConflictChecker(table.schema, user)
 
     def run(self, request: CommitRequest, provider: ChangesProvider) -> Snapshot:
-        """The snapshot that `request` became. `provider` gives the changes that follow on the latest snapshot.
+        """Commit `request` and return its snapshot. `provider` returns the changes to apply to the latest snapshot.
 
-        Raises `Conflict` (nothing committed, manifests deleted again), `OutcomeUnknown` (nothing deleted) or
-        `StorageFailure` (nothing committed).
+        Raises `Conflict` (nothing committed, manifests deleted), `OutcomeUnknown` (nothing deleted) or `StorageFailure`
+        (nothing committed).
         """
         return _Attempts(self, request, provider).run()
 
 
 class _Attempts:
-    """The state of one run."""
+    """The state of one `CommitLoop.run`."""
 
     def __init__(self, loop: CommitLoop, request: CommitRequest, provider: ChangesProvider) -> None:
         self._loop, self._request, self._provider = loop, request, provider
         self._snapshots, self._manifests = loop.snapshots, loop.manifests
         self._delta: _Delta | None = None
-        self._merge: ManifestMerge | None = None  # of a lost attempt, perhaps still of use
+        self._merge: ManifestMerge | None = None  # of a lost attempt; the next one may reuse it
         self._merge_again = True
 
     def run(self) -> Snapshot:
@@ -125,7 +126,7 @@ class _Attempts:
                 self._clean_up()
                 raise Conflict(
                     f"gave up committing to {self._manifests.paths.root} after {retries + 1} tries in {waited_ms:.0f} "
-                    "ms: others were always faster; raise 'commit.max-retries', or commit less often"
+                    "ms: other commits were always faster; raise 'commit.max-retries', or commit less often"
                 )
             self._wait(retries)
             retries += 1
@@ -136,7 +137,7 @@ class _Attempts:
         self._loop.clock.sleep(wait_ms * (1 + self._loop.ids.uniform(0, _JITTER)) / 1000)
 
     def _attempt(self) -> Snapshot | None:
-        """One try: the snapshot made, or None if another commit was faster."""
+        """Try once; return the new snapshot, or None if another commit was faster."""
         base = _Base()
         latest: Snapshot | None = None
         try:
@@ -148,12 +149,12 @@ class _Attempts:
             self._drop(base)
             if isinstance(e, NotFound) and latest is not None and not self._snapshots.exists(latest.id):
                 self._drop_delta()
-                return None  # others were so much faster that it has expired already
+                return None  # other commits were so much faster that the snapshot has expired already
             self._clean_up()
             raise
         try:
             ours = self._create(snapshot)
-        except UnsupportedOperation:  # this store can never do it: nothing was created
+        except UnsupportedOperation:  # the store does not support commits at all, so nothing was created
             self._drop(base)
             self._clean_up()
             raise
@@ -169,7 +170,7 @@ class _Attempts:
     # ---- checking --------------------------------------------------------------------------------------------------
 
     def _checked(self, latest: Snapshot | None, changes: Changes) -> Changes:
-        """`changes`, if they can follow on `latest`. Raises `Conflict`."""
+        """Return `changes` if they can be applied to `latest`. Raises `Conflict` if not."""
         if latest is None:
             if any(e.kind is FileKind.DELETE for e in changes.files):
                 self._loop.checker.check([], changes, "no user", (), is_overwrite=True)
@@ -190,8 +191,8 @@ class _Attempts:
     def _check_bucket_counts(self, latest: Snapshot, changes: Changes) -> None:
         """Raise `Conflict` if appended files have another bucket count than their partitions.
 
-        The newest addition to a partition tells its count. Manifests are read from the newest on, until each
-        partition is found; only where counts seem to differ, all is read.
+        The most recently added files of a partition have its current bucket count. Manifests are read from the newest
+        to the oldest until every partition is found; all are read only if the counts seem to differ.
         """
         partitions = {e.partition for e in changes.files if e.kind is FileKind.ADD and e.total_buckets > 0}
         if not partitions:
@@ -215,7 +216,7 @@ class _Attempts:
     # ---- preparing -------------------------------------------------------------------------------------------------
 
     def _prepare(self, latest: Snapshot | None, changes: Changes, base: _Base) -> Snapshot:
-        """Write all manifests of an attempt, noting them in `base` and `_delta`; the snapshot to create."""
+        """Write all manifests of an attempt, record them in `base` and `_delta`, and return the snapshot to create."""
         request = self._request
         before = [] if latest is None else self._manifests.data_manifests(latest)
         base.manifest_list = self._manifests.write_list(self._merged(before, base))
@@ -255,7 +256,7 @@ class _Attempts:
         )
 
     def _check_same_table(self) -> None:
-        """Raise `Conflict` if the table was dropped, even if another was made in its place. It is read past caches."""
+        """Raise `Conflict` if the table was dropped, even if it was recreated. Caches are bypassed."""
         known, paths = self._manifests.schema, self._manifests.paths
         try:
             there = parse_schema(self._snapshots.io.read(paths.schema(known.id)))
@@ -268,7 +269,7 @@ class _Attempts:
             )
 
     def _merged(self, before: list[ManifestFileMeta], base: _Base) -> list[ManifestFileMeta]:
-        """`before`, merged if it is time; after a lost race only if the merge done for it is still of use."""
+        """`before`, merged if due. After a lost race, the earlier merge is reused only if it still applies."""
         if self._merge_again:
             base.merge = merge_manifests(self._manifests, before, force=self._request.merge_manifests)
             return list(base.merge.after)
@@ -299,19 +300,19 @@ class _Attempts:
         return self._manifests.write_list(written)
 
     def _inherited_statistics(self, latest: Snapshot | None, schema_id: int) -> str | None:
-        """The statistics file of `latest`, unless it is about an older schema."""
+        """The statistics file of `latest`, unless it was computed for an older schema."""
         if latest is None or latest.statistics is None:
             return None
         try:
             node = json.loads(self._snapshots.io.read(self._manifests.paths.statistics(latest.statistics)))
         except (ForebayError, ValueError):
-            return None  # statistics only help planning: a commit does not fail for them
+            return None  # statistics only help planning; a commit must not fail because of them
         return latest.statistics if node.get("schemaId") == schema_id else None
 
     # ---- publishing ------------------------------------------------------------------------------------------------
 
     def _create(self, snapshot: Snapshot) -> bool:
-        """Create the snapshot's file: True if it is ours, False if another's. See the module's docstring."""
+        """Create the snapshot file; return True if it is ours, False if it is another commit's."""
         path = self._snapshots.files.path(snapshot.id)
         data = format_snapshot(snapshot)
         tries = self._manifests.options.commit_max_retries + 1
@@ -331,10 +332,10 @@ class _Attempts:
                     stale = self._is_stale(snapshot, is_first)
                     if stale is not None:
                         return not stale
-                    failure = StorageFailure("snapshots around it expired, and later ones may follow on it or not")
+                    failure = StorageFailure("snapshots around it expired, so later ones may or may not include it")
                     break
                 if is_first:
-                    return False  # it was there, and is gone since: not ours, for we had just begun
+                    return False  # it existed and has expired since: not ours, for our attempt had just begun
             except (StorageFailure, Unavailable, OutcomeUnknown, NotFound) as e:
                 failure = e
             if retry + 1 < tries:
@@ -345,11 +346,11 @@ class _Attempts:
         ) from failure
 
     def _is_stale(self, snapshot: Snapshot, is_first: bool) -> bool | None:
-        """Whether `snapshot`, just created, came so late that its id was used before and has expired since.
+        """Whether `snapshot`, just created, reused the id of a snapshot that has already expired; None if unknown.
 
-        Its file is deleted then. The sign is a later snapshot while the one before is gone. But others may also have
-        followed on it, and let it expire, since it was created: after a lost response (not `is_first`), or just now.
-        None: unknown.
+        If so, its file is deleted. The sign is that a later snapshot exists while the previous one is gone. But other
+        commits may also have been applied on top of ours and let it expire: after a lost response (not `is_first`), or
+        just now.
         """
         if snapshot.id == FIRST_SNAPSHOT_ID or self._snapshots.exists(snapshot.id - 1):
             return False
@@ -359,13 +360,13 @@ class _Attempts:
         is_next = later[0] == snapshot.id + 1
         if is_next or not is_first or not self._snapshots.exists(snapshot.id):
             follows = self._is_followed_by(self._snapshots.snapshot(later[0]))
-            if follows or follows is None or not is_next:  # later ones may have compacted our files away
+            if follows or follows is None or not is_next:  # later snapshots may have compacted our files away
                 return False if follows else None
         self._snapshots.delete(snapshot.id)
         return True
 
     def _is_followed_by(self, following: Snapshot) -> bool | None:
-        """Whether snapshot `following` was made on top of our changes; None if we changed no files to tell it by."""
+        """Whether snapshot `following` includes our changes; None if unknown because we changed no files."""
         changes = [] if self._delta is None else merge_entries(self._delta.entries)
         if not changes:
             return None
@@ -384,7 +385,7 @@ class _Attempts:
             self._delta = None
 
     def _clean_up(self) -> None:
-        """Delete what lost attempts left for later ones."""
+        """Delete the manifests that lost attempts kept for later attempts."""
         self._drop_delta()
         if self._merge is not None:
             self._manifests.delete(m.file_name for m in self._merge.written)

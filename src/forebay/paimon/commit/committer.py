@@ -1,12 +1,12 @@
-"""Commits: how the work of writers becomes a snapshot that all readers see, or nothing.
+"""Commits: writers' work becomes one snapshot visible to all readers, or has no effect.
 
-A commit reads the latest snapshot, checks that its changes agree with it, writes manifests, and creates the file
+A commit reads the latest snapshot, checks its changes for conflicts, writes manifests, and creates the file
 `snapshot-<latest + 1>` unless another commit has. The loser of the race reads, checks and tries again. New rows and
-what compaction did to old ones are two snapshots: readers of changes look at the first only.
+compaction results are committed as two snapshots, so that readers of changes can skip the second.
 
-Every attempt's snapshot has a UUID. When the outcome of creating the file is unknown (a lost response), the file is
-read back: if it has our UUID, we won. As long as the id is free, the very same file is tried again, so a request
-that was late and lands after all does no harm.
+Each attempt's snapshot has a UUID. If the outcome of creating the file is unknown (a lost response), the file is read
+back: if it has our UUID, the commit succeeded. While the id is free, the identical file is retried, so a delayed
+request that arrives later does no harm.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from forebay.paimon.store.manifests import delete_quietly
 
 @dataclass(frozen=True, slots=True)
 class Committable:
-    """The work of all writers up to a checkpoint of a stream: what `filter_and_commit` takes."""
+    """The work of all writers up to a checkpoint of a stream; the input of `filter_and_commit`."""
 
     identifier: int
     messages: tuple[CommitMessage, ...]
@@ -44,13 +44,13 @@ class Committable:
 
 
 class AlreadyCommitted(Conflict):
-    """This user has committed the identifier, or a later one, before: nothing was done."""
+    """This user has already committed this identifier or a later one; nothing was done."""
 
 
 class FileStoreCommit:
-    """Commits to one branch of a table as one user. Not thread-safe: use one for each thread.
+    """Commits to one branch of a table as one user. Not thread-safe: use one instance per thread.
 
-    A stream keeps its `user` through restarts; `filter_and_commit` knows by it what was committed before.
+    A stream keeps its `user` across restarts; `filter_and_commit` uses it to find out what was already committed.
     """
 
     def __init__(
@@ -80,21 +80,20 @@ class FileStoreCommit:
         properties: Mapping[str, str] | None = None,
         check_conflicts: bool = False,
     ) -> list[Snapshot]:
-        """Commit new rows and compaction results; the snapshots made: none, one or two.
+        """Commit new rows and compaction results, and return the snapshots created: none, one or two.
 
-        `check_conflicts` checks appended files too, against everything in their partitions; without it they are only
-        checked for their bucket count. Raises `Conflict` if the work cannot follow on what others committed: nothing
-        was committed then (or only the new rows, if compaction failed), and the caller may `abort`. Raises
-        `OutcomeUnknown` if it is unknown whether the snapshot exists: the files must stay then.
+        `check_conflicts` also checks appended files against all files of their partitions; without it, only their
+        bucket count is checked. Raises `Conflict` if the changes conflict with other commits: nothing was committed
+        then (or only the new rows, if compaction conflicted), and the caller may `abort`. Raises `OutcomeUnknown` if it
+        is unknown whether the snapshot exists: the files must then be kept.
         """
         work = Committable(identifier, tuple(messages), watermark, properties)
         return self._commit(work, check_conflicts, _fixed)
 
     def commit_if(self, may_follow: Callable[[Snapshot | None], None], work: Committable) -> list[Snapshot]:
-        """Commit `work` for as long as `may_follow` raises nothing; what it raises ends the commit, with nothing done.
+        """Commit `work` unless `may_follow` raises; its exception ends the commit without effect.
 
-        Each try calls it with the latest snapshot, which the new one must follow: no other commit can come in
-        between.
+        Each attempt calls it with the latest snapshot, which the new snapshot must directly follow.
         """
 
         def guarded(changes: Changes) -> ChangesProvider:
@@ -113,7 +112,7 @@ class FileStoreCommit:
         provider: Callable[[Changes], ChangesProvider],
         compaction: Callable[[Changes], ChangesProvider] | None = None,
     ) -> list[Snapshot]:
-        """`commit`, with what `provider` makes of the new rows, and `compaction` of what was compacted."""
+        """`commit`, with `provider` applied to the changes of new rows and `compaction` to those of compaction."""
         append, compact = collect_changes(work.messages)
         identifier, watermark, properties = work.identifier, work.watermark, work.properties or {}
         self._appended = frozenset()
@@ -132,25 +131,25 @@ class FileStoreCommit:
         return made
 
     def filter_and_commit(self, committables: Sequence[Committable], check_conflicts: bool = False) -> list[Snapshot]:
-        """Commit those of `committables` that are not committed yet: what a stream calls after a restart.
+        """Commit those of `committables` that are not committed yet, as a stream does after a restart.
 
-        They must be ordered by identifier. After a crash it is unknown what the last commit did, so the files of
-        appends are checked against the table, too, if `check_conflicts`.
+        They must be ordered by identifier. After a crash the outcome of the last commit is unknown, so with
+        `check_conflicts` appended files are also checked against the table.
         """
         seen = self.snapshots.latest_id() or 0
         made = []
         for work in self.filter_committed(committables):
             once = functools.partial(self._once, work.identifier, seen)
-            with contextlib.suppress(AlreadyCommitted):  # by another process of this user, since we looked
+            with contextlib.suppress(AlreadyCommitted):  # committed meanwhile by another process of this user
                 made += self._commit(work, check_conflicts, once)
             seen = made[-1].id if made else seen
         return made
 
     def _once(self, identifier: int, seen: int, append: Changes) -> ChangesProvider:
-        """`append`, for as long as this user has not committed `identifier` behind snapshot `seen`.
+        """`append`, unless this user has committed `identifier` after snapshot `seen`.
 
-        It is looked up on the snapshot that the commit follows on: of two processes that commit the same, the one that
-        comes second sees the first.
+        The check is made on the snapshot that the commit builds on: if two processes commit the same identifier, the
+        second sees the first.
         """
 
         def changes(latest: Snapshot | None) -> Changes:
@@ -168,8 +167,8 @@ class FileStoreCommit:
     def filter_committed(self, committables: Sequence[Committable]) -> list[Committable]:
         """Those of `committables` (ordered by identifier) that this user has not committed yet.
 
-        A commit of new rows and compaction that crashed in between counts as committed: its compaction is lost, which
-        loses no rows.
+        A commit that crashed between its new rows and its compaction counts as committed. Its compaction is lost, but
+        no rows.
         """
         identifiers = [c.identifier for c in committables]
         if any(a >= b for a, b in itertools.pairwise(identifiers)):
@@ -190,11 +189,11 @@ class FileStoreCommit:
         properties: Mapping[str, str] | None = None,
         dynamic: bool | None = None,
     ) -> list[Snapshot]:
-        """Replace what is in some partitions by the new files of `messages`; the snapshots made.
+        """Replace the contents of some partitions with the new files of `messages`, and return the snapshots created.
 
-        Dynamic (the default of partitioned tables, `dynamic-partition-overwrite`): the partitions that `messages` write
-        to. Else: the partitions that `partition` (values by column, not necessarily all) describes, or the table.
-        Whatever is there at the time of the commit is replaced. Changelog files are not committed.
+        Dynamic (the default for partitioned tables, `dynamic-partition-overwrite`): the partitions that `messages`
+        write to. Otherwise: the partitions that match `partition` (values by column, not necessarily of all columns),
+        or the whole table. Everything present at the time of the commit is replaced. Changelog files are not committed.
         """
         append, compact = collect_changes(messages)
         self._checker.check_bucket_counts(append.files)
@@ -216,7 +215,7 @@ class FileStoreCommit:
         made = []
         if not skip:
             made.append(self._replace(chosen, append, identifier, watermark, properties))
-        for e in (*append.changelog, *compact.changelog):  # written, but not to be committed
+        for e in (*append.changelog, *compact.changelog):  # written, but not committed
             for path in self.paths.data_file_and_companions(e.partition, e.bucket, e.file):
                 delete_quietly(self.io, path)
         if not (compact.files or compact.index):
@@ -232,9 +231,9 @@ class FileStoreCommit:
         messages: Iterable[CommitMessage],
         identifier: int = BATCH_COMMIT_IDENTIFIER,
     ) -> Snapshot:
-        """Replace all that `base` has in `partitions` by the new files of `messages`: the same rows, rewritten.
+        """Replace the contents of `partitions` in `base` with the new files of `messages`, which hold the same rows.
 
-        Other than an overwrite it never loses what was written since. Raises `Conflict` if anything was.
+        Unlike an overwrite, it never loses concurrent writes: it raises `Conflict` if there were any.
         """
         append, _ = collect_changes(messages)
         self._checker.check_bucket_counts(append.files)
@@ -257,7 +256,7 @@ class FileStoreCommit:
     def drop_partitions(
         self, partitions: Sequence[Mapping[str, Any]], identifier: int = BATCH_COMMIT_IDENTIFIER
     ) -> Snapshot:
-        """Delete all partitions that one of `partitions` (values by column, not necessarily all) describes."""
+        """Delete all partitions that match one of `partitions` (values by column, not necessarily of all columns)."""
         if not partitions:
             raise InvalidRequest("name at least one partition to drop; to empty the table, truncate it")
         filters = [f for f in (partition_filter(self.schema, p) for p in partitions) if f is not None]
@@ -270,11 +269,11 @@ class FileStoreCommit:
         return self._replace(None, Changes(), identifier)
 
     def commit_statistics(self, name: str, identifier: int = BATCH_COMMIT_IDENTIFIER) -> Snapshot:
-        """Make the statistics file `name`, which is there, the one of the table."""
+        """Commit the existing statistics file `name` as the statistics of the table."""
         return self._loop.run(CommitRequest(CommitKind.ANALYZE, identifier, statistics=name), lambda _: Changes())
 
     def compact_manifests(self) -> Snapshot | None:
-        """Merge all manifests that can be merged, in a snapshot that changes no data; None if nothing is to do."""
+        """Merge all manifests that can be merged, in a snapshot without data changes; None if there are none."""
         latest = self.snapshots.latest()
         manifests = [] if latest is None else self.manifests.data_manifests(latest)
         target = self.options.manifest_target_file_size
@@ -284,13 +283,13 @@ class FileStoreCommit:
         return self._loop.run(request, lambda _: Changes())
 
     def abort(self, messages: Iterable[CommitMessage]) -> None:
-        """Delete the files of work that is not going to be committed. Never call it for an unknown outcome.
+        """Delete the files of work that will not be committed. Never call it after `OutcomeUnknown`.
 
-        New rows that the last commit did commit, before its compaction conflicted, stay.
+        New rows that the last commit did commit, before its compaction conflicted, are kept.
         """
         for m in messages:
             compact = m.compact
-            # What compaction only moved up a level is an old file, which the table still has.
+            # Files that compaction only moved up a level still belong to the table.
             before = {f.file_name for f in compact.compact_before}
             after = [f for f in compact.compact_after if f.file_name not in before]
             for file in (*m.data.new_files, *m.data.changelog_files, *after, *compact.changelog_files):
@@ -318,7 +317,7 @@ class FileStoreCommit:
         return self._loop.run(request, self._replacement(chosen, added))
 
     def _replacement(self, chosen: PartitionFilter | None, added: Changes) -> Callable[[Snapshot | None], Changes]:
-        """The changes that replace what a snapshot has in the `chosen` partitions (None: in all) by `added`."""
+        """The changes that replace the `chosen` partitions of a snapshot (None: all) with `added`."""
         with_postponed = self.options.bucket == POSTPONE_BUCKET
 
         def changes(latest: Snapshot | None) -> Changes:
@@ -339,7 +338,7 @@ class FileStoreCommit:
         return changes
 
     def _upgraded(self, files: list[ManifestEntry]) -> list[ManifestEntry]:
-        """`files` moved to the top level where a bucket's new files do not overlap: they need no compaction then."""
+        """`files`, moved to the top level in buckets where they do not overlap, so they need no compaction."""
         if not (self.options.overwrite_upgrade and self.schema.has_primary_key):
             return files
         if any(e.file.level > 0 or e.bucket < 0 or e.kind is FileKind.DELETE for e in files):
@@ -360,5 +359,5 @@ class FileStoreCommit:
 
 
 def _fixed(changes: Changes) -> ChangesProvider:
-    """The same changes, whatever they follow on."""
+    """A provider of the same changes for any latest snapshot."""
     return lambda _: changes

@@ -1,9 +1,9 @@
-"""Whether a commit agrees with what others committed meanwhile: pure functions over manifest entries.
+"""Conflict checks between a commit and concurrent commits: pure functions over manifest entries.
 
-* A file may be deleted only if it is there: two compactions of the same files exclude each other.
-* All files of a partition are written under one bucket count; only an overwrite may change it.
+* A file may be deleted only if it exists, so two compactions of the same files exclude each other.
+* All files of a partition have the same bucket count; only an overwrite may change it.
 * In a primary-key table, key ranges within a level (above 0) of a bucket must not overlap.
-* Deletion vectors belong to files that are there, and a file has one.
+* Deletion vectors belong to existing files, and each file has at most one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ConflictChecker:
         base_index: Sequence[IndexManifestEntry] = (),
         is_overwrite: bool = False,
     ) -> None:
-        """Raise `Conflict` if `changes` cannot follow on `base`, the live files of the partitions touched."""
+        """Raise `Conflict` if `changes` cannot be applied to `base`, the live files of the affected partitions."""
         if not is_overwrite:
             self.check_bucket_counts([*base, *changes.files])
         try:
@@ -128,7 +128,7 @@ class ConflictChecker:
 
 
 def overlapping(layout: RowLayout, entries: Sequence[ManifestEntry]) -> tuple[ManifestEntry, ManifestEntry] | None:
-    """Two of `entries` whose key ranges share a key; None if there are none."""
+    """Two of `entries` with overlapping key ranges; None if there are none."""
     if len(entries) < 2:
         return None
     ends = layout.decode_all([e.file.min_key for e in entries] + [e.file.max_key for e in entries])

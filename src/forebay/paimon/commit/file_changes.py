@@ -1,4 +1,4 @@
-"""What a commit changes, collected from the messages of its writers."""
+"""The changes of a commit, collected from the commit messages of its writers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HASH = "HASH"
 
 @dataclass
 class Changes:
-    """Entries for one snapshot: data files, changelog files, index files."""
+    """The manifest entries of one snapshot: data files, changelog files, index files."""
 
     files: list[ManifestEntry] = field(default_factory=list)
     changelog: list[ManifestEntry] = field(default_factory=list)
@@ -32,19 +32,19 @@ class Changes:
 
     @property
     def partitions(self) -> set[bytes]:
-        """The partitions that are touched."""
+        """The affected partitions."""
         return {e.partition for e in self.files} | {e.partition for e in self.index}
 
     @property
     def removes_rows(self) -> bool:
-        """Whether files are deleted or rows marked deleted: such a commit is an OVERWRITE to streaming readers."""
+        """Whether files or rows are deleted. Streaming readers see such a commit as an OVERWRITE."""
         return any(e.kind is FileKind.DELETE for e in self.files) or any(
             e.index_file.index_type == DELETION_VECTORS for e in self.index
         )
 
 
 def collect_changes(messages: Iterable[CommitMessage]) -> tuple[Changes, Changes]:
-    """The changes of new rows and those of compaction, which become two snapshots."""
+    """The changes of new rows and those of compaction, which are committed as two snapshots."""
     append, compact = Changes(), Changes()
     for message in messages:
         data, compaction = message.data, message.compact

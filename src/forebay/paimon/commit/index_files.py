@@ -1,4 +1,4 @@
-"""The index manifest of a new snapshot: that of the snapshot before, with index files added and deleted."""
+"""The index manifest of a new snapshot: the previous one, with index files added and deleted."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from forebay.paimon.format.schema import TableSchema
 def combine_index_files(
     schema: TableSchema, previous: Sequence[IndexManifestEntry], changed: Sequence[IndexManifestEntry]
 ) -> list[IndexManifestEntry]:
-    """The index files after `changed` was applied to `previous`.
+    """The index files after applying `changed` to `previous`.
 
-    A bucket has one index file of each type, so a new one takes the place of the old. Deletion vectors of a table
-    without buckets, and indexes of other types, are files by name. Raises `Conflict` if such a file is added twice, or
-    deleted and not there.
+    A bucket has one index file of each type, so a new one replaces the old. Deletion vectors of tables without buckets,
+    and indexes of other types, are identified by file name. Raises `Conflict` if such a file is added twice, or is
+    deleted and does not exist.
     """
     unaware = schema.options.get("bucket", "-1").strip() == "-1" and not schema.has_primary_key
     replaced: dict[tuple[object, ...], IndexManifestEntry] = {}

@@ -1,4 +1,4 @@
-"""Choosing partitions by the values of some of their columns."""
+"""Selecting partitions by the values of some partition columns."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TEXT = (TypeRoot.STRING, TypeRoot.CHAR)
 
 
 def partition_filter(schema: TableSchema, values: Mapping[str, Any] | None) -> PartitionFilter | None:
-    """A test for partitions with these values; None for no values, which all partitions have.
+    """A filter for partitions with these values; None if no values are given, which matches all partitions.
 
-    Values are Python values or text as in a partition's directory; None stands for null. Raises `InvalidRequest` for a
-    column that is no partition key, or a value not of its type.
+    Values are Python values, or text as in a partition's directory; None stands for null. Raises `InvalidRequest` for a
+    column that is not a partition key, or a value that does not fit its type.
     """
     if not values:
         return None
