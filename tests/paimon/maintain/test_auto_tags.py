@@ -145,7 +145,7 @@ def test_changes_up_to_an_automatic_tag_are_those_since_the_one_before(tmp_path:
     assert changed("2024-03-10 23") == [2, 3]
     assert changed("2024-03-10 21") == [], "there is none before the first"
     assert changed("2024-03-11 07") == [], "this tag is to come"
-    with pytest.raises(InvalidRequest, match=r"'mine', which is no name of an automatic tag.*'2024-01-31 11'"):
+    with pytest.raises(InvalidRequest, match=r"'mine', which is not a valid automatic tag name.*'2024-01-31 11'"):
         changed("mine")
 
 

@@ -1,12 +1,12 @@
-"""Batch reads by options: `scan.mode` and its companions choose the snapshot, or what changed between two.
+"""Batch reads by options: `scan.mode` and related options choose a snapshot, or the changes between two.
 
-Without any of these options this is the latest snapshot. `incremental-between` takes two snapshot ids or tags, the
-first exclusive. Between ids, changes are what appends added, or the changelog if the table has one
-(`incremental-between-scan-mode`); between tags (or with mode `diff`), the states are compared.
-`incremental-to-auto-tag` names an automatic tag, and compares it with the one before.
+Without these options, the latest snapshot is read. `incremental-between` takes two snapshot ids or tags; the first is
+exclusive. Between ids, the changes are the appended files, or the changelog if the table has one
+(`incremental-between-scan-mode`). Between tags (or with mode `diff`), the two states are compared.
+`incremental-to-auto-tag` names an automatic tag and compares it with the previous one.
 
-Where compaction decides what a row of level 0 means (merge engine `first-row`, deletion vectors), no batch read has
-rows of level 0, nor has one of changes: such a row may never appear in the table.
+Where compaction decides the effect of a row of level 0 (merge engine `first-row`, deletion vectors), batch reads of
+rows and of changes leave out level 0: such a row may never become visible in the table.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ SCAN_OPTIONS = (
     "incremental-between-timestamp",
     "incremental-to-auto-tag",
 )
-"""The options that say what is read, or where a stream begins."""
+"""The options that choose what is read, or where a stream starts."""
 
 
 def chooses_snapshot(options: CoreOptions) -> bool:
-    """Whether options say what a batch read reads."""
+    """Whether the options choose the snapshot or the changes of a batch read."""
     return any(options.mapping.get(key) is not None for key in SCAN_OPTIONS)
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """What a batch read consists of. `is_incremental`: the splits are changes, of which a reader of rows drops
-    deletions. `snapshot` is None if there is nothing to read."""
+    """The result of planning a batch read. `snapshot` is None if there is nothing to read.
+
+    `is_incremental`: the splits are changes; a reader of rows drops their deletions.
+    """
 
     snapshot: Snapshot | None
     splits: tuple[ChangeSplit, ...]
@@ -59,7 +61,7 @@ class BatchPlan:
 
 
 class BatchScan:
-    """Plans batch reads as the table's options say. Thread-safe."""
+    """Plans batch reads according to the table's options. Thread-safe."""
 
     def __init__(self, table: TableContext) -> None:
         self._table, self._snapshots, self._tags = table, table.snapshots, table.tags
@@ -70,8 +72,10 @@ class BatchScan:
         self._created = ChangePlanner(table, self._startup.entry_filter())
 
     def plan(self, scan_filter: ScanFilter) -> BatchPlan:
-        """The splits. Raises `NotFound` for snapshots and tags that are not there, `InvalidRequest` for options that
-        contradict each other."""
+        """The splits to read.
+
+        Raises `NotFound` if a snapshot or tag does not exist, `InvalidRequest` if the options contradict each other.
+        """
         if self.mode == INCREMENTAL:
             return self._incremental(scan_filter)
         snapshot = self.snapshot()
@@ -83,7 +87,7 @@ class BatchScan:
         return BatchPlan(snapshot, tuple(self._created.full(snapshot, scan_filter)))
 
     def snapshot(self) -> Snapshot | None:
-        """The snapshot that a read in full is of; None in a table without any."""
+        """The snapshot that a full read uses; None if the table has none."""
         match self.mode:
             case "compacted-full":
                 return self._startup.compacted()
@@ -157,13 +161,13 @@ class BatchScan:
         return self._changes(first, last, scan_filter)
 
     def _to_auto_tag(self, name: str, scan_filter: ScanFilter) -> BatchPlan:
-        """What changed between an automatic tag and the one before it; nothing if one of the two is not there."""
+        """The changes between an automatic tag and the previous one; empty if either does not exist."""
         periods = Periods(self._options)
         end_time, end = periods.start_of(name), self._tags.find(name)
         if end_time is None:
             raise InvalidRequest(
-                f"option 'incremental-to-auto-tag' is '{name}', which is no name of an automatic tag of this table; "
-                f"one would be '{periods.name(periods.last_before(datetime.datetime(2024, 1, 31, 12)))}'"
+                f"option 'incremental-to-auto-tag' is '{name}', which is not a valid automatic tag name of this table; "
+                f"an example is '{periods.name(periods.last_before(datetime.datetime(2024, 1, 31, 12)))}'"
             )
         starts = [start for other in self._tags.names() if (start := periods.start_of(other)) is not None]
         earlier = [start for start in starts if start < end_time]
@@ -189,7 +193,7 @@ class BatchScan:
         return self._difference(first or earliest, last, scan_filter)
 
     def _changes(self, first: int, last: int, scan_filter: ScanFilter) -> BatchPlan:
-        """What snapshots behind `first`, up to `last`, changed."""
+        """The changes of the snapshots after `first`, up to and including `last`."""
         mode = self._options.incremental_between_scan_mode
         deltas = mode == "delta" or (mode == "auto" and self._options.changelog_producer == "none")
         chosen: list[Snapshot] = []
@@ -207,7 +211,7 @@ class BatchScan:
         plan: Callable[[Snapshot, ScanFilter], Sequence[ChangeSplit]],
         scan_filter: ScanFilter,
     ) -> list[ChangeSplit]:
-        """The splits of snapshot after snapshot: changes of one key stay in their order."""
+        """The splits of all `snapshots` in order, so that the changes of a key keep their order."""
         return [split for snapshot in snapshots for split in plan(snapshot, scan_filter)]
 
     def _difference(self, start: Snapshot, end: Snapshot, scan_filter: ScanFilter) -> BatchPlan:

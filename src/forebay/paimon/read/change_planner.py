@@ -1,4 +1,4 @@
-"""Planning what changed: the files that a snapshot added, its changelog files, or the difference of two snapshots."""
+"""Planning reads of changes: added files, changelog files, or the difference between two snapshots."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BucketFilter = Callable[[int], bool]
 
 @dataclass(frozen=True, slots=True)
 class IncrementalSplit:
-    """A bucket before and after: of an overwrite (`is_streaming`), or of two snapshots that are compared.
+    """A bucket before and after an overwrite (`is_streaming`), or in two snapshots that are compared.
 
-    Files that are in both are in neither half.
+    Files that are in both states are in neither half.
     """
 
     before: DataSplit
@@ -46,7 +46,7 @@ class IncrementalSplit:
 
     @property
     def row_count(self) -> int:
-        """Physical records in the files of both halves."""
+        """The number of physical records in the files of both halves."""
         return self.before.row_count + self.after.row_count
 
     @property
@@ -58,12 +58,12 @@ ChangeSplit: TypeAlias = DataSplit | IncrementalSplit
 
 
 def file_names(split: ChangeSplit) -> list[str]:
-    """The names of the files that `split` consists of, in their order."""
+    """The names of the files of `split`, in order."""
     return split.file_names if isinstance(split, IncrementalSplit) else [f.file_name for f in split.files]
 
 
 class ChangePlanner(SnapshotPlanner):
-    """Plans reads of changes, and of snapshots with some files left out (`keep` says which stay). Thread-safe."""
+    """Plans reads of changes, and of snapshots filtered by `keep` (which entries to include). Thread-safe."""
 
     def __init__(
         self,
@@ -73,9 +73,10 @@ class ChangePlanner(SnapshotPlanner):
         only_visible: bool = False,
         with_level0: bool = False,
     ) -> None:
-        """`only_visible`: changes, too, are only those in files that a read of the state reads.
+        """Create a planner.
 
-        `with_level0`: snapshots have their rows of level 0 also where a read of the state leaves these out.
+        `only_visible`: changes are also limited to files that a read of the state includes. `with_level0`: snapshots
+        include rows of level 0 even where a read of the state leaves them out.
         """
         super().__init__(table)
         self._reads_level0 = self._reads_level0 or with_level0
@@ -121,7 +122,7 @@ class ChangePlanner(SnapshotPlanner):
         chosen: ScanFilter,
         bucket_filter: BucketFilter | None = None,
     ) -> list[DataSplit]:
-        """The files that the manifests of several snapshots add, as splits that keep their order."""
+        """The files added by the manifests of several snapshots, as splits that keep their order."""
         manifests = [m for s in snapshots for m in manifests_of(s) if self._manifest_may_match(m, chosen)]
         entries = [e for e in merge_entries(self._table.manifests.entries(manifests)) if e.kind is FileKind.ADD]
         seen = self._visible(entries) if self._only_visible else entries
@@ -140,7 +141,7 @@ class ChangePlanner(SnapshotPlanner):
     def overwritten(
         self, snapshot: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
     ) -> list[IncrementalSplit]:
-        """What an overwrite took away and what it brought, by bucket. Raises `NotFound` where that has expired."""
+        """The rows an overwrite removed and added, by bucket. Raises `NotFound` if the removed rows have expired."""
         entries = merge_entries(self._table.manifests.entries(self._table.manifests.delta_manifests(snapshot)))
         before: Snapshot | None = None
         if self._vectors and any(e.kind is FileKind.DELETE for e in entries):
@@ -157,9 +158,9 @@ class ChangePlanner(SnapshotPlanner):
     def difference(
         self, start: Snapshot, end: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
     ) -> list[IncrementalSplit]:
-        """The buckets in which `start` and `end` have different files, with these files.
+        """The buckets whose files differ between `start` and `end`, with the differing files.
 
-        Raises `InvalidRequest` if a partition was rescaled in between: its rows are in other buckets now.
+        Raises `InvalidRequest` if a partition was rescaled in between, which moves rows to other buckets.
         """
         pruned = ScanFilter.of(self._table.schema, None)
         pruned.partition = chosen.partition
@@ -176,7 +177,7 @@ class ChangePlanner(SnapshotPlanner):
         return self._incremental(start, before, end, after, is_streaming=False)
 
     def in_order(self, splits: Sequence[DataSplit]) -> list[DataSplit]:
-        """`splits`, by ascending partition if option `scan.plan-sort-partition` says so."""
+        """`splits`, by ascending partition if option `scan.plan-sort-partition` is set."""
         if not self._sorts_partitions or not self._table.schema.partition_keys:
             return list(splits)
         layout = row_layout(self._table.schema.partition_fields)
@@ -186,7 +187,7 @@ class ChangePlanner(SnapshotPlanner):
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def _visible(self, entries: Sequence[ManifestEntry]) -> Sequence[ManifestEntry]:
-        """The files that readers of a state read: with some tables, not those of level 0."""
+        """The files that a read of the state includes: in some tables, all but those of level 0."""
         if self._reads_level0:
             return entries
         return [e for e in entries if e.file.level != LEVEL_0]
@@ -198,7 +199,7 @@ class ChangePlanner(SnapshotPlanner):
         bucket_filter: BucketFilter | None,
         prune: bool = True,
     ) -> dict[BucketKey, list[ManifestEntry]]:
-        """Those `entries` by bucket that may match."""
+        """The entries that may match, grouped by bucket."""
         given = [e for e in entries if bucket_filter is None or bucket_filter(e.bucket)]
         partitions = chosen.partitions_matching(e.partition for e in given)
         kept = [e for e in given if e.partition in partitions and chosen.bucket_may_match(e.bucket, e.total_buckets)]
@@ -236,10 +237,10 @@ class ChangePlanner(SnapshotPlanner):
         return found
 
     def _same(self, before: Sequence[ManifestEntry], after: Sequence[ManifestEntry]) -> set[str]:
-        """The names of files that say the same before and after.
+        """The names of files whose rows are the same before and after.
 
-        In primary-key tables these are only such that no other file has keys between theirs: a row of a file that is
-        in both may be replaced by one of a file that is not.
+        In a primary-key table, a file qualifies only if no other file overlaps its key range: a row of a file that is
+        in both states may be replaced by a row of a file that is not.
         """
         shared = {e.identity for e in before} & {e.identity for e in after}
         names = {e.file.file_name for e in before if e.identity in shared}

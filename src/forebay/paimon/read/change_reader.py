@@ -1,9 +1,8 @@
-"""Reading splits with row kinds: column `_row_kind` holds +I, -U, +U or -D, as what a change means to a state.
+"""Reading splits with row kinds: column `_row_kind` holds +I, -U, +U or -D.
 
-Rows of a full read have the kind that they were last written with where files are merged, and are +I where a file is
-read as it is: as Java Paimon gives them. Rows of a delta or a changelog keep the kinds they were written with, in the
-order of the files. An overwrite deletes what it replaced, then inserts what it brought. The filter applies to every
-row on its own.
+As in Java Paimon, rows of a full read have the kind they were last written with where files are merged, and +I where a
+file is read without merging. Rows of a delta or a changelog keep the kinds they were written with, in file order. An
+overwrite first deletes the rows it replaced, then inserts the new ones. The filter applies to each row separately.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from forebay.paimon.store.context import TableContext
 
 ROW_KIND = "_row_kind"
 KINDS = pa.array(["+I", "-U", "+U", "-D"])
-"""The names of row kinds; a kind's number is its place."""
+"""The names of the row kinds; a kind's number is its index."""
 
 _ADDED = pa.array(["+I", "+U"])
 
 
 def without_deletes(batch: pa.RecordBatch, kinds: pa.Array) -> pa.RecordBatch:
-    """The rows of `batch` that were inserted, or are what an update left; `kinds` has the kind of each row."""
+    """The rows of `batch` that were inserted or are the new row of an update; `kinds` has the kind of each row."""
     added = pc.is_in(kinds, value_set=_ADDED)
     return batch if pc.all(added, min_count=0).as_py() else batch.filter(added)
 
@@ -53,7 +52,7 @@ class ChangeReader:
         kind_column: str = ROW_KIND,
         kind_first: bool = False,
     ) -> None:
-        """`kind_column` is the name of the column of kinds, which comes last, or first with `kind_first`."""
+        """`kind_column` names the column of row kinds, which comes last, or first with `kind_first`."""
         self._table = table
         self._filter = scan_filter or ScanFilter.of(table.schema, None)
         self._state = _StateReader(table, columns, self._filter)
@@ -65,10 +64,10 @@ class ChangeReader:
         self.schema = pa.schema([kind, *columns_only] if kind_first else [*columns_only, kind])
 
     def read(self, split: ChangeSplit, *, keep_deletes: bool = False) -> Iterator[pa.RecordBatch]:
-        """The changes of `split`, in the same order each time.
+        """The changes of `split`, in the same order on each call.
 
-        `keep_deletes`: of a state of a primary-key table, also keys whose last record deletes them (where that has
-        not been compacted away), and the kinds with which rows were written even where a file is read as it is.
+        `keep_deletes`: a read of the state of a primary-key table also returns keys whose last record is a delete
+        (unless compacted away), and returns the written row kinds even where a file is read without merging.
         """
         try:
             for batch, kinds in self._changes(split, keep_deletes):
@@ -114,7 +113,7 @@ class ChangeReader:
             yield self._cut(batch, kinds)
 
     def _cut(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> Changes:
-        """The wanted columns of the rows that match, of a batch with all columns."""
+        """The wanted columns of the matching rows of a batch with all columns."""
         if self._filter.rows is not None:
             batch = filter_rows(batch.append_column(VALUE_KIND, pa.array(kinds)), self._filter.rows)
             kinds = batch.column(VALUE_KIND).to_numpy()
@@ -127,10 +126,10 @@ class ChangeReader:
 
 
 class _StateReader(SplitReader):
-    """A `SplitReader` that can also tell the kinds of rows."""
+    """A `SplitReader` that can also return row kinds."""
 
     def written(self, split: DataSplit) -> Iterator[Changes]:
-        """All rows of the files as they were written, not merged."""
+        """All rows of the files as written, without merging."""
         fields = self._raw_fields if self._spec is None else (*self._raw_fields, KIND_FIELD)
         reader = DataFileReader(
             self._table.io, self._table.schemas.schema, fields, keep=self._rows, schema_id=self._table.schema.id
@@ -145,7 +144,7 @@ class _StateReader(SplitReader):
         return self._spec is not None and not split.raw_convertible
 
     def with_kinds(self, split: DataSplit, *, keep_deletes: bool) -> Iterator[Changes]:
-        """The merged rows with their kinds, deletes among them if so wanted."""
+        """The merged rows with their kinds, including deletes with `keep_deletes`."""
         if self._spec is None:
             yield from _all_of(self.read(split), INSERT)
             return
@@ -156,20 +155,20 @@ class _StateReader(SplitReader):
                 yield self._divided(kept, out)
 
     def _divided(self, batch: pa.RecordBatch, held: Sequence[DataField]) -> Changes:
-        """The wanted columns of a batch, and the kinds that it carries."""
+        """The wanted columns of a batch, and its row kinds."""
         index = batch.schema.get_field_index(VALUE_KIND)
         kinds = np.zeros(batch.num_rows, np.int8) if index < 0 else batch.column(index).to_numpy(zero_copy_only=False)
         return cut_batch(batch, {f.name: f for f in held}, self.fields), kinds
 
 
 def _kinded(changes: Iterator[Changes]) -> Iterator[pa.RecordBatch]:
-    """Rows with their kinds as a column."""
+    """The rows, with their kinds added as a column."""
     for batch, kinds in changes:
         yield batch.append_column(VALUE_KIND, pa.array(kinds, pa.int8()))
 
 
 def _as_written(changes: Changes) -> Changes:
-    """A difference of rows with a column of kinds: what is new or changed has the kind with which it was written."""
+    """A difference of rows with a column of kinds: new and changed rows get the kind they were written with."""
     batch, kinds = changes
     own = batch.column(VALUE_KIND).to_numpy(zero_copy_only=False)
     return batch.drop_columns([VALUE_KIND]), np.where(kinds == DELETE, kinds, own).astype(np.int8)
@@ -181,7 +180,7 @@ def _all_of(batches: Iterator[pa.RecordBatch], kind: int) -> Iterator[Changes]:
 
 
 def _one(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """All batches as one."""
+    """All batches, concatenated into one."""
     table = pa.Table.from_batches(batches, schema).combine_chunks()
     found = table.to_batches()
     return found[0] if found else pa.RecordBatch.from_pylist([], schema)

@@ -1,6 +1,6 @@
-"""The difference of two states of a bucket, columnar and window by window.
+"""The difference between two states of a bucket, computed columnwise and in windows.
 
-Rows are compared by their binary form, as Paimon does, so nested values compare too.
+As in Paimon, rows are compared in their binary form, which also covers nested values.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from forebay.paimon.merge.order import concat_keys, sort_key
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
 
 Changes = tuple[pa.RecordBatch, npt.NDArray[np.int8]]
-"""Rows, and their kinds."""
+"""Rows and their kinds."""
 
 
 class _Cursor:
-    """A sorted stream of batches, and how far it has been consumed."""
+    """A sorted stream of batches, and the current position in it."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], keys: Sequence[str]) -> None:
         self._batches, self._names = iter(batches), keys
@@ -39,7 +39,7 @@ class _Cursor:
                 return
 
     def take(self, stop: int) -> tuple[pa.RecordBatch, SortKey] | None:
-        """The rows up to `stop`; loads the next batch if these were all."""
+        """The rows up to `stop`; loads the next batch when the current one is used up."""
         if self.batch is None or self.key is None or stop == self.start:
             return None
         taken = self.batch.slice(self.start, stop - self.start), self.key.slice(self.start, stop)
@@ -52,9 +52,9 @@ class _Cursor:
 def keyed_difference(
     before: Iterable[pa.RecordBatch], after: Iterable[pa.RecordBatch], keys: Sequence[str], rows: RowLayout
 ) -> Iterator[Changes]:
-    """Changes from one state to another of the same columns, each sorted by `keys`, with every key once.
+    """The changes between two states with the same columns, each sorted by `keys`, which are unique.
 
-    A new row is +I, a changed one +U (with its new values), one that is gone -D (with its old values).
+    A new row is +I, a changed one +U (with its new values), a removed one -D (with its old values).
     """
     old, new = _Cursor(before, keys), _Cursor(after, keys)
     while old.key is not None or new.key is not None:
@@ -65,7 +65,7 @@ def keyed_difference(
 
 
 def _window(old: _Cursor, new: _Cursor) -> tuple[int, int]:
-    """How far both go in the next step: to the smaller one of the last keys that are loaded."""
+    """How far both cursors advance in the next step: up to the smaller of their last loaded keys."""
     if old.key is None or new.key is None:
         return (len(old.key) if old.key is not None else 0, len(new.key) if new.key is not None else 0)
     bound = old.key if old.key.compare(len(old.key) - 1, new.key, len(new.key) - 1) <= 0 else new.key
@@ -110,7 +110,7 @@ def _unequal(a: pa.Array, b: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def multiset_difference(before: pa.RecordBatch, after: pa.RecordBatch, rows: RowLayout) -> Changes:
-    """Rows of `after` that are not in `before` (+I) and the other way round (-D), repeated rows counted."""
+    """Rows of `after` that are not in `before` (+I) and vice versa (-D); duplicates are counted."""
     both = _concatenated(before, after)
     if both.num_rows == 0:
         return both, np.empty(0, np.int8)

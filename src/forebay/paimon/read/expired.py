@@ -1,4 +1,4 @@
-"""Files that vanish while they are read: the reader gets an error that their snapshot has expired."""
+"""Files that expire during a read: the reader gets an error saying that their snapshot has expired."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ T = TypeVar("T")
 
 @contextmanager
 def telling_expiry(snapshots: SnapshotManager, snapshot_id: int | None) -> Iterator[None]:
-    """Raise `NotFound` about snapshot `snapshot_id` if a file of it is missing because it expired (or just does).
+    """Raise `NotFound` about snapshot `snapshot_id` if one of its files is missing because the snapshot expired.
 
-    What is missing of the latest snapshot is missing for another reason. None: one of several snapshots.
+    A file missing from the latest snapshot has another cause, so that error is passed on. None: one of several
+    snapshots.
     """
     try:
         yield
     except NotFound as e:
         if snapshot_id is None and (e.__cause__ is None or isinstance(e.__cause__, NotFound)):
-            raise  # no file, but a tag or a snapshot that was asked for by name
+            raise  # not a file, but a tag or snapshot that was requested by name
         earliest, latest = snapshots.earliest_id(), snapshots.latest_id()
         if latest is None or (snapshot_id is not None and snapshot_id >= latest):
             raise
@@ -34,6 +35,6 @@ def telling_expiry(snapshots: SnapshotManager, snapshot_id: int | None) -> Itera
 
 
 def told_of_expiry(items: Iterator[T], snapshots: SnapshotManager, snapshot_id: int | None) -> Iterator[T]:
-    """`items`, each made under `telling_expiry`."""
+    """`items`, each produced under `telling_expiry`."""
     with telling_expiry(snapshots, snapshot_id):
         yield from items

@@ -1,4 +1,4 @@
-"""Reads of a table as its options say, and streams: what `forebay.paimon.table.Table` puts in front of users."""
+"""Reads according to a table's options, and streams, as `forebay.paimon.table.Table` offers them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_CHANGES = (INCREMENTAL, LATEST_DELTA, FROM_FILE_CREATION_TIME, FROM_CREATION
 
 
 def travelled(table: TableContext) -> TableContext:
-    """The table with the columns that it had in the snapshot which its scan options name; as it is without any."""
+    """The table with the columns of the snapshot that its scan options name; unchanged if they name none."""
     if not chooses_snapshot(table.options):
         return table
     scan = BatchScan(table)
@@ -38,14 +38,14 @@ def travelled(table: TableContext) -> TableContext:
 
 
 def is_of_changes(table: TableContext) -> bool:
-    """Whether the scan options ask for changes, or for some files only, and not for a snapshot."""
+    """Whether the scan options choose changes, or only some files, instead of a snapshot."""
     return Startup(table).mode in _OF_CHANGES
 
 
 def snapshot_by_options(table: TableContext) -> Snapshot | None:
-    """The snapshot that the table's scan options name; None in a table without any.
+    """The snapshot that the table's scan options name; None in a table without snapshots.
 
-    Raises `UnsupportedOperation` if they ask for changes, or for some files only: those are no plain plan.
+    Raises `UnsupportedOperation` if they choose changes, or only some files, which no snapshot represents.
     """
     scan = BatchScan(table)
     if scan.mode in _OF_CHANGES:
@@ -63,7 +63,7 @@ def open_stream(
     follow: bool = True,
     accept: Accept | None = None,
 ) -> TableStream:
-    """A stream of a table's changes, from where its options say or where `state` was taken; see `TableStream`."""
+    """A stream of a table's changes, starting where its options say or from `state`; see `TableStream`."""
     scan_filter = ScanFilter.of(table.schema, predicate)
     scan = StreamScan(table, scan_filter, buckets)
     reader = ChangeReader(table, columns, scan_filter)

@@ -1,8 +1,8 @@
-"""Which data files may hold a matching row, by what their manifest entries say of columns.
+"""Pruning of data files by the column statistics in their manifest entries.
 
-Files are decided by columns: least and greatest values of many files are decoded at once, only the columns that the
-filter reads are looked at, and comparisons are Arrow's where Arrow orders values as filters do. The answer is the one
-that `forebay.paimon.files.pruning.may_match` gives for each file separately.
+Pruning is columnar: the minimum and maximum values of many files are decoded at once, only for the columns that the
+filter reads, and compared by Arrow where Arrow's order is that of filters. The result is the same as that of
+`forebay.paimon.files.pruning.may_match` for each file.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _UNKNOWN = -1
 
 Hits = npt.NDArray[np.bool_]
 StatsGroup = tuple[int, tuple[str, ...] | None]
-"""Schema id and the columns with statistics (None: all) that files have in common."""
+"""The schema id and the columns with statistics (None: all) that a group of files has in common."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Statistics:
-    """What is said of some files alike: BinaryRows of bounds, and null counts by position; -1 is unknown."""
+    """Statistics of a group of files: BinaryRows of bounds, and null counts by position; -1 means unknown."""
 
     low: pa.BinaryArray
     high: pa.BinaryArray
@@ -47,7 +47,7 @@ class _Statistics:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """One column in many files. No bounds: nothing is known of them."""
+    """The bounds of one column in many files. Without bounds, nothing is known about them."""
 
     low: pa.Array | None
     high: pa.Array | None
@@ -55,9 +55,9 @@ class _Range:
 
 
 class FileStatistics:
-    """Decides files of one table by the columns `columns`.
+    """Prunes the files of one table by the columns `columns`.
 
-    `schemas(id)` gives a table schema; `use_keys` takes key statistics (of trimmed keys) and not values'.
+    `schemas(id)` returns a table schema. `use_keys` uses the statistics of (trimmed) keys instead of those of values.
     """
 
     def __init__(self, schemas: Callable[[int], TableSchema], columns: Iterable[Column], use_keys: bool) -> None:
@@ -66,7 +66,7 @@ class FileStatistics:
         self._use_keys = use_keys
 
     def matching(self, files: Sequence[DataFileMeta], bound: BoundPredicate) -> Hits:
-        """For each file, whether it may hold a matching row."""
+        """For each file, whether it may contain a matching row."""
         groups: dict[StatsGroup, list[int]] = {}
         for i, f in enumerate(files):
             groups.setdefault((f.schema_id, None if self._use_keys else f.value_stats_cols), []).append(i)
@@ -76,7 +76,7 @@ class FileStatistics:
         return result
 
     def matching_rows(self, parts: Sequence[tuple[ManifestRows, Rows]], bound: BoundPredicate) -> list[Rows]:
-        """For each part, rows of a manifest: those of them, in order, whose files may hold a matching row."""
+        """For each part (rows of a manifest), the rows, in order, whose files may contain a matching row."""
         groups: dict[StatsGroup, list[tuple[int, Rows]]] = {}
         for number, (rows, chosen) in enumerate(parts):
             for group, members in rows.by_statistics(chosen, keys=self._use_keys).items():
@@ -122,14 +122,14 @@ class FileStatistics:
     def _ranges(
         self, schema: TableSchema, fields: Sequence[DataField], statistics: _Statistics
     ) -> dict[str, _Range | None]:
-        """The ranges of the wanted columns; None where nothing is known of any file."""
+        """The ranges of the wanted columns; None where no file has statistics."""
         held = {f.id: f for f in schema.fields}
         position_of = {f.id: i for i, f in enumerate(fields)}
         bounds: tuple[pa.RecordBatch, pa.RecordBatch, Hits] | None = None
         found: dict[str, _Range | None] = {}
         for column in self._columns:
             if column.column_id is not None and column.column_id not in held:
-                found[column.name] = _Range(None, None, statistics.row_counts)  # added later: nothing but nulls
+                found[column.name] = _Range(None, None, statistics.row_counts)  # added later: all values are null
                 continue
             own = field_for(column, held)
             at = None if own is None else position_of.get(own.id)
@@ -151,7 +151,7 @@ def _stats_fields(schema: TableSchema, names: tuple[str, ...] | None, use_keys: 
 
 
 def _decoded(fields: Sequence[DataField], statistics: _Statistics) -> tuple[pa.RecordBatch, pa.RecordBatch, Hits]:
-    """Bounds as columns, and which files have any: where there are no statistics, rows are too short to be these."""
+    """Bounds as columns, and which files have any. Rows that are too short hold no statistics."""
     least = 8 * ((len(fields) + 71) // 64) + 8 * len(fields)
     lengths = [np.diff(np.frombuffer(rows.buffers()[1], np.int32)[rows.offset : rows.offset + len(rows) + 1])
                for rows in (statistics.low, statistics.high)]  # fmt: skip
@@ -187,7 +187,7 @@ def _may_match(bound: BoundPredicate, ranges: dict[str, _Range | None], row_coun
 
 
 def _compared(leaf: BoundLeaf, low: pa.Array, high: pa.Array) -> Hits | None:
-    """The decision by Arrow's comparisons, true where a bound is missing; None where Arrow cannot tell."""
+    """The decision by Arrow's comparisons, true where a bound is missing; None if Arrow cannot compare the values."""
     if len(leaf.literals) > _IN_LITERALS_MAX:
         return None
     low, high = _comparable(low), _comparable(high)
@@ -196,7 +196,7 @@ def _compared(leaf: BoundLeaf, low: pa.Array, high: pa.Array) -> Hits | None:
     try:
         literals = [pa.scalar(value, low.type) for value in leaf.literals]
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError):
-        return None  # a literal that no value of the column can be equal to, but may be above or below
+        return None  # the literal equals no value of the column, but may be above or below some
     match leaf.function:
         case _F.EQUAL | _F.IN:
             within = [pc.and_(pc.less_equal(low, v), pc.greater_equal(high, v)) for v in literals]
@@ -219,7 +219,7 @@ def _compared(leaf: BoundLeaf, low: pa.Array, high: pa.Array) -> Hits | None:
 
 
 def _comparable(array: pa.Array) -> pa.Array | None:
-    """`array` in a type that Arrow orders as filters order column values (text by its bytes); None for others."""
+    """`array` in a type that Arrow orders as filters do (text by its bytes); None if there is none."""
     t = array.type
     if pa.types.is_timestamp(t):
         return array.cast(pa.int64())

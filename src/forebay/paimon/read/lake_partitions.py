@@ -1,4 +1,4 @@
-"""The partitions of a snapshot as users see them, and choosing some by name or by values."""
+"""The partitions of a snapshot as users see them, and selecting some by name or by values."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PartitionSelector: TypeAlias = str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class LakePartition:
-    """A partition that has rows: its values as text, in the order of the partition keys, and what it consists of."""
+    """A partition that has rows: its values as text, in the order of the partition keys, and its size."""
 
     spec: tuple[tuple[str, str], ...]
     files: int
     size_bytes: int
     rows: int
-    """How many rows its files hold; in a table with a primary key a read may give fewer."""
+    """The number of rows in its files; in a table with a primary key, a read may return fewer."""
 
     @property
     def name(self) -> str:
@@ -45,9 +45,9 @@ class LakePartition:
 def partitions_of(
     table: TableContext, snapshot: Snapshot | None, values: Mapping[str, Any] | None = None
 ) -> list[LakePartition]:
-    """The partitions of `snapshot`, by name; with `values`, those that have these values of some partition keys.
+    """The partitions of `snapshot`, by name; with `values`, those with these values of some partition keys.
 
-    Raises `InvalidRequest` in a table without partitions, and for values that are none of its.
+    Raises `InvalidRequest` if the table is not partitioned or `values` do not fit its partition keys.
     """
     if not table.schema.partition_keys:
         raise InvalidRequest(f"{table.paths.root} is not partitioned")
@@ -87,9 +87,9 @@ def partition_predicate(
     arrow: pa.Schema,
     selectors: Sequence[PartitionSelector] | PartitionSelector | None,
 ) -> Predicate | None:
-    """A filter for the rows of the partitions that `selectors` mean, also those that are still to come; None for all.
+    """A filter for the rows of the partitions that `selectors` select, including future ones; None for all.
 
-    Raises `InvalidRequest` for what is no selector.
+    Raises `InvalidRequest` for an invalid selector.
     """
     if selectors is None:
         return None
@@ -106,7 +106,7 @@ def partition_predicate(
             values = dict(zip(schema.partition_keys, texts, strict=True))
         if not isinstance(values, Mapping) or not values:
             raise InvalidRequest(f"{selector!r} is no partition: give its name, or a dict of values")
-        partition_filter(schema, values)  # refuses columns that are no partition keys
+        partition_filter(schema, values)  # rejects columns that are not partition keys
         found.append(reduce(and_, (_equal(schema, arrow, name, value) for name, value in values.items())))
     return reduce(or_, found)
 
@@ -114,7 +114,7 @@ def partition_predicate(
 def _equal(schema: TableSchema, arrow: pa.Schema, name: str, value: Any) -> Predicate:
     if value is None or value == CoreOptions(schema.options).partition_default_name:
         return Leaf(LeafFunction.IS_NULL, name)
-    if isinstance(value, str):  # of the column's type, as a filter in SQL takes it
+    if isinstance(value, str):  # converted to the column's type, as filters in SQL do
         escaped = value.replace("\\", "\\\\").replace("'", "\\'")
         found = as_predicate(f"`{name}` = '{escaped}'", arrow)
         assert found is not None
@@ -125,9 +125,9 @@ def _equal(schema: TableSchema, arrow: pa.Schema, name: str, value: Any) -> Pred
 def selected(
     table: TableContext, snapshot: Snapshot | None, selectors: Sequence[PartitionSelector] | PartitionSelector | None
 ) -> Callable[[bytes], bool] | None:
-    """A test for the partitions that `selectors` mean; None for all.
+    """A filter for the partitions that `selectors` select; None for all.
 
-    Raises `NotFound` for a name that no partition of `snapshot` has, `InvalidRequest` for what is no selector.
+    Raises `NotFound` for a name that no partition of `snapshot` has, `InvalidRequest` for an invalid selector.
     """
     if selectors is None:
         return None

@@ -1,8 +1,8 @@
-"""Splits cut into files and put together again, for engines that want other portions than planners make.
+"""Cutting splits into files and joining them again, for engines that need other sizes than planners produce.
 
-A split can be cut where each of its files may be read on its own: files of append tables, files that are not merged
-with others, and files of changes. `by_file` cuts there, and leaves the rest as it is. `joined` puts pieces that stand
-side by side together again; reading the result gives the rows of the pieces, in their order.
+A split can be cut where each of its files can be read separately: files of append tables, files that need no merging,
+and files of changes. `by_file` cuts there and leaves other splits whole. `joined` joins adjacent pieces again; reading
+the result returns the rows of the pieces in order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from forebay.paimon.read.change_planner import ChangeSplit
 
 
 def by_file(splits: Iterable[ChangeSplit]) -> list[ChangeSplit]:
-    """`splits`, cut to single files where that is possible, in the same order."""
+    """`splits`, cut into single files where possible, in the same order."""
     return [piece for split in splits for piece in _files_of(split)]
 
 
@@ -30,7 +30,7 @@ def _files_of(split: ChangeSplit) -> Sequence[ChangeSplit]:
 
 
 def joined(pieces: Iterable[ChangeSplit]) -> list[ChangeSplit]:
-    """`pieces` with neighbours of the same kind, bucket and snapshot as one split."""
+    """`pieces`, with adjacent ones of the same kind, bucket and snapshot joined into one split."""
     found: list[ChangeSplit] = []
     for group in _neighbours(pieces):
         first = group[0]
@@ -57,18 +57,18 @@ def _neighbours(pieces: Iterable[ChangeSplit]) -> list[list[ChangeSplit]]:
 
 
 def _kind(split: ChangeSplit) -> tuple[object, ...] | None:
-    """What pieces have in common that may be read as one split; None for one that is read alone."""
+    """The common key of pieces that can be read as one split; None for a piece that must be read alone."""
     if not isinstance(split, DataSplit) or not (split.raw_convertible or split.is_streaming):
         return None
     return split.snapshot_id, split.partition, split.bucket, split.total_buckets, split.is_streaming
 
 
 def file_count(split: ChangeSplit) -> int:
-    """How many data files a reader of `split` opens."""
+    """The number of data files that a reader of `split` opens."""
     return len(split.files) if isinstance(split, DataSplit) else len(split.file_names)
 
 
 def byte_count(split: ChangeSplit) -> int:
-    """The bytes of the data files of `split`."""
+    """The total size of the data files of `split`, in bytes."""
     halves = (split,) if isinstance(split, DataSplit) else (split.before, split.after)
     return sum(file.file_size for half in halves for file in half.files)

@@ -1,7 +1,7 @@
-"""Splits that any reader of Parquet can read: files whose rows are the split's rows, by the names of the columns.
+"""Splits that any Parquet reader can read: the rows of the files are the rows of the split, with the same names.
 
-Everything that our own reader would have to do to a file rules it out: a merge, a deletion vector, rows that say they
-are deletes, a column that had another name or type when the file was written. If in doubt, the answer is no.
+A file does not qualify if our reader would have to process it: merging, a deletion vector, delete rows, or a column
+that had another name or type when the file was written. If in doubt, the file does not qualify.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _INSERT, _UPDATE_AFTER = 0, 2
 
 _FOOTERS_MAX = 8192
 _footers: dict[str, bool] = {}
-"""By path, whether a file's footer allows deletes in it. Files never change, and their names never come again."""
+"""Whether a file's footer allows deletes in it, by path. Files never change, and their names are never reused."""
 
 
 def plain_files(table: TableContext, split: DataSplit, fields: Sequence[DataField]) -> tuple[str, ...] | None:
-    """The paths of Parquet files that hold the rows of `split`; None where only `SplitReader` finds these.
+    """The paths of Parquet files that hold the rows of `split`; None if only `SplitReader` can read them.
 
-    `fields` are the wanted columns, of the table's schema. A file may lack one that was added later: it is null there.
-    Rows that a filter rules out are in the files, too. Footers of some files are read, once for a process.
+    `fields` are the wanted columns of the table's schema. A file may lack a column that was added later; its values are
+    null. The files also contain rows that a filter excludes. The footers of some files are read, once per process.
     """
     keyed = table.schema.has_primary_key
     if split.is_streaming or split.before_files or any(split.deletion_files or ()):
@@ -51,7 +51,7 @@ def plain_files(table: TableContext, split: DataSplit, fields: Sequence[DataFiel
 
 
 def _reads_alike(written: TableSchema, fields: Sequence[DataField]) -> bool:
-    """Whether a file of schema `written` has `fields` under the same names and types, or nothing in their places."""
+    """Whether a file of schema `written` has `fields` under the same names and types, or lacks them."""
     by_id = {f.id: f for f in written.fields}
     names = {f.name.lower() for f in written.fields}
     for wanted in fields:
@@ -65,7 +65,7 @@ def _reads_alike(written: TableSchema, fields: Sequence[DataField]) -> bool:
 
 
 def _names_are_clear(written: TableSchema, fields: Sequence[DataField]) -> bool:
-    """Whether names are found without regard to case, and no timestamp is written otherwise because of another."""
+    """Whether names are unique ignoring case, and no timestamp is written differently because of another."""
     names = [f.name.lower() for f in written.fields]
     if len(set(names)) != len(names):
         return False
@@ -74,7 +74,7 @@ def _names_are_clear(written: TableSchema, fields: Sequence[DataField]) -> bool:
 
 
 def _may_have_deletes(io: FileIO, path: str, file: DataFileMeta) -> bool:
-    """Counts of deletes are missing in old files, and wrong (0) in those of one known writer's level 0."""
+    """Whether a file may hold deletes. Old files have no counts, and one known writer's level 0 a wrong one (0)."""
     if file.level != LEVEL_0 and file.delete_row_count is not None:
         return file.delete_row_count > 0
     known = _footers.get(path)
@@ -86,7 +86,7 @@ def _may_have_deletes(io: FileIO, path: str, file: DataFileMeta) -> bool:
 
 
 def _footer_allows_deletes(io: FileIO, path: str) -> bool:
-    """Whether the statistics of a file's row kinds leave room for deletes."""
+    """Whether the statistics of a file's row kinds allow deletes."""
     with io.open_input(path) as source:
         footer = pq.read_metadata(source)
     columns = [footer.schema.column(i).path for i in range(footer.num_columns)]

@@ -1,7 +1,7 @@
-"""A filter taken apart: what prunes partitions, buckets and files, and what is left to apply to rows.
+"""Dividing a filter into the parts that prune partitions, buckets and files, and the rest, which is applied to rows.
 
-Only conjuncts prune. Those on partition columns are applied exactly by leaving out partitions (they are `accepted`);
-all others remain, and the split reader applies them to rows, so that a result is exact whatever was pruned.
+Only conjuncts prune. Those on partition columns are applied exactly by pruning partitions (they are `accepted`); all
+others remain, and the split reader applies them to rows, so that the result is exact however much was pruned.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.schema import TableSchema
 
 BUCKET_COMBINATIONS_MAX = 1000
-"""More combinations of bucket keys than this are not worth hashing."""
+"""The maximum number of bucket key combinations that are hashed for pruning."""
 
 
 def split_conjuncts(predicate: Predicate | None) -> list[Predicate]:
-    """The parts of `predicate` that must all hold."""
+    """The conjuncts of `predicate`."""
     if predicate is None:
         return []
     if isinstance(predicate, Compound) and predicate.function is CompoundFunction.AND:
@@ -37,9 +37,9 @@ def split_conjuncts(predicate: Predicate | None) -> list[Predicate]:
 
 @dataclass
 class ScanFilter:
-    """A filter, bound to a table's schema and divided by what it is good for.
+    """A filter, bound to a table's schema and divided by purpose.
 
-    `accepted` and `remaining` are the parts that pruning applies exactly, and those that rows are still tested for.
+    `accepted` are the parts that pruning applies exactly, `remaining` those that must still be applied to rows.
     """
 
     schema: TableSchema
@@ -54,7 +54,7 @@ class ScanFilter:
 
     @classmethod
     def of(cls, schema: TableSchema, predicate: Predicate | None) -> ScanFilter:
-        """Raises `InvalidRequest` for unknown columns and literals that do not fit."""
+        """The filter for `predicate`. Raises `InvalidRequest` for unknown columns and literals that do not fit."""
         if predicate is not None and not isinstance(predicate, Predicate):
             raise InvalidRequest(
                 f"a filter is made with forebay.col, such as col('id') > 5; got a {type(predicate).__name__}: "
@@ -77,7 +77,7 @@ class ScanFilter:
     # -- partitions and buckets ---------------------------------------------------------------------------------------
 
     def partitions_matching(self, partitions: Iterable[bytes]) -> set[bytes]:
-        """Those of `partitions` that the filter allows."""
+        """Those of `partitions` that match the filter."""
         given = list(dict.fromkeys(partitions))
         if self.partition is None or not given:
             return set(given)
@@ -87,11 +87,11 @@ class ScanFilter:
 
     @property
     def fixes_buckets(self) -> bool:
-        """Whether the filter leaves out any bucket."""
+        """Whether the filter excludes any bucket."""
         return self._bucket_keys is not None
 
     def bucket_may_match(self, bucket: int, total_buckets: int) -> bool:
-        """Whether a bucket of a table with `total_buckets` may hold matching rows."""
+        """Whether bucket `bucket` of a table with `total_buckets` buckets may contain matching rows."""
         if self._bucket_keys is None or bucket < 0 or total_buckets <= 0:
             return True
         chosen = self._buckets.get(total_buckets)
@@ -120,6 +120,6 @@ def _bucket_keys(schema: TableSchema, parts: Sequence[BoundPredicate]) -> pa.Rec
     try:
         bucket_function(schema)
     except InvalidRequest:
-        return None  # its rows cannot be written here, but read they can be
+        return None  # rows of this bucket function can be read, but not written or hashed here
     layout = row_layout(schema.fields_named(schema.bucket_keys))
     return layout.decode_all([layout.encode_one(key) for key in itertools.product(*choices)])

@@ -1,4 +1,4 @@
-"""Which columns a reader wants, parts of nested rows included."""
+"""Column projection, including nested fields."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from forebay.paimon.format.schema import DataField, TableSchema
 
 
 def project(schema: TableSchema, columns: Sequence[str] | None) -> tuple[DataField, ...]:
-    """The columns named, in that order; None means all.
+    """The named columns, in that order; all columns for None.
 
-    `address.city` is column `address` with nothing but its field `city`; several such names of one column make one
-    column. Raises `InvalidRequest` for unknown names and repeated ones.
+    `address.city` is column `address` with only its field `city`; several such names of one column make one column.
+    Raises `InvalidRequest` for unknown and duplicate names.
     """
     if columns is None:
         return schema.fields
@@ -59,12 +59,12 @@ def _cut(t: DataType, parts: Sequence[tuple[str, ...]], where: str) -> DataType:
 
 
 def read_schema(fields: Sequence[DataField]) -> pa.Schema:
-    """The Arrow schema of what a reader of `fields` yields."""
+    """The Arrow schema of the batches returned for `fields`."""
     return pa.schema([arrow_field(f) for f in fields])
 
 
 def cut_batch(batch: pa.RecordBatch, held: dict[str, DataField], wanted: Sequence[DataField]) -> pa.RecordBatch:
-    """The columns `wanted` of a batch whose columns have the types of `held`."""
+    """The columns `wanted` of a batch whose columns have the types in `held`."""
     columns = [evolve(batch.column(f.name), held[f.name].type, f.type) for f in wanted]
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), batch.num_rows, [None]))

@@ -1,7 +1,7 @@
-"""The rows of a lake table as a scan: a value that says what to read, and may be read again.
+"""Scans of a lake table: immutable descriptions of what to read, which can be read repeatedly.
 
-Which snapshot is read is found out each time: the latest, that of `as_of`, or what the table's scan options
-(`scan.mode`, `incremental-between`, ...) choose. Under `as_of` columns are those that the table had then.
+The snapshot is resolved on each read: the latest, that of `as_of`, or the one chosen by the table's scan options
+(`scan.mode`, `incremental-between`, ...). With `as_of`, the columns are those of that snapshot.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 
 AsOf: TypeAlias = int | str | dt.datetime
-"""A point in a table's history: a snapshot's number, a tag's name, or a moment (datetime or ISO text)."""
+"""A point in a table's history: a snapshot id, a tag name, or a time (datetime or ISO text)."""
 
 
 def snapshot_as_of(table: TableContext, as_of: AsOf, what: str = "as_of") -> Snapshot:
-    """The snapshot that `as_of` means. A text is a tag, if there is one of that name, and else a moment.
+    """The snapshot at `as_of`. A text is the name of a tag if one exists, otherwise a time.
 
-    Raises `NotFound` for a snapshot or tag that is not there, `InvalidRequest` for what means none.
+    Raises `NotFound` for a snapshot or tag that does not exist, `InvalidRequest` for an invalid value.
     """
     if isinstance(as_of, bool) or not isinstance(as_of, int | str | dt.datetime):
         raise InvalidRequest(
@@ -63,7 +63,7 @@ def snapshot_as_of(table: TableContext, as_of: AsOf, what: str = "as_of") -> Sna
 
 
 class LakeReader(RowReader):
-    """The rows of a lake table, read once."""
+    """A single read of the rows of a lake table."""
 
     def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int | None, what: str) -> None:
         super().__init__(schema, limit)
@@ -80,7 +80,7 @@ class LakeReader(RowReader):
 
 @dataclass(frozen=True)
 class _Work:
-    """What a scan comes to now: the splits of a snapshot, and how each of them is read."""
+    """The resolved plan of a scan: the splits of a snapshot, and how to read each."""
 
     context: TableContext
     snapshot: Snapshot | None
@@ -92,13 +92,13 @@ class _Work:
 
 
 class LakeScan(Scan):
-    """Rows of a lake table. It pickles, for engines with several workers."""
+    """Rows of a lake table. It can be pickled, for engines with several workers."""
 
     def __init__(self, table: TableContext, name: str, request: ScanRequest, as_of: AsOf | None = None) -> None:
         super().__init__(request)
         self._table, self._name, self._as_of = table, name, as_of
         self._in_bucket = _bucket_test(request.buckets)
-        _ = self.schema  # refuses unknown columns, and what `as_of` does not find
+        _ = self.schema  # rejects unknown columns, and an `as_of` that does not exist
 
     def _with(self, request: ScanRequest) -> LakeScan:
         return LakeScan(self._table, self._name, request, self._as_of)
@@ -106,7 +106,7 @@ class LakeScan(Scan):
     # -- what is read -------------------------------------------------------------------------------------------------
 
     def _found(self) -> tuple[TableContext, Callable[[], Snapshot | None]]:
-        """The table as it was in the snapshot to read, and what finds that snapshot; None for changes."""
+        """The table as of the snapshot to read, and a function that resolves that snapshot; None for changes."""
         table = self._table
         if self._as_of is not None:
             chosen = snapshot_as_of(table, self._as_of)
@@ -118,7 +118,7 @@ class LakeScan(Scan):
         return table, lambda: None if self._reads_changes(table) else snapshot_by_options(table)
 
     def _readers(self, table: TableContext, scan_filter: ScanFilter) -> tuple[pa.Schema, Callable[[Any], Any]]:
-        """The schema of the rows, and what reads a split."""
+        """The schema of the rows, and a function that reads a split."""
         if self._reads_changes(table):
             changes = ChangeReader(table, self._request.columns, scan_filter)
             schema = changes.schema.remove(changes.schema.get_field_index(ROW_KIND))
@@ -159,7 +159,7 @@ class LakeScan(Scan):
         return self._readers(table, ScanFilter.of(table.schema, self._request.predicate))[0]
 
     def reader(self) -> LakeReader:
-        """A reader of the rows as they are now. Close it, or use it in a `with` block."""
+        """A reader of the current rows. Close it, or use it in a `with` block."""
         return self._reader_of(self._work())
 
     def _reader_of(self, work: _Work) -> LakeReader:
@@ -169,11 +169,11 @@ class LakeScan(Scan):
         return LakeReader(work.schema, told, self._request.limit, f"lake table {self._name}")
 
     def plan(self) -> Sequence[Any]:
-        """The parts of this scan: splits, which pickle. See `read_split`."""
+        """The splits of this scan, which can be pickled. See `read_split`."""
         return self._work().splits
 
     def read_split(self, split: Any) -> LakeReader:
-        """A reader of one part that `plan` returned. The limit holds for each part alone."""
+        """A reader of one split returned by `plan`. The limit applies to each split separately."""
         table, _ = self._found()
         schema, read = self._readers(table, ScanFilter.of(table.schema, self._request.predicate))
         snapshot_id = split.snapshot_id if isinstance(split, DataSplit) else None
@@ -181,7 +181,7 @@ class LakeScan(Scan):
         return LakeReader(schema, told, self._request.limit, f"a split of lake table {self._name}")
 
     def count(self) -> int:
-        """The number of rows, from metadata alone where they tell."""
+        """The number of rows, from metadata alone where possible."""
         work = self._work()
         rows = None if work.scan_filter.remaining or work.is_of_changes else _sure_count(work)
         if rows is None:
@@ -189,7 +189,7 @@ class LakeScan(Scan):
         return rows if self._request.limit is None else min(rows, self._request.limit)
 
     def explain(self) -> str:
-        """What is read: the snapshot, splits and files, and what becomes of the filter."""
+        """A description of the plan: the snapshot, splits and files, and how the filter is applied."""
         work, request = self._work(), self._request
         files = [file for split in work.splits if isinstance(split, DataSplit) for file in split.files]
         which = "no snapshot yet" if work.snapshot is None else f"snapshot {work.snapshot.id}"
@@ -221,7 +221,7 @@ class LakeScan(Scan):
 
 
 def _added(reader: ChangeReader, split: ChangeSplit) -> Iterator[pa.RecordBatch]:
-    """The rows of changes that were added; deletes are left out (system table `audit_log` has them)."""
+    """The rows that changes added; deletes are left out (system table `audit_log` has them)."""
     for batch in reader.read(split):
         rows = without_deletes(batch, batch.column(ROW_KIND))
         if rows.num_rows:
@@ -229,7 +229,7 @@ def _added(reader: ChangeReader, split: ChangeSplit) -> Iterator[pa.RecordBatch]
 
 
 def _sure_count(work: _Work) -> int | None:
-    """How many rows the splits have, if metadata alone tell."""
+    """The number of rows in the splits, if metadata alone determine it; otherwise None."""
     total = 0
     for split in work.splits:
         rows = exact_rows(work.context.schema, split) if isinstance(split, DataSplit) else None

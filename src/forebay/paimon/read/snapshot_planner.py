@@ -1,8 +1,8 @@
-"""Planning a batch read: a snapshot and a filter in, splits out. Data files are not opened.
+"""Planning a batch read: returns the splits for a snapshot and a filter. Data files are not opened.
 
-Manifests, partitions, buckets and files are left out by the filter, in this order. In primary-key tables a file may be
-left out by its values only together with all files whose keys overlap its own: else a row that it replaces would come
-back. By keys, any file may be left out.
+The filter prunes manifests, partitions, buckets and files, in this order. In primary-key tables a file may be pruned by
+its values only together with all files whose keys overlap its own; otherwise a row that it replaces would reappear. By
+key, any file may be pruned.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ BucketKey = tuple[bytes, int]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a read of one snapshot consists of. `snapshot` is None for a table that nothing was ever written to.
+    """The plan for reading one snapshot. `snapshot` is None for a table without snapshots.
 
-    `accepted` are the parts of the filter that the choice of splits has applied exactly; `remaining` those that rows
-    must still be tested for (a `SplitReader` with the same filter does so).
+    `accepted` are the parts of the filter that pruning has applied exactly; `remaining` must still be applied to rows
+    (a `SplitReader` with the same filter does so).
     """
 
     snapshot: Snapshot | None
@@ -69,7 +69,7 @@ class SnapshotPlanner:
         bucket_filter: Callable[[int], bool] | None = None,
         partition_test: Callable[[bytes], bool] | None = None,
     ) -> Plan:
-        """The splits of `snapshot` that may hold matching rows; with a `limit`, no more than it surely takes."""
+        """The splits of `snapshot` that may contain matching rows; with `limit`, only as many as it needs."""
         check_limit(limit)
         chosen = scan_filter or ScanFilter.of(self._table.schema, None)
         if snapshot is None:
@@ -92,7 +92,7 @@ class SnapshotPlanner:
         bucket_filter: Callable[[int], bool] | None = None,
         partition_test: Callable[[bytes], bool] | None = None,
     ) -> list[ManifestEntry]:
-        """The live files of `snapshot` in partitions and buckets that may match, by their keys and (append) values."""
+        """The live files in partitions and buckets of `snapshot` that may match, pruned by keys and (append) values."""
         parts = []
         for manifest in self._table.manifests.data_manifests(snapshot):
             if self._manifest_may_match(manifest, chosen):
@@ -110,7 +110,7 @@ class SnapshotPlanner:
         return self._table.manifests.pick(live)
 
     def _matching(self, entries: Sequence[ManifestEntry], bound: BoundPredicate | None, *, by_key: bool) -> list[bool]:
-        """For each file, whether it may hold a matching row."""
+        """For each file, whether it may contain a matching row."""
         if bound is None:
             return [True] * len(entries)
         hits: list[bool] = self._statistics(bound, by_key=by_key).matching([e.file for e in entries], bound).tolist()
@@ -128,7 +128,8 @@ class SnapshotPlanner:
         layout = row_layout(fields)
         low, high = layout.decode(stats.min_values), layout.decode(stats.max_values)
         ranges = {f.name: ColumnStats(low[i], high[i], stats.null_counts[i]) for i, f in enumerate(fields)}
-        # How many entries there are is not a number of nulls to compare with, so "all null" is never concluded.
+        # The number of entries is not comparable with null counts, so a huge count keeps "all null" from being
+        # concluded.
         return may_match(chosen.partition, lambda column: ranges.get(column.name), 1 << 62)
 
     # -- splits -------------------------------------------------------------------------------------------------------
@@ -175,7 +176,7 @@ class SnapshotPlanner:
         )
 
     def _value_hits(self, entries: Sequence[ManifestEntry], chosen: ScanFilter, spec: MergeSpec) -> list[bool]:
-        """For each file, whether its own rows may match. Where rows are put together from several, they always may."""
+        """For each file, whether its own rows may match; always true where rows are merged from several files."""
         if chosen.rows is None or (spec.engine in _MERGING_ENGINES and (self._reads_level0 or not self._vectors)):
             return [True] * len(entries)
         return self._matching(entries, chosen.rows, by_key=False)
@@ -214,7 +215,7 @@ class SnapshotPlanner:
         return self._table.snapshots.latest()
 
     def at_timestamp(self, millis: int) -> Snapshot:
-        """The snapshot that was the latest at `millis`. Raises `NotFound` if the table's history begins later."""
+        """The latest snapshot at time `millis`. Raises `NotFound` if the table's history begins later."""
         found = self._table.snapshots.at_or_before(millis)
         if found is None:
             raise NotFound(f"{self._table.paths.root} has no snapshot as old as {millis} ms since 1970")
@@ -229,7 +230,7 @@ class SnapshotPlanner:
 
 
 def check_limit(limit: int | None) -> None:
-    """Raise `InvalidRequest` unless `limit` is a number of rows, or None."""
+    """Raise `InvalidRequest` unless `limit` is None or a number of rows, 0 or more."""
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise InvalidRequest(f"limit is a number of rows, 0 or more; got {limit!r}")
 
@@ -240,7 +241,7 @@ def _places(
     bucket_filter: Callable[[int], bool] | None,
     partition_test: Callable[[bytes], bool] | None,
 ) -> Rows:
-    """The entries of partitions and buckets that may match."""
+    """The entries in partitions and buckets that may match."""
     wanted = np.ones(len(rows), np.bool_)
     if chosen.partition is not None:
         matching = chosen.partitions_matching(rows.partitions)
@@ -257,7 +258,7 @@ def _places(
 
 
 def exact_rows(schema: TableSchema, split: DataSplit) -> int | None:
-    """How many rows a read of `split` without a filter gives, if metadata alone can tell."""
+    """The number of rows that an unfiltered read of `split` returns, if metadata alone determine it."""
     if not split.raw_convertible:
         return None
     deletions = [d for d in split.deletion_files or () if d is not None]
@@ -269,15 +270,15 @@ def exact_rows(schema: TableSchema, split: DataSplit) -> int | None:
 
 
 def _may_hold_deletes(schema: TableSchema, file: DataFileMeta) -> bool:
-    """Whether a file of a raw split may hold deletes: their number is not known, or not to be trusted.
+    """Whether a file of a raw split may hold deletes, because their count is unknown or unreliable.
 
-    There a reader looks for deletes itself (SplitReader._read_raw).
+    The reader then looks for deletes itself (SplitReader._read_raw).
     """
     return schema.has_primary_key and (file.level == LEVEL_0 or file.delete_row_count is None)
 
 
 def _sure_rows(schema: TableSchema, split: DataSplit) -> int:
-    """Rows that a raw split has at least."""
+    """The minimum number of rows of a raw split."""
     rows = sum(f.row_count - (f.delete_row_count or 0) for f in split.files if not _may_hold_deletes(schema, f))
     for deletion in split.deletion_files or ():
         if deletion is not None:

@@ -1,7 +1,7 @@
-"""Reading one split: files are read individually where that is enough, and merged by key otherwise.
+"""Reading one split: files are read separately where possible, and merged by key otherwise.
 
-The filter is applied to the rows that come out of a merge: one that does not match may replace one that does. Only
-what is asked of the key alone is applied to what goes in.
+The filter is applied after merging: a row that does not match may replace one that does. Only conditions on the key are
+applied before.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SplitReader:
         self._raw_fields = self._with_filter_columns(self.fields)
 
     def _with_filter_columns(self, fields: Sequence[DataField]) -> tuple[DataField, ...]:
-        """`fields`, whole where the filter reads them, and the other columns that it reads."""
+        """`fields`, complete where the filter reads nested parts, and the other columns that the filter reads."""
         needed = columns_of(self._rows) if self._rows is not None else set()
         schema = self._table.schema
         kept = {f.name: schema.field_named(f.name) if f.name in needed else f for f in fields}
@@ -75,19 +75,19 @@ class SplitReader:
     # -- a split ------------------------------------------------------------------------------------------------------
 
     def read(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
-        """The rows of `split` that match, in no promised order (append tables: in the order they were written)."""
+        """The matching rows of `split`, in no guaranteed order (append tables: in the order they were written)."""
         if self._spec is None or split.raw_convertible:
             return self._read_raw(split)
         return self._read_merged(split)
 
     def read_sorted(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
-        """As `read`, but by ascending key (append tables: in the order rows were written)."""
+        """Like `read`, but by ascending key (append tables: in the order rows were written)."""
         return self._read_raw(split) if self._spec is None else self._read_merged(split)
 
     def read_bucket(self, splits: Sequence[DataSplit]) -> Iterator[pa.RecordBatch]:
-        """The rows of all `splits` of one bucket as one sorted read: by ascending `order`, each key once.
+        """The rows of all `splits` of one bucket as one sorted read: ascending by `order`, each key once.
 
-        Raises `InvalidRequest` for splits of several buckets or snapshots.
+        Raises `InvalidRequest` for splits of different buckets or snapshots.
         """
         if not splits:
             return iter(())
@@ -103,7 +103,7 @@ class SplitReader:
 
     @property
     def order(self) -> RowKeyOrder | None:
-        """The order of sorted reads; None in append tables, whose rows come as they were written."""
+        """The order of sorted reads; None in append tables, which return rows in the order they were written."""
         if self._spec is None:
             return None
         return RowKeyOrder(self._table.schema.fields_named(self._table.schema.trimmed_primary_keys))
@@ -114,7 +114,7 @@ class SplitReader:
         kinded = DataFileReader(io, schemas, (*self._raw_fields, KIND_FIELD), keep=self._rows, schema_id=schema_id)
         deletions = split.deletion_files or (None,) * len(split.files)
         for file, deletion in zip(split.files, deletions, strict=True):
-            # Counts of deletes are missing in old files, and wrong (0) in those of one known writer's level 0.
+            # Delete counts are missing in old files, and wrong (0) in level 0 files of one known writer.
             checks = self._spec is not None and (file.level == LEVEL_0 or file.delete_row_count is None)
             path = self._table.paths.data_file(split.partition, split.bucket, file)
             reader = kinded if checks else plain
@@ -129,7 +129,7 @@ class SplitReader:
                 yield from self._finished(batch, fields, self._rows)
 
     def _merged(self, split: DataSplit, names: Sequence[str], *, keep_deletes: bool) -> Iterator[pa.RecordBatch]:
-        """The columns `names` of the merged rows, by ascending key; the filter is not applied."""
+        """The columns `names` of the merged rows, by ascending key, before filtering."""
         assert self._spec is not None
         held = self._merge_fields()
         for section in self.sections(split.files):
@@ -145,12 +145,12 @@ class SplitReader:
 
     @property
     def _lowest_only(self) -> bool:
-        """Whether a row above level 0 holds all that is below it: compaction looked it up, and merged it in."""
+        """Whether the lowest level above 0 has the final row of a key, as compaction looked up and merged the others."""
         spec = self._spec
         return spec is not None and spec.needs_lookup and spec.engine in _FOLDING
 
     def _merge_fields(self) -> tuple[tuple[DataField, ...], tuple[DataField, ...]]:
-        """The columns that go into a merge, and those that come out."""
+        """The columns that go into a merge, and those that it returns."""
         assert self._spec is not None
         schema = self._table.schema
         out = [f.name for f in self._with_filter_columns(self.fields)]
@@ -161,7 +161,7 @@ class SplitReader:
     def _run(
         self, split: DataSplit, files: Sequence[DataFileMeta], held: tuple[tuple[DataField, ...], ...], part_bytes: int
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a run, about `part_bytes` at a time."""
+        """The rows of a run, in batches of about `part_bytes`."""
         reader = DataFileReader(
             self._table.io, self._table.schemas.schema, held[0], keep=self._filter.key, schema_id=self._table.schema.id
         )
@@ -193,7 +193,7 @@ class SplitReader:
             return None
         with self._table.io.open_input(deletion.path) as source:
             source.seek(deletion.offset)
-            # The range leaves out the length in front of the bitmap and the checksum behind it.
+            # The recorded length excludes the length field before the bitmap and the checksum after it.
             data = source.read(deletion.length + 8)
         return np.asarray(read_deletion_vector(data), np.int64)
 
@@ -201,7 +201,7 @@ class SplitReader:
 def _merged_lowest(
     runs: Sequence[Iterator[pa.RecordBatch]], spec: MergeSpec, names: Sequence[str], keep_deletes: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The merged rows, of which only the lowest above level 0 counts."""
+    """The merged rows; of a key's rows above level 0, only that of the lowest level counts."""
     columns = list(dict.fromkeys([*names, VALUE_KIND]))
     with closed_after(merge_leveled(runs, spec, columns, LevelRules(lowest_only=True))) as windows:
         for window in windows:

@@ -1,4 +1,4 @@
-"""Files of one bucket as splits: pure planning, as Paimon's split generators do it."""
+"""Packing the files of a bucket into splits: pure planning, equivalent to Paimon's split generators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SplitRules:
-    """How files are packed: bytes of a split, and the least weight of a file (what opening one costs)."""
+    """The packing rules: the target size of a split, and the minimum weight of a file (its open cost), in bytes."""
 
     target_size: int
     open_file_cost: int
@@ -26,14 +26,14 @@ class SplitRules:
 
 @dataclass(frozen=True, slots=True)
 class SplitGroup:
-    """Files that one reader reads; `raw_convertible` if each can be read on its own."""
+    """Files that are read together; `raw_convertible` if each can be read without merging."""
 
     files: tuple[DataFileMeta, ...]
     raw_convertible: bool
 
 
 def pack_in_order(items: Iterable[T], weight: Callable[[T], int], target: int) -> list[list[T]]:
-    """Consecutive items in bins of at most `target`, or of one item that is larger."""
+    """Consecutive items in bins of at most `target`; a larger item gets a bin of its own."""
     bins: list[list[T]] = []
     filled = 0
     for item in items:
@@ -47,7 +47,7 @@ def pack_in_order(items: Iterable[T], weight: Callable[[T], int], target: int) -
 
 
 def append_splits(files: Sequence[DataFileMeta], rules: SplitRules) -> list[SplitGroup]:
-    """Splits of a bucket of an append table, in the order in which rows were written."""
+    """The splits of a bucket of an append table, in the order rows were written."""
     ordered = sorted(files, key=lambda f: f.min_sequence_number)
     bins = pack_in_order(ordered, lambda f: rules.weight((f,)), rules.target_size)
     return [SplitGroup(tuple(files), True) for files in bins]
@@ -60,12 +60,12 @@ def merge_tree_splits(
     one_file_is_enough: bool,
     may_hold: Callable[[Sequence[DataFileMeta]], bool] = lambda files: True,
 ) -> list[SplitGroup]:
-    """Splits of a bucket of a primary-key table. No key is in two of them.
+    """The splits of a bucket of a primary-key table. No key is in two splits.
 
-    Files on one level above 0 without deletes do not overlap, so each may be read on its own;
-    with `one_file_is_enough` (deletion vectors, first-row) that holds on several levels too. Otherwise files whose
-    keys overlap stay together, and a split of one file without deletes needs no merging. Files which belong together
-    are left out if `may_hold` says that none of them may hold a matching row.
+    Files on one level above 0 without deletes do not overlap, so each can be read separately; with `one_file_is_enough`
+    (deletion vectors, first-row) this also holds across levels. Otherwise, files with overlapping keys stay together,
+    and a split of one file without deletes needs no merging. A group of overlapping files is left out if `may_hold`
+    returns False for it, that is if none of them can contain a matching row.
     """
     settled = all(f.level != LEVEL_0 and without_deletes(f) for f in files)
     if settled and (one_file_is_enough or len({f.level for f in files}) == 1):
@@ -78,7 +78,7 @@ def merge_tree_splits(
 
 
 def sections_of(files: Sequence[DataFileMeta], keys: RowLayout) -> list[Section]:
-    """Files of one bucket as sections of overlapping runs, by ascending key. `keys` is the layout of their keys."""
+    """The files of one bucket as sections of overlapping runs, by ascending key. `keys` is the layout of their keys."""
     if not files:
         return []
     ends = keys.decode_all([f.min_key for f in files] + [f.max_key for f in files])
@@ -90,10 +90,10 @@ def sections_of(files: Sequence[DataFileMeta], keys: RowLayout) -> list[Section]
 
 
 def without_deletes(file: DataFileMeta) -> bool:
-    """Whether no row of the file is a delete.
+    """Whether the file contains no deletes.
 
-    Old writers did not count them. Java takes that for none, and so do we, but at level 0, where a file may well hold
-    deletes and merging costs little.
+    Old writers did not count deletes. Like Java, a missing count is taken as zero, except at level 0, where files often
+    hold deletes and merging is cheap.
     """
     if file.delete_row_count is None:
         return file.level != LEVEL_0

@@ -1,4 +1,4 @@
-"""Where a read begins: option `scan.mode` and what belongs to it, for streams and for batch reads."""
+"""Where a read starts: option `scan.mode` and related options, for streams and batch reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STARTS: dict[str, tuple[str, ...]] = {
     FROM_CREATION_TIMESTAMP: ("scan.creation-time-millis",),
     INCREMENTAL: ("incremental-between", "incremental-between-timestamp", "incremental-to-auto-tag"),
 }
-"""The options that say where a read begins, by the mode that takes one of them. The other modes take none."""
+"""The options that set the starting point, by scan mode. Other modes take none."""
 
 
 def startup_mode(options: CoreOptions) -> str:
@@ -60,14 +60,14 @@ def startup_mode(options: CoreOptions) -> str:
 
 @dataclass(frozen=True)
 class Start:
-    """Exactly one of: a snapshot to read in full before what follows it, or the first snapshot to read changes of."""
+    """Exactly one of: a snapshot to read in full first, or the first snapshot to read changes from."""
 
     full: Snapshot | None = None
     next_id: int | None = None
 
 
 class Startup:
-    """Finds the start of a read. Thread-safe."""
+    """Resolves the starting point of a read. Thread-safe."""
 
     def __init__(self, table: TableContext) -> None:
         self._options, self._snapshots = table.options, table.snapshots
@@ -75,7 +75,7 @@ class Startup:
         self._check_companions()
 
     def _check_companions(self) -> None:
-        """Raise `InvalidRequest` for options that another mode would need, and for two of the same kind."""
+        """Raise `InvalidRequest` for options of another scan mode, and for two that contradict each other."""
         own = _STARTS.get(self.mode, ())
         every = dict.fromkeys(option for options in _STARTS.values() for option in options)
         given = [option for option in every if self._options.mapping.get(option) is not None]
@@ -92,7 +92,7 @@ class Startup:
     # -- what both kinds of read share --------------------------------------------------------------------------------
 
     def timestamp(self) -> int:
-        """Milliseconds since the epoch of `scan.timestamp-millis` or `scan.timestamp`."""
+        """The time of `scan.timestamp-millis` or `scan.timestamp`, in milliseconds since the epoch."""
         if self._options.scan_timestamp_millis is not None:
             return self._options.scan_timestamp_millis
         if self._options.scan_timestamp is None:
@@ -103,9 +103,9 @@ class Startup:
         return self._needed("scan.snapshot-id", self._options.scan_snapshot_id)
 
     def entry_filter(self, *, reads_in_full: bool = False) -> EntryFilter | None:
-        """Which files a full read takes, if not all: those created since the given time.
+        """A filter for the files of a full read, those created since the given time; None for all.
 
-        `reads_in_full`: it is known that mode from-creation-timestamp had to begin with a full read.
+        `reads_in_full`: mode from-creation-timestamp is known to have started with a full read.
         """
         if self.mode == FROM_FILE_CREATION_TIME:
             option = "scan.file-creation-time-millis"
@@ -115,7 +115,7 @@ class Startup:
         return None
 
     def compacted(self) -> Snapshot | None:
-        """The snapshot of the latest (full, where full compactions come regularly) compaction, else the latest."""
+        """The snapshot of the latest compaction (a full one, if these are scheduled), otherwise the latest."""
         latest = self._snapshots.latest()
         commits = self._options.full_compaction_delta_commits
         if self._options.changelog_producer != "full-compaction" and commits is None:
@@ -135,9 +135,9 @@ class Startup:
     # -- streams ------------------------------------------------------------------------------------------------------
 
     def of_stream(self, began_empty: bool) -> Start | None:
-        """Where a stream begins; None if there is nothing to begin with yet.
+        """Where a stream starts; None if that cannot be determined yet.
 
-        `began_empty`: the table had no snapshot when the stream was made.
+        `began_empty`: the table had no snapshot when the stream was created.
         """
         snapshots, mode = self._snapshots, self.mode
         match mode:
@@ -185,7 +185,7 @@ class Startup:
         return Start(next_id=max(snapshot_id, earliest))
 
     def _check_not_expired(self, snapshot_id: int, earliest: int) -> None:
-        """Java begins at the earliest snapshot instead; what lies between would be missed without a word."""
+        """Raise `NotFound` if the snapshot has expired. Java silently starts at the earliest one, skipping changes."""
         if FIRST_SNAPSHOT_ID <= snapshot_id < earliest:
             raise NotFound(
                 f"snapshot {snapshot_id} of {self._snapshots.paths.root}, with which the stream is to begin, has "
@@ -195,7 +195,7 @@ class Startup:
             )
 
     def from_consumer(self, next_snapshot: int) -> Start | None:
-        """The start of a consumer that has read up to `next_snapshot`. Raises `NotFound` where that has expired."""
+        """The start of a consumer whose next snapshot is `next_snapshot`. Raises `NotFound` if that has expired."""
         return self._from(next_snapshot)
 
     def _from_full(self, snapshot_id: int) -> Start | None:
@@ -206,11 +206,11 @@ class Startup:
         chosen = max(snapshot_id, earliest)
         latest = self._snapshots.latest_id()
         if latest is not None and chosen > latest:
-            return None  # to come
+            return None  # does not exist yet
         return Start(full=self._snapshots.snapshot(chosen))
 
     def _earliest_readable(self) -> int | None:
-        """The earliest snapshot, or long-lived changelog if there are such, of which changes can be read."""
+        """The earliest snapshot, or long-lived changelog if the table keeps them, whose changes can be read."""
         if self._options.changelog_decoupled:
             earliest = self._snapshots.changelogs.earliest()
             if earliest is not None:
@@ -218,7 +218,7 @@ class Startup:
         return self._snapshots.earliest_id()
 
     def _last_before(self, millis: int, none_if_too_early: bool = False) -> int | None:
-        """The id of the last snapshot made before `millis`; that in front of the earliest one if none was."""
+        """The id of the last snapshot created before `millis`; if there is none, the id before the earliest one."""
         latest, earliest = self._snapshots.latest_id(), self._earliest_readable()
         if latest is None:
             return None
@@ -253,14 +253,14 @@ class Startup:
         return self._needed("scan.creation-time-millis", self._options.scan_creation_time_millis)
 
     def _since_creation(self) -> int | None:
-        """The first snapshot made at or after the creation time; None if that may have expired, or is to come."""
+        """The first snapshot at or after the creation time; None if it may have expired or does not exist yet."""
         before = self._last_before(self._creation_time(), none_if_too_early=True)
         if before is None or self.readable(before + 1) is None:
             return None
         return before + 1
 
     def since_creation(self) -> Snapshot | None:
-        """As a batch read with mode from-creation-timestamp sees it: the first snapshot since then, if there is one."""
+        """The first snapshot since the creation time, for batch reads in mode from-creation-timestamp; or None."""
         found = self._since_creation()
         return None if found is None else self._snapshots.find(found)
 
@@ -271,7 +271,7 @@ class Startup:
 
 
 def created_since(millis: int) -> Callable[[ManifestEntry], bool]:
-    """A test for files created at or after `millis` since the epoch. Files without a creation time are older."""
+    """A filter for files created at or after `millis` since the epoch. Files without a creation time count as older."""
 
     def test(entry: ManifestEntry) -> bool:
         created = entry.file.creation_time

@@ -1,12 +1,12 @@
-"""Streaming reads: a snapshot in full, if the mode says so, then the changes of one snapshot after the other.
+"""Streaming reads: a full snapshot, if the mode says so, then the changes of each following snapshot in order.
 
-Snapshots are never skipped nor put together, so that a reader which is far behind sees each change once, whatever was
-compacted meanwhile. With changelog producer `none`, changes are the files that appends added; with the others, the
-changelog files. Compactions without a changelog and statistics say nothing new. Overwrites are left out unless
+Snapshots are never skipped or combined, so a reader that lags behind sees each change once, even if files have been
+compacted meanwhile. With changelog producer `none`, changes are the appended files; with others, the changelog files.
+Compactions without a changelog, and statistics, contribute no changes. Overwrites are left out unless
 `streaming-read-overwrite` (append tables: `streaming-read-append-overwrite`) is set.
 
-The state of a scan is a small dictionary of JSON values. A scan with the same options and filter that is restored
-from it goes on exactly behind the last split that was handed out, in the middle of a snapshot too.
+The state of a scan is a small dictionary of JSON values. A scan restored from it with the same options and filter
+continues exactly after the last split that was returned, even within a snapshot.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from forebay.paimon.store.context import TableContext
 STATE_VERSION = 1
 
 Accept = Callable[[int, ChangeSplit], bool]
-"""Whether a split may be handed out, given its place among those of its snapshot (from 0)."""
+"""Whether a split may be returned, given its index among the splits of its snapshot (from 0)."""
 
 _MERGED_ENGINES = ("partial-update", "aggregation", "first-row")
 
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """Splits of one snapshot. `is_full`: they are its rows, else what it changed. `is_last`: it has no more splits.
+    """Splits of one snapshot. `is_full`: they are its rows, otherwise its changes. `is_last`: it has no more splits.
 
-    `schema_id` is the schema in force when the snapshot was made; `before` the state of the scan before these splits.
+    `schema_id` is the schema of the snapshot; `before` is the state of the scan before these splits.
     """
 
     snapshot_id: int
@@ -53,7 +53,7 @@ class StreamPlan:
 
 @dataclass(frozen=True)
 class _Pending:
-    """The splits of a snapshot that is being handed out."""
+    """The splits of the snapshot that is being returned."""
 
     snapshot: Snapshot
     splits: Sequence[ChangeSplit]
@@ -61,7 +61,7 @@ class _Pending:
 
 
 class StreamScan:
-    """Plans a streaming read, snapshot by snapshot. Not thread-safe; what it hands out may be read anywhere."""
+    """Plans a streaming read, snapshot by snapshot. Not thread-safe, but its splits can be read in any thread."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class StreamScan:
         *,
         cut_by_file: bool = False,
     ) -> None:
-        """`buckets`: only these are read. `cut_by_file`: splits are as small as can be (forebay.paimon.read.pieces).
+        """Create a scan. `buckets`: read only these. `cut_by_file`: make splits minimal (`forebay.paimon.read.pieces`).
 
-        Raises `UnsupportedOperation` for tables whose changes are not recorded.
+        Raises `UnsupportedOperation` for tables that do not record changes.
         """
         check_streamable(table, scan_filter)
         self._table, self._snapshots = table, table.snapshots
@@ -87,26 +87,26 @@ class StreamScan:
         self._began_empty = self._startup.mode == LATEST and self._snapshots.latest_id() is None
         self._full_id: int | None = None  # the snapshot that is being read in full
         self._next_id: int | None = None  # the snapshot whose changes are next; None before the start
-        self._split = 0  # how many splits of the snapshot in hand have been handed out
+        self._split = 0  # the number of splits of the current snapshot that have been returned
         self._digest: str | None = None
         self._pending: _Pending | None = None
         self._recorded: int | None = None
-        self._passed: str | None = None  # what tells the snapshot in front of the next one from others with its id
+        self._passed: str | None = None  # identifies the snapshot before the next one, in case its id is reused
         self.watermark: int | None = None
         self.finished = False
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """Settle where the scan begins, if it is not settled; return False while that is unknown, in an empty table."""
+        """Resolve the starting point if necessary; False while that is impossible because the table is empty."""
         return self._full_id is not None or self._next_id is not None or self._start()
 
     def plan(self, max_rows: int | None = None, accept: Accept | None = None) -> StreamPlan | None:
-        """The next splits; None if there is nothing new (yet, or, if `finished`, ever).
+        """The next splits; None if there is nothing new yet, or, once `finished`, ever.
 
-        They are of one snapshot: all that it has left, or with `max_rows` as many as hold that many rows (one at
-        least), or those in front of the first one that `accept` refuses (perhaps none). Raises `NotFound` if the next
-        snapshot has expired.
+        All splits belong to one snapshot: all that are left of it, or with `max_rows` as many as hold that many rows
+        (but at least one), or those before the first one that `accept` refuses (possibly none). Raises `NotFound` if
+        the next snapshot has expired.
         """
         while not self.finished:
             if not self.begin():
@@ -140,7 +140,7 @@ class StreamScan:
         return True
 
     def _load(self) -> _Pending | None:
-        """The snapshot in hand with its splits; None if it is not there yet, or ends the stream."""
+        """The current snapshot with its splits; None if it does not exist yet, or ends the stream."""
         if self._full_id is not None:
             snapshot = self._snapshots.find(self._full_id)
             if snapshot is None:
@@ -223,10 +223,10 @@ class StreamScan:
         self.watermark = done.watermark
 
     def _full_planner(self) -> ChangePlanner:
-        """The planner of the full phase, which leaves out what changelogs are going to bring later.
+        """The planner of the full phase, which leaves out rows that changelogs will return later.
 
-        Other rows of level 0 are in it, also of tables with deletion vectors, whose batch reads wait for compaction:
-        no later snapshot brings them again.
+        It includes other rows of level 0, also in tables with deletion vectors, whose batch reads only see compacted
+        rows: no later snapshot would return them.
         """
         levels = _visible_levels(self._options) if self._table.schema.has_primary_key else None
         created = self._startup.entry_filter(reads_in_full=True)
@@ -253,17 +253,17 @@ class StreamScan:
         if (earliest is None and snapshot_id > 1) or (latest is not None and snapshot_id > latest + 1):
             raise self._rewritten(f"the next snapshot to read is {snapshot_id}, but the latest is {latest}")
         if earliest is not None and snapshot_id < earliest:
-            # It may have been created, and more, since we looked.
+            # It, and later ones, may have been created since the last check.
             found = self._startup.readable(snapshot_id)
             if found is None:
                 raise self._expired(snapshot_id)
         return found
 
     def _check_history(self, snapshot_id: int) -> None:
-        """Raise if the snapshot that was read last is another one now.
+        """Raise if the snapshot that was read last has been replaced.
 
-        After a rollback ids are given out again. A stream that went on by its id alone would miss the new snapshots
-        with ids that it has behind it. What has expired cannot be compared.
+        After a rollback, ids are reused. A stream that relied on the id alone would miss new snapshots whose ids it has
+        already passed. Expired snapshots cannot be compared.
         """
         before = None if self._passed is None else self._startup.readable(snapshot_id - 1)
         if before is not None and before.delta_manifest_list != self._passed:
@@ -286,7 +286,7 @@ class StreamScan:
     # -- state --------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Where the scan is, behind all splits that were handed out: JSON values, for `restore`."""
+        """The position after all returned splits, as JSON values for `restore`."""
         return {
             "version": STATE_VERSION,
             "full": self._full_id,
@@ -300,7 +300,7 @@ class StreamScan:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken. Raises `InvalidRequest` for what is no state."""
+        """Continue from `state`. Raises `InvalidRequest` for an invalid state."""
         try:
             if state["version"] != STATE_VERSION:
                 raise InvalidRequest(f"stream state of version {state['version']!r} is not known; {STATE_VERSION} is")
@@ -312,17 +312,17 @@ class StreamScan:
         except (KeyError, TypeError) as e:
             raise InvalidRequest(f"this is no state of a stream: {e!r}") from e
         if self._pending is not None and in_hand == (self._full_id, self._next_id):
-            self._check_digest(self._pending)  # the same snapshot need not be planned again
+            self._check_digest(self._pending)  # the same snapshot need not be planned twice
             self._digest = self._pending.digest
         else:
             self._pending = None
 
     def acknowledge(self, state: Mapping[str, Any] | None = None, *, again: bool = False) -> None:
-        """Record for the scan's `consumer-id` that all before `state` (default: now) is done and may expire.
+        """Record for the scan's `consumer-id` that everything before `state` (default: now) may expire.
 
-        What is recorded already is written only if `again` says so: it shows that the consumer is still there.
-        Nothing is recorded while the first, full snapshot is being read: a consumer's record says from which changes
-        on it reads.
+        An unchanged record is rewritten only with `again`, which shows that the consumer is still alive. Nothing is
+        recorded during the initial full snapshot, because a consumer's record only says where reading changes
+        continues.
         """
         consumer = self._options.consumer_id
         chosen = self.state() if state is None else state
@@ -335,7 +335,7 @@ class StreamScan:
 
 
 def check_streamable(table: TableContext, scan_filter: ScanFilter | None = None) -> None:
-    """Raise `UnsupportedOperation` if a stream of the table, or a filtered one, could not be right."""
+    """Raise `UnsupportedOperation` if a stream of the table, or a filtered one, could return wrong results."""
     schema, options = table.schema, table.options
     producer = options.changelog_producer
     if schema.has_primary_key and options.streaming_read_overwrite and producer in ("lookup", "full-compaction"):
@@ -358,7 +358,7 @@ def check_streamable(table: TableContext, scan_filter: ScanFilter | None = None)
 
 
 def _visible_levels(options: CoreOptions) -> EntryFilter | None:
-    """Which files a stream begins with; the others come as changelog, when they are compacted."""
+    """A filter for the files that a stream starts with; the others follow as changelog when they are compacted."""
     if options.changelog_producer == "lookup":
         return lambda entry: entry.file.level > LEVEL_0
     if options.changelog_producer == "full-compaction":
@@ -384,11 +384,11 @@ def _bucket_filter(options: CoreOptions, buckets: Collection[int] | None) -> Buc
     if wanted is not None:
         return wanted.__contains__
     if options.changelog_producer != "none":
-        return lambda bucket: bucket >= 0  # postponed buckets get their changelog when they are compacted
+        return lambda bucket: bucket >= 0  # postponed buckets get a changelog when they are compacted
     return None
 
 
 def _digest(splits: Sequence[ChangeSplit]) -> str:
-    """What a plan is known by: the files of its splits, in order."""
+    """A digest that identifies a plan: the files of its splits, in order."""
     text = "\n".join(",".join(file_names(split)) for split in splits)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""`table.changes()`: the changes of a lake table in the words of a live one, with a beginning and perhaps an end."""
+"""`table.changes()`: the changes of a lake table, with the interface of a live one and an optional end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from forebay.paimon.store.context import TableContext
 EARLIEST, LATEST, FULL = "earliest", "latest", "full"
 
 ChangesStart: TypeAlias = str | int | dt.datetime | Mapping[str, Any]
-"""Where changes begin: "earliest", "latest", "full", a snapshot's number, a moment, or a `position`."""
+"""Where changes start: "earliest", "latest", "full", a snapshot id, a time, or a `position`."""
 
 _MODES = {EARLIEST: {"scan.mode": "from-snapshot-full", "scan.snapshot-id": "0"}, LATEST: {"scan.mode": "latest"}}
 _MODES[FULL] = {"scan.mode": "latest-full"}
@@ -63,7 +63,7 @@ def open_changes(
 
 
 def _beginning(table: TableContext, start: Any) -> TableContext:
-    """The table with the scan options that mean `start`. Those that it has go before "earliest", the default."""
+    """The table with the scan options for `start`. The table's own scan options override "earliest", the default."""
     if start == EARLIEST and chooses_snapshot(table.options):
         return table
     if isinstance(start, str) and start in _MODES:
@@ -103,7 +103,7 @@ class _End:
             raise InvalidRequest(f"stop={stop!r} is no place to end: give None, 'latest', a datetime or ISO text")
 
     def accepts(self, place: int, split: ChangeSplit) -> bool:
-        """Whether a split is in front of the end."""
+        """Whether a split is before the end."""
         if self._last is not None:
             return split.snapshot_id <= self._last
         found = self._snapshots.find(split.snapshot_id)
@@ -111,14 +111,14 @@ class _End:
 
     @property
     def is_reached(self) -> bool:
-        """Whether nothing more is in front of the end, where there is nothing new."""
+        """Whether all changes before the end have been read, given that there is nothing new."""
         return self._moment is None or self._clock.now_ms() >= self._moment
 
 
 class LakeChanges(ArrowStream):
-    """Changes of a lake table: iterate over them, or call `poll`; with an end also `to_arrow()` and `to_pandas()`.
+    """Changes of a lake table: iterate over them, or call `poll`; with an end, also `to_arrow()` and `to_pandas()`.
 
-    Batches have `_change_type` in front: insert, update_before, update_after or delete. Not thread-safe.
+    The first column, `_change_type`, is insert, update_before, update_after or delete. Not thread-safe.
     """
 
     def __init__(
@@ -140,12 +140,12 @@ class LakeChanges(ArrowStream):
 
     @property
     def position(self) -> dict[str, Any]:
-        """Where reading is, behind what was handed out: JSON values. Give it as `start` to go on from here."""
+        """The position after the returned batches, as JSON values. Pass it as `start` to continue from there."""
         return self._stream.state()
 
     @property
     def snapshot_id(self) -> int | None:
-        """The snapshot that the last batch belongs to."""
+        """The snapshot of the last batch."""
         return self._stream.snapshot_id
 
     @property
@@ -154,7 +154,7 @@ class LakeChanges(ArrowStream):
         return self._is_closed or self._stream.finished or self._is_caught_up
 
     def poll(self, timeout: Span = 0.0) -> pa.RecordBatch | None:
-        """The next changes, waited for at most `timeout`; None if there were none, or at the end."""
+        """The next changes, after waiting at most `timeout`; None if there were none, or at the end."""
         deadline = self._clock.monotonic() + span_ms(timeout, "timeout") / 1000
         while not self.finished:
             batch = self._stream.poll()
@@ -197,7 +197,7 @@ class LakeChanges(ArrowStream):
     # -- with an end --------------------------------------------------------------------------------------------------
 
     def reader(self) -> pa.RecordBatchReader:
-        """The changes up to the end as a `pa.RecordBatchReader`. Raises `InvalidRequest` for those without an end."""
+        """The changes up to the end as a `pa.RecordBatchReader`. Raises `InvalidRequest` if there is no end."""
         if self._end is None and self._timeout is None:
             raise InvalidRequest(
                 f"the changes of table {self._name} have no end: give stop='latest' or a time, or iterate over them"
@@ -208,7 +208,7 @@ class LakeChanges(ArrowStream):
         return self.reader().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self) -> pa.Table:
-        """All changes up to the end as a pyarrow table. Raises `InvalidRequest` for those without an end."""
+        """All changes up to the end as a pyarrow table. Raises `InvalidRequest` if there is no end."""
         return self.reader().read_all()
 
     def to_pandas(self, **options: Any) -> Any:
@@ -216,7 +216,7 @@ class LakeChanges(ArrowStream):
         return self.to_arrow().to_pandas(**options)
 
     def close(self) -> None:
-        """End the reading. Reading on afterwards finds nothing more."""
+        """Stop reading. Later reads return nothing."""
         self._is_closed = True
 
     def __enter__(self) -> Self:

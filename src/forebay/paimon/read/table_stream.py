@@ -1,4 +1,4 @@
-"""A streaming read as an iterator of batches, with a state that is exact to the row."""
+"""A streaming read as an iterator of batches, with row-exact state."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from forebay.paimon.read.stream import Accept, StreamScan
 
 
 class TableStream:
-    """Batches of changes with column `_row_kind`, for as long as there are any; what engines read.
+    """Batches of changes with column `_row_kind`, without end unless bounded; the interface for engines.
 
         stream = open_stream(table.context, state=saved)
         for batch in stream:
             process(batch)
             saved = stream.state()
 
-    With `follow`, iteration waits for new snapshots and never ends (except by `scan.bounded.watermark`);
-    without it, it ends when all that is there has been read, and may be begun again. With a `consumer-id`, progress is
-    recorded whenever the batch after a snapshot's last one is asked for. Not thread-safe.
+    With `follow`, iteration waits for new snapshots and never ends (except by `scan.bounded.watermark`). Without it,
+    iteration ends when all available changes have been read, and can be resumed later. With a `consumer-id`, progress
+    is recorded when the batch after the last one of a snapshot is requested. Not thread-safe.
     """
 
     def __init__(
@@ -37,16 +37,16 @@ class TableStream:
         keep_deletes: bool = False,
         accept: Accept | None = None,
     ) -> None:
-        """`keep_deletes`: as for `ChangeReader.read`. The stream ends in front of a split that `accept` refuses."""
+        """`keep_deletes`: see `ChangeReader.read`. The stream ends before a split that `accept` refuses."""
         self._scan, self._reader, self._follow, self._keep_deletes = scan, reader, follow, keep_deletes
         self._interval_ms, self._clock, self._accept = interval_ms, clock, accept
         self._is_refused = False
         self._done: dict[str, Any] = {"scan": scan.state(), "rows": 0}
         self._batches: Iterator[pa.RecordBatch] | None = None
         self.snapshot_id: int | None = None
-        """The snapshot that the last batch belongs to."""
+        """The snapshot of the last batch."""
         self.is_full = False
-        """Whether that batch has rows of the snapshot, and not changes."""
+        """Whether the last batch holds rows of the snapshot instead of changes."""
 
     @property
     def finished(self) -> bool:
@@ -58,11 +58,11 @@ class TableStream:
         return self._reader.schema
 
     def state(self) -> dict[str, Any]:
-        """Where the stream is, behind the last batch that was yielded: JSON values."""
+        """The position after the last returned batch, as JSON values."""
         return {"scan": dict(self._done["scan"]), "rows": self._done["rows"]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken. Raises `InvalidRequest` for what is no state of a stream."""
+        """Continue from `state`. Raises `InvalidRequest` for an invalid state."""
         try:
             scan, rows = dict(state["scan"]), int(state["rows"])
         except (KeyError, TypeError, ValueError) as e:
@@ -96,7 +96,7 @@ class TableStream:
                 self._done["rows"] += batch.num_rows
                 return batch
             self._batches = None
-            # The scan is behind the split, which is read now.
+            # The scan is past the split, which has now been read completely.
             self._done = {"scan": self._scan.state(), "rows": 0}
 
     def _open(self) -> bool:
@@ -112,7 +112,7 @@ class TableStream:
             self._batches = _behind(
                 self._reader.read(plan.splits[0], keep_deletes=self._keep_deletes), self._done["rows"]
             )
-        # Who asks for more has processed what they had, so a consumer's progress may be recorded.
+        # A caller that asks for more has processed the previous batches, so a consumer's progress may be recorded.
         self._scan.acknowledge(self._done["scan"])
         return plan is not None
 
