@@ -1,4 +1,4 @@
-"""Dividing batches by partition and bucket."""
+"""Splitting batches by partition and bucket."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.options import POSTPONE_BUCKET, CoreOptions
 
 UNAWARE = -1
-"""The option `bucket` of append tables without buckets, and of primary-key tables with dynamic ones."""
+"""The `bucket` option of append tables without buckets, and of primary-key tables with dynamic buckets."""
 
 _DENSE_GROUPS_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of one partition and bucket, in the order in which they came. `rows` are positions; None means all."""
+    """Rows of one partition and bucket, in input order. `rows` are positions; None means all."""
 
     partition: bytes
     bucket: int
@@ -33,13 +33,13 @@ class Part:
 
 
 class PartitionSplitter:
-    """Divides batches by partition."""
+    """Splits batches by partition."""
 
     def __init__(self, schema: TableSchema) -> None:
         self._layout = row_layout(schema.partition_fields)
 
     def split(self, batch: pa.RecordBatch) -> tuple[list[bytes], npt.NDArray[np.int64]]:
-        """The partitions in `batch`, and which of them each row belongs to."""
+        """The partitions in `batch`, and the index of each row's partition."""
         if not self._layout.fields:
             return [EMPTY_ROW], np.zeros(batch.num_rows, np.int64)
         encoded = self._layout.encode(batch).dictionary_encode()
@@ -47,7 +47,7 @@ class PartitionSplitter:
 
 
 class FixedBuckets:
-    """Bucket numbers of rows, by the bucket function of the bucket key. One bucket needs no hash, and no bucket key."""
+    """Bucket numbers of rows, by the bucket function and the bucket key. A single bucket needs neither."""
 
     def __init__(self, schema: TableSchema) -> None:
         self.total = CoreOptions(schema.options).bucket
@@ -69,7 +69,7 @@ class FixedBuckets:
 def parts_of(
     partitions: Sequence[bytes], partition_of: npt.NDArray[np.int64], bucket_of: npt.NDArray[np.int32]
 ) -> Iterator[Part]:
-    """The rows of a batch, whose partitions and buckets are given, by partition and bucket."""
+    """The rows of a batch grouped by partition and bucket, which are given per row."""
     width = int(bucket_of.max(initial=0)) + 1
     groups = partition_of * width + bucket_of
     if len(groups) and groups[0] == groups[-1] and bool((groups == groups[0]).all()):
@@ -77,7 +77,7 @@ def parts_of(
         return
     count = len(partitions) * width
     names = None
-    if count > _DENSE_GROUPS_MAX:  # the memory of what follows grows with the number of groups
+    if count > _DENSE_GROUPS_MAX:  # the dense method's memory grows with the number of groups
         names, groups = np.unique(groups, return_inverse=True)
         count = len(names)
     order, borders = split_by_group(groups, count)
@@ -88,7 +88,7 @@ def parts_of(
 
 
 def java_row_hash(rows: pa.BinaryArray) -> npt.NDArray[np.int32]:
-    """`BinaryRow.hashCode` of encoded rows: murmur3 over words of four bytes, with seed 42."""
+    """`BinaryRow.hashCode` of encoded rows: murmur3 over 4-byte words with seed 42."""
     offsets = np.frombuffer(rows.buffers()[1], np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
     data = np.frombuffer(rows.buffers()[2], np.uint8)
     lengths = np.diff(offsets)

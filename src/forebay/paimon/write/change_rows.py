@@ -1,4 +1,4 @@
-"""Writing changes in users' words: rows with a column `_change_type`."""
+"""Writing changes in the public format: rows with a column `_change_type`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forebay.paimon.write.table_write import TableWrite
 
 
 def write_changes(writer: TableWrite, data: Any) -> int:
-    """Write rows as column `_change_type` says; how many. Raises `InvalidRequest` where it is missing or wrong."""
+    """Write rows by their `_change_type`; return their number. Raises `InvalidRequest` if it is missing or invalid."""
     done = 0
     for rows, kinds in _parts(data):
         done += writer.write(rows, _kinds(kinds, done))
@@ -24,7 +24,7 @@ def write_changes(writer: TableWrite, data: Any) -> int:
 
 
 def _parts(data: Any) -> Iterator[tuple[Any, Any]]:
-    """Rows without the column, and the column, part by part."""
+    """The rows without the change type column, and the column, batch by batch."""
     if isinstance(data, Mapping):
         raise InvalidRequest(f"changes are rows, got {data!r}: write a list of rows, [{{...}}]")
     if isinstance(data, list | tuple):
@@ -61,7 +61,7 @@ def _require(there: bool) -> None:
 
 
 def _kinds(column: pa.Array, before: int) -> npt.NDArray[np.int8]:
-    """The numbers of change types. `before`: how many rows came before these."""
+    """The row kind numbers of change types. `before`: the number of rows in earlier batches."""
     try:
         found = pc.index_in(column.cast(pa.string()), value_set=pa.array(CHANGE_TYPES))
     except pa.ArrowException as e:

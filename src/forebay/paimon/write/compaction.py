@@ -1,4 +1,4 @@
-"""What a writer needs of compaction, which lies in a layer above it."""
+"""The compaction interface that writers use; its implementation is in a higher layer."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from forebay.paimon.format.file_meta import DataFileMeta
 
 
 class BucketCompaction(Protocol):
-    """Compacts one bucket while it is written. Not thread-safe."""
+    """Compacts one bucket during writing. Not thread-safe."""
 
     def compact(self, new_files: Sequence[DataFileMeta], *, full: bool) -> CompactIncrement:
-        """Take note of files just written, and compact if it is time (`full`: compact all)."""
+        """Register files just written, and compact if due (`full`: compact everything)."""
         ...
 
 
 class WriteCompaction(Protocol):
-    """Compaction of what one `TableWrite` writes."""
+    """The compaction of the buckets that one `TableWrite` writes."""
 
     def of_bucket(
         self, partition: bytes, bucket: int, files: Sequence[DataFileMeta], new_bucket: bool
     ) -> BucketCompaction | None:
-        """The compaction of a bucket with `files`; None if it is not compacted while it is written.
+        """The compaction of a bucket with `files`; None if the bucket is not compacted during writing.
 
-        `new_bucket`: what is written replaces the bucket, of which `files` are none.
+        `new_bucket`: the written rows replace the bucket, so `files` are not part of it.
         """
         ...
 
     def full_is_due(self) -> bool:
-        """Whether the commit that is being prepared should compact all. Called once for each."""
+        """Whether the commit being prepared should compact everything. Called once per commit."""
         ...

@@ -1,7 +1,7 @@
-"""Dynamic buckets: a key stays in the bucket it first went to; new keys fill buckets up to a number of rows.
+"""Dynamic buckets: a key stays in its first bucket; new keys fill buckets up to a target number of rows.
 
-Which keys a bucket has is written in its HASH index file: the 32-bit hashes of their BinaryRows, big-endian. Two keys
-with one hash share a bucket. One writer at a time may assign buckets of a partition (as in Paimon).
+The HASH index file of a bucket records its keys: the 32-bit hashes of their BinaryRows, big-endian. Two keys with the
+same hash share a bucket. As in Paimon, only one writer at a time may assign buckets of a partition.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Int32s = npt.NDArray[np.int32]
 
 @dataclass
 class _PartitionHashes:
-    """The hashes that are assigned, sorted, and their buckets; rows of each bucket; buckets with news."""
+    """The assigned hashes, sorted, and their buckets; the rows per bucket; the buckets that changed."""
 
     hashes: Int32s
     buckets: Int32s
@@ -36,10 +36,10 @@ class _PartitionHashes:
 
 
 class DynamicBuckets:
-    """Assigns rows of a table to buckets, and writes what was assigned as index files."""
+    """Assigns rows to buckets, and writes the assignments as index files."""
 
     def __init__(self, table: TableContext, index_of: Callable[[bytes], Sequence[IndexManifestEntry]]) -> None:
-        """`index_of(partition)` gives the index files of a partition in the latest snapshot."""
+        """`index_of(partition)` returns the index files of a partition in the latest snapshot."""
         self._table = table
         self._index_of = index_of
         options = table.options
@@ -83,7 +83,7 @@ class DynamicBuckets:
         return buckets[inverse.reshape(-1)]
 
     def _fill(self, state: _PartitionHashes, count: int) -> Int32s:
-        """Buckets for `count` new keys: those with room first, then new ones."""
+        """Buckets for `count` new keys: existing ones with free space first, then new ones."""
         result = np.empty(count, np.int32)
         done = 0
         bucket = 0
@@ -126,7 +126,7 @@ class DynamicBuckets:
         return _PartitionHashes(all_hashes[order], all_buckets[order], filled)
 
     def prepare(self) -> dict[tuple[bytes, int], IndexFileMeta]:
-        """Write the index files of buckets that got new keys since the last call."""
+        """Write the index files of the buckets that got new keys since the last call."""
         written: dict[tuple[bytes, int], IndexFileMeta] = {}
         for partition, state in self._partitions.items():
             for bucket in sorted(state.changed):
@@ -139,5 +139,5 @@ class DynamicBuckets:
         return written
 
     def forget(self) -> None:
-        """Drop what was assigned, as its commit was given up: it is read again when needed."""
+        """Drop the assignments because their commit was aborted; they are reread when needed."""
         self._partitions.clear()

@@ -1,7 +1,7 @@
-"""What users bring, as batches that a table stores: exact types, no nulls where there must be none, row kinds.
+"""Conversion of users' data to batches that a table stores: exact types, NOT NULL checks, row kinds.
 
-Conversion is that of `forebay.codec.cast`: columns are matched by name, values are never cut or rounded silently, and
-a refusal names the column and the row. Columns that are left out get their default value, or null.
+Conversion follows `forebay.codec.cast`: columns are matched by name, values are never truncated or rounded silently,
+and errors name the column and the row. Omitted columns get their default value, or null.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from forebay.paimon.format.schema import DataField, TableSchema
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 0, 1, 2, 3
 ROW_KINDS = ("+I", "-U", "+U", "-D")
-"""Row kinds as texts; the position is the number that files hold."""
+"""Row kinds as text; the index is the number stored in files."""
 
 BATCH_ROWS = 1 << 16
 
@@ -38,7 +38,7 @@ class Intake:
     def __init__(
         self, schema: TableSchema, columns: Sequence[str] | None = None, *, leaves_others: bool = False
     ) -> None:
-        """`leaves_others`: columns that are not given are null, for merging to leave alone, and not their default."""
+        """`leaves_others`: omitted columns are null, so that merging keeps their values, instead of their default."""
         self._fields = schema.fields
         self._given = schema.fields_named(columns) if columns is not None else schema.fields
         self.arrow = arrow_schema(schema.fields)
@@ -46,10 +46,10 @@ class Intake:
         self._leaves_others = leaves_others
 
     def batches(self, data: Any, *, deletes: bool = False) -> Iterator[pa.RecordBatch]:
-        """`data` as batches of all of the table's columns.
+        """`data` as batches with all columns of the table.
 
-        With `deletes`, NOT NULL columns that are not given get a neutral value instead of being refused: they are
-        never read from a deleted row.
+        With `deletes`, omitted NOT NULL columns get a neutral value instead of being rejected: they are never read from
+        a deleted row.
         """
         names = _names_of(data)
         self._check_names(names)
@@ -76,19 +76,19 @@ class Intake:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     def kinds_of(self, batch: pa.RecordBatch, default: int) -> npt.NDArray[np.int8]:
-        """The row kinds of a batch: those of column `rowkind.field` if the table has one, else `default`."""
+        """The row kinds of a batch: those of column `rowkind.field` if the table has it set, otherwise `default`."""
         if self._rowkind_field is None:
             return np.full(batch.num_rows, default, np.int8)
         return parse_kinds(batch.column(self._rowkind_field), f"column '{self._rowkind_field}'")
 
 
 def _is_required(f: DataField, deletes: bool) -> bool:
-    """Whether a column that the data lacks must be asked for, so that the refusal names it."""
+    """Whether a column missing from the data must be required, so that the error names it."""
     return not f.type.nullable and f.default is None and not deletes
 
 
 def _names_of(data: Any) -> set[str] | None:
-    """Column names of Arrow data; None where they are not known before conversion."""
+    """The column names of Arrow data; None if they are unknown before conversion."""
     if isinstance(data, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
         return set(data.schema.names)
     if isinstance(data, list | tuple) and data and all(isinstance(row, dict) for row in data):
@@ -97,7 +97,7 @@ def _names_of(data: Any) -> set[str] | None:
 
 
 def _zoned(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """The batch with zones on its TIMESTAMP_LTZ columns, which conversion leaves out."""
+    """The batch with time zones on its TIMESTAMP_LTZ columns, which conversion omits."""
     if batch.schema.equals(target):
         return batch
     columns = [
@@ -108,7 +108,7 @@ def _zoned(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 
 def missing_column(f: DataField, rows: int, deletes: bool) -> pa.Array:
-    """A column that was not given: its default value, else null, else (of deletes) a neutral value."""
+    """The values of an omitted column: its default, else null, else (for deletes) a neutral value."""
     t = arrow_type(f.type)
     if f.default is not None and not deletes:
         text = pa.array([default_text(f.default)], pa.string())
@@ -122,13 +122,13 @@ def missing_column(f: DataField, rows: int, deletes: bool) -> pa.Array:
 
 
 def default_text(default: str) -> str:
-    """The text of a default value: without the quotes of SQL that Java Paimon's Spark leaves around it."""
+    """The text of a default value, without the SQL quotes that Java Paimon's Spark leaves around it."""
     quoted = len(default) > 1 and default.startswith("'") and default.endswith("'")
     return default[1:-1] if quoted else default
 
 
 def _neutral(t: pa.DataType) -> pa.Scalar:
-    """Zero, false, or nothing inside."""
+    """Zero, false, or an empty value."""
     if pa.types.is_struct(t):
         return pa.scalar({f.name: _neutral(f.type).as_py() for f in t}, t)
     if pa.types.is_nested(t):
@@ -142,7 +142,7 @@ def _neutral(t: pa.DataType) -> pa.Scalar:
 
 
 def parse_kinds(column: pa.Array, where: str) -> npt.NDArray[np.int8]:
-    """Row kinds given as texts (+I, -U, +U, -D) or as their numbers. Raises `InvalidRequest` for others, and nulls."""
+    """The row kinds given as text (+I, -U, +U, -D) or as numbers. Raises `InvalidRequest` for others, and nulls."""
     if pa.types.is_integer(column.type):
         found = column.cast(pa.int64())
         if column.null_count or not pc.all(pc.is_in(found, value_set=pa.array(range(4), pa.int64()))).as_py():

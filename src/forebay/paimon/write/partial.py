@@ -1,4 +1,4 @@
-"""Writing some columns of rows: which ones may be written so that the others stay as they are."""
+"""Partial writes: which columns can be written without changing the others."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from forebay.paimon.merge.spec import MergeEngine, MergeSpec
 from forebay.paimon.store.context import TableContext
 
 _TAKES_NULLS = frozenset({"first_value", "last_value"})
-"""Aggregate functions to which a null is a value like others."""
+"""Aggregate functions that treat a null like any other value."""
 
 
 def partial_columns(table: TableContext, spec: MergeSpec | None, columns: Sequence[str] | str) -> tuple[str, ...]:
-    """`columns`, which rows are written with while their others stay as they are.
+    """`columns`, checked for a write that keeps the values of the other columns.
 
-    Raises `InvalidRequest` for columns that are not there or not enough, `UnsupportedOperation` where the merge engine
-    would not leave the others alone.
+    Raises `InvalidRequest` for unknown or missing columns, `UnsupportedOperation` if the merge engine would change the
+    other columns.
     """
     name, schema = table.paths.root, table.schema
     chosen = one_or_more_names(columns, "columns")

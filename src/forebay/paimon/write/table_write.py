@@ -1,8 +1,8 @@
-"""Writing to a table: batches in, commit messages out.
+"""Writing to a table: takes batches, returns commit messages.
 
-`TableWrite` divides rows by partition and bucket and hands them to a writer for each bucket. Nothing is visible until
-the messages of `prepare_commit` are committed. What waits in memory is kept below `write-buffer-size` for all buckets
-together: the largest buffer is written out first.
+`TableWrite` splits rows by partition and bucket and passes them to one writer per bucket. Nothing is visible until the
+messages of `prepare_commit` are committed. The buffers of all buckets together stay below `write-buffer-size`: the
+largest buffers are flushed first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from forebay.paimon.write.partial import partial_columns
 from forebay.paimon.write.writers import AppendWriter, BucketWriter, KeyValueWriter
 
 OPEN_FILES_MAX = 64
-"""With more buckets than this, a buffer that is written out early ends its file: files that are open are limited."""
+"""With more buckets than this, an early flush also closes the file, to limit the number of open files."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,10 +47,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class WriterShard:
-    """Which of `count` writers one is that write the same buckets for one commit.
+    """The index of a writer among the `count` writers that write the same buckets for one commit.
 
-    Writer `index` numbers its rows next + index, next + index + count, ...: no two rows of a commit have one number,
-    and which of two rows with one key is newer is the same for every merge.
+    Writer `index` numbers its rows next + index, next + index + count, ..., so that sequence numbers are unique within
+    a commit, and every merge agrees on which of two rows with the same key is newer.
     """
 
     index: int = 0
@@ -62,7 +62,7 @@ class WriterShard:
 
 
 class ExistingFiles:
-    """What is in a snapshot's buckets, as far as writers must know: files, last sequence numbers, bucket counts."""
+    """The state of a snapshot's buckets that writers need: files, last sequence numbers, bucket counts."""
 
     def __init__(self, entries: Iterable[ManifestEntry]) -> None:
         self._sequence: dict[Key, int] = {}
@@ -81,16 +81,16 @@ class ExistingFiles:
         return self._files.get(key, ())
 
     def total_buckets(self, partition: bytes) -> int | None:
-        """How many buckets the partition was written with; None if it is empty."""
+        """The bucket count of the partition's files; None if it is empty."""
         return self._totals.get(partition)
 
 
 class TableWrite:
-    """Writes rows of a table. Not thread-safe; writers in several threads or processes each have their own.
+    """Writes rows of a table. Not thread-safe; each thread or process needs its own writer.
 
-    Two writers must not write the same bucket of a primary-key table at the same time: their rows would have the same
-    sequence numbers (as in Paimon). Several writers of one commit may, each with a `WriterShard` of its own; then none
-    of them may compact.
+    As in Paimon, two writers must not write the same bucket of a primary-key table at the same time, because their rows
+    would have the same sequence numbers. Several writers of one commit may, if each has its own `WriterShard`; then
+    none of them may compact.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class TableWrite:
         compaction: WriteCompaction | None = None,
         lane: WriterShard = WriterShard(),
     ) -> None:
-        """`ignore_existing`: the rows will replace what is there (an overwrite), so it has no say in them.
+        """`ignore_existing`: the rows will replace the existing ones (an overwrite), so existing files are ignored.
 
-        `compaction` compacts buckets when they are prepared; None: nothing is compacted.
+        `compaction` compacts buckets when they are prepared; without it, nothing is compacted.
         """
         table.options.check_supported()
         self._table, self._lane = table, lane
@@ -138,10 +138,10 @@ class TableWrite:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def write(self, data: Any, kinds: Any = None, columns: Sequence[str] | None = None) -> int:
-        """Write rows; how many. With `columns` they have only these, and merging leaves the others as they are.
+        """Write rows, and return their number. With `columns`, only these are written, and merging keeps the others.
 
-        `data` is anything that `forebay.codec.cast` takes. `kinds` are row kinds, one for each row (a sequence or
-        Arrow array of +I, -U, +U, -D or 0 to 3); without them rows are inserts.
+        `data` is anything that `forebay.codec.cast` accepts. `kinds` are the row kinds, one per row (a sequence or
+        Arrow array of +I, -U, +U, -D or 0 to 3); by default, rows are inserts.
         """
         given = None if kinds is None else parse_kinds(_array(kinds), "argument 'kinds'")
         chosen = None if columns is None else partial_columns(self._table, self._spec, columns)
@@ -161,9 +161,9 @@ class TableWrite:
         return done
 
     def delete(self, data: Any) -> int:
-        """Delete the rows with the keys in `data`; how many keys.
+        """Delete the rows with the keys in `data`, and return the number of keys.
 
-        No other columns are needed than those of the primary key, unless the merge engine looks at others.
+        Only the columns of the primary key are needed, unless the merge engine uses others.
         """
         if self._spec is None:
             raise InvalidRequest("an append table has no primary key by which rows could be deleted")
@@ -174,9 +174,9 @@ class TableWrite:
         return done
 
     def write_batch(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
-        """Write rows that have the table's Arrow schema exactly.
+        """Write rows that have exactly the table's Arrow schema.
 
-        Kinds that the table ignores (`ignore-delete`, `ignore-update-before`) are left out: they stay invisible.
+        Rows of ignored kinds (`ignore-delete`, `ignore-update-before`) are dropped.
         """
         if self._ignored and (ignored := np.isin(kinds, self._ignored)).any():
             batch, kinds = batch.filter(pa.array(~ignored)), kinds[~ignored]
@@ -193,9 +193,9 @@ class TableWrite:
         self._spill()
 
     def write_bucket(self, partition: bytes, bucket: int, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
-        """`write_batch` for rows that the caller knows to be of this partition and bucket: they are not looked at.
+        """Like `write_batch`, for rows of one partition and bucket, which are not checked.
 
-        A wrong bucket makes two rows of one key. In tables without buckets, `bucket` is 0.
+        A wrong bucket results in duplicate keys. In tables without buckets, `bucket` is 0.
         """
         if self._dynamic is not None:
             raise InvalidRequest("the buckets of a table with dynamic buckets are chosen by its index; use write_batch")
@@ -215,7 +215,7 @@ class TableWrite:
             writer.write(batch.take(part.rows), kinds[part.rows.to_numpy()])
 
     def _spill(self) -> None:
-        """If all buffers together are too large, write out the largest, about half of all; side by side."""
+        """If the buffers together are too large, flush the largest, about half of the total, in parallel."""
         total = sum(w.buffered_bytes for w in self._writers.values())
         if total <= self._buffer_max:
             return
@@ -242,7 +242,7 @@ class TableWrite:
     def _new_writer(self, key: Key) -> BucketWriter:
         directory = self._table.paths.bucket_directory(*key)
         if self._spec is None:
-            # Rows of tables without buckets have no order, so their numbers need not go on.
+            # Rows of tables without buckets have no order, so their numbers need not continue.
             first = 0 if self._total == UNAWARE else self._state().next_sequence(key)
             return AppendWriter(self._table, directory, self._names, first)
         first, lane = self._state().next_sequence(key) + self._lane.index, self._lane.count
@@ -254,7 +254,7 @@ class TableWrite:
         return self._compaction.of_bucket(*key, self._state().files(key), self._ignore_existing)
 
     def _check_bucket_count(self, partition: bytes) -> None:
-        """Refuse to write to a partition that was written with another number of buckets: keys would be in two."""
+        """Raise if the partition was written with another bucket count: its keys would be in two buckets."""
         if self._total == UNAWARE:
             return
         there = self._state().total_buckets(partition)
@@ -278,7 +278,7 @@ class TableWrite:
                 return [] if self._snapshot is None else self._table.manifests.live_files(self._snapshot)
             except NotFound:
                 if self._snapshot is None or self._table.snapshots.exists(self._snapshot.id):
-                    raise  # else it was followed by others, and expired, while it was read
+                    raise  # otherwise, later snapshots were created and it expired while it was read
 
     def _index_of(self, partition: bytes) -> Sequence[IndexManifestEntry]:
         self._state()
@@ -301,7 +301,7 @@ class TableWrite:
         ]
 
     def _prepare_all(self, items: Sequence[tuple[Key, BucketWriter]], full: bool) -> list[_Prepared]:
-        """What each writer prepared. All or nothing."""
+        """The result of each writer's `prepare`. All or nothing."""
         if not items:
             return []
         futures = _side_by_side([partial(self._prepare_one, key, writer, full) for key, writer in items])
@@ -327,7 +327,7 @@ class TableWrite:
             if self._snapshot is None or self._table.snapshots.exists(self._snapshot.id):
                 self._delete(key, (*data.new_files, *data.changelog_files))
                 raise
-            # Others compacted the same files, and the old ones have expired: this compaction is lost, no row is.
+            # Another job compacted the same files, and the old ones have expired: this compaction is lost, but no rows.
             _log.info("compaction of a bucket of %s is given up: %s", self._table.paths.root, e)
             self._compactions[key] = None
             return data, CompactIncrement()
@@ -340,12 +340,12 @@ class TableWrite:
             delete_quietly(self._table.io, self._table.paths.data_file(*key, file))
 
     def stop_compacting(self) -> None:
-        """Compact nothing any more: what was prepared before is not going to be committed, or not all of it."""
+        """Stop compacting: compaction results prepared so far will not, or not all, be committed."""
         self._compaction = None
         self._compactions.clear()
 
     def abort(self) -> None:
-        """Delete what was written since the last `prepare_commit`."""
+        """Delete the files written since the last `prepare_commit`."""
         for writer in self._writers.values():
             writer.abort()
         self._writers.clear()
@@ -366,7 +366,7 @@ class TableWrite:
 
 
 def _side_by_side(actions: Sequence[Callable[[], _T]]) -> list[Future[_T]]:
-    """What became of `actions`, all of which are done; in several threads, as encoding does not hold Python's lock."""
+    """The completed futures of `actions`, run in several threads because encoding releases the GIL."""
     with ThreadPoolExecutor(min(len(actions), os.cpu_count() or 1)) as pool:
         return [pool.submit(action) for action in actions]
 

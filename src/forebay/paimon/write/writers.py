@@ -1,4 +1,4 @@
-"""Writers of one bucket: rows in, files out."""
+"""Writers of a single bucket: take rows, write files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BucketWriter(Protocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of memory that `flush` would free."""
+        """The bytes of memory that `flush` would free."""
         ...
 
     def write(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None: ...
@@ -40,12 +40,12 @@ class BucketWriter(Protocol):
         ...
 
     def abort(self) -> None:
-        """Delete what was written since the last `prepare`."""
+        """Delete the files written since the last `prepare`."""
         ...
 
 
 class AppendWriter:
-    """Writes an append table's bucket. Sequence numbers count its rows, on from `next_sequence`."""
+    """Writes a bucket of an append table. Sequence numbers count its rows, starting at `next_sequence`."""
 
     def __init__(self, table: TableContext, directory: str, names: DataFileNames, next_sequence: int) -> None:
         self._table, self._directory, self._names = table, directory, names
@@ -85,7 +85,7 @@ class AppendWriter:
 
 
 class KeyValueWriter:
-    """Writes a primary-key table's bucket: rows are collected, sorted and merged, and go to files of level 0."""
+    """Writes a bucket of a primary-key table: rows are buffered, sorted and merged, and written to level 0."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class KeyValueWriter:
         next_sequence: int,
         step: int = 1,
     ) -> None:
-        """Rows are numbered on from `next_sequence`, each `step` above the one before."""
+        """Rows are numbered from `next_sequence`, in steps of `step`."""
         self._table, self._directory, self._names = table, directory, names
         self._settings = FileSettings.of(table.schema, table.options, 0, FileSource.APPEND)
         self._changelog_settings: FileSettings | None = None
@@ -104,7 +104,7 @@ class KeyValueWriter:
             self._changelog_settings = FileSettings.of(table.schema, table.options, 0, changelog=True)
         self._schema = pa.schema([arrow_field(f) for f in key_value_fields(table.schema)])
         self._keys = tuple(name.removeprefix(KEY_PREFIX) for name in spec.key_columns)
-        # Key columns are copies of others. They are added last, so that nothing is sorted twice.
+        # Key columns are copies of value columns. They are added last, so that nothing is sorted twice.
         self._buffer_spec = replace(spec, key_columns=self._keys)
         self._buffer_schema = pa.schema(list(self._schema)[len(self._keys) :])
         self._next_sequence, self._step = next_sequence, step
@@ -126,7 +126,7 @@ class KeyValueWriter:
         self._pending_bytes += batch.nbytes + kinds.nbytes
 
     def _take_pending(self) -> list[pa.RecordBatch]:
-        """What was collected, with numbers and kinds of rows in front."""
+        """The buffered rows, with their sequence numbers and kinds as the first columns."""
         first, self._next_sequence = self._next_sequence, self._next_sequence + self._pending_rows * self._step
         numbers = pa.array(np.arange(first, self._next_sequence, self._step, dtype=np.int64))
         taken, done = [], 0
@@ -141,7 +141,7 @@ class KeyValueWriter:
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
     def flush(self, *, end_file: bool = True) -> None:
-        """Sort and merge what was collected, as one sorted run at the end of level 0."""
+        """Sort and merge the buffered rows, and write them as one sorted run at the end of level 0."""
         if not self._pending:
             return
         pending = self._take_pending()
@@ -150,7 +150,7 @@ class KeyValueWriter:
                 self._changelog.write(self._with_keys(piece))
         for piece in sort_and_merge_buffer(pending, self._buffer_spec, KEYED_GROUP_ROWS):
             self._files.write(self._with_keys(piece))
-        # A file of level 0 is its own run, so no file may hold rows of two buffers.
+        # A file of level 0 is a sorted run, so no file may hold rows of two buffers.
         self._files.finish_file()
 
     def _with_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
