@@ -1,7 +1,7 @@
-"""Compacting append tables: which small files to put together (pure functions), and putting them together.
+"""Compaction of append tables: choosing which small files to rewrite (pure functions), and rewriting them.
 
-Tables without buckets have no order, so that any files may be packed. In a bucket rows are in the order in which they
-were written, so that only neighbours may be put together.
+Tables without buckets are unordered, so any files can be packed together. In a bucket, rows are in the order they were
+written, so only adjacent files can be.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.context import TableContext
 
 FORCED_AGE = 5
-"""A partition whose small files were looked at more often than this is compacted though they are few."""
+"""A partition with few small files is compacted anyway after more planning rounds than this."""
 DROPPED_AGE = 10
-"""A partition without writes for this many rounds is forgotten."""
+"""A partition without writes for this many rounds is dropped from the coordinator."""
 
 _FULL_FILES_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class AppendRules:
-    """The options of append compaction. Sizes are bytes."""
+    """The options of append compaction. Sizes are in bytes."""
 
     target_size: int
     small_size: int
@@ -51,9 +51,9 @@ class AppendRules:
 
 
 def pack(files: Iterable[DataFileMeta], rules: AppendRules, *, full: bool = False) -> list[list[DataFileMeta]]:
-    """Small files of a partition without buckets in packs, each to be rewritten by one task.
+    """Packs of small files of a partition without buckets; each pack is rewritten by one task.
 
-    A pack is full at twice the target size. The last is left for later if it has too few files, unless `full`.
+    A pack is full at twice the target size. The last one is deferred if it has too few files, unless `full`.
     """
     packs: list[list[DataFileMeta]] = []
     waiting: list[DataFileMeta] = []
@@ -70,10 +70,10 @@ def pack(files: Iterable[DataFileMeta], rules: AppendRules, *, full: bool = Fals
 
 
 def pick_neighbours(files: Iterable[DataFileMeta], rules: AppendRules) -> list[DataFileMeta]:
-    """Files of a bucket that follow each other and are worth rewriting as one task; none if there are none.
+    """Adjacent files of a bucket that are worth rewriting as one task; empty if there are none.
 
-    A window moves over the files in order: it is taken once it has enough files, and loses its oldest one as soon as
-    it is large enough without.
+    A window slides over the files in order: it is returned once it has enough files, and drops its oldest file as soon
+    as it is large enough without it.
     """
     window: list[DataFileMeta] = []
     size = 0
@@ -106,9 +106,9 @@ def in_order(files: Iterable[DataFileMeta]) -> list[DataFileMeta]:
 
 
 class AppendCoordinator:
-    """Plans the compaction of a table without buckets round by round, from the files that each round brings.
+    """Plans the compaction of a table without buckets in rounds, from the new files of each round.
 
-    Few small files wait for others, but not for ever: after `FORCED_AGE` rounds they are compacted anyway.
+    A few small files are deferred until there are more, but compacted anyway after `FORCED_AGE` rounds.
     """
 
     def __init__(self, rules: AppendRules) -> None:
@@ -118,11 +118,11 @@ class AppendCoordinator:
 
     @property
     def waiting(self) -> dict[bytes, list[DataFileMeta]]:
-        """Files that wait, by partition."""
+        """The deferred files, by partition."""
         return {partition: list(files.values()) for partition, files in self._waiting.items()}
 
     def plan(self, new_files: Mapping[bytes, Iterable[DataFileMeta]]) -> list[tuple[bytes, list[DataFileMeta]]]:
-        """The packs to compact now, each with its partition. `new_files` are new since the last round."""
+        """The packs to compact now, each with its partition. `new_files` were added since the last round."""
         for partition, files in new_files.items():
             self._waiting.setdefault(partition, {}).update((f.file_name, f) for f in files if self._rules.is_small(f))
             self._ages[partition] = 0
@@ -160,9 +160,9 @@ def rewrite_files(
     vectors: BucketVectors | None = None,
     arrange: Arrange | None = None,
 ) -> CompactIncrement:
-    """Files put together, in the order given. Deleted rows are dropped. After an error no new file is left behind.
+    """The result of rewriting `files` in the given order, without deleted rows. An error leaves no new files.
 
-    `arrange` may change the order of rows.
+    `arrange` may reorder the rows.
     """
     table = table.able_to_rewrite(files)
     reader = DataFileReader(table.io, table.schemas.schema, table.schema.fields)
@@ -189,7 +189,7 @@ def rewrite_files(
 
 
 class AppendCompaction:
-    """Compacts a bucket of an append table while it is written, keeping its order. Not thread-safe."""
+    """Compacts a bucket of an append table during writing, in order. Not thread-safe."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class AppendCompaction:
         self._files = {f.file_name: f for f in files}
 
     def compact(self, new_files: Sequence[DataFileMeta], *, full: bool) -> CompactIncrement:
-        """Add files that were just written, and compact if it is time."""
+        """Add files that were just written, and compact if due."""
         files = {**self._files, **{f.file_name: f for f in new_files}}
         chosen = pick_all_neighbours(files.values(), self._rules) if full else self._pick(files)
         increment = CompactIncrement()
@@ -216,12 +216,12 @@ class AppendCompaction:
         return increment
 
     def _pick(self, files: Mapping[str, DataFileMeta]) -> list[DataFileMeta]:
-        """Neighbours worth rewriting. What one rewriting would leave as it is, is not picked again and again."""
+        """Adjacent files worth rewriting. Files that a rewrite would leave as they are are not picked again."""
         window = pick_neighbours(self._tail(files), self._rules)
         return window if any(map(self._rules.is_small, window)) else []
 
     def _tail(self, files: Mapping[str, DataFileMeta]) -> list[DataFileMeta]:
-        """The files behind the last large one that a compaction wrote: those before it have been dealt with."""
+        """The files after the last large one that a compaction wrote; earlier ones have been handled."""
         ordered = in_order(files.values())
         done = [i for i, f in enumerate(ordered) if f.file_source is FileSource.COMPACT and not self._rules.is_small(f)]
         return ordered[done[-1] + 1 :] if done else ordered

@@ -1,7 +1,7 @@
-"""Changelogs that compaction produces: what a merge changed, as rows with kinds.
+"""Changelogs produced by compaction: the changes made by a merge, as rows with kinds.
 
-A key that readers did not see before and see now is +I; one they saw and see no more is -D with the row it had; one
-whose row is another is -U with the old row and +U with the new one.
+A key that becomes visible to readers is +I; one that is no longer visible is -D with its last row; one whose row
+changes is -U with the old row and +U with the new one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class ChangelogRules:
-    """How changes are reported. `compared`: columns in which rows must differ (None: equal rows are reported, too)."""
+    """How changes are reported. `compared`: the columns that must differ (None: equal rows are reported, too)."""
 
     first_row: bool
     compared: tuple[DataField, ...] | None
@@ -42,7 +42,7 @@ class ChangelogRules:
 
 
 def changes_of(window: MergedWindow, rules: ChangelogRules) -> pa.RecordBatch:
-    """The changes that a merge made, ascending by key; the columns are those of `window.rows`."""
+    """The changes of a merge, ascending by key, with the columns of `window.rows`."""
     kinds = np.asarray(window.rows.column(VALUE_KIND).to_numpy(zero_copy_only=False))
     alive = (kinds & 1) == 0
     had = window.before >= 0
@@ -66,7 +66,7 @@ def changes_of(window: MergedWindow, rules: ChangelogRules) -> pa.RecordBatch:
 
 
 def _differ(window: MergedWindow, chosen: _Flags, compared: Sequence[DataField]) -> _Flags:
-    """Whether old and new row of the chosen keys differ. Rows are compared as BinaryRows: nested values, too."""
+    """Whether the old and the new row of the chosen keys differ, compared as BinaryRows, nested values included."""
     names = [f.name for f in compared]
     if not names:
         return np.zeros(int(chosen.sum()), np.bool_)
@@ -78,7 +78,7 @@ def _differ(window: MergedWindow, chosen: _Flags, compared: Sequence[DataField])
 
 
 def inserts_of(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The changelog of rows whose keys were not there before: +I for each that is no delete."""
+    """The changelog of rows with new keys: +I for each row that is not a delete."""
     kinds = np.asarray(batch.column(VALUE_KIND).to_numpy(zero_copy_only=False))
     return _with_kind(batch.filter(pa.array((kinds & 1) == 0)), INSERT)
 

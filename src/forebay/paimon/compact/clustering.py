@@ -1,8 +1,8 @@
-"""Sorting rows so that files hold narrow ranges: by columns one after the other, or along a curve through all of them.
+"""Sorting rows so that files cover narrow ranges: by columns in order, or along a space-filling curve through them.
 
-Rows are sorted in parts that fit into memory; parts are spilled to a local file and merged. `zorder` and `hilbert`
-give each column the same weight: values are first replaced by their rank among a sample, so that skewed columns and
-columns of different types cluster alike.
+Rows are sorted in parts that fit into memory; parts are spilled to a local file and merged. `zorder` and `hilbert` give
+all columns the same weight: values are first replaced by their rank in a sample, so that skewed columns and columns of
+different types cluster equally well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STRATEGIES = (ORDER, ZORDER, HILBERT)
 _KEY = "_FOREBAY_SORT_KEY"
 _BATCH_ROWS = 1 << 16
 _SPILLED_PARTS = 32
-"""In how many batches a part is spilled: a merge loads one batch of each part."""
+"""The number of batches that a part is spilled in: a merge loads one batch of each part."""
 _BITS_MAX = 16
 
 _Words = npt.NDArray[np.uint64]
@@ -37,7 +37,7 @@ _Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class SortOrder:
-    """Columns to cluster by, and how: `order`, `zorder` or `hilbert`."""
+    """The columns to cluster by, and the strategy: `order`, `zorder` or `hilbert`."""
 
     columns: tuple[str, ...]
     strategy: str = ORDER
@@ -81,7 +81,7 @@ def sorted_batches(batches: Iterable[pa.RecordBatch], order: SortOrder, bytes_ma
             yield _without_system(merged)
 
 
-# Parts are merged by a key with the row's number in it, so that no two rows are equal, and none is merged away.
+# The merge key of parts includes the row number, so that no two rows are equal and none is merged away.
 _SPEC = MergeSpec(MergeEngine.DEDUPLICATE, (_KEY, SEQUENCE_NUMBER))
 
 
@@ -100,12 +100,12 @@ def _sorted_part(
 
 
 def _with_null(column: pa.Array) -> pa.Array:
-    """A column with a null behind it: keys of parts compare with each other only if all or none have nulls."""
+    """A column with a null appended: keys of parts are comparable only if all or none of them have nulls."""
     return pa.concat_arrays([column, pa.nulls(1, column.type)])
 
 
 class _Curve:
-    """A curve through the space of some columns. What ranks mean is learnt from the first part that is sorted."""
+    """A curve through the space of some columns. Ranks are learnt from the first part that is sorted."""
 
     def __init__(self, order: SortOrder) -> None:
         self._hilbert = order.strategy == HILBERT
@@ -113,7 +113,7 @@ class _Curve:
         self._borders: list[_Words] | None = None
 
     def keys(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """Places on the curve, as bytes."""
+        """Positions on the curve, as bytes."""
         values = [_ordered_words(column) for column in columns]
         if self._borders is None:
             self._borders = [_quantiles(v, 1 << self._bits) for v in values]
@@ -124,7 +124,7 @@ class _Curve:
 
 
 def _ordered_words(column: pa.Array) -> _Words:
-    """The first eight bytes of each value as a number; they order as the values do, as far as they go. Nulls are 0."""
+    """The first eight bytes of each value as an order-preserving number. Longer values may tie. Nulls are 0."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.uint64)
     if column.null_count == 0:
@@ -136,20 +136,20 @@ def _ordered_words(column: pa.Array) -> _Words:
 
 
 def _quantiles(values: _Words, count: int) -> _Words:
-    """At most `count - 1` borders between ranges that hold about as many rows each."""
+    """At most `count - 1` boundaries between ranges with about the same number of rows."""
     ordered = np.sort(values)
     places = np.linspace(0, len(ordered) - 1, min(count, len(ordered))).astype(np.int64)[1:]
     return np.unique(ordered[places])
 
 
 def _ranks(values: _Words, borders: _Words, bits: int) -> _Words:
-    """Ranks among the borders, stretched to all of `bits`, so that the top bits of all columns weigh alike."""
+    """Ranks among the boundaries, scaled to all of `bits`, so that the top bits of all columns weigh the same."""
     ranks = np.searchsorted(borders, values, "right").astype(np.uint64)
     return ranks * np.uint64(max(1, (1 << bits) // (len(borders) + 1)))
 
 
 def interleaved(axes: Sequence[_Words], bits: int) -> _Words:
-    """The bits of all axes in turn, the most significant ones first: the Z-order curve."""
+    """The bits of all axes, interleaved, the most significant first: the Z-order curve."""
     found = np.zeros(len(axes[0]), np.uint64)
     for bit in range(bits - 1, -1, -1):
         for axis in axes:
@@ -158,7 +158,7 @@ def interleaved(axes: Sequence[_Words], bits: int) -> _Words:
 
 
 def hilbert_transposed(axes: Sequence[_Words], bits: int) -> list[_Words]:
-    """Points as axes whose interleaved bits are places on the Hilbert curve (the method of J. Skilling, 2004)."""
+    """Points as axes whose interleaved bits are positions on the Hilbert curve (method of J. Skilling, 2004)."""
     x = [axis.copy() for axis in axes]
     top = np.uint64(1 << (bits - 1))
     q = top

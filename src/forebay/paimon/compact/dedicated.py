@@ -1,4 +1,4 @@
-"""Compacting a table: plan, have the tasks done, commit; again if others were faster."""
+"""Compacting a table: plan, run the tasks, commit; retry if other commits conflict."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def compact_table(
     runner: TaskRunner | None = None,
     buckets: Collection[int] | None = None,
 ) -> tuple[Snapshot | None, list[CommitMessage]]:
-    """Compact a table; the snapshot, or None if there was nothing to do, and what was done. `progress` is in rows.
+    """Compact a table; return the snapshot (None if there was nothing to do) and its messages. `progress` is in rows.
 
-    `runner` does the tasks: by default threads of this process. See `CompactPlanner.plan` for the other arguments.
+    `runner` runs the tasks: by default in threads of this process. See `CompactPlanner.plan` for the other arguments.
 
-    If others compact or overwrite the same files in the meantime, everything is replanned, up to `TRIES` times; then
-    `Conflict` is raised. Whatever happens, no row is lost, and files that were created in vain are deleted.
+    If other jobs compact or overwrite the same files meanwhile, everything is replanned, up to `TRIES` times; then
+    `Conflict` is raised. In no case is a row lost, and files of failed attempts are deleted.
     """
 
     runner = runner or TaskThreads()
@@ -60,14 +60,14 @@ def compact_table(
 def commit_until_won(
     run_once: Callable[[], list[CommitMessage]], new_commit: Callable[[], FileStoreCommit]
 ) -> tuple[list[Snapshot], list[CommitMessage]]:
-    """Commit what `run_once` (which plans, too) has compacted; if others were faster, all again, up to `TRIES` times.
+    """Commit what `run_once` has planned and compacted; on a conflict, run it again, up to `TRIES` times.
 
-    Returns the snapshots and the messages that made them; none of either if there was nothing to do. Raises `Conflict`.
+    Returns the snapshots and their messages; both are empty if there was nothing to do. Raises `Conflict`.
     """
     for left in reversed(range(TRIES)):
         try:
             messages = run_once()
-        except NotFound:  # others compacted the same files, and the old ones have expired already
+        except NotFound:  # another job compacted the same files, and the old ones have expired already
             if not left:
                 raise
             continue
@@ -88,10 +88,10 @@ def commit_with_compaction(
     messages: Sequence[CommitMessage],
     commit_rows: Callable[[list[CommitMessage]], list[Snapshot]],
 ) -> list[Snapshot]:
-    """Commit new rows by `commit_rows`, and then what compaction did with them and older files.
+    """Commit new rows by `commit_rows`, and then the compaction of them and older files.
 
-    A compaction that lost against another one is given up: the rows are committed, and compacted another time. So a
-    `Conflict` that is raised means that nothing was committed.
+    A compaction that conflicts with another one is dropped: the rows are committed, and will be compacted later. So if
+    `Conflict` is raised, nothing was committed.
     """
     made = commit_rows([replace(m, compact=CompactIncrement()) for m in messages])
     compacted = [CommitMessage(m.partition, m.bucket, m.total_buckets, compact=m.compact) for m in messages]

@@ -1,7 +1,7 @@
 """The files of a primary-key table's bucket as the levels of an LSM tree.
 
-Every file of level 0 is its own sorted run, and newer runs come first; each higher level is one run, whose files
-do not overlap. Rows of a lower run are newer than rows of a higher one.
+Each file of level 0 is a sorted run, and newer runs come first; each higher level is one run of non-overlapping files.
+Rows of a lower run are newer than rows of a higher one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class LevelRun:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The total size of the files in bytes."""
         return sum(f.file_size for f in self.files)
 
 
 class Levels:
-    """The files of one bucket. `num_levels` counts level 0; files on higher levels than it allows add levels."""
+    """The files of one bucket. `num_levels` includes level 0; it grows if files are on higher levels."""
 
     def __init__(self, files: Iterable[DataFileMeta], num_levels: int) -> None:
         self._files = {f.file_name: f for f in files}
@@ -36,7 +36,7 @@ class Levels:
 
     @property
     def top(self) -> int:
-        """The highest level there is, whether or not it has files."""
+        """The highest level, which may be empty."""
         return self.num_levels - 1
 
     @property
@@ -58,7 +58,7 @@ class Levels:
         return [*runs, *(LevelRun(level, tuple(by_level[level])) for level in sorted(by_level))]
 
     def update(self, before: Iterable[DataFileMeta], after: Iterable[DataFileMeta]) -> None:
-        """Replace the files `before` by `after`."""
+        """Replace the files `before` with `after`."""
         for f in before:
             self._files.pop(f.file_name, None)
         for f in after:
@@ -71,7 +71,7 @@ def _age(f: DataFileMeta) -> tuple[int, int, int, str]:
 
 
 class KeyRanges:
-    """The key ranges of a bucket's files as numbers, so that they compare fast."""
+    """The key ranges of a bucket's files as integers, for fast comparison."""
 
     def __init__(self, files: Sequence[DataFileMeta], keys: RowLayout) -> None:
         """`keys` is the layout of the files' keys."""
@@ -89,7 +89,7 @@ class KeyRanges:
         return [[[files[i] for i in run] for run in section] for section in parts]
 
     def overlapping(self, files: Iterable[DataFileMeta], section: Section) -> list[DataFileMeta]:
-        """Those of `files` that may hold a key of the section, by ascending key."""
+        """Those of `files` that may contain a key of the section, by ascending key."""
         bounds = [self._bounds[f.file_name] for run in section for f in run]
         low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
         found = [f for f in files if self._bounds[f.file_name][0] <= high and self._bounds[f.file_name][1] >= low]

@@ -1,9 +1,9 @@
-"""Precommit compaction: small files of one commit are merged before they become visible.
+"""Precommit compaction: the small files of one commit are merged before they become visible.
 
-A commit by many writers brings a small file of each. Here the files of a partition and bucket become few, and the
-small ones are deleted: no snapshot ever had them. In a primary-key table all new files of a bucket are merged into one
-sorted run of level 0, or none are: a part of them would not stand between its neighbours in the order of sequence
-numbers. Their changelog files become one, too.
+A commit by many writers has a small file from each. Here they are merged per partition and bucket, and the small files
+are deleted; no snapshot ever refers to them. In a primary-key table, either all new files of a bucket are merged into
+one sorted run of level 0, or none: a merged part would not fit between its neighbours in the order of sequence numbers.
+Their changelog files are merged, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNAWARE = -1
 
 @dataclass(frozen=True, slots=True)
 class PrecommitTask:
-    """Small new files of one bucket, to be put together; `is_changelog`: changelog files of it. Pickles."""
+    """Small new files of one bucket to merge; `is_changelog`: they are changelog files. Can be pickled."""
 
     partition: bytes
     bucket: int
@@ -36,9 +36,9 @@ class PrecommitTask:
 
 
 def plan_precommit(table: TableContext, messages: Iterable[CommitMessage]) -> list[PrecommitTask]:
-    """The tasks for what is going to be committed; none if there is nothing to put together.
+    """The tasks for a commit; empty if there is nothing to merge.
 
-    Only files that follow each other are put together in a bucket with an order.
+    In ordered buckets, only adjacent files are merged.
     """
     if table.schema.has_primary_key:
         return _plan_runs(table, messages)
@@ -55,7 +55,7 @@ def plan_precommit(table: TableContext, messages: Iterable[CommitMessage]) -> li
 
 
 def _plan_runs(table: TableContext, messages: Iterable[CommitMessage]) -> list[PrecommitTask]:
-    """All data files of a bucket, and all its changelog files, where together they are no more than one large file."""
+    """All data files of a bucket, and all its changelog files, if together they are no larger than one large file."""
     found: dict[tuple[bytes, int, int, bool], list[DataFileMeta]] = {}
     for m in messages:
         for is_changelog, files in ((False, m.data.new_files), (True, m.data.changelog_files)):
@@ -69,7 +69,7 @@ def _plan_runs(table: TableContext, messages: Iterable[CommitMessage]) -> list[P
 
 
 def _packs(files: Sequence[DataFileMeta], rules: AppendRules, *, ordered: bool) -> list[list[DataFileMeta]]:
-    """Small files in packs of about the target size."""
+    """Packs of small files of about the target size."""
     packs: list[list[DataFileMeta]] = [[]]
     size = 0
     for f in in_order(files) if ordered else files:
@@ -87,17 +87,17 @@ def _packs(files: Sequence[DataFileMeta], rules: AppendRules, *, ordered: bool) 
 
 
 def run_precommit(table: TableContext, task: PrecommitTask) -> tuple[DataFileMeta, ...]:
-    """The files that replace those of `task`. The old ones stay until `replace_files`."""
+    """The files that replace those of `task`. The old ones are kept until `replace_files`."""
     if table.schema.has_primary_key:
         return _merged(table, task)
     increment = rewrite_files(table, task.partition, task.bucket, task.files)
-    # To all readers these files are what a writer wrote.
+    # Readers must see these files as written by a writer.
     source = task.files[0].file_source
     return tuple(replace(f, file_source=source) for f in increment.compact_after)
 
 
 def _merged(table: TableContext, task: PrecommitTask) -> tuple[DataFileMeta, ...]:
-    """Files of level 0 as one run, or changelog files with all their rows; in memory, which writers needed as well."""
+    """Files of level 0 as one run, or changelog files with all their rows. In memory, as the writers needed it, too."""
     spec = merge_function(table.schema, table.paths.root)
     reader = DataFileReader(table.io, table.schemas.schema, key_value_fields(table.schema))
     rows = [
@@ -145,6 +145,6 @@ def replace_files(
 
 
 def precommit(table: TableContext, messages: Sequence[CommitMessage]) -> list[CommitMessage]:
-    """`messages` with small files put together, all in this process."""
+    """`messages` with small files merged, all in this process."""
     tasks = plan_precommit(table, messages)
     return replace_files(table, messages, [(task, run_precommit(table, task)) for task in tasks])

@@ -1,7 +1,7 @@
-"""Rescaling: the rows of existing partitions, rewritten under another number of buckets.
+"""Rescaling: rewriting the rows of existing partitions with another number of buckets.
 
-A new number is a matter of the schema alone for partitions to come. In a partition that was written before, every row
-must move to the bucket that its key has now; until then writers refuse to write to it.
+For future partitions, only the schema changes. In an existing partition, every row must move to the new bucket of its
+key; until then, writers refuse to write to the partition.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from forebay.paimon.write.table_write import TableWrite
 
 TRIES = 5
 
-# Rows that are only moved are not changes, and are placed at the top level of their new bucket.
+# Moved rows are not changes, and go to the top level of their new bucket.
 _QUIET = {"changelog-producer": "none", "force-lookup": "true", "write-only": "false"}
 
 
 @dataclass(frozen=True, slots=True)
 class RescaleTask:
-    """Some buckets of a partition, whose rows move to buckets of their own. Pickles.
+    """Some buckets of a partition whose rows move to separate new buckets. Can be pickled.
 
-    `remainder` modulo `divisor` have the numbers of all buckets that are read, and of all that are written.
+    `remainder` modulo `divisor` is the number of every bucket that is read or written.
     """
 
     splits: tuple[DataSplit, ...]
@@ -53,7 +53,7 @@ class RescaleTask:
 
     @property
     def rows(self) -> int:
-        """The rows to read."""
+        """The number of rows to read."""
         return sum(rows_read(split.files) for split in self.splits)
 
 
@@ -65,12 +65,12 @@ def rescale_partitions(
     progress: OnProgress = no_progress,
     runner: TaskRunner | None = None,
 ) -> list[Snapshot]:
-    """Rewrite partitions that have another number of buckets than `buckets`: one snapshot for each.
+    """Rewrite partitions with another bucket count than `buckets`; return one snapshot for each.
 
-    `partition` (values by column, or a test) chooses some; None means all. If a partition is written to in the
-    meantime, it is rewritten again; after `TRIES` times `Conflict` is raised, and the partition is as it was.
-    `progress` is in rows. With a `runner` partitions are rewritten as many at a time as it can do, and large ones in
-    several tasks; without one, one after the other in this thread.
+    `partition` (values by column, or a filter) selects some; None means all. If a partition is written to meanwhile, it
+    is rewritten again; after `TRIES` times `Conflict` is raised, and the partition is unchanged. `progress` is in rows.
+    With a `runner`, as many partitions are rewritten at a time as it has parallelism, and large ones in several tasks;
+    without one, sequentially in this thread.
     """
     if buckets <= 0:
         raise InvalidRequest(f"a table has at least one bucket, got {buckets}")
@@ -92,7 +92,7 @@ def partitions_to_rescale(
     buckets: int,
     partition: Mapping[str, Any] | PartitionFilter | None = None,
 ) -> dict[bytes, int]:
-    """The chosen partitions that have another number of buckets than `buckets`, and how many rows are to be read."""
+    """The selected partitions with another bucket count than `buckets`, and the number of rows to read of each."""
     latest = commit.snapshots.latest()
     if latest is None:
         return {}
@@ -106,7 +106,7 @@ def partitions_to_rescale(
 
 @dataclass
 class _Rescaling:
-    """One call: what was made, and how many rows are done, of how many."""
+    """The state of one call: the snapshots created, and the rows done and in total."""
 
     table: TableContext
     commit: FileStoreCommit
@@ -118,7 +118,7 @@ class _Rescaling:
     made: list[Snapshot] = field(default_factory=list)
 
     def rescale(self, partitions: Sequence[bytes], rows: int) -> None:
-        """Rewrite some partitions together, and commit each; those that were written to meanwhile again."""
+        """Rewrite some partitions together, and commit each; retry those that were written to meanwhile."""
         waiting = list(partitions)
         for left in reversed(range(TRIES)):
             base = self.commit.snapshots.latest()
@@ -128,7 +128,7 @@ class _Rescaling:
                 break
             try:
                 messages = self._messages(tasks)
-            except NotFound:  # what was read was compacted and has expired
+            except NotFound:  # the files being read were compacted and have expired
                 if not left:
                     raise
                 continue
@@ -139,7 +139,7 @@ class _Rescaling:
         self.progress(self.done, self.total)
 
     def _committed(self, base: Snapshot, messages: dict[bytes, list[CommitMessage]], left: int) -> list[bytes]:
-        """Commit partition by partition; return those that others have written to since `base`."""
+        """Commit partition by partition; return those that other commits have written to since `base`."""
         lost = []
         names = list(messages)
         for at, name in enumerate(names):
@@ -155,10 +155,10 @@ class _Rescaling:
         return lost
 
     def _planned(self, base: Snapshot, partition: bytes) -> list[RescaleTask]:
-        """The tasks for a partition; none if it has the right number already.
+        """The tasks for a partition; empty if its bucket count is right already.
 
-        Bucket numbers are hashes modulo their count. So with a common divisor of both counts, rows stay among the
-        buckets that have the same remainder: such groups are tasks of their own.
+        Bucket numbers are hashes modulo the bucket count. With a common divisor of both counts, rows stay among the
+        buckets with the same remainder, so each such group is a separate task.
         """
         entries = self.commit.manifests.live_files(base, {partition})
         if all(e.total_buckets == self.buckets for e in entries):
@@ -172,7 +172,7 @@ class _Rescaling:
         ]
 
     def _messages(self, tasks: dict[bytes, list[RescaleTask]]) -> dict[bytes, list[CommitMessage]]:
-        """What to commit for each partition."""
+        """The commit messages of each partition."""
         flat = [task for found in tasks.values() for task in found]
 
         def progress(done: int, _: int = 0) -> None:
@@ -197,7 +197,7 @@ def run_rescale(
     task: RescaleTask,
     written: Callable[[int], None] = lambda rows: None,
 ) -> list[CommitMessage]:
-    """Do one task; return what to commit. `written` is called with the rows done. An error leaves no file behind."""
+    """Run one task; return its commit messages. `written` is called with the rows done. An error leaves no files."""
     options = {**table.schema.options, **_QUIET, "bucket": str(task.buckets)}
     target = table.with_schema(table.schema.with_options(options))
     reader = SplitReader(table)
@@ -219,7 +219,7 @@ def run_rescale(
 def _splits(
     table: TableContext, commit: FileStoreCommit, base: Snapshot, entries: list[ManifestEntry]
 ) -> list[DataSplit]:
-    """All files of each bucket as one split: also those of level 0 that batch readers do not see yet."""
+    """All files of each bucket as one split, including those of level 0 that batch readers do not see yet."""
     found: dict[int, list[ManifestEntry]] = {}
     for e in entries:
         found.setdefault(e.bucket, []).append(e)
@@ -254,7 +254,7 @@ def _deletions(
 
 
 def _settled(table: TableContext, message: CommitMessage) -> CommitMessage:
-    """New files and their compaction as new files alone. What was compacted away is deleted."""
+    """New files and their compaction, as new files only. Files that were compacted away are deleted."""
     before = {f.file_name for f in message.compact.compact_before}
     after = {f.file_name: f for f in message.compact.compact_after}
     files: list[DataFileMeta] = [f for f in message.data.new_files if f.file_name not in before]

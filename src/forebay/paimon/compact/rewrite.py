@@ -1,9 +1,9 @@
-"""Compacting files of a primary-key table's bucket: what is picked in, a `CompactIncrement` out.
+"""Compacting files of a primary-key table's bucket: takes the picked files, returns a `CompactIncrement`.
 
-Files whose keys overlap are merged. A file that overlaps nothing and is large enough only moves to the output level,
-unless it has deletes that the top level must not have, or its rows are wanted for a changelog. Deletes are dropped
-where no older rows are left that they could hide. Sequence numbers stay those of the rows. Memory holds one batch of
-each run, whatever the size of the files.
+Files with overlapping keys are merged. A file that overlaps no other and is large enough only moves to the output
+level, unless it has deletes that the top level must not contain, or its rows are needed for a changelog. Deletes are
+dropped where no older rows remain that they could hide. Rows keep their sequence numbers. Memory holds one batch of
+each run, regardless of file sizes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FULL_COMPACTION = "full-compaction"
 LOOKUP = "lookup"
 
 _RANGED = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT, TypeRoot.STRING)
-"""Types of first key columns by which row groups are left out of a look-up."""
+"""The types of first key columns for which a lookup prunes row groups."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _RewrittenFiles:
 
 
 class MergeTreeRewriter:
-    """Compacts files of one bucket. `new_bucket`: there were no rows before, so no changelog is owed."""
+    """Compacts files of one bucket. `new_bucket`: it had no rows before, so no changelog is needed."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class MergeTreeRewriter:
     # -- one compaction -----------------------------------------------------------------------------------------------
 
     def compact(self, unit: CompactUnit, levels: Levels) -> CompactIncrement:
-        """Compact `unit`, which was picked of `levels`. After an error no new file is left behind."""
+        """Compact `unit`, which was picked from `levels`. An error leaves no new files."""
         return _Compaction(self, unit, levels).run()
 
     def counted(self, f: DataFileMeta) -> DataFileMeta:
-        """`f` with the deletes that it really has: one known writer says of every file of level 0 that it has none.
+        """`f` with its actual number of deletes: one known writer records 0 for every file of level 0.
 
-        Above level 0 readers believe the count, so a file that goes up is looked into, in one narrow column.
+        Above level 0 readers trust the count, so it is recomputed from one narrow column when a file moves up.
         """
         if f.level != LEVEL_0 or f.delete_row_count != 0:
             return f
@@ -105,7 +105,7 @@ class MergeTreeRewriter:
     def batches(
         self, files: Sequence[DataFileMeta], runs: int = 1, reader: DataFileReader | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of files one behind the other, with all columns that files have. `runs` are read side by side."""
+        """The rows of `files` in sequence, with all stored columns. `runs` are read side by side."""
         for f in files:
             path = self._table.paths.data_file(self._partition, self._bucket, f)
             deleted = self._vectors.positions.get(f.file_name)
@@ -154,7 +154,7 @@ class _Compaction:
         self._rewrite_unless_one(waiting)
 
     def _rewrite_unless_one(self, sections: list[Section]) -> None:
-        """Rewrite sections; what is nothing but one run need not be merged with anything."""
+        """Rewrite sections, unless there is only one run, which needs no merging."""
         if len(sections) == 1 and len(sections[0]) == 1:
             for f in sections[0][0]:
                 self._upgrade(f)
@@ -188,7 +188,7 @@ class _Compaction:
             self._result.after.append(counted.upgrade(self._output))
 
     def _must_rewrite(self, f: DataFileMeta) -> bool:
-        """Whether rows of a file of level 0 change when they go up, as what is above is merged into them."""
+        """Whether moving a level 0 file up changes its rows, as older rows of higher levels are merged into them."""
         r = self._r
         if not r._looks_up or f.level != LEVEL_0:
             return False
@@ -231,7 +231,7 @@ class _Compaction:
         return any(f.level == LEVEL_0 for f in files)
 
     def _told(self, sections: Sequence[Section]) -> list[DataFileMeta]:
-        """The changelog files of rows that go up as they are."""
+        """The changelog files of rows that move up unchanged."""
         log = self._new_writer(changelog=True)
         for section in sections:
             if self._r._looks_up:
@@ -265,7 +265,7 @@ class _Compaction:
             yield from with_level(self._r.batches([f], runs, reader), f.level)
 
     def _overlapped(self, section: Section) -> dict[int, list[DataFileMeta]]:
-        """Files of the levels above the output that may have older rows of the section's keys: a run of each level."""
+        """Files above the output level that may have older rows of the section's keys: one run per level."""
         by_level: dict[int, list[DataFileMeta]] = {}
         for f in self._levels.files:
             if f.level > self._output:
@@ -274,7 +274,7 @@ class _Compaction:
         return {level: files for level, files in found.items() if files}
 
     def _range_reader(self, section: Section) -> DataFileReader:
-        """A reader that leaves out row groups without any key of the section, as far as its first column tells."""
+        """A reader that prunes row groups without keys of the section, as far as the first key column allows."""
         r = self._r
         schema = r._table.schema
         first = schema.key_fields[0]

@@ -1,4 +1,4 @@
-"""Who does the tasks of a compaction or a rescaling: threads of this process, or the workers of an engine."""
+"""Running the tasks of a compaction or a rescale: in threads of this process, or on the workers of an engine."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _TICK_S = 0.5
-"""How long callers wait at most for a sign of life."""
+"""The maximum time between two calls of `progress`, in seconds."""
 
 
 class TaskRunner(Protocol):
-    """Does tasks somewhere, several at a time."""
+    """Runs tasks, several at a time."""
 
     @property
     def parallelism(self) -> int:
-        """How many tasks are done at the same time."""
+        """The number of tasks that run at the same time."""
 
     def run(
         self,
@@ -32,18 +32,18 @@ class TaskRunner(Protocol):
         progress: OnProgress = no_progress,
         discard: Callable[[list[R]], object] = lambda results: None,
     ) -> list[R]:
-        """What `function` makes of each task, in their order. All of it pickles. `rows` has what each task reads.
+        """The results of `function` for `tasks`, in order. All arguments and results must pickle.
 
-        `progress` is in rows. If a task fails, or `progress` raises, what was done is given to `discard`, and the error
-        is raised.
+        `rows` has the number of rows that each task reads, `progress` is in rows. If a task fails, or `progress`
+        raises, the results so far are passed to `discard`, and the error is raised.
         """
 
 
 class TaskThreads:
-    """Does tasks in threads of this process."""
+    """Runs tasks in threads of this process."""
 
     def __init__(self, threads: int | None = None) -> None:
-        """`threads`: as many as the machine has cores, unless it is said."""
+        """`threads`: by default the number of cores."""
         self._threads = threads or os.cpu_count() or 1
 
     def __repr__(self) -> str:
@@ -89,5 +89,5 @@ class TaskThreads:
 
 
 def rows_read(files: Sequence[Any]) -> int:
-    """The rows in data files, as `TaskRunner.run` counts them."""
+    """The number of rows in data files, as `TaskRunner.run` counts them."""
     return sum(f.row_count for f in files)

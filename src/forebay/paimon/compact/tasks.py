@@ -1,12 +1,12 @@
-"""Dedicated compaction, task by task: plan, run each task anywhere, commit the messages of all.
+"""Dedicated compaction in tasks: plan, run each task anywhere, commit all messages.
 
     planner = CompactPlanner(context)
-    tasks = planner.plan(full=True)                      # pure planning; tasks pickle
+    tasks = planner.plan(full=True)                      # pure planning; tasks can be pickled
     messages = [run_task(context, task) for task in tasks]
     commit.commit(messages)                              # one snapshot, of kind COMPACT
 
-Writers may continue in the meantime: appended files stay, and if others removed a file that a task read, the commit is
-refused as a whole.
+Writers may continue meanwhile: appended files are kept. If another commit removed a file that a task read, the whole
+commit is rejected.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ BucketKey = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class CompactTask:
-    """The compaction of some files of one bucket. Pickles.
+    """The compaction of some files of one bucket. Can be pickled.
 
-    In a primary-key table `unit` is what to compact of `files`, which are all of the bucket; in an append table
-    `files` are rewritten in their order, or in that of `order`. `indexes` are the bucket's deletion vectors.
+    In a primary-key table, `files` are all files of the bucket, and `unit` is what to compact of them. In an append
+    table, `files` are rewritten in their order, or in that of `order`. `indexes` are the bucket's deletion vectors.
     """
 
     partition: bytes
@@ -59,7 +59,7 @@ class CompactTask:
 
     @property
     def input_files(self) -> tuple[DataFileMeta, ...]:
-        """The files that are read to be replaced."""
+        """The files that are read and replaced."""
         return self.files if self.unit is None else self.unit.files
 
 
@@ -85,11 +85,11 @@ class CompactPlanner:
         snapshot: Snapshot | None = None,
         buckets: Collection[int] | None = None,
     ) -> list[CompactTask]:
-        """The tasks for the latest snapshot (or `snapshot`); none if there is nothing to do.
+        """The tasks for the latest snapshot (or `snapshot`); empty if there is nothing to do.
 
-        Without `full`, what the table's options say is due; with it, all that can be compacted. `partitions` are values
-        by column, of which a partition must fit one to be compacted, or a test of partitions. `order` rewrites all
-        files of append tables without buckets, sorted. `buckets` are the only ones to compact.
+        Without `full`, only what is due by the table's options; with it, everything that can be compacted. `partitions`
+        is a list of values by column, one of which a partition must match, or a filter. `order` rewrites all files of
+        append tables without buckets, sorted. `buckets` limits compaction to these buckets.
         """
         chosen = snapshot or self._table.snapshots.latest()
         if order is not None:
@@ -128,7 +128,7 @@ class CompactPlanner:
         if order is not None:
             yield task(found.files)
         elif indexes:
-            # An index file has the vectors of many files, so they are rewritten all together.
+            # An index file has the vectors of many files, so all of these are rewritten together.
             deleted = {v.data_file_name for index in indexes for v in index.dv_ranges or ()}
             if full or any(f.file_name in deleted for f in found.files):
                 yield task(in_order(f for f in found.files if f.file_name in deleted or self._is_ordered(found)))
@@ -190,7 +190,7 @@ class CompactPlanner:
 
 
 def run_task(table: TableContext, task: CompactTask) -> CommitMessage:
-    """Do one task; what to commit. After an error no new file is left behind."""
+    """Run one task; return its commit message. An error leaves no new files."""
     vectors = load_vectors(table, task.partition, task.bucket, task.indexes)
     if task.unit is not None:
         table = table.able_to_rewrite(task.files)

@@ -1,4 +1,4 @@
-"""Planning the compaction of a primary-key table's bucket, and doing it while writing."""
+"""Planning the compaction of a primary-key table's bucket, and compacting it during writing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay.paimon.store.context import TableContext
 
 @dataclass(frozen=True)
 class TreePolicy:
-    """What a table's options say about picking files. Pickles."""
+    """The table options for picking files. Can be pickled."""
 
     rules: UniversalRules
     num_levels: int
@@ -39,9 +39,10 @@ class TreePolicy:
         return Levels(files, self.num_levels)
 
     def pick(self, levels: Levels, clock: Clock, *, full: bool, has_vectors: bool = False) -> CompactUnit | None:
-        """What to compact now; all, if `full`.
+        """The files to compact now, or None; all files if `full`.
 
-        With deletion vectors all is compacted as soon as there is a file on level 0: new vectors are never written.
+        With deletion vectors, everything is compacted as soon as level 0 has a file, because new vectors are never
+        written.
         """
         if self.deletion_vectors:
             fresh = any(f.level == LEVEL_0 for f in levels.files)
@@ -57,7 +58,7 @@ class TreePolicy:
 
 
 class TreeCompaction:
-    """Compacts a bucket while it is written. Not thread-safe."""
+    """Compacts a bucket during writing. Not thread-safe."""
 
     def __init__(
         self,
@@ -68,14 +69,14 @@ class TreeCompaction:
         vectors: BucketVectors | None = None,
         new_bucket: bool = False,
     ) -> None:
-        """`files` are those of the bucket; `new_bucket`: they are not visible yet, so that nothing changes."""
+        """`files` are those of the bucket. `new_bucket`: they are not visible yet, so compaction causes no changes."""
         self._table, self._partition, self._bucket = table, partition, bucket
         self._vectors, self._new_bucket = vectors or BucketVectors(), new_bucket
         self._policy = TreePolicy.of(table.options)
         self._levels = self._policy.levels(files)
 
     def compact(self, new_files: Sequence[DataFileMeta], *, full: bool) -> CompactIncrement:
-        """Add files that were just written, and compact if it is time; after an error they are not added."""
+        """Add files that were just written, and compact if due. After an error they are not added."""
         levels = self._policy.levels([*self._levels.files, *new_files])
         vectors = self._vectors
         unit = self._policy.pick(levels, self._table.clock, full=full, has_vectors=bool(vectors.index_files))

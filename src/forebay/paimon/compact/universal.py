@@ -1,16 +1,15 @@
-"""Which sorted runs of a bucket to compact: universal compaction, as a pure function.
+"""Universal compaction: picking the sorted runs of a bucket to compact, as a pure function.
 
-In this order, the first rule that applies decides:
+The first rule that applies decides:
 
 1. an early full compaction is due (`compaction.optimization-interval`, `compaction.total-size-threshold`,
-   `compaction.incremental-size-threshold`);
-2. there are as many runs as the trigger says, and all but the oldest together are too large compared with the oldest
-   (`compaction.max-size-amplification-percent`): everything is compacted;
-3. there are as many runs as the trigger says, and the newest runs are of like size (`compaction.size-ratio`);
-4. there are more runs than the trigger says (`num-sorted-run.compaction-trigger`): enough of the newest ones;
-5. level 0 must be emptied (lookup, first-row, `compaction.force-up-level-0`).
+`compaction.incremental-size-threshold`); 2. the number of runs reaches the trigger, and all but the oldest together are
+too large compared with the oldest (`compaction.max-size-amplification-percent`): everything is compacted; 3. the number
+of runs reaches the trigger, and the newest runs are of similar size (`compaction.size-ratio`); 4. the number of runs
+exceeds the trigger (`num-sorted-run.compaction-trigger`): enough of the newest runs; 5. level 0 must be emptied
+(lookup, first-row, `compaction.force-up-level-0`).
 
-The output goes to the level below the next run, never to level 0, and to the top if all runs take part.
+The output goes to the level below the next run, never to level 0, and to the top level if all runs take part.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from forebay.paimon.options import CoreOptions
 
 @dataclass(frozen=True, slots=True)
 class CompactUnit:
-    """Files to compact, and the level that their rows go to. `rewrite_all`: none of them may just change its level."""
+    """Files to compact, and their output level. `rewrite_all`: no file may merely move up a level."""
 
     output_level: int
     files: tuple[DataFileMeta, ...]
@@ -38,7 +37,7 @@ class CompactUnit:
 
 @dataclass(frozen=True, slots=True)
 class UniversalRules:
-    """The options of universal compaction. `level0_runs_max`: with so many runs there, level 0 is emptied."""
+    """The options of universal compaction. `level0_runs_max`: the number of runs at which level 0 is emptied."""
 
     run_trigger: int = 5
     size_amplification_percent: int = 200
@@ -65,7 +64,7 @@ class UniversalRules:
         )
 
     def ratio_at(self, hour: int) -> int:
-        """The size ratio in percent at an hour of the day (`compaction.offpeak.*` raise it)."""
+        """The size ratio in percent at an hour of the day (raised by `compaction.offpeak.*`)."""
         start, end = self.offpeak_hours
         if start < 0 or end < 0 or start == end:
             return self.size_ratio
@@ -90,9 +89,9 @@ def pick(
     since_full_ms: int | None = None,
     hour: int = 12,
 ) -> CompactUnit | None:
-    """What to compact of `runs` (newest first), or None.
+    """The part of `runs` (newest first) to compact, or None.
 
-    `since_full_ms` is how long ago the last full compaction was (None: never), `hour` the local hour of the day.
+    `since_full_ms` is the time since the last full compaction (None: never), `hour` the local hour of the day.
     """
     top = num_levels - 1
     unit = (
@@ -108,7 +107,7 @@ def pick(
 
 
 def pick_full(runs: Sequence[LevelRun], num_levels: int, *, rewrite_all: bool = False) -> CompactUnit | None:
-    """Everything into the top level; None if it is there already, unless `rewrite_all`."""
+    """All runs, into the top level; None if everything is there already, unless `rewrite_all`."""
     top = num_levels - 1
     if not runs:
         return None
@@ -156,10 +155,10 @@ def _of_level0(runs: Sequence[LevelRun], top: int, rules: UniversalRules, hour: 
 
 
 def _grown(runs: Sequence[LevelRun], top: int, count: int, ratio: int, *, forced: bool) -> CompactUnit | None:
-    """The `count` newest runs, and those behind them that are not much larger than all before together.
+    """The `count` newest runs, and following ones that are not much larger than all runs before them together.
 
-    Once a larger run stops this, it is still taken if it is on level 0 or 1 and something is compacted anyway: else
-    there would be no level to put the output on, or soon none.
+    A larger run ends the selection. But if something is compacted anyway and the run is on level 0 or 1, it is still
+    included; otherwise there would be no level for the output, or soon none.
     """
     size = sum(run.size for run in runs[:count])
     picked = forced

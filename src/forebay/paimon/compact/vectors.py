@@ -1,4 +1,4 @@
-"""The deletion vectors of a bucket, as compaction needs them: it drops the rows, and the vectors with them."""
+"""The deletion vectors of a bucket, for compaction, which drops the rows together with their vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forebay.paimon.store.context import TableContext
 
 
 def bucket_vectors(table: TableContext, snapshot: Snapshot | None, partition: bytes, bucket: int) -> BucketVectors:
-    """The vectors that `snapshot` has for a bucket."""
+    """The deletion vectors of a bucket in `snapshot`."""
     if snapshot is None or not table.options.deletion_vectors_enabled:
         return BucketVectors()
     indexes = tuple(
@@ -27,7 +27,7 @@ def bucket_vectors(table: TableContext, snapshot: Snapshot | None, partition: by
 def load_vectors(
     table: TableContext, partition: bytes, bucket: int, indexes: tuple[IndexFileMeta, ...]
 ) -> BucketVectors:
-    """The vectors in index files of a bucket."""
+    """The deletion vectors in the index files of a bucket."""
     positions = {}
     for index in indexes:
         with table.io.open_input(table.paths.index_file(index, partition, bucket)) as source:

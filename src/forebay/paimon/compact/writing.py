@@ -1,4 +1,4 @@
-"""Compaction while a table is written (option `write-only` turns it off)."""
+"""Compaction during writing (disabled by option `write-only`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNAWARE = -1
 
 
 class TableWriteCompaction:
-    """The compaction of what one `TableWrite` writes."""
+    """The compaction of the buckets that one `TableWrite` writes."""
 
     def __init__(self, table: TableContext) -> None:
         self._table = table
@@ -39,7 +39,7 @@ class TableWriteCompaction:
         return TreeCompaction(self._table, partition, bucket, files, vectors, new_bucket)
 
     def full_is_due(self) -> bool:
-        """Whether `full-compaction.delta-commits` commits have passed, those of writers before this one included."""
+        """Whether `full-compaction.delta-commits` commits have passed, including those of previous writers."""
         if self._full_every is None:
             return False
         if self._commits is None:
@@ -51,7 +51,7 @@ class TableWriteCompaction:
         return True
 
     def _commits_since_full(self, enough: int) -> int:
-        """Commits of rows since something was compacted to the top level; no more than `enough` are counted."""
+        """The number of row commits since the last compaction to the top level; counting stops at `enough`."""
         top = TreePolicy.of(self._table.options).num_levels - 1
         snapshot = self._table.snapshots.latest()
         commits = 0
@@ -69,7 +69,7 @@ class TableWriteCompaction:
 
 
 def full_compaction_interval(options: CoreOptions) -> int | None:
-    """Every how many commits all is compacted; None if by no such rule."""
+    """The number of commits between full compactions; None if there is no such rule."""
     given = options.full_compaction_delta_commits
     if options.changelog_producer == "full-compaction":
         return max(1, given or 1)
