@@ -1,9 +1,9 @@
 """Merging of the sorted runs of a primary-key table's bucket: pure functions over Arrow columns.
 
-`merge_function(schema)` says how rows of one key become one, `merge_runs` merges sorted runs, `sort_and_merge_buffer`
-makes a run of a write buffer, `interval_partition` says which files must be merged at all. Reading order of the
-modules: `spec` and `functions` (options), `order` (keys), `windows`, `runs`, `buffers`, `engines`, `folds`, `nested`;
-`spilling` is the only one that touches a disk, and only where there are very many runs.
+`merge_function(schema)` determines how rows of one key are merged, `merge_runs` merges sorted runs,
+`sort_and_merge_buffer` turns a write buffer into a run, `interval_partition` determines which files need merging.
+Suggested reading order: `spec` and `functions` (options), `order` (keys), `windows`, `runs`, `buffers`, `engines`,
+`folds`, `nested`; only `spilling` uses the disk, and only for a large number of runs.
 """
 
 from forebay.paimon.merge.buffers import sort_and_merge_buffer, sort_buffer

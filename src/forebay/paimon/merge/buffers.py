@@ -1,8 +1,9 @@
-"""Write buffers -> sorted runs, a piece at a time.
+"""Turning write buffers into sorted runs, one piece at a time.
 
-A buffer is many batches, and the largest thing in a writer's memory. Only what decides the order is put together; all
-other columns stay in their batches, and each piece of the run gathers its rows from there. So there is, beside the
-buffer, one piece and what has no fixed width (texts, nested values) a second time: not two more copies of all.
+A buffer consists of many batches, and is the largest object in a writer's memory. Only the sort columns are
+concatenated; all others stay in their batches, and each piece of the run gathers its rows from there. Besides the
+buffer, memory therefore holds one piece and a second copy of variable-width columns (text, nested values), instead of
+two more copies of everything.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from forebay.paimon.merge.spec import MergeSpec
 from forebay.paimon.merge.windows import concatenated, key_of, sequence_key
 
 PIECE_ROWS = 1 << 16
-"""Rows of a piece unless the caller says otherwise: as many as a row group of a sorted file has at most."""
+"""The default number of rows in a piece: the maximum row group size of a sorted file."""
 
 
 def sort_buffer(
     batches: Sequence[pa.RecordBatch], spec: MergeSpec, rows_max: int = PIECE_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a write buffer, sorted by key, sequence fields and sequence number; nothing is merged.
+    """All rows of a write buffer, sorted by key, sequence fields and sequence number, without merging.
 
     There must be at least one batch. Pieces have at most `rows_max` rows, and at least one.
     """
@@ -36,10 +37,10 @@ def sort_buffer(
 def sort_and_merge_buffer(
     batches: Sequence[pa.RecordBatch], spec: MergeSpec, rows_max: int = PIECE_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """A write buffer as a sorted run with unique keys, deletes included. The rows have their sequence numbers already.
+    """A write buffer as a sorted run with unique keys, including deletes. Rows already have sequence numbers.
 
-    There must be at least one batch. Pieces have at most `rows_max` rows, and at least one. Raises as
-    `merge_sorted_rows` does.
+    There must be at least one batch. Pieces have at most `rows_max` rows, and at least one. Raises like
+    `merge_sorted_rows`.
     """
     rows = _sorted(batches, spec, as_java_buffers=True)
     chosen = chosen_rows(rows, spec)
@@ -55,10 +56,10 @@ def sort_and_merge_buffer(
 
 
 def _sorted(batches: Sequence[pa.RecordBatch], spec: MergeSpec, *, as_java_buffers: bool = False) -> SortedRows:
-    """The order of all rows, with the columns that decide it, and the kinds.
+    """The order of all rows, with the sort columns and the kinds.
 
-    `as_java_buffers`: of one key, rows with -0.0 come before those with 0.0, whichever was written first. Java sorts
-    its buffers by bits, and only then compares keys.
+    `as_java_buffers`: within a key, rows with -0.0 come before those with 0.0, regardless of write order, because Java
+    sorts its buffers by bits before it compares keys.
     """
     deciding = {*spec.key_columns, *spec.sequence_fields, SEQUENCE_NUMBER, VALUE_KIND}
     names = [name for name in batches[0].schema.names if name in deciding]
@@ -75,7 +76,7 @@ def _sorted(batches: Sequence[pa.RecordBatch], spec: MergeSpec, *, as_java_buffe
 
 
 def _gathered(batches: Sequence[pa.RecordBatch], rows: Indices, rows_max: int) -> Iterator[pa.RecordBatch]:
-    """The rows of all batches that `rows` names, in that order."""
+    """The rows of all batches selected by `rows`, in that order."""
     schema = batches[0].schema
     if len(rows) == sum(b.num_rows for b in batches) and bool((rows[1:] > rows[:-1]).all()):
         yield from _sliced(batches, rows_max)
@@ -87,7 +88,7 @@ def _gathered(batches: Sequence[pa.RecordBatch], rows: Indices, rows_max: int) -
 
 
 def _sliced(batches: Sequence[pa.RecordBatch], rows_max: int) -> Iterator[pa.RecordBatch]:
-    """All rows as they are: without a copy where a piece lies in one batch."""
+    """All rows in order; without a copy if a piece lies in one batch."""
     table = pa.Table.from_batches(batches)
     for start in range(0, table.num_rows, rows_max):
         piece = table.slice(start, rows_max)
@@ -95,9 +96,9 @@ def _sliced(batches: Sequence[pa.RecordBatch], rows_max: int) -> Iterator[pa.Rec
 
 
 def _takeable(chunks: list[pa.Array]) -> pa.Array | pa.ChunkedArray:
-    """A column from which rows are taken again and again.
+    """A column in a form that is efficient to take rows from repeatedly.
 
-    Arrow takes values of a fixed width out of many chunks, but makes one chunk of all others first, each time.
+    Arrow takes fixed-width values from many chunks, but concatenates all other chunks first, each time.
     """
     if len(chunks) == 1:
         return chunks[0]

@@ -1,7 +1,7 @@
-"""The merge engines: sorted rows in, one row for each key out, column by column.
+"""The merge engines: take sorted rows, return one row per key, column by column.
 
-Rows that are alone under their key pass unchanged, as in Paimon: an engine sees only keys with two rows or more. For
-most columns an engine merely decides which row's value a key gets, so that the work is one gather per column.
+As in Paimon, a row that is the only one of its key passes unchanged; an engine sees only keys with two rows or more.
+For most columns, an engine merely decides which row's value a key gets, so that the work is one gather per column.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from forebay.paimon.merge.spec import MergeEngine, MergeSpec
 INSERT_KIND = 0
 DELETE_KIND = 3
 
-# What the events of a sequence group mean for its columns, in the order of `Event` in the kernels: skip, add, add
-# older, retract, retract older, set, set and retract.
+# The effect of a sequence group's events on its columns, in the order of `Event` in the kernels: skip, add, add older,
+# retract, retract older, set, set and retract.
 _SEQUENCE_OPS = np.array([SKIP, ADD, SKIP, ADD, SKIP, SET, SET], np.uint8)
 _PLAIN_OPS = np.array([SKIP, ADD, SKIP, CLEAR, SKIP, SET, CLEAR], np.uint8)
 _AGGREGATE_OPS = np.array([SKIP, ADD, ADD_OLDER, RETRACT, RETRACT, SET, SET_RETRACT], np.uint8)
@@ -50,9 +50,9 @@ _AGGREGATE_OPS = np.array([SKIP, ADD, ADD_OLDER, RETRACT, RETRACT, SET, SET_RETR
 
 @dataclass(frozen=True)
 class SortedRows:
-    """Rows and their order by key, sequence fields and sequence number; `starts` says where in it a key begins.
+    """Rows and their order by key, sequence fields and sequence number; `starts` marks where each key begins in it.
 
-    `columns` need not hold all columns of the table, but those that `MergeSpec.required_columns` asks for.
+    `columns` need not contain all columns of the table, only those of `MergeSpec.required_columns`.
     """
 
     columns: dict[str, pa.Array]
@@ -66,7 +66,7 @@ class SortedRows:
 
 @dataclass
 class _Result:
-    """One row for each key. `picks` has the row of each column's value (-1: null), `default` that of the others.
+    """One row per key. `picks` has the row of each column's value (-1: null), `default` that of other columns.
 
     `computed` has new values: a pick of `height + i` means `computed[i]`.
     """
@@ -96,9 +96,9 @@ class _Result:
 def merge_sorted_rows(
     rows: SortedRows, spec: MergeSpec, names: Sequence[str], *, keep_deletes: bool = True
 ) -> list[pa.Array]:
-    """The columns `names` of the merged rows, ascending by key; without those that are deleted if so wanted.
+    """The columns `names` of the merged rows, ascending by key; deletes are dropped unless `keep_deletes`.
 
-    Raises `InvalidRequest` where the engine cannot take a row: retractions that no option allows, nulls in NOT NULL
+    Raises `InvalidRequest` if the engine cannot merge a row: retractions that no option allows, nulls in NOT NULL
     columns, overflow.
     """
     chosen = chosen_rows(rows, spec)
@@ -110,9 +110,9 @@ def merge_sorted_rows(
 
 
 def chosen_rows(rows: SortedRows, spec: MergeSpec) -> Indices | None:
-    """The row of each key that stays as it is; None if some keys get values of several rows.
+    """For each key, the row that is its result unchanged; None if some keys combine values of several rows.
 
-    Of all columns only the kinds are looked at. Raises `InvalidRequest` as `merge_sorted_rows` does.
+    Only the column of kinds is read. Raises `InvalidRequest` like `merge_sorted_rows`.
     """
     several = np.diff(rows.starts) > 1
     if not several.any():
@@ -125,7 +125,7 @@ def chosen_rows(rows: SortedRows, spec: MergeSpec) -> Indices | None:
 def _last_or_first(
     rows: SortedRows, spec: MergeSpec, kinds: npt.NDArray[np.int8], several: npt.NDArray[np.bool_]
 ) -> Indices:
-    """The last row of each key, or the first; of keys with several rows the last or first that is no retraction."""
+    """The last or first row of each key; of keys with several rows, the last or first that is not a retraction."""
     first = spec.engine is MergeEngine.FIRST_ROW
     ends = rows.starts[1:] - 1
     plain = rows.starts[:-1] if first else ends
@@ -186,7 +186,7 @@ def _folded(rows: SortedRows, spec: MergeSpec, sizes: Indices, names: Sequence[s
             if isinstance(folded, np.ndarray):
                 picks[several] = folded
             else:
-                # A fold may give `string` where the column has wide offsets.
+                # A fold may return `string` where the column has wide offsets.
                 result.computed[name] = folded.cast(rows.columns[name].type)
                 picks[several] = height + np.arange(len(folded), dtype=np.int64)
         result.picks[name] = picks
@@ -194,7 +194,7 @@ def _folded(rows: SortedRows, spec: MergeSpec, sizes: Indices, names: Sequence[s
 
 
 def _described(rows: SortedRows, spec: MergeSpec, row: int) -> str:
-    """The key of a row, and the table."""
+    """The key of a row, and the table, for error messages."""
     held = [name for name in spec.key_columns if name in rows.columns]
     values = ", ".join(f"{name.removeprefix(KEY_PREFIX)} = {rows.columns[name][row].as_py()!r}" for name in held)
     return f"table {spec.place or '(unknown)'}, key {values}"
@@ -202,7 +202,7 @@ def _described(rows: SortedRows, spec: MergeSpec, row: int) -> str:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the rows do to each column: `ops` of the columns at large, `group_ops` of those in sequence groups."""
+    """The operations of rows on columns: `ops` for columns in general, `group_ops` for those in sequence groups."""
 
     groups: KeyGroups
     ops: npt.NDArray[np.uint8]
@@ -267,7 +267,7 @@ def _partial_update(rows: SortedRows, spec: MergeSpec, groups: KeyGroups, kinds:
         for column in columns:
             empty &= flag_values(column.is_valid()) == 0
         sequences.append(SequenceGroup(sort_key(columns, zeros_equal=True), empty.astype(np.uint8), group.removes))
-    # Where the table has sequence groups and none of them was asked for, retractions still follow their rules.
+    # If the table has sequence groups and none of them was requested, retractions still follow their rules.
     lenient = spec.ignore_delete or (bool(spec.sequence_groups) and not present)
     try:
         events, plain, latest, deleted = partial_update_events(

@@ -1,6 +1,6 @@
-"""Folds: the rows of each key become one value, for one column and one aggregate function.
+"""Folds: reduce the rows of each key to one value, for one column and one aggregate function.
 
-Most functions choose one of the rows (`fold_picked` gives its position, and the value is gathered later together with
+Most functions select one of the rows (`fold_picked` returns its position, and the value is gathered later together with
 all other columns); the others compute a new value. Sums, products and joined strings are here, lists and maps in
 `merge.nested`.
 """
@@ -21,7 +21,7 @@ from forebay.paimon.merge.functions import INTEGER_OVERFLOW, RETRACTING, Aggrega
 from forebay.paimon.merge.order import decimal_words, fixed_values, sort_key, validity
 
 SKIP, ADD, ADD_OLDER, RETRACT, SET, CLEAR, SET_RETRACT = range(7)
-"""What a fold does with a row (`Op` in the kernels). ADD_OLDER: the row belongs before those that were added."""
+"""The operation of a row in a fold (`Op` in the kernels). ADD_OLDER: the row is older than those already added."""
 
 PICKS = {
     "last_value": 0,
@@ -35,14 +35,14 @@ PICKS = {
     "bool_and": 5,
     "latest": 7,
 }
-"""The functions that choose a row, by the kernel's number. Of booleans, `or` is the greatest and `and` the least."""
+"""The functions that select a row, with the kernel's number. For booleans, `or` is the maximum, `and` the minimum."""
 
 _COMPARING = frozenset({4, 5, 7})
 _WHITESPACE = (
     "".join(map(chr, [*range(9, 14), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007), *range(0x2008, 0x200B)]))
     + "\u2028\u2029\u205f\u3000"
 )
-"""What Java calls white space: no-break spaces are none."""
+"""The characters that Java considers white space, which excludes no-break spaces."""
 
 _EXACT = decimal.Context(prec=1000, traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Inexact])
 _ROUNDING = decimal.Context(prec=1000, rounding=decimal.ROUND_HALF_UP, traps=[decimal.InvalidOperation])
@@ -57,7 +57,7 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class KeyGroups:
-    """Rows by key: `rows[starts[g]:starts[g + 1]]` are those of key g in their order, and `ops` says what they do."""
+    """Rows by key: `rows[starts[g]:starts[g + 1]]` are those of key g in order, and `ops` are their operations."""
 
     rows: Indices
     starts: Indices
@@ -71,19 +71,19 @@ class KeyGroups:
         return replace(self, ops=ops)
 
     def local(self) -> KeyGroups:
-        """The same groups over a column from which `rows` have been taken."""
+        """The same groups, over a column from which `rows` have been taken."""
         return replace(self, rows=np.arange(len(self.rows), dtype=np.int64))
 
     def has_only(self, *ops: int) -> bool:
         return bool(np.isin(self.ops, ops).all())
 
     def numbers(self) -> Indices:
-        """The number of the key of each element of `rows`."""
+        """The index of the key of each element of `rows`."""
         return np.repeat(np.arange(self.count, dtype=np.int64), np.diff(self.starts))
 
 
 def allowed_ops(aggregator: Aggregator, groups: KeyGroups) -> KeyGroups:
-    """`groups` without the retractions that the column ignores. Raises `InvalidRequest` if it cannot take them."""
+    """`groups` without retractions that the column ignores. Raises `InvalidRequest` if it cannot retract rows."""
     retracts = (groups.ops == RETRACT) | (groups.ops == SET_RETRACT)
     if not retracts.any():
         return groups
@@ -118,7 +118,7 @@ def _rows_at(rows: Indices, positions: Indices) -> Indices:
 
 
 class FoldFailure(Exception):
-    """The values of one key have no result. `group` is the key's number in its `KeyGroups`."""
+    """Raised if the values of one key have no result. `group` is the key's index in its `KeyGroups`."""
 
     def __init__(self, message: str, group: int) -> None:
         super().__init__(message)
@@ -126,11 +126,11 @@ class FoldFailure(Exception):
 
 
 def fold_number(aggregator: Aggregator, column: pa.Array, groups: KeyGroups) -> pa.Array:
-    """Sums and products. Raises `FoldFailure` where an integer overflows or a product takes back a zero.
+    """Sums and products. Raises `FoldFailure` if an integer overflows or a product would retract a zero.
 
-    A DECIMAL of up to 9 digits is a 32-bit number, one of up to 18 a 64-bit number, and may get more digits than its
-    precision as long as it fits, as in Java; beyond that (32 bits), it fails, where Java's files would hold another
-    number. Other decimals that do not fit become null.
+    As in Java, a DECIMAL of up to 9 digits is a 32-bit number and one of up to 18 a 64-bit number, which may exceed its
+    precision as long as it fits. Sums that exceed 32 bits fail, where Java's files would contain a wrong number. Other
+    decimals that do not fit become null.
     """
     taken = column.take(pa.array(groups.rows))
     product = aggregator.function == "product"
@@ -179,7 +179,7 @@ def _from_numpy(values: npt.NDArray[np.generic], some: npt.NDArray[np.uint8], da
 
 
 def decimals_from_words(words: npt.NDArray[np.uint64], some: npt.NDArray[np.uint8], data_type: pa.DataType) -> pa.Array:
-    """Decimals from the low and high halves of their unscaled values, one behind the other."""
+    """Decimals from the low and high halves of their unscaled values, concatenated."""
     bitmap = pa.array(some.astype(np.bool_)).buffers()[1]
     return pa.Array.from_buffers(data_type, len(some), [bitmap, pa.py_buffer(np.ascontiguousarray(words))])
 
@@ -213,7 +213,7 @@ def _fold_decimal(product: bool, taken: pa.Array, groups: KeyGroups, wraps: bool
 
 
 def _decimal_products(taken: pa.Array, groups: KeyGroups) -> pa.Array:
-    """Value by value: products of many decimals are rare, and 256-bit arithmetic is not worth a kernel."""
+    """Products computed value by value: they are rare, and 256-bit arithmetic is not worth a kernel."""
     precision, scale = taken.type.precision, taken.type.scale
     values = taken.to_pylist()
     unit = decimal.Decimal(1).scaleb(-scale)
@@ -246,7 +246,7 @@ def _decimal_products(taken: pa.Array, groups: KeyGroups) -> pa.Array:
 
 
 def fold_text(aggregator: Aggregator, column: pa.Array, groups: KeyGroups) -> pa.Array:
-    """`listagg`: non-blank strings, joined by the delimiter in their order."""
+    """`listagg`: non-blank strings, joined in order by the delimiter."""
     if aggregator.distinct or not groups.has_only(SKIP, ADD):
         return _text_by_value(aggregator, column, groups)
     taken = column.take(pa.array(groups.rows)).cast(pa.string())

@@ -1,4 +1,4 @@
-"""Aggregate functions: their names, the types they take, and their options. What they do: merge.folds."""
+"""Aggregate functions: names, supported types, and options. Their implementation is in `merge.folds`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUMERIC = frozenset(
 RETRACTING = frozenset(
     {"sum", "product", "last_value", "last_non_null_value", "collect", "merge_map", "nested_update", "primary-key"}
 )
-"""Functions that can take back a row. The others fail on -U and -D, unless `fields.<f>.ignore-retract` is set."""
+"""Functions that support retraction. The others fail on -U and -D, unless `fields.<f>.ignore-retract` is set."""
 
 _ANY_TYPE = frozenset({"last_value", "last_non_null_value", "first_value", "first_non_null_value", "primary-key"})
 
@@ -33,15 +33,17 @@ _NOT_BUILT = frozenset(
 )
 
 INTEGER_OVERFLOW = "forebay.integer-overflow"
-"""Our own option: whether a sum or product that does not fit its integer type fails (`error`), or goes on with its
-lowest bits (`wrap`), as Java Paimon before 2.0 does."""
+"""An option of Forebay: whether integer overflow of a sum or product is an error (`error`) or wraps (`wrap`).
+
+`wrap` is the behaviour of Java Paimon before 2.0.
+"""
 
 _COUNT_LIMIT_DEFAULT = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
 class Aggregator:
-    """One column's function with its options. `nested_key` and the like belong to `nested_update`."""
+    """The function of one column with its options. `nested_key` etc. belong to `nested_update`."""
 
     column: str
     function: str
@@ -61,7 +63,7 @@ class Aggregator:
 
 
 def boolean_option(options: Mapping[str, str], key: str) -> bool:
-    """An option that is `true` or `false`; false if it is not set."""
+    """The value of a `true` or `false` option; false if it is not set."""
     text = options.get(key, "false").strip().lower()
     if text not in ("true", "false"):
         raise InvalidRequest(f"option '{key}' is 'true' or 'false', not '{options[key]}'")
@@ -69,12 +71,12 @@ def boolean_option(options: Mapping[str, str], key: str) -> bool:
 
 
 def name_list(text: str) -> tuple[str, ...]:
-    """Names between commas."""
+    """The names in a comma-separated list."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def column_aggregator(column: DataField, function: str, options: Mapping[str, str]) -> Aggregator:
-    """The function of a column, checked against the column's type. Raises as `merge_function` does."""
+    """The function of a column, checked against the column's type. Raises like `merge_function`."""
     name = "first_non_null_value" if function == "first_not_null_value" else function
     if name in _NOT_BUILT:
         raise UnsupportedOperation(f"aggregate function '{name}' of column '{column.name}' is not built")
@@ -127,7 +129,7 @@ def _check_type(column: DataField, function: str) -> None:
     if function in ("sum", "product"):
         fits, wanted = t.root in _NUMERIC, "a number"
     elif function in ("max", "min"):
-        # Paimon orders all plain types but this one, and fails when it merges.
+        # Paimon orders all plain types except this one, and fails when it merges.
         fits, wanted = t.root not in NESTED_ROOTS and t.root is not TypeRoot.BOOLEAN, "a type with an order"
     elif function in ("bool_and", "bool_or"):
         fits, wanted = t.root is TypeRoot.BOOLEAN, "BOOLEAN"
@@ -136,7 +138,7 @@ def _check_type(column: DataField, function: str) -> None:
     elif function == "collect":
         fits, wanted = t.root is TypeRoot.ARRAY, "an ARRAY"
     elif function == "merge_map":
-        # A MULTISET is a map with a mark (see the types' JSON); Paimon takes real maps only.
+        # A MULTISET is a map with a marker (see the types' JSON); Paimon accepts only real maps.
         fits, wanted = t.root is TypeRoot.MAP and t.length is None, "a MAP"
     elif function == "nested_update":
         fits = t.root is TypeRoot.ARRAY and t.element is not None and t.element.root is TypeRoot.ROW

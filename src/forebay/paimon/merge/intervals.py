@@ -1,7 +1,7 @@
-"""Which files of a bucket overlap: sections with disjoint key ranges, and in each as few sorted runs as possible.
+"""Overlap of a bucket's files: sections with disjoint key ranges, each with the minimum number of sorted runs.
 
-Sections can be read one after the other, and only the runs within a section must be merged (`IntervalPartition` in
-Java). Keys are compared by their rank among all keys of the files, so that 10,000 files take milliseconds.
+Sections can be read one after the other; only the runs within a section must be merged (`IntervalPartition` in Java).
+Keys are compared by their rank among all keys of the files, so that 10,000 files take milliseconds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from forebay.paimon.merge._order import group_starts, sort_rows
 from forebay.paimon.merge.order import sort_key
 
 Section = list[list[DataFileMeta]]
-"""Runs whose key ranges overlap; the files of a run ascend and do not."""
+"""Runs whose key ranges overlap; the files of a run are in ascending order and do not overlap."""
 
 
 def interval_partition(
     files: Sequence[DataFileMeta], decode: Callable[[bytes], Sequence[Any]], key_types: Sequence[pa.DataType]
 ) -> list[Section]:
-    """Sections ascending by key. `decode` gives the values of a key's BinaryRow, `key_types` their Arrow types."""
+    """Sections, ascending by key. `decode` returns the values of a key's BinaryRow; `key_types` their Arrow types."""
     if not files:
         return []
     keys = [decode(f.min_key) for f in files] + [decode(f.max_key) for f in files]
@@ -37,7 +37,7 @@ def interval_partition(
 
 
 def rank_keys(columns: Sequence[pa.Array]) -> list[int]:
-    """Numbers that order rows as their keys do; equal keys have equal numbers."""
+    """Numbers that order rows like their keys; equal keys have equal numbers."""
     key = sort_key(columns, zeros_equal=True)
     order = sort_rows([key])
     starts = group_starts(key, order)
@@ -48,7 +48,7 @@ def rank_keys(columns: Sequence[pa.Array]) -> list[int]:
 
 
 def partition_ranges(least: Sequence[int], greatest: Sequence[int]) -> list[list[list[int]]]:
-    """Sections, runs and in them the positions of ranges; both ends belong to a range."""
+    """Sections, their runs, and the indexes of the ranges in each run. Both ends of a range are inclusive."""
     sections: list[list[list[int]]] = []
     section: list[int] = []
     bound = 0
@@ -64,7 +64,7 @@ def partition_ranges(least: Sequence[int], greatest: Sequence[int]) -> list[list
 
 
 def _runs(section: Sequence[int], least: Sequence[int], greatest: Sequence[int]) -> list[list[int]]:
-    """Each range goes behind the run that ended first, if that is before it begins; else it begins a run."""
+    """Assign each range to the run that ended first, if it ended before the range begins; otherwise start a new run."""
     runs: list[list[int]] = []
     open_runs: list[tuple[int, int]] = []
     for i in section:

@@ -1,9 +1,9 @@
-"""Merging runs whose rows know their level, and telling what each key was before.
+"""Merging runs whose rows know their level, and reporting the previous row of each key.
 
-`merge_runs` needs no levels: the newest row wins, or all rows are folded. Two things do. Compaction of a table that
-produces a changelog must know the row that readers saw before. And where rows were written by a compaction that looked
-up older values (changelog producer `lookup`, deletion vectors), a row of a level above 0 holds all that is below it
-already, so that only the lowest such row of a key counts.
+`merge_runs` ignores levels: the newest row wins, or all rows are folded. Two cases need them. Compaction that produces
+a changelog must know the row that readers saw before. And if rows were written by a compaction that looked up older
+values (changelog producer `lookup`, deletion vectors), a row above level 0 already includes all older rows, so that
+only the row on the lowest such level counts.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _Levels = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class LevelRules:
-    """What levels mean to a merge.
+    """The meaning of levels in a merge.
 
-    `lowest_only`: of a key's rows above level 0 only the lowest counts. Keys that have rows above `input_max` only are
-    left out: those levels are looked up and not merged. `before_level` is the level whose rows readers saw before;
-    None means the lowest above 0.
+    `lowest_only`: of a key's rows above level 0, only the lowest counts. Keys that only have rows above `input_max` are
+    left out: those levels are looked up, not merged. `before_level` is the level whose rows readers saw before; None
+    means the lowest above 0.
     """
 
     lowest_only: bool = False
@@ -50,10 +50,10 @@ class LevelRules:
 
 @dataclass(frozen=True, slots=True)
 class MergedWindow:
-    """Merged rows (deletes too), one for each key, ascending, and what their keys were before.
+    """Merged rows (including deletes), one per key, ascending, and the previous state of their keys.
 
-    `before[i]` is the position in `source` of the row that readers saw under the key of `rows[i]`, or -1; `changed[i]`
-    says whether anything newer than that row took part.
+    `before[i]` is the index in `source` of the row that readers saw for the key of `rows[i]`, or -1; `changed[i]` tells
+    whether anything newer than that row took part.
     """
 
     rows: pa.RecordBatch
@@ -65,9 +65,9 @@ class MergedWindow:
 def merge_leveled(
     runs: Sequence[Iterable[pa.RecordBatch]], spec: MergeSpec, names: Sequence[str], rules: LevelRules
 ) -> Iterator[MergedWindow]:
-    """Merges runs, each sorted by key without repeating one, into rows with the columns `names`.
+    """Merge runs, each sorted by key without duplicates, into rows with the columns `names`.
 
-    Batches have all columns that `merge_runs` asks for, and `LEVEL`. Runs that can be closed are, in the end.
+    Batches have all columns that `merge_runs` requires, and `LEVEL`. Runs that have a `close` are closed at the end.
     """
     with few_runs(runs, spec) as (few, unique), closed_after(windows(few, spec.key_columns, unique)) as found:
         for window in found:
@@ -99,10 +99,10 @@ def _merge_window(
 
 
 def _counting(order: _Ints, starts: _Ints, levels: _Levels, rules: LevelRules, spec: MergeSpec) -> tuple[_Ints, _Ints]:
-    """Order and starts of those rows that count. `levels` are in order."""
+    """The order and starts of the rows that count. `levels` are in order."""
     first, sizes = starts[:-1], np.diff(starts)
     kept_groups = np.minimum.reduceat(levels, first) <= rules.input_max
-    if spec.engine is MergeEngine.FIRST_ROW:  # a key that is further up already has its first row there
+    if spec.engine is MergeEngine.FIRST_ROW:  # a key on a higher level already has its first row there
         kept_groups &= np.maximum.reduceat(levels, first) <= rules.input_max
     kept = np.repeat(kept_groups, sizes)
     if rules.lowest_only:
@@ -148,7 +148,7 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 def _merged(
     columns: dict[str, pa.Array], order: _Ints, starts: _Ints, group_of: _Ints, spec: MergeSpec, names: Sequence[str]
 ) -> tuple[list[pa.Array], _Ints | slice]:
-    """The merged columns, and which of the keys they are of: engines that choose rows may leave keys out."""
+    """The merged columns, and the keys they belong to: engines that select rows may omit keys."""
     if spec.engine not in (MergeEngine.DEDUPLICATE, MergeEngine.FIRST_ROW):
         return merge_sorted_rows(SortedRows(columns, order, starts), spec, names), slice(None)
     height = len(columns[SEQUENCE_NUMBER])
@@ -160,7 +160,7 @@ def _merged(
 
 
 def with_level(batches: Iterable[pa.RecordBatch], level: int) -> Iterator[pa.RecordBatch]:
-    """Batches with the column `LEVEL`."""
+    """Batches with the column `LEVEL` added."""
     with closed_after(batches):
         for batch in batches:
             column = pa.array(np.full(batch.num_rows, level, np.int32))
@@ -168,7 +168,7 @@ def with_level(batches: Iterable[pa.RecordBatch], level: int) -> Iterator[pa.Rec
 
 
 def without_deletes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows that are no -U and no -D."""
+    """The rows that are neither -U nor -D."""
     kinds = fixed_values(batch.column(VALUE_KIND), np.dtype(np.int8)).astype(np.int8, copy=False)
     gone = (kinds & 1) == 1
     return batch.filter(pa.array(~gone)) if gone.any() else batch

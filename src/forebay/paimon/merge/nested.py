@@ -1,8 +1,8 @@
 """Folds of lists and maps: `collect`, `merge_map`, `nested_update`.
 
-All work on the elements: each has a code that is equal for equal elements, and the result of a fold is a list of
-element positions for each key, which is gathered at the end. So no element is ever turned into a Python value. The
-usual cases are vectorised; retractions and the rarer options go through `_by_element`, over integers.
+All work on element codes, which are equal for equal elements. The result of a fold is a list of element positions per
+key, which is gathered at the end, so that no element is ever converted to a Python value. Common cases are vectorized;
+retractions and rarer options go through `_by_element`, over integers.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class _Elements:
     groups: KeyGroups
 
     def owners(self) -> Indices:
-        """The row of each element."""
+        """The row index of each element."""
         return np.repeat(np.arange(len(self.present), dtype=np.int64), np.diff(self.bounds))
 
 
 def fold_nested(aggregator: Aggregator, column: pa.Array, groups: KeyGroups) -> pa.Array:
-    """One list or map for each key."""
+    """One list or map per key."""
     elements = _elements(column.take(pa.array(groups.rows)), groups)
     match aggregator.function:
         case "collect":
@@ -68,7 +68,7 @@ def _elements(taken: pa.Array, groups: KeyGroups) -> _Elements:
 
 
 def element_codes(array: pa.Array) -> Indices:
-    """Numbers that are equal for equal elements, and ordered as they are; null equals null."""
+    """Numbers that are equal for equal elements and have the same order; null equals null."""
     key = sort_key(_leaves(array))
     order = sort_rows([key])
     starts = group_starts(key, order)
@@ -78,7 +78,7 @@ def element_codes(array: pa.Array) -> Indices:
 
 
 def _leaves(array: pa.Array) -> list[pa.Array]:
-    """Columns that can be compared, and together say the same as `array`."""
+    """Comparable columns that together are equivalent to `array`."""
     if pa.types.is_null(array.type):
         return [pa.array(np.zeros(len(array), np.int8))]
     if is_sortable(array.type):
@@ -88,12 +88,12 @@ def _leaves(array: pa.Array) -> list[pa.Array]:
         for child in array.flatten():
             leaves += _leaves(child)
         return leaves
-    # Lists within elements: rare, and compared by what they look like.
+    # Lists within elements are rare, and compared by their representation.
     return [pa.array([repr(value) for value in array.to_pylist()], pa.string())]
 
 
 def _built(elements: _Elements, chosen: Indices, owners: Indices, some: Indices, data_type: pa.DataType) -> pa.Array:
-    """Lists of the elements `chosen`, of which `owners` says the key (ascending); keys outside of `some` get null."""
+    """Lists of the elements `chosen`; `owners` has the key of each (ascending); keys outside of `some` get null."""
     count = elements.groups.count
     offsets = pa.array(np.searchsorted(owners, np.arange(count + 1)).astype(np.int32))
     missing = np.ones(count, np.bool_)
@@ -135,7 +135,7 @@ def _merge_map(aggregator: Aggregator, elements: _Elements, data_type: pa.DataTy
 def _nested_update(aggregator: Aggregator, elements: _Elements, data_type: pa.DataType) -> pa.Array:
     if aggregator.is_limited or not elements.groups.has_only(SKIP, ADD, RETRACT):
         return _by_element(aggregator, elements, data_type)
-    # A retraction of nothing is not looked at, so that its null keys are no error: only order tells.
+    # A retraction from nothing is not evaluated, so its null keys are no error: only the order of rows decides.
     if (not aggregator.nested_key or aggregator.null_keys == "error") and not elements.groups.has_only(SKIP, ADD):
         return _by_element(aggregator, elements, data_type)
     elements = _only(elements, _usable(aggregator, elements))
@@ -154,7 +154,7 @@ def _member(structs: pa.StructArray, name: str) -> pa.Array:
 
 
 def _usable(aggregator: Aggregator, elements: _Elements) -> _Flags:
-    """Elements that are null never count; elements whose key has a null, by `nested-key-null-strategy`."""
+    """Whether each element counts: nulls never do, and those whose key has a null by `nested-key-null-strategy`."""
     present, keyed = _presence(aggregator, elements)
     used = elements.groups.ops[elements.owners()] != SKIP
     if aggregator.null_keys == "error" and not keyed[present & used].all():
@@ -187,7 +187,7 @@ def _only(elements: _Elements, kept: _Flags) -> _Elements:
 def _latest(
     elements: _Elements, keys: list[pa.Array], ranks: list[pa.Array] | None, data_type: pa.DataType
 ) -> pa.Array:
-    """Of each key and element key the element that was set last (or has the greatest rank), unless it was removed."""
+    """For each key and element key, the element set last (or with the highest rank), unless it was removed."""
     groups = elements.groups
     numbers = groups.numbers()
     _, some = _added(elements)
@@ -216,7 +216,7 @@ _Step = Callable[[_Held, _Held], _Held]
 
 
 def _by_element(aggregator: Aggregator, elements: _Elements, data_type: pa.DataType) -> pa.Array:
-    """Folds lists of element positions one row after the other, as Paimon does."""
+    """Folds lists of element positions row by row, as Paimon does."""
     match aggregator.function:
         case "collect":
             add, older, retract = _collect_steps(aggregator, elements)
@@ -294,7 +294,7 @@ def _map_steps(codes: list[int]) -> tuple[_Step, _Step, _Step]:
 
 
 def _nested_steps(aggregator: Aggregator, elements: _Elements) -> tuple[_Step, _Step, _Step]:
-    """A list that was taken as it is (by a delete that removes the record) keeps its nulls until something is added."""
+    """The add, retract and add-older steps. A list taken whole (by a removing delete) keeps its nulls until an add."""
     if aggregator.nested_key:
         return _keyed_steps(aggregator, elements)
     usable = _usable(aggregator, elements).tolist()

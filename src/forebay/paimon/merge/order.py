@@ -1,11 +1,11 @@
 """The order of keys: Arrow columns as one comparable `SortKey` per row.
 
-Paimon compares values of columns as Java's `Double.compare` does (-0.0 before +0.0, NaN last and equal to itself), but
-keys and sequence fields by `<`, by which -0.0 and +0.0 are equal (`zeros_equal`); NaN is last and one key there, too,
+Paimon compares column values like Java's `Double.compare` (-0.0 before +0.0, NaN last and equal to itself), but keys
+and sequence fields by `<`, for which -0.0 and +0.0 are equal (`zeros_equal`); there, too, NaN is last and a single key,
 whatever its bits. Strings are compared by their UTF-8 bytes, binary values as unsigned bytes, false before true, and
-nulls come first, also where the order is descending. Each value becomes an unsigned number or a byte string whose order
-is that order. Keys of up to eight bytes in all, which are most, are one uint64; others are byte strings, and have
-their first eight bytes beside them.
+nulls come first, also in descending order. Each value is encoded as an unsigned number or a byte string that sorts in
+this order. Keys of up to eight bytes in total, which are most, are one uint64; others are byte strings with their first
+eight bytes beside them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ _DECIMAL_COMPACT_PRECISION_MAX = 18
 
 
 def sort_key(columns: Sequence[pa.Array], *, descending: bool = False, zeros_equal: bool = False) -> SortKey:
-    """The keys of rows whose columns compare one after the other. Raises `UnsupportedOperation` for nested types.
+    """The keys of rows, comparing the columns in order. Raises `UnsupportedOperation` for nested types.
 
-    `zeros_equal`: -0.0 and 0.0 are the same, as in the key of a table.
-    Keys that are compared with each other must have been made from columns that either all have nulls or all have
-    none, or in one call.
+    `zeros_equal`: -0.0 and 0.0 are equal, as in the key of a table. Keys are comparable only if they were created in
+    one call, or from columns that either all have nulls or all have none.
     """
     rows = len(columns[0])
     parts: list[_Part] = []
@@ -47,9 +46,9 @@ def sort_key(columns: Sequence[pa.Array], *, descending: bool = False, zeros_equ
 
 
 def key_bytes(columns: Sequence[pa.Array], rows: int) -> pa.LargeBinaryArray:
-    """The first `rows` rows' keys as byte strings, which order (as unsigned bytes) as the rows do.
+    """The keys of the first `rows` rows as byte strings, which sort (as unsigned bytes) like the rows.
 
-    -0.0 and 0.0 are the same. What `sort_key` says of nulls holds here, too.
+    -0.0 and 0.0 are equal. The restriction of `sort_key` about nulls applies here, too.
     """
     key = sort_key(columns, zeros_equal=True)
     if key.offsets is None or key.data is None:
@@ -63,7 +62,7 @@ def key_bytes(columns: Sequence[pa.Array], rows: int) -> pa.LargeBinaryArray:
 
 
 def words_as_bytes(words: npt.NDArray[np.uint64]) -> pa.LargeBinaryArray:
-    """Numbers as eight bytes each, the most significant first."""
+    """Numbers as eight big-endian bytes each."""
     data = np.ascontiguousarray(words.astype(">u8"))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(words), [None, pa.py_buffer(data)]).cast(
         pa.large_binary()
@@ -71,7 +70,7 @@ def words_as_bytes(words: npt.NDArray[np.uint64]) -> pa.LargeBinaryArray:
 
 
 def concat_keys(parts: Sequence[SortKey]) -> SortKey:
-    """The keys of all parts, one behind the other; all must be of the same form."""
+    """The keys of all parts, concatenated; all must have the same form."""
     if len(parts) == 1:
         return parts[0]
     prefix = np.concatenate([part.prefix for part in parts])
@@ -90,7 +89,7 @@ def concat_keys(parts: Sequence[SortKey]) -> SortKey:
 
 
 def is_sortable(data_type: pa.DataType) -> bool:
-    """Whether columns of this Arrow type can be keys and sequence fields, and have a greatest value."""
+    """Whether columns of this Arrow type can be keys and sequence fields, and have a maximum."""
     return not (pa.types.is_nested(data_type) or pa.types.is_null(data_type))
 
 
@@ -112,7 +111,7 @@ def _packed(parts: Sequence[_Part]) -> npt.NDArray[np.uint64]:
 
 
 def _parts(column: pa.Array, descending: bool) -> list[_Part]:
-    """The parts of one column; a part in front says which rows are null, if any is."""
+    """The parts of one column; if there are nulls, the first part flags them."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_dictionary(column.type):
@@ -152,7 +151,7 @@ def _value_parts(column: pa.Array, descending: bool) -> list[_Part]:
 
 
 def fixed_values(column: pa.Array, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
-    """The values of a fixed-width column as they lie in memory; anything where the column is null."""
+    """The values of a fixed-width column as stored in memory; undefined where the column is null."""
     data = column.buffers()[1]
     if data is None:
         return np.zeros(len(column), dtype)
@@ -166,12 +165,12 @@ def flag_values(column: pa.BooleanArray) -> npt.NDArray[np.uint8]:
 
 
 def validity(column: pa.Array) -> npt.NDArray[np.uint8] | None:
-    """1 where there is a value, 0 where there is none; None if there is one everywhere."""
+    """1 for each value, 0 for each null; None if there are no nulls."""
     return None if column.null_count == 0 else flag_values(column.is_valid())
 
 
 def decimal_words(column: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Low and high half of the unscaled values of a decimal column."""
+    """The low and high half of the unscaled values of a decimal column."""
     if not pa.types.is_decimal128(column.type):
         column = column.cast(pa.decimal128(column.type.precision, column.type.scale))
     data = column.buffers()[1]
@@ -212,7 +211,7 @@ def _is_bytes(t: pa.DataType) -> bool:
 
 
 def _bytes_of(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Offsets and bytes of a string or binary column; nulls are empty."""
+    """The offsets and bytes of a string or binary column; nulls are empty."""
     t = column.type
     if pa.types.is_string_view(t) or pa.types.is_binary_view(t) or pa.types.is_fixed_size_binary(t):
         column = column.cast(pa.large_binary())

@@ -1,7 +1,7 @@
-"""Merging sorted runs into one, with one row for each key.
+"""Merging sorted runs into one, with one row per key.
 
-Runs are gone through window by window (`windows`), so that memory does not grow with them; many runs become few on the
-local disk first (`spilling`). A range of keys in which only one run has rows passes as it is, without a copy.
+Runs are read in windows (`windows`), so that memory does not grow with their size; a large number of runs is first
+reduced on the local disk (`spilling`). A range of keys in which only one run has rows is passed on without a copy.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def merge_runs(
     keep_deletes: bool = True,
     unique_keys: bool = True,
 ) -> Generator[pa.RecordBatch]:
-    """Merges runs into one, ascending by key, with one row for each key.
+    """Merge runs into one, ascending by key, with one row per key.
 
-    Each run is sorted by key, and where it repeats a key (`unique_keys=False`) by sequence fields and number. All have
-    the same columns: key columns, sequence number, kind, and value columns, among them those that
-    `spec.required_columns` asks for. `columns` are those that come out (None: all). A reader of the state says
-    `keep_deletes=False`; a compaction that leaves older levels behind must keep deletes. Of rows that are equal in
-    everything that orders them, that of the later run counts as later. Runs that can be closed are, in the end.
+    Each run is sorted by key and, if keys repeat (`unique_keys=False`), by sequence fields and sequence number. All
+    have the same columns: key columns, sequence number, kind, and value columns including `spec.required_columns`.
+    `columns` are the result columns (None: all). A reader of the state passes `keep_deletes=False`; a compaction that
+    does not include older levels must keep deletes. Of rows that are equal in all sort columns, the one from the later
+    run counts as later. Runs that have a `close` are closed at the end.
     """
     with (
         few_runs(runs, spec, unique_keys) as (few, unique),
@@ -59,7 +59,7 @@ def _merge_window(
     whole = {name: pa.concat_arrays([batch.column(name) for batch in batches]) for name in needed}
     order, key = ordered(whole, keys, [batch.num_rows for batch in batches], spec)
     rows = SortedRows(whole, order, group_starts(key, order))
-    # Arrow cannot make a batch without columns that has rows, but can take all columns of one away.
+    # Arrow cannot create a batch with rows but without columns, but can drop all columns of one.
     gathered = list(names) or [VALUE_KIND]
     schema = pa.schema([batches[0].schema.field(name) for name in gathered])
     arrays = merge_sorted_rows(rows, spec, gathered, keep_deletes=keep_deletes)
@@ -76,7 +76,7 @@ def _unmerged(batch: pa.RecordBatch, names: Sequence[str], keep_deletes: bool) -
 
 
 def _needed(schema: pa.Schema, spec: MergeSpec, names: Sequence[str]) -> list[str]:
-    """The columns that take part: those that come out, those that decide, and keys where an error may name one."""
+    """The columns that take part: result columns, sort columns, and keys if an error may name one."""
     deciding = {SEQUENCE_NUMBER, VALUE_KIND, *names, *spec.sequence_fields}
     for group in spec.sequence_groups:
         deciding.update(group.sequence_fields)

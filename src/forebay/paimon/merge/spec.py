@@ -1,7 +1,7 @@
-"""What a table's options say about merging: the engine, and what each column does.
+"""The merge options of a table: the engine, and the function of each column.
 
-`merge_function(schema)` reads and checks the options once, when a table is opened; the result is a small value that
-pickles. Meanings are Paimon's, in the version whose sum and product fail on overflow instead of wrapping around.
+`merge_function(schema)` reads and checks the options once, when a table is opened; the result is a small value that can
+be pickled. Semantics are those of the Paimon version whose sum and product fail on overflow instead of wrapping.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ IGNORE_DELETE_KEYS = (
 )
 
 RUNS_MAX = 64
-"""Runs that are merged at once where `sort-spill-threshold` says nothing."""
+"""The maximum number of runs merged at once if `sort-spill-threshold` is not set."""
 
 
 class MergeEngine(StrEnum):
-    """Option `merge-engine`: what becomes of the rows of one key."""
+    """Option `merge-engine`: how rows of one key are merged."""
 
     DEDUPLICATE = "deduplicate"
     PARTIAL_UPDATE = "partial-update"
@@ -44,7 +44,7 @@ class MergeEngine(StrEnum):
 
 @dataclass(frozen=True)
 class SequenceGroupSpec:
-    """Columns that follow sequence fields of their own. `removes`: a delete that wins here removes the whole row."""
+    """Columns ordered by separate sequence fields. `removes`: a delete that wins here removes the whole row."""
 
     sequence_fields: tuple[str, ...]
     columns: tuple[str, ...]
@@ -53,12 +53,12 @@ class SequenceGroupSpec:
 
 @dataclass(frozen=True)
 class MergeSpec:
-    """How rows of one key become one row.
+    """How rows of one key are merged into one row.
 
-    `aggregators` has an entry for each column that has a function of its own; all columns have one in an aggregation
-    table. `not_null` names the columns that may not become null. A merge loads about `bytes_max` bytes of rows at a
-    time, of at most `runs_max` runs; if there are more, it puts them together on the local disk first. `place` is where
-    the table lies, for errors.
+    `aggregators` has an entry for each column with a function; in an aggregation table, these are all columns.
+    `not_null` names the columns that may not become null. A merge loads about `bytes_max` bytes of rows at a time, from
+    at most `runs_max` runs; if there are more, it first combines them on the local disk. `place` is the location of the
+    table, for error messages.
     """
 
     engine: MergeEngine
@@ -77,13 +77,13 @@ class MergeSpec:
     place: str = ""
 
     def part_bytes(self, runs: int) -> int:
-        """How many bytes of each run are loaded at a time where so many are merged."""
+        """The number of bytes of each run to load at a time when merging this many runs."""
         return max(1, self.bytes_max // max(1, min(runs, self.runs_max)))
 
     def required_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """`columns`, and behind them the value columns that merging needs besides: sequence fields.
+        """`columns`, followed by the other value columns that merging needs, such as sequence fields.
 
-        Groups whose deletes remove the row count even if none of their columns is wanted.
+        Groups whose deletes remove the row are needed even if none of their columns is wanted.
         """
         wanted = dict.fromkeys(columns)
         wanted.update(dict.fromkeys(self.sequence_fields))
@@ -93,7 +93,7 @@ class MergeSpec:
         return tuple(wanted)
 
     def group_of(self, column: str) -> SequenceGroupSpec | None:
-        """The sequence group that the column follows or orders."""
+        """The sequence group that the column belongs to or orders."""
         for group in self.sequence_groups:
             if column in group.columns or column in group.sequence_fields:
                 return group
@@ -101,10 +101,10 @@ class MergeSpec:
 
 
 def merge_function(schema: TableSchema, place: str = "") -> MergeSpec:
-    """The merging of a primary-key table that lies at `place`.
+    """The merge spec of the primary-key table at `place`.
 
-    Raises `InvalidRequest` where options contradict each other, name unknown columns or functions, or do not fit the
-    columns' types; `UnsupportedOperation` for functions that are not built, by name.
+    Raises `InvalidRequest` if options contradict each other, name unknown columns or functions, or do not fit the
+    columns' types; `UnsupportedOperation`, naming the function, for functions that are not implemented.
     """
     options = schema.options
     core = CoreOptions(options)

@@ -1,7 +1,7 @@
-"""Making few sorted runs of many, on the local disk, so that memory and open files do not grow with their number.
+"""Reducing the number of sorted runs on the local disk, so that memory and open files stay bounded.
 
-Runs are put together a handful at a time. Nothing is merged yet: all rows stay, in the order in which a merge would see
-them, so that this is the same for all merge engines. What comes out repeats keys.
+Runs are combined a few at a time. Nothing is merged yet: all rows are kept, in merge order, so that this step is the
+same for all merge engines. The resulting runs repeat keys.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from forebay.paimon.merge.windows import Window, concatenated, ordered, windows
 Run = Iterable[pa.RecordBatch]
 
 _ROWS_MIN = 1024
-"""Batches are not cut smaller than this."""
+"""The minimum number of rows in a batch."""
 
 
 @contextlib.contextmanager
 def few_runs(runs: Sequence[Run], spec: MergeSpec, unique_keys: bool = True) -> Iterator[tuple[Sequence[Run], bool]]:
-    """`runs`, or at most `spec.runs_max` with the same rows; and whether no run repeats a key.
+    """`runs`, or at most `spec.runs_max` runs with the same rows; and whether each run has unique keys.
 
-    `unique_keys`: the given runs repeat none. What was spilled is deleted when the block ends. Raises `StorageFailure`
-    if the local disk fails.
+    `unique_keys`: the given runs have unique keys. Spilled files are deleted at the end of the block. Raises
+    `StorageFailure` if the local disk fails.
     """
     if len(runs) <= spec.runs_max:
         yield runs, unique_keys
@@ -53,7 +53,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _spilled(runs: Sequence[Run], spec: MergeSpec, path: str, unique_keys: bool) -> Run:
-    """The rows of several runs as one, in the file `path`."""
+    """The rows of several runs as one run, in the file `path`."""
     writer: pa.ipc.RecordBatchFileWriter | None = None
     with contextlib.ExitStack() as opened:
         for window in opened.enter_context(closed_after(windows(runs, spec.key_columns, unique_keys))):
@@ -75,7 +75,7 @@ def _spilled(runs: Sequence[Run], spec: MergeSpec, path: str, unique_keys: bool)
 
 
 def _close_quietly(writer: pa.ipc.RecordBatchFileWriter) -> None:
-    """Close a writer whose file will not be read, or that is closed already."""
+    """Close a writer whose file will not be read, or that is already closed."""
     with contextlib.suppress(OSError, pa.ArrowInvalid):
         writer.close()
 

@@ -1,8 +1,8 @@
-"""Going through sorted runs side by side, window by window.
+"""Reading sorted runs side by side in windows.
 
-A window is a range of keys that all runs have loaded: up to the smallest of the last keys of the loaded batches. When
-it is done, the run that ended loads its next batch. So memory holds one batch of each run and one window, whatever the
-size of the runs.
+A window is a range of keys that all runs have loaded: up to the smallest of the last keys of the loaded batches. After
+each window, the run that ended loads its next batch. So memory holds one batch of each run and one window, regardless
+of the size of the runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from forebay.paimon.merge.order import concat_keys, fixed_values, sort_key
 from forebay.paimon.merge.spec import MergeSpec
 
 Window = tuple[list[pa.RecordBatch], list[SortKey]]
-"""The rows of each run that has any in the window, and their keys."""
+"""The rows, and their keys, of each run that has rows in the window."""
 
 
 def windows(
@@ -29,7 +29,7 @@ def windows(
 ) -> Generator[Window]:
     """The windows of sorted runs, ascending by key: all rows of a key are in one window.
 
-    `unique_keys`: no run repeats a key. Runs that can be closed are, in the end.
+    `unique_keys`: no run repeats a key. Runs that have a `close` are closed at the end.
     """
     cursors = [_MergedRun(run, key_columns) for run in runs]
     try:
@@ -46,7 +46,7 @@ def windows(
 
 
 class _MergedRun:
-    """One sorted run: the batch that is loaded, its keys, and how far it has been merged."""
+    """One sorted run: the loaded batch, its keys, and the position up to which it has been merged."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], key_columns: Sequence[str]) -> None:
         self._source = batches
@@ -58,14 +58,14 @@ class _MergedRun:
         self.start = 0
 
     def advance(self, stop: int) -> None:
-        """Rows up to `stop` are merged; loads the next batch if these were all."""
+        """Mark rows up to `stop` as merged; load the next batch when the current one is used up."""
         self.start = stop
         if self.batch is None or stop < self.batch.num_rows:
             return
         self.load()
 
     def load(self) -> None:
-        """The next batch that has rows, or None."""
+        """Load the next batch that has rows, or None."""
         self.start = 0
         self.batch, self.key = None, None
         loaded = self._ahead if self._ahead is not None else self._next()
@@ -73,11 +73,11 @@ class _MergedRun:
         self.batch, self.key = loaded if loaded is not None else (None, None)
 
     def close(self) -> None:
-        """Gives up what has not been read."""
+        """Discard the rest of the run."""
         close_sources([self._source])
 
     def extend(self) -> bool:
-        """Appends the next batch if it begins with the key with which this one ends; whether it did."""
+        """Append the next batch if it begins with the last key of this one; return whether it did."""
         if self.batch is None or self.key is None:
             return False
         if self._ahead is None:
@@ -102,7 +102,7 @@ class _MergedRun:
 
 
 def _window(active: Sequence[_MergedRun], unique_keys: bool) -> list[int]:
-    """How far each run goes into the next window."""
+    """The end position in each run of the next window."""
     while True:
         keys = [cursor.key for cursor in active if cursor.key is not None]
         bound = keys[0]
@@ -115,7 +115,7 @@ def _window(active: Sequence[_MergedRun], unique_keys: bool) -> list[int]:
 
 
 def _slices(pieces: Sequence[tuple[_MergedRun, int, int]]) -> Window:
-    """The rows that each piece names, and their keys."""
+    """The rows selected by each piece, and their keys."""
     batches: list[pa.RecordBatch] = []
     keys: list[SortKey] = []
     for cursor, start, end in pieces:
@@ -140,10 +140,10 @@ def key_of(batch: pa.RecordBatch, key_columns: Sequence[str]) -> SortKey:
 def ordered(
     columns: dict[str, pa.Array], keys: Sequence[SortKey], sizes: Sequence[int], spec: MergeSpec
 ) -> tuple[npt.NDArray[np.int64], SortKey]:
-    """The order of rows of several runs by key, sequence fields and number, and their keys.
+    """The order of rows of several runs by key, sequence fields and sequence number, and their keys.
 
-    The rows of each run stand behind those of the run before: `sizes` of them. Of rows that are equal in all that
-    orders them, that of the later run comes later.
+    `columns` holds the rows of all runs, one run after the other; `sizes` are their numbers of rows. Of rows that are
+    equal in all sort columns, the one from the later run comes later.
     """
     key = concat_keys(keys)
     bounds = np.cumsum([0, *sizes]).tolist()
@@ -151,17 +151,17 @@ def ordered(
 
 
 def numbers(columns: dict[str, pa.Array]) -> npt.NDArray[np.int64]:
-    """Sequence numbers."""
+    """The sequence numbers."""
     return fixed_values(columns[SEQUENCE_NUMBER], np.dtype(np.int64)).astype(np.int64, copy=False)
 
 
 def kinds(columns: dict[str, pa.Array]) -> npt.NDArray[np.int8]:
-    """Row kinds."""
+    """The row kinds."""
     return fixed_values(columns[VALUE_KIND], np.dtype(np.int8)).astype(np.int8, copy=False)
 
 
 def sequence_key(columns: dict[str, pa.Array], spec: MergeSpec) -> SortKey | None:
-    """The order by sequence fields; None if the table has none."""
+    """The sort key of the sequence fields; None if the table has none."""
     if not spec.sequence_fields:
         return None
     fields = [columns[name] for name in spec.sequence_fields]
@@ -169,7 +169,7 @@ def sequence_key(columns: dict[str, pa.Array], spec: MergeSpec) -> SortKey | Non
 
 
 def concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """All batches as one."""
+    """All batches, concatenated into one."""
     if len(batches) == 1:
         return batches[0]
     schema = batches[0].schema
