@@ -1,7 +1,7 @@
-"""ANALYZE: statistics of a table's rows and columns, in a file that a snapshot of its own points to.
+"""ANALYZE: statistics of a table's rows and columns, in a file referenced by a separate snapshot.
 
-The JSON is Paimon's (`statistics/stat-<uuid>-<n>`): rows after merging, their share of the bytes, and for columns the
-number of distinct values, least and greatest value (as text), nulls, and average and greatest length of text.
+The JSON is Paimon's (`statistics/stat-<uuid>-<n>`): the number of rows after merging and their estimated size, and for
+columns the number of distinct values, minimum and maximum (as text), nulls, and average and maximum length of text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from forebay.paimon.store.context import TableContext
 
 @dataclass(frozen=True)
 class ColumnStatistics:
-    """What ANALYZE knows of a column. None: unknown, or, for bounds, no value at all."""
+    """The statistics of a column. None: unknown, or, for bounds, no values."""
 
     column_id: int
     distinct_count: int | None = None
@@ -37,7 +37,7 @@ class ColumnStatistics:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What ANALYZE knows of a table as it was in a snapshot."""
+    """The statistics of a table in a snapshot."""
 
     snapshot_id: int
     schema_id: int
@@ -58,7 +58,7 @@ _COLUMN_KEYS = {
 
 
 def format_statistics(statistics: Statistics) -> bytes:
-    """The file of `statistics`."""
+    """The contents of a statistics file."""
     node: dict[str, Any] = {"snapshotId": statistics.snapshot_id, "schemaId": statistics.schema_id}
     if statistics.merged_record_count is not None:
         node["mergedRecordCount"] = statistics.merged_record_count
@@ -69,7 +69,7 @@ def format_statistics(statistics: Statistics) -> bytes:
 
 
 def columns_json(columns: Mapping[str, ColumnStatistics]) -> dict[str, dict[str, Any]]:
-    """The statistics of columns as JSON objects; what is unknown is left out."""
+    """The statistics of columns as JSON objects; unknown ones are omitted."""
     return {
         name: {key: value for key, attribute in _COLUMN_KEYS.items() if (value := getattr(c, attribute)) is not None}
         for name, c in columns.items()
@@ -77,7 +77,7 @@ def columns_json(columns: Mapping[str, ColumnStatistics]) -> dict[str, dict[str,
 
 
 def parse_statistics(data: bytes) -> Statistics:
-    """The statistics in a file. Raises `CorruptData`."""
+    """The statistics in a file's contents. Raises `CorruptData`."""
     try:
         node = json.loads(data)
         columns = {
@@ -155,7 +155,7 @@ class _Column:
             return None, None
         found = pc.min_max(distinct)
         low, high = (column_value(found[side], t) for side in ("min", "max"))
-        # Java reads dates and times back as numbers, timestamps as SQL writes them.
+        # Java reads dates and times as numbers, and timestamps as SQL text.
         legacy = t.root in (TypeRoot.DATE, TypeRoot.TIME)
         return (
             None if low is None else value_text(t, low, legacy),

@@ -1,11 +1,11 @@
 """Automatic tags: the last state of each day, hour or other period is kept under the period's name.
 
-The first snapshot made when a period is over (by its commit time, or by its watermark) is tagged with that period's
-beginning: it holds all that the period brought, and perhaps a little more. Names are those of Java Paimon
-(`2024-01-31`, `2024-01-31 07`), which also distinguishes automatic tags from tags that users created.
+The first snapshot after the end of a period (by its commit time, or by its watermark) is tagged with the start of that
+period: it contains all rows of the period, and perhaps a few later ones. Names are those of Java Paimon (`2024-01-31`,
+`2024-01-31 07`), which also distinguish automatic tags from tags that users created.
 
-With mode `batch` each write in one commit moves the tag of its day, `batch-write-2024-01-31` (or the one that
-`tag.batch.customized-name` names), to what it made.
+In mode `batch`, each batch commit moves the tag of its day, `batch-write-2024-01-31` (or the one named by
+`tag.batch.customized-name`), to its snapshot.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AutoTags:
         self._periods = Periods(self._options)
 
     def create(self) -> list[str]:
-        """Tag all snapshots since the last automatic tag that close a period; the names of the new tags."""
+        """Tag all snapshots since the last automatic tag that complete a period; return the names of the new tags."""
         starts = sorted(start for name in self._tags.names() if (start := self._periods.start_of(name)) is not None)
         last = starts[-1] if starts else None
         earliest = self._snapshots.earliest_id() or FIRST_SNAPSHOT_ID
@@ -54,7 +54,7 @@ class AutoTags:
         return created
 
     def create_of_batch(self) -> list[str]:
-        """Let the tag of the day, or that of the table's option, mean the latest snapshot; its name."""
+        """Move the tag of the day, or the one named by the table's option, to the latest snapshot; return its name."""
         latest = self._snapshots.latest()
         if latest is None:
             return []
@@ -63,7 +63,7 @@ class AutoTags:
         try:
             self._deletion.delete(name)
         except NotFound:
-            pass  # the first of its name
+            pass  # the first tag of this name
         self._tags.create(name, latest, self._options.tag_default_time_retained_ms)
         self._delete_surplus()
         return [name]
@@ -79,7 +79,7 @@ class AutoTags:
         return self._periods.start_of(name) is not None
 
     def _closed_by(self, snapshot: Snapshot, last: datetime.datetime | None) -> datetime.datetime | None:
-        """The period that `snapshot` is the first to come behind, if it is later than `last`."""
+        """The period that `snapshot` completes, if it is later than `last`; otherwise None."""
         moment = self._moment(snapshot)
         if moment is None:
             return None

@@ -1,6 +1,6 @@
-"""Deleting files of a table that are not needed any more: data files, manifests, index files, statistics, directories.
+"""Deleting unneeded files of a table: data files, manifests, index files, statistics, directories.
 
-A file that cannot be deleted stays as an orphan; that is no error, since `orphans` finds it later.
+A file that cannot be deleted remains as an orphan; that is not an error, as orphan removal deletes it later.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from forebay.paimon.store.manifests import delete_quietly
 
 @dataclass
 class Deleted:
-    """How much was deleted."""
+    """The number of deleted files."""
 
     data_files: int = 0
     metadata_files: int = 0
 
 
 class Deletion:
-    """Deletes files, and remembers in which buckets. Not thread-safe."""
+    """Deletes files, and records the affected buckets. Not thread-safe."""
 
     def __init__(self, table: TableContext, references: References) -> None:
         self._io, self._manifests, self._paths = table.io, table.manifests, table.paths
@@ -34,7 +34,7 @@ class Deletion:
         self.deleted = Deleted()
 
     def data_files(self, entries: Iterable[ManifestEntry], protected: set[str]) -> None:
-        """Delete data or changelog files with their extra files, but not those whose paths are `protected`."""
+        """Delete data or changelog files and their extra files, except those whose paths are `protected`."""
         for entry in entries:
             path, *companions = self._references.data_paths(entry)
             if path in protected:
@@ -45,9 +45,9 @@ class Deletion:
             self.deleted.data_files += 1
 
     def metadata(self, snapshot: Snapshot, protected: set[str], *, data_lists: bool, changelog: bool) -> None:
-        """Delete what only `snapshot` refers to, but for names in `protected`, to which what is deleted is added.
+        """Delete the metadata files of `snapshot` except names in `protected`, and add the deleted names to it.
 
-        Manifests go before the list that names them, so that an interrupted deletion can be taken up again.
+        Manifests are deleted before the list that names them, so that an interrupted deletion can be resumed.
         """
         lists: list[str | None] = []
         if data_lists:
@@ -64,7 +64,7 @@ class Deletion:
             self.deleted.metadata_files += 1
 
     def manifest_list(self, name: str, protected: set[str]) -> None:
-        """Delete a list and its manifests, but for names in `protected`."""
+        """Delete a manifest list and its manifests, except names in `protected`."""
         names = [m.file_name for m in self._references.list_or_none(name)]
         self._delete_manifests((*names, name), protected)
 
@@ -92,7 +92,7 @@ class Deletion:
     def empty_directories(self) -> None:
         """Delete the directories of buckets and partitions that have become empty.
 
-        A writer that is about to put a file there recreates its directory.
+        A writer that is about to write a file there recreates the directory.
         """
         for partition, bucket in self._buckets:
             directory = self._paths.bucket_directory(partition, bucket)

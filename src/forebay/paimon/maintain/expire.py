@@ -1,11 +1,11 @@
-"""Expiry of snapshots: old ones go, with the files that no snapshot, tag, branch or changelog needs any more.
+"""Snapshot expiry: deletes old snapshots and the files that no snapshot, tag, branch or changelog needs any longer.
 
-The order makes it safe to die at any point: data files first (readers of expiring snapshots get an error; of all
-others nothing is touched), then manifests, then the snapshots' files from the oldest on. What is left is cleaned by the
-next run, which finds the same snapshots again.
+The order makes expiry crash-safe: first data files (readers of expiring snapshots get an error; others are not
+affected), then manifests, then the snapshot files, oldest first. The next run finds the same snapshots and finishes the
+job.
 
-With options that let changelogs live longer than snapshots (`changelog.*` above `snapshot.*`), an expired snapshot
-leaves `changelog/changelog-<id>` and the files with its changes, which `expire_changelogs` takes away in time.
+If options let changelogs live longer than snapshots (`changelog.*` above `snapshot.*`), an expired snapshot leaves
+`changelog/changelog-<id>` and the files of its changes, which `expire_changelogs` deletes later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from forebay.paimon.store.paths import EARLIEST, LATEST
 
 @dataclass(frozen=True)
 class Retention:
-    """What is kept: at least `least` and at most `most`, those younger than `time_ms`; no more than `limit` go."""
+    """The retention: between `least` and `most` are kept, and those younger than `time_ms`; at most `limit` expire."""
 
     least: int
     most: int
@@ -59,7 +59,7 @@ class Expired:
 
 
 class SnapshotExpiry:
-    """Expires the snapshots of one branch. Not thread-safe; several processes may run one at the same time."""
+    """Expires the snapshots of one branch. Not thread-safe, but several processes may run it at the same time."""
 
     def __init__(self, table: TableContext, progress: OnProgress = no_progress) -> None:
         """`progress` is in snapshots."""
@@ -70,13 +70,13 @@ class SnapshotExpiry:
         self._logs_changes = self._options.changelog_producer != "none"
 
     def expire(self, retention: Retention | None = None, keep_from: int | None = None) -> Expired:
-        """Expire what `retention` (default: the table's options) allows, and no snapshot from `keep_from` on."""
+        """Expire what `retention` (default: the table's options) allows, but no snapshot from `keep_from` on."""
         self._expire_consumers()
         due = self.due(retention, keep_from)
         return Expired() if due is None else self.expire_until(due.start, due.stop)
 
     def due(self, retention: Retention | None = None, keep_from: int | None = None) -> range | None:
-        """The ids of the snapshots that `expire` would take; None for a table without snapshots."""
+        """The ids of the snapshots that `expire` would delete; None for a table without snapshots."""
         kept = retention or Retention.of_snapshots(self._options)
         latest, earliest = self._snapshots.latest_id(), self._snapshots.earliest_id()
         if latest is None or earliest is None:
@@ -89,7 +89,7 @@ class SnapshotExpiry:
         old = self._table.clock.now_ms() - kept.time_ms
         for snapshot_id in range(max(latest - kept.most + 1, earliest), end):
             following = self._snapshots.find(snapshot_id + 1)
-            # A snapshot goes only when the next one, which took its place, is old enough.
+            # A snapshot expires only when the next one, which replaced it, is old enough.
             if following is not None and following.time_millis >= old:
                 end = snapshot_id
                 break
@@ -101,7 +101,7 @@ class SnapshotExpiry:
             self._table.consumers.expire(self._table.clock.now_ms() - time_ms)
 
     def expire_until(self, earliest: int, end: int) -> Expired:
-        """Expire all snapshots from `earliest` to before `end`, which must be there, or nothing happens."""
+        """Expire the snapshots from `earliest` up to `end` (exclusive). Does nothing if `end` does not exist."""
         found = [s for s in map(self._snapshots.find, range(earliest, end + 1)) if s is not None]
         going = found[:-1]
         if not going or found[-1].id != end:
@@ -112,7 +112,7 @@ class SnapshotExpiry:
         elsewhere: set[str] = set().union(*(data for data, _ in histories))
         deletion = Deletion(self._table, self._references)
         live_in_tag: dict[int, set[str]] = {}
-        # What a snapshot took away, the ones before it needed: so the first one is left out, the first kept is not.
+        # Files that a snapshot removed are needed only by earlier ones: skip the first, but include the first kept.
         for done, snapshot in enumerate(found[1:]):
             self._progress(done, len(going))
             earlier = _before(tags, snapshot.id)
@@ -141,7 +141,7 @@ class SnapshotExpiry:
         return Expired(len(going), deletion.deleted)
 
     def _unneeded(self, snapshot: Snapshot) -> list[ManifestEntry]:
-        """The data files that went with `snapshot`; those that are changelog themselves live on as that."""
+        """The data files that `snapshot` removed, except those that are still needed as changelog."""
         gone = self._references.deleted_by(snapshot)
         if not self._decoupled or self._logs_changes:
             return gone
@@ -164,7 +164,7 @@ class ChangelogExpiry:
         self._references = References(table.manifests)
 
     def expire(self, retention: Retention | None = None) -> Expired:
-        """Expire what `retention` (default: the table's options) allows. The numbers count snapshots, too."""
+        """Expire what `retention` (default: the table's options) allows. Its counts include snapshots."""
         kept = retention or Retention.of_changelogs(self._options)
         logs = self._snapshots.changelogs
         latest, earliest_snapshot = self._snapshots.latest_id(), self._snapshots.earliest_id()
@@ -220,6 +220,6 @@ def _before(tags: list[Snapshot], snapshot_id: int) -> Snapshot | None:
 
 
 def _needed_tags(tags: list[Snapshot], start: int, end: int) -> list[Snapshot]:
-    """The tagged snapshots that may share manifests with snapshots from `start` to before `end`."""
+    """The tagged snapshots that may share manifests with snapshots from `start` up to `end` (exclusive)."""
     earlier = [tag for tag in tags if tag.id <= start]
     return [*earlier[-1:], *(tag for tag in tags if start < tag.id < end)]

@@ -1,4 +1,4 @@
-"""All upkeep of a table in one place; what the methods of `forebay.paimon.table.Table` call."""
+"""All maintenance of a table in one place, used by the methods of `forebay.paimon.table.Table`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class Maintenance:
-    """Upkeep of one branch of a table. Not thread-safe."""
+    """Maintenance of one branch of a table. Not thread-safe."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Maintenance:
         commit: Callable[[], FileStoreCommit],
         schedule: ExpirySchedule | None = None,
     ) -> None:
-        """`commit` makes a committer of the table; `schedule` says when commits are followed by partition expiry."""
+        """`commit` creates a committer for the table; `schedule` decides which commits trigger partition expiry."""
         self._table, self._commit = table, commit
         self._schedule = schedule
         self._options: CoreOptions = table.options
@@ -60,9 +60,9 @@ class Maintenance:
         keep_from: int | None = None,
         dry_run: bool = False,
     ) -> Expired:
-        """What was expired of the snapshots, by default as the table's options say.
+        """Expire snapshots, by default according to the table's options, and return the counts.
 
-        `older_than` is a moment, or a timedelta: that long ago. Snapshots from `keep_from` on stay. `progress` is in
+        `older_than` is a time, or a timedelta before now. Snapshots from `keep_from` on are kept. `progress` is in
         snapshots. With `dry_run` they are only counted.
         """
         expiry = SnapshotExpiry(self._table, progress)
@@ -77,7 +77,7 @@ class Maintenance:
         older_than: Past | None = None,
         max_deletes: int | None = None,
     ) -> Expired:
-        """What was expired of the long-lived changelogs; the arguments are those of `expire_snapshots`."""
+        """Expire long-lived changelogs and return the counts; the arguments are those of `expire_snapshots`."""
         return ChangelogExpiry(self._table).expire(
             self._retention(Retention.of_changelogs(self._options), retain_min, retain_max, older_than, max_deletes)
         )
@@ -96,26 +96,28 @@ class Maintenance:
         return chosen if limit is None else replace(chosen, limit=limit)
 
     def expire_partitions(self, at: Past | None = None, *, dry_run: bool = False) -> list[dict[str, Any]]:
-        """The values of the partitions that were dropped (with `dry_run`: would be): those older than `at`.
+        """Drop partitions older than `at` and return their values; with `dry_run`, only return them.
 
-        By default they are as old as the table's option says.
+        The default age is the table's option.
         """
         now = self._table.clock.now_ms()
         age_ms = None if at is None else now - past_ms(at, now, "at")
         return PartitionExpiry(self._table, self._commit).expire(age_ms, dry_run=dry_run)
 
     def expire_tags(self, older_than: Past | None = None, *, dry_run: bool = False) -> list[str]:
-        """The names of the tags that were deleted (with `dry_run`: would be): those whose time is over, and those made
-        before `older_than`."""
+        """Delete expired tags and those created before `older_than`; return their names.
+
+        With `dry_run`, only return them.
+        """
         return TagDeletion(self._table).expire(self._past_ms(older_than), dry_run=dry_run)
 
     def _past_ms(self, older_than: Past | None) -> int | None:
         return None if older_than is None else past_ms(older_than, self._table.clock.now_ms(), "older_than")
 
     def create_auto_tags(self, *, batch: bool = False) -> list[str]:
-        """Tag snapshots as option `tag.automatic-creation` says; the names of the new tags.
+        """Create tags according to option `tag.automatic-creation`, and return their names.
 
-        `batch`: the latest snapshot is one that a batch wrote, which mode batch tags.
+        `batch`: the latest snapshot was written by a batch job, which mode batch tags.
         """
         mode = self._options.tag_automatic_creation
         if mode == "none" or (mode == "batch" and not batch):
@@ -128,11 +130,11 @@ class Maintenance:
         return TagDeletion(self._table).delete(name)
 
     def after_commit(self, *, dedicated: bool = False, batch: bool = False, keep_from: int | None = None) -> None:
-        """Run the upkeep due after each commit unless the table is `write-only`: expire old snapshots.
+        """Run the maintenance due after each commit unless the table is `write-only`: expire old snapshots.
 
-        `dedicated`: this was the job that does for writers what `write-only` forbids them. `batch`: the commit was
-        that of a batch. Snapshots from `keep_from` on stay. The commit is done, so a failure is logged and not raised;
-        the next commit tries again.
+        `dedicated`: the commit was made by the dedicated job that maintains a `write-only` table. `batch`: it was a
+        batch commit. Snapshots from `keep_from` on are kept. As the commit is already done, a failure is logged and not
+        raised; the next commit retries.
         """
         if self._options.write_only and not dedicated:
             return
@@ -153,11 +155,9 @@ class Maintenance:
     def remove_orphan_files(
         self, *, older_than: Past | None = None, dry_run: bool = False, progress: OnProgress = no_progress
     ) -> Orphans:
-        """The files that were deleted (with `dry_run`: would be): those that nothing refers to, older than a day.
+        """Delete unreferenced files older than a day, and return them; with `dry_run`, only return them.
 
-        `older_than` is another moment, or a timedelta: that long ago.
-
-        `progress` is in snapshots and tags that were looked through, and files.
+        `older_than` is another time, or a timedelta before now. `progress` is in scanned snapshots and tags, and files.
         """
         removal = OrphanRemoval(self._table, progress)
         return removal.remove(older_than_ms=self._past_ms(older_than), dry_run=dry_run)
@@ -173,7 +173,7 @@ class Maintenance:
     def clear_consumers(
         self, including: str | None = None, excluding: str | None = None, *, dry_run: bool = False
     ) -> list[str]:
-        """Forget the consumers whose whole name matches a regular expression, and not the other; their ids."""
+        """Delete consumers whose whole id matches the regex `including`, not `excluding`; return their ids."""
         return clear_consumers(self._table, including, excluding, dry_run=dry_run)
 
     def rollback_to(
@@ -184,9 +184,9 @@ class Maintenance:
         timestamp: Moment | None = None,
         dry_run: bool = False,
     ) -> Snapshot:
-        """Drop everything behind a snapshot, a tag or a moment; the snapshot that is the latest now.
+        """Roll back to a snapshot, a tag or a time, deleting everything after it; return the new latest snapshot.
 
-        With `dry_run` nothing is dropped: the snapshot is only told.
+        With `dry_run`, nothing is deleted.
         """
         rollback = Rollback(self._table, dry_run=dry_run)
         if (snapshot is not None) + (tag is not None) + (timestamp is not None) != 1:

@@ -1,13 +1,12 @@
 """Removing orphans: files that no snapshot, tag or changelog of any branch refers to.
 
-They are left by processes that died, by commits that failed, by rollbacks, and by deletions that did not get through.
-What keeps this safe:
+They are left behind by crashed processes, failed commits, rollbacks, and incomplete deletions. Safety rules:
 
-* Only files older than a day (by default) are touched: younger ones may belong to a commit that is under way.
-* Files are listed before the references are read, so that a file which is committed meanwhile is seen as needed.
-* What refers to files is listed twice, before and behind, and both listings count: one that comes back empty by
-  mistake does no harm. A history with gaps, or that ends before its hint LATEST, ends the run with nothing deleted.
-* A manifest that cannot be read ends the run too, unless its snapshot has expired meanwhile.
+* Only files older than a day (by default) are deleted: younger ones may belong to a commit in progress.
+* Files are listed before the references are read, so that a file that is committed meanwhile counts as needed.
+* Snapshots, tags and changelogs are listed twice, before and after, and both listings count, so that a listing that is
+  empty by mistake does no harm. If the history has gaps, or ends before its hint LATEST, nothing is deleted.
+* An unreadable manifest also ends the run, unless its snapshot has expired meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ DAY_MS = 86_400_000
 
 @dataclass
 class Orphans:
-    """Files that were, or with a dry run would be, deleted."""
+    """The files that were, or with a dry run would be, deleted."""
 
     files: list[str] = field(default_factory=list)
     bytes: int = 0
@@ -40,7 +39,7 @@ class Orphans:
 
 @dataclass
 class _Roots:
-    """What refers to files, by branch, and all that was ever listed of it."""
+    """The snapshots, tags and changelogs of one branch, as the union of all listings."""
 
     snapshots: dict[tuple[str, str, int], TableContext] = field(default_factory=dict)
     tags: dict[tuple[str, str], TableContext] = field(default_factory=dict)
@@ -58,14 +57,14 @@ class OrphanRemoval:
     """Finds and deletes the orphans of one table. Not thread-safe."""
 
     def __init__(self, table: TableContext, progress: OnProgress = no_progress) -> None:
-        """`progress` is in snapshots and tags that were looked through, and files; all are known when listed."""
+        """`progress` is in scanned snapshots and tags, and files; the total is known after listing."""
         self._table, self._clock, self._progress = table, table.clock, progress
         self._io, self._paths = table.io, table.paths
-        # A cache of its own: what is believed here must be on the disk.
+        # Not the shared cache: everything relied on here must be on the disk.
         self._manifests = ManifestStore(table.io, table.paths, table.schema)
 
     def remove(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> Orphans:
-        """Delete all orphans that were last changed before `older_than_ms` (since the epoch; default: a day ago).
+        """Delete all orphans last modified before `older_than_ms` (since the epoch; default: a day ago); return them.
 
         Raises `StorageFailure` if the files in use cannot be determined; then nothing has been deleted.
         """
@@ -104,7 +103,7 @@ class OrphanRemoval:
     # -- files --------------------------------------------------------------------------------------------------------
 
     def _candidates(self, branches: list[TableContext]) -> Iterator[FileStatus]:
-        """All files that could be orphans: those in directories that hold nothing but files which are referred to."""
+        """All files that could be orphans: those in directories in which every file must be referenced."""
         p = self._paths
         for directory in (p.manifest_directory, p.index_directory, p.statistics_directory):
             yield from (s for s in self._io.list(directory) if not s.is_directory)
@@ -132,7 +131,7 @@ class OrphanRemoval:
     # -- references ---------------------------------------------------------------------------------------------------
 
     def _check_history(self, branch: TableContext, roots: _Roots) -> None:
-        """Raise `StorageFailure` if the listed snapshots cannot be all there are."""
+        """Raise `StorageFailure` if the listing of snapshots must be incomplete."""
         listed = sorted(i for name, kind, i in roots.snapshots if (name, kind) == (branch.paths.branch, "snapshot"))
         files: NumberedFiles = branch.snapshots.files
         hint = files.hinted_latest()
@@ -146,7 +145,7 @@ class OrphanRemoval:
             raise self._unsure(branch, "snapshot 1 is there, but was not listed")
 
     def _needed(self, roots: _Roots, steps: int) -> set[str]:
-        """The names of all files that something refers to."""
+        """The names of all referenced files."""
         names: set[str] = set()
         for done, ((_, kind, file_id), branch) in enumerate(roots.snapshots.items()):
             self._progress(done, steps)
@@ -158,7 +157,7 @@ class OrphanRemoval:
             try:
                 if (
                     branch.paths.branch != MAIN_BRANCH
-                ):  # its first snapshot came from a tag, perhaps without a changelog
+                ):  # its first snapshot was created from a tag, perhaps without a changelog
                     names |= self._of_changelog(snapshot)
                     snapshot = replace(snapshot, changelog_manifest_list=None)
                 names |= self._of(snapshot, partial=kind == "changelog")
@@ -182,18 +181,20 @@ class OrphanRemoval:
 
     @staticmethod
     def _is_expiring(branch: TableContext, snapshot_id: int) -> bool:
-        """Whether the snapshot is left of an expiry that died: the earliest ones, never the latest."""
+        """Whether the snapshot remains from an interrupted expiry: one of the earliest, never the latest."""
         latest = branch.snapshots.latest_id()
         return latest is not None and snapshot_id < latest
 
     def _of_changelog(self, snapshot: Snapshot) -> set[str]:
-        """Names of what is left of the snapshot's changelog."""
+        """The names of the remaining files of the snapshot's changelog."""
         name = snapshot.changelog_manifest_list
         return set() if name is None else self._of_lists([name], partial=True)
 
     def _of(self, snapshot: Snapshot, *, partial: bool) -> set[str]:
-        """Names of all files of a snapshot. Raises `NotFound` if a manifest is missing, unless `partial`: of
-        changelogs, and of snapshots whose expiry died, parts are gone."""
+        """The names of all files of a snapshot. Raises `NotFound` if a manifest is missing, unless `partial`.
+
+        Changelogs, and snapshots whose expiry was interrupted, are partial.
+        """
         lists = [snapshot.base_manifest_list, snapshot.delta_manifest_list]
         if snapshot.changelog_manifest_list is not None:
             lists.append(snapshot.changelog_manifest_list)
@@ -210,7 +211,7 @@ class OrphanRemoval:
         return names
 
     def _of_lists(self, lists: list[str], partial: bool) -> set[str]:
-        """Names of manifest lists, of their manifests, and of all files that these mention, deleted ones too."""
+        """The names of manifest lists, their manifests, and all files listed there, deleted ones included."""
         names: set[str] = set(lists)
         for name in lists:
             try:

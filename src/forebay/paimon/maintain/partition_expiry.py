@@ -1,7 +1,6 @@
-"""Expiry of partitions (`partition.expiration-time`): whole partitions are dropped by a commit when they are old.
+"""Partition expiry (`partition.expiration-time`): a commit drops whole partitions once they are old.
 
-Strategy `values-time` takes the time that the values of a partition stand for, `update-time` the time when its newest
-file was made.
+Strategy `values-time` uses the time in the partition values, `update-time` the creation time of the newest file.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ VALUES_TIME, UPDATE_TIME = "values-time", "update-time"
 
 
 class ExpirySchedule:
-    """When a writer looks for partitions that are old: every `partition.expiration-check-interval`, not each commit.
+    """When a writer checks for old partitions: every `partition.expiration-check-interval`, not on each commit.
 
-    A writer that lives for one commit only never does, unless the interval is 0 or
-    `end-input.check-partition-expire` is set; that is what the option is for.
+    A writer that commits only once never does, unless the interval is 0 or `end-input.check-partition-expire`, which
+    exists for this case, is set.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -37,7 +36,7 @@ class ExpirySchedule:
         self._last_ms = clock.now_ms()
 
     def is_due(self, options: CoreOptions, batch: bool) -> bool:
-        """Whether to look now, after a commit (`batch`: of one batch). The next look is an interval later."""
+        """Whether to check now, after a commit (`batch`: of a batch). The next check is an interval later."""
         if options.partition_expiration_time_ms is None:
             return False
         now = self._clock.now_ms()
@@ -49,7 +48,7 @@ class ExpirySchedule:
 
 
 def newest_files(entries: Iterable[ManifestEntry]) -> dict[bytes, int | None]:
-    """When the newest file of each partition was made, as files tell it; None where they do not."""
+    """The creation time of the newest file of each partition; None if the files do not record it."""
     newest: dict[bytes, int | None] = {}
     for entry in entries:
         made = entry.file.creation_time
@@ -72,16 +71,16 @@ class PartitionExpiry:
         table: TableContext,
         commit: Callable[[], FileStoreCommit],
     ) -> None:
-        """`commit` makes a committer of the table."""
+        """`commit` creates a committer for the table."""
         self._table, self._schema, self._options = table, table.schema, table.options
         self._commit, self._clock = commit, table.clock
         self._layout = row_layout(table.schema.partition_fields)
 
     def expire(self, time_ms: int | None = None, *, dry_run: bool = False) -> list[dict[str, Any]]:
-        """Drop the partitions that are older than `time_ms` (default: the table's option); their values.
+        """Drop the partitions older than `time_ms` (default: the table's option) and return their values.
 
-        With `dry_run` they are only told. At most `partition.expiration-max-num` of them, in order of their values.
-        Raises `InvalidRequest` for tables without partitions, or if no time is said.
+        With `dry_run` they are only returned. At most `partition.expiration-max-num` partitions are dropped, in order
+        of their values. Raises `InvalidRequest` for tables without partitions, or if no age is set.
         """
         age_ms = self._options.partition_expiration_time_ms if time_ms is None else time_ms
         if not self._schema.partition_keys:
@@ -118,7 +117,7 @@ class PartitionExpiry:
         )
 
     def _texts(self, partition: bytes) -> dict[str, str | None]:
-        """The values of a partition as SQL writes them."""
+        """The values of a partition as SQL text."""
         fields = self._schema.partition_fields
         return {
             f.name: None if value is None else value_text(f.type, value, legacy=False)

@@ -1,4 +1,4 @@
-"""The time that a partition stands for, read from its values by a pattern and a format of Java's DateTimeFormatter."""
+"""The time of a partition, parsed from its values by a pattern and a format of Java's DateTimeFormatter."""
 
 from __future__ import annotations
 
@@ -25,15 +25,18 @@ _DEFAULT = re.compile(
 
 
 class PartitionTime:
-    """Reads times. `pattern` puts partition values together (`$dt $hour:00:00`; None: the first value); `formatter`
-    is the format of the result (letters y M d H m s S, text in single quotes; None: `yyyy-MM-dd[ HH:mm:ss[.S]]`)."""
+    """Parses times. `pattern` combines partition values (`$dt $hour:00:00`; None: the first value).
+
+    `formatter` is the format of the result (letters y M d H m s S, text in single quotes; None: `yyyy-MM-dd[
+    HH:mm:ss[.S]]`).
+    """
 
     def __init__(self, pattern: str | None = None, formatter: str | None = None) -> None:
         self._pattern = pattern
         self._regex = _DEFAULT if formatter is None else _compiled(formatter)
 
     def of(self, values: Mapping[str, str | None]) -> datetime.datetime | None:
-        """The time of a partition whose values, as text, are given in order; None if they do not say one."""
+        """The time of a partition with the given values (as text, in order); None if they contain none."""
         text = self._text(values)
         found = None if text is None else self._regex.fullmatch(text)
         if found is None:
@@ -55,7 +58,7 @@ class PartitionTime:
     def _text(self, values: Mapping[str, str | None]) -> str | None:
         if self._pattern is None:
             return next(iter(values.values()), None)
-        names = sorted(values, key=len, reverse=True)  # $dt is no part of $dt1
+        names = sorted(values, key=len, reverse=True)  # $dt must not match in $dt1
         if not names:
             return self._pattern
         variable = re.compile(r"\$(" + "|".join(map(re.escape, names)) + ")")

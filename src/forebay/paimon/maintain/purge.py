@@ -1,4 +1,4 @@
-"""Purging: a table becomes as empty as a new one, with its history, and every file but the last snapshot's is gone."""
+"""Purging a table: all rows and history are deleted; only the schema and one empty snapshot remain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Purgeable:
 
 
 def purgeable(table: TableContext) -> Purgeable:
-    """What `purge` would delete, beside the files that nothing refers to."""
+    """The counts of what `purge` would delete, besides unreferenced files."""
     latest = table.snapshots.latest()
     live = [] if latest is None else list(table.manifests.live_files(latest))
     return Purgeable(
@@ -41,10 +41,10 @@ def purgeable(table: TableContext) -> Purgeable:
 
 
 def purge(table: TableContext, commit: Callable[[], FileStoreCommit]) -> Orphans:
-    """Delete all rows, branches, tags, consumers and old snapshots, and the files that are left over; what these were.
+    """Delete all rows, branches, tags, consumers, old snapshots and left-over files; return the left-over files.
 
-    The schema and one empty snapshot stay. There must be no concurrent writer: files that belong to no snapshot are
-    deleted, however young they are. If it is interrupted, call it again.
+    The schema and one empty snapshot remain. There must be no concurrent writer: files that belong to no snapshot are
+    deleted regardless of their age. If it is interrupted, call it again.
     """
     for name in table.branches.names():
         table.branches.drop(name)
@@ -62,9 +62,9 @@ def purge(table: TableContext, commit: Callable[[], FileStoreCommit]) -> Orphans
 def clear_consumers(
     table: TableContext, including: str | None = None, excluding: str | None = None, *, dry_run: bool = False
 ) -> list[str]:
-    """Forget the consumers whose whole name matches the regular expression `including` (None: all), not `excluding`.
+    """Delete the consumers whose whole id matches the regular expression `including` (None: all), not `excluding`.
 
-    Returns their ids; with `dry_run` that is all. Raises `InvalidRequest` for what is no regular expression.
+    Returns their ids; with `dry_run`, nothing is deleted. Raises `InvalidRequest` for an invalid regular expression.
     """
     consumers = table.consumers
     wanted, kept = _pattern(including or ".*", "including"), _pattern(excluding, "excluding")

@@ -1,6 +1,6 @@
-"""What snapshots, tags and changelogs refer to: the files that must not be deleted.
+"""The files that snapshots, tags and changelogs refer to, which must not be deleted.
 
-Data files are known by path, everything else by name (names of manifests, index files and statistics are unique).
+Data files are identified by path, all others by name (names of manifests, index files and statistics are unique).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from forebay.paimon.store.paths import MAIN_BRANCH
 
 
 def branches_of(table: TableContext) -> list[TableContext]:
-    """All branches of the table, the given one among them."""
+    """All branches of the table, including the given one."""
     return [table.on_branch(name) for name in (MAIN_BRANCH, *table.branches.names())]
 
 
 def other_branches(table: TableContext) -> list[TableContext]:
-    """All branches but the given one."""
+    """All branches except the given one."""
     return [b for b in branches_of(table) if b.paths.branch != table.paths.branch]
 
 
 def changelogs_of(branch: TableContext) -> list[Snapshot]:
-    """The long-lived changelogs, oldest first. Those that expire meanwhile are left out."""
+    """The long-lived changelogs, oldest first. Those that expire meanwhile are skipped."""
     found = []
     for changelog_id in branch.snapshots.changelogs.ids():
         try:
@@ -37,7 +37,7 @@ def changelogs_of(branch: TableContext) -> list[Snapshot]:
 
 
 class References:
-    """Answers which files some snapshots need. Not cached but for manifests."""
+    """Determines which files snapshots need. Only manifests are cached."""
 
     def __init__(self, manifests: ManifestStore) -> None:
         self._manifests = manifests
@@ -51,11 +51,11 @@ class References:
         return self._paths.data_file_and_companions(entry.partition, entry.bucket, entry.file)
 
     def live(self, snapshot: Snapshot) -> set[str]:
-        """The paths of the data files of a snapshot (extra files left out)."""
+        """The paths of the data files of a snapshot (without extra files)."""
         return {self.data_path(e) for e in self._manifests.live_files(snapshot)}
 
     def list_or_none(self, name: str | None) -> list[ManifestFileMeta]:
-        """The manifests that a list names; none if an interrupted deletion has taken it away already."""
+        """The manifests in a manifest list; empty if an interrupted deletion has already deleted the list."""
         if name is None:
             return []
         try:
@@ -64,7 +64,7 @@ class References:
             return []
 
     def entries_or_none(self, manifests: Iterable[ManifestFileMeta]) -> Iterator[ManifestEntry]:
-        """The entries of those `manifests` that are still there."""
+        """The entries of those `manifests` that still exist."""
         for manifest in manifests:
             try:
                 yield from self._manifests.read(manifest.file_name)
@@ -72,9 +72,9 @@ class References:
                 continue
 
     def deleted_by(self, snapshot: Snapshot) -> list[ManifestEntry]:
-        """The data files that `snapshot` took away for good. Those that only changed their level are not among them.
+        """The data files that `snapshot` removed, not counting files that only changed their level.
 
-        There are none if a manifest is missing: then an earlier run has come that far, and has deleted them.
+        Empty if a manifest is missing: an earlier run has already deleted these files then.
         """
         found: dict[str, ManifestEntry] = {}
         try:
@@ -88,19 +88,19 @@ class References:
         return list(found.values())
 
     def changelog_of(self, snapshot: Snapshot) -> list[ManifestEntry]:
-        """The changelog files of `snapshot` that can still be found."""
+        """The changelog files of `snapshot` whose manifests still exist."""
         entries = self.entries_or_none(self.list_or_none(snapshot.changelog_manifest_list))
         return [e for e in entries if e.kind is FileKind.ADD]
 
     def merged(self, snapshot: Snapshot) -> list[ManifestEntry]:
-        """The data files of a snapshot of which manifests may be missing."""
+        """The data files of a snapshot, of which manifests may be missing."""
         lists = (*self.list_or_none(snapshot.base_manifest_list), *self.list_or_none(snapshot.delta_manifest_list))
         return [e for e in merge_entries(self.entries_or_none(lists)) if e.kind is FileKind.ADD]
 
     def metadata(self, snapshot: Snapshot, with_changelog: bool = True) -> set[str]:
         """The names of all manifests, lists, index files and statistics that `snapshot` needs. Raises `NotFound`.
 
-        A tag does not need the changelog: that expires with the snapshot.
+        A tag does not need the changelog, which expires with the snapshot.
         """
         names = {snapshot.base_manifest_list, snapshot.delta_manifest_list}
         names |= {m.file_name for m in self._manifests.data_manifests(snapshot)}
@@ -115,9 +115,10 @@ class References:
         return names
 
     def of_history(self, branch: TableContext) -> tuple[set[str], set[str]]:
-        """Data paths and names of metadata that another branch needs, all its snapshots, tags and changelogs.
+        """The data paths and metadata names that all snapshots, tags and changelogs of another branch need.
 
-        Costs one listing of live files for each tag and for the earliest snapshot; of the others their deltas do.
+        Costs one listing of live files for each tag and for the earliest snapshot; other snapshots only need their
+        deltas.
         """
         data: set[str] = set()
         names: set[str] = set()
@@ -131,12 +132,12 @@ class References:
                 data |= {self.data_path(e) for e in entries}
             try:
                 names |= self.metadata(snapshot)
-            except NotFound:  # a changelog has not all that its snapshot had
+            except NotFound:  # a changelog may lack some files of its snapshot
                 names |= self.changelog_metadata(snapshot)
         return data, names
 
     def changelog_metadata(self, changelog: Snapshot) -> set[str]:
-        """The names of those manifests and lists of a long-lived changelog that are there."""
+        """The names of the existing manifests and lists of a long-lived changelog."""
         names: set[str] = set()
         lists = changelog.base_manifest_list, changelog.delta_manifest_list, changelog.changelog_manifest_list
         for name in lists:

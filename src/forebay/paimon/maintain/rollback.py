@@ -1,7 +1,7 @@
 """Rollback: make an older snapshot, or a tagged one, the latest again.
 
-Snapshots behind it are deleted from the last to the first, so that whoever reads meanwhile, or after a crash, sees a
-history that ends somewhere between. Then a repeated rollback goes on. The data files of what was dropped become
+Later snapshots are deleted from the last to the first, so that concurrent readers, and readers after a crash, see a
+history without gaps. Repeating an interrupted rollback completes it. The data files of deleted snapshots become
 orphans. There must be no concurrent commit.
 """
 
@@ -17,24 +17,24 @@ from forebay.paimon.store.paths import EARLIEST, LATEST
 
 
 class Rollback:
-    """Rolls one branch back. Not thread-safe."""
+    """Rolls back one branch. Not thread-safe."""
 
     def __init__(self, table: TableContext, *, dry_run: bool = False) -> None:
-        """With `dry_run` nothing is dropped: only the snapshot that would be the latest is returned."""
+        """With `dry_run`, nothing is deleted; the snapshot that would be the latest is returned."""
         self._table, self._dry_run = table, dry_run
         self._snapshots = table.snapshots
 
     def to_snapshot(self, snapshot_id: int) -> Snapshot:
-        """Drop everything behind snapshot `snapshot_id`. Raises `NotFound`."""
+        """Delete everything after snapshot `snapshot_id`. Raises `NotFound`."""
         kept = self._snapshots.snapshot(snapshot_id)
         self._drop_behind(kept)
         return kept
 
     def to_tag(self, name: str) -> Snapshot:
-        """Drop everything behind the snapshot of tag `name`, which comes back if it had expired. Raises `NotFound`."""
+        """Delete everything after the snapshot of tag `name`, restoring that if it had expired. Raises `NotFound`."""
         kept = self._table.tags.tag(name).snapshot
         if not self._dry_run and not self._snapshots.exists(kept.id):
-            if not self._snapshots.changelogs.exists(kept.id):  # a tag keeps rows, and its changelog has expired
+            if not self._snapshots.changelogs.exists(kept.id):  # a tag keeps only the rows; the changelog has expired
                 kept = replace(
                     kept, changelog_manifest_list=None, changelog_manifest_list_size=None, changelog_record_count=None
                 )
@@ -53,8 +53,8 @@ class Rollback:
     def _drop_behind(self, kept: Snapshot) -> None:
         if self._dry_run:
             return
-        # The hint comes last: behind a tag's snapshot that came back is a gap, which hides what comes after it from
-        # those who follow the hint. Their commits would meet the old snapshots again.
+        # The hint is written last: a restored tag snapshot is followed by a gap, which hides later snapshots from
+        # readers of the hint. Their commits would meet the old snapshots again.
         for snapshot_id in sorted((i for i in self._snapshots.ids() if i > kept.id), reverse=True):
             self._snapshots.delete(snapshot_id)
         self._snapshots.write_latest_hint(kept.id)

@@ -1,4 +1,4 @@
-"""Deleting tags, and with them the files that only they kept alive; expiry of tags by time."""
+"""Deleting tags and the files that only they needed; expiry of tags by time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forebay.paimon.store.context import TableContext
 class TagDeletion:
     """Deletes tags of one branch. Not thread-safe.
 
-    The tag's file goes first. If the process dies behind that, the files that only the tag needed are orphans.
+    The tag file is deleted first. If the process crashes after that, the files that only the tag needed become orphans.
     """
 
     def __init__(self, table: TableContext) -> None:
@@ -30,9 +30,9 @@ class TagDeletion:
         return self._clean(tag.snapshot, others)
 
     def expire(self, older_than_ms: int | None = None, *, dry_run: bool = False) -> list[str]:
-        """Delete the tags whose time is over, and those made before `older_than_ms` (since the epoch); their names.
+        """Delete expired tags and those created before `older_than_ms` (since the epoch); return their names.
 
-        With `dry_run` they are only told.
+        With `dry_run` they are only returned.
         """
         expired = [tag.name for tag in self._tags.expired()]
         if older_than_ms is not None:
@@ -45,7 +45,7 @@ class TagDeletion:
         return expired
 
     def _clean(self, gone: Snapshot, others: list[Snapshot]) -> Deleted:
-        """Delete what `gone` needed and its neighbours do not: the tags before and behind it, the first snapshot."""
+        """Delete the files that `gone` needed and its neighbours (adjacent tags, the first snapshot) do not."""
         earliest_id = self._table.snapshots.earliest_id()
         neighbours = [s for s in others if s.id < gone.id][-1:]
         behind = [s for s in others if s.id > gone.id][:1]
