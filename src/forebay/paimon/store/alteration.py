@@ -1,4 +1,4 @@
-"""What users say of a change of a table -> changes of its schema."""
+"""Translates users' changes to a table into schema changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def alteration(
     options: Mapping[str, str],
     reset: Sequence[str],
 ) -> list[SchemaChange]:
-    """The changes, in an order in which columns are called by the names that they had, and dropped names are free.
+    """The schema changes, ordered so that columns are called by their old names and dropped names are free.
 
     Raises `InvalidRequest` if there are none.
     """
@@ -55,7 +55,7 @@ def _path(name: str) -> Path:
 
 
 def _new_name(old: str, new: str) -> str:
-    """The new name of a column; it may be written with the row that the column is in, as the old one is."""
+    """The new name of a column; like the old name, it may be qualified by the enclosing row."""
     parent = old.rpartition(".")[0]
     if parent and new.startswith(f"{parent}."):
         new = new[len(parent) + 1 :]

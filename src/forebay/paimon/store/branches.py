@@ -1,8 +1,8 @@
-"""Branches: histories of their own over the same data files (`branch/branch-<name>/`).
+"""Branches: separate histories over the same data files (`branch/branch-<name>/`).
 
-A branch begins with the schemas of the table, or with a tagged snapshot, and is written like a table. Fast-forward
-makes it the main branch's history: main loses its snapshots, schemas and tags from the branch's first ones on, and
-gets the branch's.
+A branch starts with the schemas of the table, or with a tagged snapshot, and is written like a table. Fast-forward
+replaces the history of main: from the branch's first ones on, main's snapshots, schemas and tags are deleted and
+replaced by the branch's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PREFIX = "branch-"
 
 
 class BranchManager:
-    """The branches of a table. Not for concurrent use: there must be no commit to main in the meantime."""
+    """The branches of a table. Not for concurrent use: there must be no commit to main meanwhile."""
 
     def __init__(self, io: FileIO, paths: PathFactory) -> None:
         self._io = io
@@ -37,7 +37,7 @@ class BranchManager:
         return SchemaManager(self._io, self._main.on_branch(name)).latest_id() is not None
 
     def create(self, name: str, tag: str | None = None, ignore_existing: bool = False) -> None:
-        """Make a branch: empty with the current schema, or beginning with the snapshot of `tag`.
+        """Create a branch, empty with the current schema, or starting with the snapshot of `tag`.
 
         Raises `AlreadyExists`, and `NotFound` if there is no such tag.
         """
@@ -55,18 +55,18 @@ class BranchManager:
             self._io.write(branch.tag(tag), self._io.read(self._main.tag(tag)))
             self._io.write(branch.snapshot(snapshot.id), format_snapshot(snapshot))
             last_schema = snapshot.schema_id
-        # The latest schema comes last: only with it does the branch exist.
+        # The latest schema is written last: the branch exists only with it.
         for schema_id in schemas.ids():
             if schema_id <= last_schema:
                 self._io.write(branch.schema(schema_id), self._io.read(self._main.schema(schema_id)))
 
     def drop(self, name: str) -> None:
-        """Delete a branch. Data files that only it refers to are orphans then. Raises `NotFound`."""
+        """Delete a branch. Data files that only it refers to become orphans. Raises `NotFound`."""
         self._require(name)
         self._io.delete_directory(self._main.branch_directory(name))
 
     def rename(self, name: str, new_name: str) -> None:
-        """Raises `NotFound`, or `AlreadyExists` if `new_name` is taken."""
+        """Rename a branch. Raises `NotFound`, or `AlreadyExists` if `new_name` is taken."""
         self._require(name)
         check_branch_name(new_name)
         if self.exists(new_name):
@@ -74,7 +74,7 @@ class BranchManager:
         self._io.rename(self._main.branch_directory(name), self._main.branch_directory(new_name))
 
     def fast_forward(self, name: str) -> None:
-        """Make the history of branch `name` that of main. Raises `InvalidRequest` if the branch has no snapshots."""
+        """Replace the history of main with that of branch `name`. Raises `InvalidRequest` if it has no snapshots."""
         self._require(name)
         branch, main = self._main.on_branch(name), self._main
         branch_snapshots = SnapshotManager(self._io, branch)
@@ -86,7 +86,7 @@ class BranchManager:
         schemas = SchemaManager(self._io, main)
         tags = TagManager(self._io, main)
         snapshots.files.delete_hint(LATEST)
-        # From the last to the first, so that what is left after a crash is always a history without gaps.
+        # From the last to the first, so that a crash always leaves a history without gaps.
         for snapshot_id in sorted((i for i in snapshots.ids() if i >= earliest_id), reverse=True):
             snapshots.delete(snapshot_id)
         for tag in tags.tags():

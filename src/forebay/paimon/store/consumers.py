@@ -1,4 +1,4 @@
-"""Consumers: how far named streaming readers are (`consumer/consumer-<id>`), so that expiry leaves what they need."""
+"""Consumers: the progress of named streaming readers (`consumer/consumer-<id>`), which expiry respects."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class ConsumerManager:
             raise CorruptData(f"the file of consumer '{consumer_id}' is malformed: {e}") from e
 
     def record(self, consumer_id: str, next_snapshot: int) -> None:
-        """Note that the consumer has finished all snapshots before `next_snapshot`."""
+        """Record that the consumer has finished all snapshots before `next_snapshot`."""
         _check_id(consumer_id)
         node = {"nextSnapshot": next_snapshot}
         self._io.write(self._paths.consumer(consumer_id), json.dumps(node, indent=2).encode())
 
     def delete(self, consumer_id: str) -> bool:
-        """Forget a consumer; False if there was none."""
+        """Delete a consumer; return False if there was none."""
         _check_id(consumer_id)
         return self._io.delete(self._paths.consumer(consumer_id))
 
@@ -50,11 +50,11 @@ class ConsumerManager:
         return found
 
     def least_next_snapshot(self) -> int | None:
-        """The earliest snapshot that some consumer still needs; None if there are no consumers."""
+        """The earliest snapshot that a consumer still needs; None if there are no consumers."""
         return min(self.all().values(), default=None)
 
     def expire(self, before_ms: int) -> list[str]:
-        """Forget consumers that were last recorded before `before_ms` (milliseconds since the epoch); their ids."""
+        """Delete consumers last recorded before `before_ms` (milliseconds since the epoch); return their ids."""
         old = [consumer_id for consumer_id, modified in self._files() if modified is not None and modified < before_ms]
         return [consumer_id for consumer_id in old if self.delete(consumer_id)]
 

@@ -25,9 +25,9 @@ _SHARED = ("snapshots", "manifests", "tags")
 
 @dataclass(frozen=True)
 class TableContext:
-    """A table as its parts see it. `schema` is the version to read or write as; `schemas` gives any version.
+    """The table as seen by readers and writers. `schema` is the version to use; `schemas` returns any version.
 
-    It pickles, for the workers of a distributed engine.
+    It can be pickled, for the workers of a distributed engine.
     """
 
     io: FileIO
@@ -64,9 +64,9 @@ class TableContext:
         return _opened, (self.io, self.paths.root, self.paths.branch, self.schema, self.clock)
 
     def with_schema(self, schema: TableSchema) -> TableContext:
-        """The same table, read or written under another schema or with other options."""
+        """The same table with another schema or other options."""
         made = replace(self, schema=schema)
-        vars(made).update({name: getattr(self, name) for name in _SHARED})  # what they have in memory is of use to both
+        vars(made).update({name: getattr(self, name) for name in _SHARED})  # in-memory state is useful to both
         return made
 
     def on_branch(self, branch: str) -> TableContext:
@@ -75,10 +75,10 @@ class TableContext:
         return replace(self, paths=paths, schemas=SchemaManager(self.io, paths))
 
     def able_to_rewrite(self, files: Iterable[DataFileMeta]) -> TableContext:
-        """The same table under the newest schema of `files`, if that is newer than its own.
+        """The same table with the newest schema of `files`, if that is newer than its own.
 
-        A program that runs for long sees the table as it was when it opened it. Files that others wrote since may have
-        columns that it does not know, and types that are wider; to rewrite them under its own schema would lose values.
+        A long-running program uses the schema of when it opened the table. Files that other programs have written since
+        may have new columns and wider types; rewriting them with the old schema would lose values.
         """
         newest = max((f.schema_id for f in files), default=self.schema.id)
         if newest <= self.schema.id:
@@ -88,6 +88,6 @@ class TableContext:
 
 
 def _opened(io: FileIO, root: str, branch: str, schema: TableSchema, clock: Clock) -> TableContext:
-    """Return a context on another worker: paths and schemas are looked up again."""
+    """A context on another worker, which looks up paths and schemas again."""
     paths = PathFactory.of(root, schema, branch)
     return TableContext(io, paths, schema, SchemaManager(io, paths), clock)

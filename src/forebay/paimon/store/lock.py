@@ -1,7 +1,7 @@
 """Locks for commits on file systems that cannot create a file atomically.
 
-A catalog that has one place for all (a database, a metastore) gives such a lock. On the local disk and on object
-stores with conditional writes none is needed.
+A catalog with a central service (a database, a metastore) provides such a lock. The local disk and object stores with
+conditional writes need none.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from forebay.paimon.store.schema_changes import SchemaChange
 
 
 class CommitLock(Protocol):
-    """Keeps all other committers of one table out while it is held, on all machines."""
+    """Excludes all other committers of one table, on all machines, while it is held."""
 
     def hold(self) -> AbstractContextManager[None]:
-        """Wait for the lock, hold it inside the `with` block. Raises `Unavailable` if waiting takes too long."""
+        """Wait for the lock, and hold it inside the `with` block. Raises `Unavailable` if waiting takes too long."""
         ...
 
 
 @runtime_checkable
 class CatalogCommits(Protocol):
-    """A catalog that has a part in making the snapshots and schemas of its tables; it takes locks that it needs."""
+    """A catalog that takes part in creating the snapshots and schemas of its tables, including any locking."""
 
     owns_snapshots: bool
-    """Whether the catalog's server alone makes and drops snapshots."""
+    """Whether only the catalog's server creates and deletes snapshots."""
 
     def create(self, io: FileIO, path: str, data: bytes) -> bool:
-        """As `FileIO.create`, by the catalog. Raises `UnsupportedOperation` for files that are none of its business."""
+        """Like `FileIO.create`, through the catalog. Raises `UnsupportedOperation` for files it does not manage."""
         ...
 
     def change_schema(self, changes: Sequence[SchemaChange]) -> bool:
-        """Whether the catalog's server has changed the schema of the main branch; False if that is left to files."""
+        """Whether the catalog's server has changed the schema of the main branch; False if files must be written."""
         ...
 
 
 CommitGuard = CommitLock | CatalogCommits
-"""What keeps committers of a table apart where the file system alone does not."""
+"""Excludes concurrent committers of a table where the file system alone does not."""
 
 
 def create_exclusively(io: FileIO, path: str, data: bytes, lock: CommitGuard | None) -> bool:

@@ -1,12 +1,12 @@
-"""Merging manifests, so that a snapshot names few of them.
+"""Merging manifests, to keep their number per snapshot small.
 
-Every commit adds a manifest. A commit therefore first merges those of the snapshot before it:
+Every commit adds a manifest. A commit therefore first merges those of the previous snapshot:
 
-* Full, when the manifests that are small or hold deletions have together `manifest.full-compaction-threshold-size`:
-  all these are rewritten with live files only. Large manifests without deletions stay, unless a file of theirs was
-  deleted.
-* Minor otherwise: neighbours are merged whenever they reach `manifest.target-file-size` together, and the rest if
-  there are `manifest.merge-min-count` of them. Deletions of files added further back are kept.
+* Full, when the manifests that are small or contain deletions reach `manifest.full-compaction-threshold-size` in total:
+  all these are rewritten with live files only. Large manifests without deletions are kept, unless one of their files
+  was deleted.
+* Minor otherwise: adjacent manifests are merged whenever they reach `manifest.target-file-size` together, and the rest
+  if there are `manifest.merge-min-count` of them. Deletions of files added earlier are kept.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from forebay.paimon.store.manifests import Identity, ManifestStore, SelectedRows
 
 @dataclass(frozen=True, slots=True)
 class ManifestMerge:
-    """The manifests `before` were replaced by `after`; `written` are the new ones among these."""
+    """The manifests `before` were replaced with `after`, of which `written` are new."""
 
     before: tuple[ManifestFileMeta, ...]
     after: tuple[ManifestFileMeta, ...]
     written: tuple[ManifestFileMeta, ...] = ()
 
     def applied_to(self, current: Sequence[ManifestFileMeta]) -> tuple[ManifestFileMeta, ...] | None:
-        """`current` with `before` replaced, if `before` is still a part of it; else None.
+        """`current` with `before` replaced, if it still contains `before`; otherwise None.
 
         Lets a commit that lost a race keep its merge: the winner usually only added manifests at the end.
         """
@@ -39,9 +39,10 @@ class ManifestMerge:
 
 
 def merge_manifests(store: ManifestStore, manifests: Sequence[ManifestFileMeta], force: bool = False) -> ManifestMerge:
-    """Merge `manifests` if it is time. New manifests are written, old ones left alone (older snapshots need them).
+    """Merge `manifests` if due. New manifests are written, and old ones kept, as older snapshots need them.
 
-    `force` merges whatever can be merged, as a call for upkeep does. If this fails, what it wrote is deleted again.
+    `force` merges everything that can be merged, for explicit maintenance. If this fails, the files it wrote are
+    deleted.
     """
     options = store.options
     merger = _Merger(store, options.manifest_target_file_size)
@@ -83,7 +84,7 @@ class _Merger:
         return self._write(self._store.pick(live_of(parts, with_deletions=True)))
 
     def full(self, manifests: Sequence[ManifestFileMeta], threshold: int) -> list[ManifestFileMeta] | None:
-        """The manifests after a full merge; None if it is not time for one, or there is nothing to gain."""
+        """The manifests after a full merge; None if none is due, or nothing would be gained."""
         must_change = [m.num_deleted_files > 0 or m.file_size < self._target_size for m in manifests]
         if sum(m.file_size for m, must in zip(manifests, must_change, strict=True) if must) < threshold:
             return None
@@ -97,7 +98,7 @@ class _Merger:
             parts.append(SelectedRows.of_all(manifest.file_name, self._store.rows(manifest.file_name)))
         if len(parts) <= 1 and not deleted:
             return None
-        # A deletion without its addition would be left over only in a damaged table; live files are what counts.
+        # A deletion without its addition would remain only in a damaged table; only live files count.
         return [*kept, *self._write(self._store.pick(live_of(parts)))]
 
     def _deleted_files(self, manifests: Sequence[ManifestFileMeta]) -> set[Identity]:

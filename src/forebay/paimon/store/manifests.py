@@ -1,4 +1,4 @@
-"""Manifests and manifest lists of a table: reading with a cache, writing in files of the target size."""
+"""Manifests and manifest lists of a table: cached reads, and writes in files of the target size."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ T = TypeVar("T", bound=Sized)
 Identity = tuple[Any, ...]
 
 CACHE_BYTES = 64 * MB
-"""How much memory decoded manifests may take, roughly."""
+"""The approximate memory limit for decoded manifests."""
 
 _ENTRY_BYTES = 2_000
-"""Memory of a decoded entry, roughly: measured with statistics of eight columns."""
+"""The approximate memory of a decoded entry, measured with statistics of eight columns."""
 
 _PROBE_ENTRIES = 1024
-"""So many entries are encoded first, to learn how many fill a file."""
+"""The number of entries that are encoded first, to estimate how many fit into a file."""
 
 
 class _Cache:
-    """Decoded files by name, the least recently used ones dropped. Files never change, so it is never stale.
+    """An LRU cache of decoded files by name. Files never change, so entries never become stale.
 
-    What alone fills more than the cache is not kept. The bytes of lists are counted as items times `_ENTRY_BYTES`.
+    An item larger than the cache is not kept. The size of lists is estimated as items times `_ENTRY_BYTES`.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -66,7 +66,7 @@ class _Cache:
         return made
 
     def put(self, key: str, made: Sized) -> None:
-        """Keep an entry that will be requested soon."""
+        """Add an entry that will be requested soon."""
         size = made.nbytes if isinstance(made, ManifestRows) else (len(made) + 1) * _ENTRY_BYTES
         with self._lock:
             if key not in self._kept:
@@ -89,7 +89,7 @@ def _rows_key(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SelectedRows:
-    """Some rows of the manifest `name`: their places in `rows`, as int64."""
+    """Some rows of the manifest `name`: their indexes in `rows`, as int64."""
 
     name: str
     rows: ManifestRows
@@ -101,17 +101,17 @@ class SelectedRows:
 
 
 def live_of(parts: Sequence[SelectedRows], *, with_deletions: bool = False) -> list[SelectedRows]:
-    """Of the entries chosen, in their order: the additions that were not deleted.
+    """Of the selected entries, in order, the additions that were not deleted.
 
-    `with_deletions`: also the deletions of files that were added before. Raises `Conflict` if a file is added or
-    deleted twice.
+    `with_deletions`: also deletions of files that were added earlier. Raises `Conflict` if a file is added or deleted
+    twice.
     """
     live = live_rows([(part.rows, part.chosen) for part in parts], with_deletions=with_deletions)
     return [SelectedRows(part.name, part.rows, rows) for part, rows in zip(parts, live, strict=True)]
 
 
 class ManifestStore:
-    """Reads and writes the manifests of a table. Thread-safe. What is read must not be changed: it is shared."""
+    """Reads and writes the manifests of a table. Thread-safe. Results are shared and must not be modified."""
 
     def __init__(self, io: FileIO, paths: PathFactory, schema: TableSchema, cache_bytes: int = CACHE_BYTES) -> None:
         self._io, self.paths, self.schema = io, paths, schema
@@ -123,7 +123,7 @@ class ManifestStore:
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     def read_list(self, name: str) -> list[ManifestFileMeta]:
-        """The manifests that a manifest list names."""
+        """The manifests in a manifest list."""
         return self._cache.get(name, lambda: read_manifest_list(self._bytes_of(name)))
 
     def read(self, name: str) -> list[ManifestEntry]:
@@ -135,7 +135,7 @@ class ManifestStore:
         return self._cache.get(_rows_key(name), lambda: read_manifest_rows(self._bytes_of(name)))
 
     def read_index(self, name: str | None) -> list[IndexManifestEntry]:
-        """The entries of an index manifest; none if there is no index manifest."""
+        """The entries of an index manifest; empty if there is no index manifest."""
         if name is None:
             return []
         return self._cache.get(name, lambda: read_index_manifest(self._bytes_of(name)))
@@ -152,14 +152,14 @@ class ManifestStore:
         return self.read_list(snapshot.delta_manifest_list)
 
     def changelog_manifests(self, snapshot: Snapshot) -> list[ManifestFileMeta]:
-        """The manifests of the changelog files that came with `snapshot`."""
+        """The manifests of the changelog files of `snapshot`."""
         name = snapshot.changelog_manifest_list
         return [] if name is None else self.read_list(name)
 
     def entries(
         self, manifests: Iterable[ManifestFileMeta], partitions: set[bytes] | None = None
     ) -> Iterable[ManifestEntry]:
-        """The entries of `manifests`, in order; of some partitions only, if given."""
+        """The entries of `manifests`, in order, optionally only of some partitions."""
         pruner = None if partitions is None else PartitionPruner(self.partitions, partitions)
         for manifest in manifests:
             if pruner is None:
@@ -168,7 +168,7 @@ class ManifestStore:
                 yield from (e for e in self.read(manifest.file_name) if e.partition in pruner.partitions)
 
     def live_files(self, snapshot: Snapshot, partitions: set[bytes] | None = None) -> list[ManifestEntry]:
-        """The data files of `snapshot`; of some partitions only, if given."""
+        """The data files of `snapshot`, optionally only of some partitions."""
         pruner = None if partitions is None else PartitionPruner(self.partitions, partitions)
         parts = []
         for manifest in self.data_manifests(snapshot):
@@ -181,7 +181,7 @@ class ManifestStore:
         return self.pick(live_of(parts))
 
     def pick(self, parts: Iterable[SelectedRows]) -> list[ManifestEntry]:
-        """The entries at the rows chosen. A few are decoded again; many are taken from those of the whole manifest."""
+        """The entries at the selected rows. A few are decoded again; many are taken from the decoded manifest."""
         found: list[ManifestEntry] = []
         for part in parts:
             if len(part.chosen) == len(part.rows):
@@ -196,9 +196,9 @@ class ManifestStore:
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def write(self, entries: Sequence[ManifestEntry]) -> list[ManifestFileMeta]:
-        """Write `entries` into new manifests of about `manifest.target-file-size`. No entries, no manifests.
+        """Write `entries` into new manifests of about `manifest.target-file-size`; none if there are no entries.
 
-        If a write fails, what was written before is deleted again.
+        If a write fails, the manifests written before are deleted.
         """
         written: list[ManifestFileMeta] = []
         try:
@@ -222,22 +222,22 @@ class ManifestStore:
         return written
 
     def write_list(self, manifests: Sequence[ManifestFileMeta]) -> tuple[str, int]:
-        """Write a manifest list; its name and size."""
+        """Write a manifest list; return its name and size."""
         name = self.paths.new_manifest_list_name()
         data = write_manifest_list(manifests, len(self.schema.partition_keys), self.options.manifest_compression)
         self._write_file(name, data)
-        self._cache.put(name, list(manifests))  # the next commit follows on this one
+        self._cache.put(name, list(manifests))  # the next commit reads it
         return name, len(data)
 
     def write_index(self, entries: Sequence[IndexManifestEntry]) -> str:
-        """Write an index manifest; its name."""
+        """Write an index manifest; return its name."""
         name = self.paths.new_index_manifest_name()
         data = write_index_manifest(entries, len(self.schema.partition_keys), self.options.manifest_compression)
         self._write_file(name, data)
         return name
 
     def _write_file(self, name: str, data: bytes) -> None:
-        """Write a file; if that fails, or seems to, nothing of it stays."""
+        """Write a file; on an error, real or apparent, delete it."""
         try:
             self._io.write(self.paths.manifest(name), data)
         except BaseException:
@@ -245,14 +245,14 @@ class ManifestStore:
             raise
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete manifests, lists or index manifests that are unreferenced; what cannot be deleted is an orphan."""
+        """Delete unreferenced manifests, lists or index manifests; those that cannot be deleted become orphans."""
         for name in names:
             self._cache.forget(name)
             delete_quietly(self._io, self.paths.manifest(name))
 
 
 class PartitionPruner:
-    """Says which manifests may have entries of some partitions, by the manifests' statistics of partitions."""
+    """Decides which manifests may have entries of some partitions, by the manifests' partition statistics."""
 
     def __init__(self, layout: RowLayout, partitions: Iterable[bytes]) -> None:
         self.partitions = frozenset(partitions)
@@ -260,7 +260,7 @@ class PartitionPruner:
         self._values = [layout.decode(partition) for partition in self.partitions] if layout.fields else []
 
     def may_be_in(self, manifest: ManifestFileMeta) -> bool:
-        """Whether the bounds of `manifest` leave room for one of the partitions."""
+        """Whether the bounds of `manifest` admit one of the partitions."""
         stats = manifest.partition_stats
         width = len(self._layout.fields)
         if width == 0 or len(stats.null_counts) != width:
@@ -273,18 +273,18 @@ def _within(value: Any, low: Any, high: Any, nulls: int | None) -> bool:
     if value is None:
         return nulls is None or nulls > 0
     if low is None or high is None:
-        return nulls is None  # no value but nulls, or nothing known
+        return nulls is None  # only nulls, or unknown
     return value != value or bool(low <= value <= high)
 
 
 def delete_quietly(io: FileIO, path: str) -> None:
-    """Delete a file that is not needed; if that fails it stays as an orphan, which orphan removal finds."""
+    """Delete an unneeded file; on failure it remains as an orphan, which orphan removal finds."""
     with contextlib.suppress(ForebayError):
         io.delete(path)
 
 
 def merge_entries(entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
-    """The net effect of `entries` in their order: additions that were not deleted, deletions of files added before.
+    """The net effect of `entries` in order: additions that were not deleted, deletions of files added earlier.
 
     Raises `Conflict` if a file is added or deleted twice.
     """

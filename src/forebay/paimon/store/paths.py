@@ -1,4 +1,4 @@
-"""Names and places of a table's files.
+"""Names and locations of a table's files.
 
     <table>/schema/schema-<id>              <table>/[<partition>/]bucket-<b>/data-<uuid>-<n>.parquet
     <table>/snapshot/snapshot-<id>          <table>/manifest/{manifest,manifest-list,index-manifest}-<uuid>-<n>
@@ -6,8 +6,8 @@
     <table>/changelog/changelog-<id>        <table>/statistics/stat-<uuid>-<n>
     <table>/tag/tag-<name>                  <table>/consumer/consumer-<id>
 
-A branch has schema, snapshot, changelog, tag and consumer directories of its own in `<table>/branch/branch-<name>/`;
-data files and manifests are shared with the main branch.
+A branch has its own schema, snapshot, changelog, tag and consumer directories in `<table>/branch/branch-<name>/`; data
+files and manifests are shared with the main branch.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _EXTENSIONS = {"gzip": "gz", "zstd": "zst", "snappy": "snappy", "lz4": "lz4", "b
 
 
 def join(*parts: str) -> str:
-    """A path of `parts`; empty ones are left out."""
+    """The path joined from `parts`; empty ones are omitted."""
     return "/".join(part.rstrip("/") for part in parts if part)
 
 
 def new_uuid(ids: IdSource) -> str:
-    """A random UUID in its usual form."""
+    """A random UUID in its usual textual form."""
     return str(uuid.UUID(hex=ids.token_hex(), version=4))
 
 
 class PathFactory:
-    """Where the files of one table, or of one of its branches, are. Thread-safe; names that it makes are unique."""
+    """The locations of the files of one table or branch. Thread-safe; generated names are unique."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class PathFactory:
 
     @classmethod
     def of(cls, root: str, schema: TableSchema, branch: str | None = None, ids: IdSource = SYSTEM_IDS) -> PathFactory:
-        """The paths of a table with `schema`; the branch is the schema's option unless given."""
+        """The paths of a table with `schema`; the default branch is the schema's option."""
         options = CoreOptions(schema.options)
         return cls(root, schema.partition_fields, options, branch or options.branch, ids)
 
     def on_branch(self, branch: str) -> PathFactory:
-        """The same table's paths on another branch."""
+        """The paths of another branch of the same table."""
         return PathFactory(self.root, self.partition_fields, self.options, branch, self.ids)
 
     # ---- metadata of the branch ------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class PathFactory:
         return join(self.snapshot_directory, f"snapshot-{snapshot_id}")
 
     def hint(self, directory: str, name: str) -> str:
-        """The hint file `name` (LATEST or EARLIEST) of a directory of snapshots or changelogs."""
+        """The path of the hint file `name` (LATEST or EARLIEST) in a directory of snapshots or changelogs."""
         return join(directory, name)
 
     @property
@@ -134,7 +134,7 @@ class PathFactory:
         return join(self.root, "manifest")
 
     def manifest(self, name: str) -> str:
-        """A manifest, manifest list or index manifest by its name."""
+        """The path of a manifest, manifest list or index manifest."""
         return join(self.manifest_directory, name)
 
     def new_manifest_name(self) -> str:
@@ -151,7 +151,7 @@ class PathFactory:
         return join(self.root, "index")
 
     def index_file(self, index: IndexFileMeta, partition: bytes, bucket: int) -> str:
-        """Where an index file of a bucket is."""
+        """The path of an index file of a bucket."""
         if index.external_path is not None:
             return index.external_path
         if self.options.index_file_in_data_file_dir:
@@ -181,7 +181,7 @@ class PathFactory:
         return join(self.root, self.options.data_file_path_directory or "")
 
     def partition_values(self, partition: bytes) -> dict[str, str]:
-        """Names and written values of a partition."""
+        """The names and written values of a partition."""
         return partition_spec(
             self.partition_fields,
             self._layout.decode(partition),
@@ -205,21 +205,21 @@ class PathFactory:
         return join(self.data_root, self.partition_directory(partition), name)
 
     def data_file(self, partition: bytes, bucket: int, file: DataFileMeta) -> str:
-        """Where a data or changelog file is."""
+        """The path of a data or changelog file."""
         return file.external_path or join(self.bucket_directory(partition, bucket), file.file_name)
 
     def data_file_and_companions(self, partition: bytes, bucket: int, file: DataFileMeta) -> list[str]:
-        """The paths of a data file and of the extra files that live and die with it."""
+        """The paths of a data file and its extra files, which are deleted together."""
         path = self.data_file(partition, bucket, file)
         return [path, *(join(path.rpartition("/")[0], extra) for extra in file.extra_files)]
 
     def data_file_names(self) -> DataFileNames:
-        """A maker of names for one writer: one UUID, counting on."""
+        """A generator of names for one writer, with one UUID and a counter."""
         return DataFileNames(self.options, new_uuid(self.ids))
 
 
 class DataFileNames:
-    """Names of data and changelog files: `<prefix><uuid>-<n>.<format>`. Thread-safe."""
+    """Generates names of data and changelog files: `<prefix><uuid>-<n>.<format>`. Thread-safe."""
 
     def __init__(self, options: CoreOptions, file_uuid: str) -> None:
         self._options = options
@@ -227,12 +227,12 @@ class DataFileNames:
         self._count = itertools.count()
 
     def data(self, file_format: str | None = None, compression: str | None = None) -> str:
-        """A new data file's name."""
+        """The name of a new data file."""
         o = self._options
         return self._new(o.data_file_prefix, file_format or o.file_format, compression or o.file_compression)
 
     def changelog(self, file_format: str | None = None, compression: str | None = None) -> str:
-        """A new changelog file's name."""
+        """The name of a new changelog file."""
         o = self._options
         file_format = file_format or o.changelog_file_format or o.file_format
         return self._new(
@@ -250,7 +250,7 @@ class DataFileNames:
 
 
 def check_branch_name(name: str) -> None:
-    """Raise `InvalidRequest` for a name that no branch may have."""
+    """Raise `InvalidRequest` for an invalid branch name."""
     if not name or not name.strip() or "/" in name or name == MAIN_BRANCH or name.isdigit():
         raise InvalidRequest(
             f"{name!r} cannot name a branch: it must not be blank, '{MAIN_BRANCH}' or a number, nor hold a slash"

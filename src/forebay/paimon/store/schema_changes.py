@@ -1,8 +1,8 @@
-"""Changes of a table's schema, as values, and what they make of it.
+"""Changes of a table's schema, as values, and their application.
 
-Columns are named by a path: `("address", "city")` is a field of a row; inside an array the element is called
-`element`, inside a map the value is called `value`. Ids of columns never change and are never used again, which is how
-old data files are read under new schemas.
+Columns are named by a path: `("address", "city")` is a field of a row; inside an array the element is called `element`,
+inside a map the value is called `value`. Column ids never change and are never reused, which is how old data files are
+read with new schemas.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a column goes: `place` is "first", "last", "before" or "after"; the latter two are beside `reference`."""
+    """The new position of a column: `place` is "first", "last", "before" or "after", the latter two of `reference`."""
 
     place: str
     reference: str | None = None
@@ -37,7 +37,7 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class AddColumn(SchemaChange):
-    """A new column, which must be nullable: old rows have null there."""
+    """Adds a column, which must be nullable: old rows have null there."""
 
     path: Path
     type: DataType
@@ -47,7 +47,7 @@ class AddColumn(SchemaChange):
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn(SchemaChange):
-    """Another name for a column; its data stays."""
+    """Renames a column; its data stays."""
 
     path: Path
     new_name: str
@@ -62,7 +62,7 @@ class DropColumn(SchemaChange):
 
 @dataclass(frozen=True, slots=True)
 class UpdateColumnType(SchemaChange):
-    """Another type, to which Paimon can cast the old one. `keep_nullability`: that of `type` is not looked at."""
+    """Changes a column's type, if Paimon can cast the old one. `keep_nullability`: ignore the nullability of `type`."""
 
     path: Path
     type: DataType
@@ -71,7 +71,7 @@ class UpdateColumnType(SchemaChange):
 
 @dataclass(frozen=True, slots=True)
 class UpdateColumnNullability(SchemaChange):
-    """Whether a column may hold nulls."""
+    """Sets whether a column may hold nulls."""
 
     path: Path
     nullable: bool
@@ -79,7 +79,7 @@ class UpdateColumnNullability(SchemaChange):
 
 @dataclass(frozen=True, slots=True)
 class UpdateColumnComment(SchemaChange):
-    """A column's comment; None for none."""
+    """Sets a column's comment; None removes it."""
 
     path: Path
     comment: str | None
@@ -87,7 +87,7 @@ class UpdateColumnComment(SchemaChange):
 
 @dataclass(frozen=True, slots=True)
 class UpdateColumnDefault(SchemaChange):
-    """The value, as text, that writers put where a column is not given; None for none."""
+    """Sets the value, as text, that writers use if a column is omitted; None removes it."""
 
     path: Path
     default: str | None
@@ -103,7 +103,7 @@ class MoveColumn(SchemaChange):
 
 @dataclass(frozen=True, slots=True)
 class SetOption(SchemaChange):
-    """A table option gets a value."""
+    """Sets a table option."""
 
     key: str
     value: str
@@ -118,14 +118,14 @@ class RemoveOption(SchemaChange):
 
 @dataclass(frozen=True, slots=True)
 class UpdateComment(SchemaChange):
-    """The table's comment."""
+    """Sets the table's comment."""
 
     comment: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class DropPrimaryKey(SchemaChange):
-    """Only possible while the table is empty."""
+    """Drops the primary key, which is only possible while the table is empty."""
 
 
 IMMUTABLE_OPTIONS = frozenset(
@@ -138,7 +138,7 @@ IMMUTABLE_OPTIONS = frozenset(
         "blob-view-field", "pk-clustering-override",
     }
 )  # fmt: skip
-"""Options that the data of a table depends on: they cannot change once it has a snapshot."""
+"""Options that the stored data depends on: they cannot change once the table has a snapshot."""
 
 _ALWAYS_IMMUTABLE = ("type", "path")
 _NEVER_BACK_TO_FALSE = ("ignore-delete", "ignore-update-before")
@@ -147,9 +147,9 @@ _NEVER_BACK_TO_FALSE = ("ignore-delete", "ignore-update-before")
 def apply_changes(
     schema: TableSchema, changes: Sequence[SchemaChange], now_millis: int, has_snapshots: bool = True
 ) -> TableSchema | None:
-    """The schema after `changes`, with the next id; None if they change nothing.
+    """The schema after `changes`, with the next id; None if it does not change.
 
-    Raises `InvalidRequest` or `UnsupportedOperation` naming the first change that is not possible.
+    Raises `InvalidRequest` or `UnsupportedOperation`, naming the first change that is not possible.
     """
     draft = _Draft(schema, has_snapshots)
     for change in changes:
@@ -158,7 +158,7 @@ def apply_changes(
     if after == schema:
         return None
     if after.fields != schema.fields and CoreOptions(after.options).bucket != -1:
-        bucket_function(after)  # refuses a type of the bucket key that it has no hash of
+        bucket_function(after)  # rejects a bucket key of a type that it does not support
     return replace(after, id=schema.id + 1, time_millis=now_millis, version=SCHEMA_VERSION)
 
 
@@ -273,7 +273,7 @@ class _Draft:
         _edit(self._fields, change.path, _replacing(update))
 
     def _check_buckets(self, path: Path, before: DataType, after: DataType) -> None:
-        """Refuse a type under which old rows would belong to other buckets: filters would not find them."""
+        """Reject a type for which old rows would belong to other buckets: filters would not find them."""
         same = storage_type(before).not_null() == storage_type(after).not_null()
         widened = self._old_options.bucket_function_type == "mod" and after.root is TypeRoot.BIGINT
         bucketed = self._old_options.bucket != -1 and len(path) == 1 and path[0] in self._schema.bucket_keys
@@ -310,7 +310,7 @@ class _Draft:
             raise UnsupportedOperation(f"cannot {action} '{path[0]}': it is a key column of the table")
 
     def _with_new_ids(self, t: DataType) -> DataType:
-        """`t` with new ids for all fields of rows in it."""
+        """`t` with new ids for all nested row fields."""
         fields = []
         for f in t.fields:
             self._highest_id += 1
@@ -334,7 +334,7 @@ class _Draft:
         self._options[key] = value
 
     def _check_option(self, key: str, value: str | None) -> None:
-        """Raise `UnsupportedOperation` if the table's data forbids to set `key` to `value` (None: its default)."""
+        """Raise `UnsupportedOperation` if the stored data forbids setting `key` to `value` (None: its default)."""
         if key in IMMUTABLE_OPTIONS:
             raise UnsupportedOperation(f"option '{key}' cannot be changed: the table's data depends on it")
         old, new = self._old_options, self._old_options.with_overrides({key: value or ""})
@@ -360,7 +360,7 @@ _Edit = Callable[[list[DataField], str], None]
 
 
 def _edit(fields: list[DataField], path: Path, edit: _Edit) -> None:
-    """Call `edit` with the list of fields that `path` ends in, and its last name."""
+    """Call `edit` with the list of fields at the parent of `path`, and the last name of `path`."""
     if not path or not all(path):
         raise InvalidRequest(f"{path!r} does not name a column")
     if len(path) == 1:
@@ -438,7 +438,7 @@ def _dotted(path: Path) -> str:
 
 
 def rename_in_options(options: dict[str, str], old: str, new: str) -> dict[str, str]:
-    """`options` with a column's new name wherever its old one stands as a name."""
+    """`options` with a column's old name replaced wherever it is used as a name."""
 
     def names(text: str) -> str:
         return ",".join(new if part.strip() == old else part for part in text.split(","))

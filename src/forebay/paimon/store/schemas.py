@@ -1,6 +1,6 @@
-"""The schemas of one branch of a table: `schema/schema-0`, `schema-1`, ...; the latest one is in force.
+"""The schemas of one branch of a table: `schema/schema-0`, `schema-1`, ...; the latest one is current.
 
-A schema file is created if its id is free, so that of two changes at once one wins and the other is reapplied.
+A schema file is created only if its id is free, so that of two concurrent changes one wins and the other is reapplied.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SchemaManager:
         return ids[-1] if ids else None
 
     def latest(self) -> TableSchema:
-        """The schema in force. Raises `NotFound` if there is no table."""
+        """The current schema. Raises `NotFound` if there is no table."""
         latest_id = self.latest_id()
         if latest_id is None:
             branch = "" if self._paths.branch == MAIN_BRANCH else f", or it has no branch '{self._paths.branch}'"
@@ -67,16 +67,16 @@ class SchemaManager:
         return [self.schema(schema_id) for schema_id in self.ids()]
 
     def create(self, schema: TableSchema) -> TableSchema:
-        """Make a table with `schema`, whose id must be 0. Raises `AlreadyExists` if there is a table."""
+        """Create a table with `schema`, whose id must be 0. Raises `AlreadyExists` if the table exists."""
         if self.ids() or not self._create_file(schema):
             raise AlreadyExists(f"there is a table at {self._paths.root} already")
         return schema
 
     def change(self, changes: Sequence[SchemaChange], has_snapshots: bool = True) -> TableSchema:
-        """Apply `changes` in order to the latest schema, and write the result as a new one.
+        """Apply `changes` in order to the latest schema, and write the result as a new schema.
 
-        `has_snapshots`: the table holds data, which forbids changes of options that old data depends on. Raises
-        `InvalidRequest` naming a change that is not allowed, `Conflict` if others keep changing the schema meanwhile.
+        `has_snapshots`: the table holds data, which forbids changes of options that stored data depends on. Raises
+        `InvalidRequest` naming a change that is not allowed, `Conflict` if concurrent changes keep winning.
         """
         catalog = self._lock if self._paths.branch == MAIN_BRANCH else None
         if isinstance(catalog, CatalogCommits) and catalog.change_schema(changes):

@@ -1,9 +1,8 @@
-"""The snapshots of one branch of a table: which there are, and which was valid when.
+"""The snapshots of one branch of a table, and lookups by id and time.
 
-Snapshot ids are dense: from the earliest, which expiry moves up, to the latest. The files LATEST and EARLIEST are only
-hints. A hint is believed if the snapshot it names is there; from LATEST the next ids are tried, too. Otherwise the
-directory is listed. Long-lived changelogs (directory `changelog`) have the form of snapshots and are found in the same
-way.
+Snapshot ids are dense: from the earliest, which expiry advances, to the latest. The files LATEST and EARLIEST are only
+hints. A hint is used if its snapshot exists; from LATEST, the next ids are tried, too. Otherwise the directory is
+listed. Long-lived changelogs (directory `changelog`) have the form of snapshots and are found in the same way.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ SNAPSHOT_PREFIX = "snapshot-"
 CHANGELOG_PREFIX = "changelog-"
 
 _LOOK_AHEAD = 64
-"""So many ids behind a hint are tried before the directory is listed."""
+"""The number of ids after a hint that are tried before the directory is listed."""
 
 
 class NumberedFiles:
-    """Files `<prefix><id>` in one directory, with hints for the least and the greatest id. Thread-safe."""
+    """Files `<prefix><id>` in one directory, with hints for the smallest and largest id. Thread-safe."""
 
     def __init__(self, io: FileIO, directory: str, prefix: str) -> None:
         self._io, self.directory, self._prefix = io, directory, prefix
@@ -45,7 +44,8 @@ class NumberedFiles:
     def latest(self) -> int | None:
         hint = self._hint(LATEST)
         if hint is not None and self.exists(hint):
-            # Ids are dense, and hints at most a few commits behind: looking ahead is cheaper than listing thousands.
+            # Ids are dense, and hints are at most a few commits behind: looking ahead is cheaper than listing
+            # thousands.
             for latest in range(hint, hint + _LOOK_AHEAD):
                 if not self.exists(latest + 1):
                     return latest
@@ -64,7 +64,7 @@ class NumberedFiles:
         return self._hint(LATEST)
 
     def write_hint(self, name: str, file_id: int) -> None:
-        """Replace a hint. A hint that cannot be written is no error: readers list the directory instead."""
+        """Replace a hint. A failure to write it is no error: readers list the directory instead."""
         with contextlib.suppress(ForebayError):
             self._io.write(f"{self.directory}/{name}", str(file_id).encode(), durable=False)
 
@@ -80,7 +80,7 @@ class NumberedFiles:
 
 
 class SnapshotManager:
-    """Finds and reads the snapshots of a branch. Nothing is cached: a rollback may replace a snapshot's file."""
+    """Finds and reads the snapshots of a branch. Nothing is cached, as a rollback may replace a snapshot's file."""
 
     def __init__(self, io: FileIO, paths: PathFactory) -> None:
         self.io, self.paths = io, paths
@@ -90,7 +90,7 @@ class SnapshotManager:
     # ---- by id -----------------------------------------------------------------------------------------------------
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
-        """Snapshot `snapshot_id`. Raises `NotFound`, saying which snapshots there are, if it is expired or to come."""
+        """Snapshot `snapshot_id`. Raises `NotFound`, with the existing ids, if it has expired or does not exist yet."""
         try:
             return parse_snapshot(self.io.read(self.files.path(snapshot_id)))
         except NotFound as e:
@@ -115,7 +115,7 @@ class SnapshotManager:
         return self.files.earliest()
 
     def latest(self) -> Snapshot | None:
-        """The latest snapshot; None in a table without any."""
+        """The latest snapshot; None in a table without snapshots."""
         while True:
             latest_id = self.latest_id()
             if latest_id is None:
@@ -128,7 +128,7 @@ class SnapshotManager:
         return self.files.ids()
 
     def snapshots(self) -> Iterator[Snapshot]:
-        """All snapshots, oldest first. Those that expire meanwhile are left out."""
+        """All snapshots, oldest first. Those that expire meanwhile are skipped."""
         for snapshot_id in self.ids():
             found = self.find(snapshot_id)
             if found is not None:
@@ -152,21 +152,21 @@ class SnapshotManager:
         return parse_snapshot(self.io.read(self.changelogs.path(snapshot_id)))
 
     def write_changelog(self, snapshot: Snapshot) -> None:
-        """Keep `snapshot` as a changelog."""
+        """Store `snapshot` as a changelog."""
         self.io.write(self.changelogs.path(snapshot.id), format_snapshot(snapshot))
 
     # ---- by time, watermark, user ----------------------------------------------------------------------------------
 
     def at_or_before(self, time_millis: int) -> Snapshot | None:
-        """The latest snapshot made at or before `time_millis` (milliseconds since the epoch); None if there is none."""
+        """The latest snapshot created at or before `time_millis` (since the epoch); None if there is none."""
         return self._last_where(lambda s: s.time_millis <= time_millis)
 
     def before(self, time_millis: int) -> Snapshot | None:
-        """The latest snapshot made before `time_millis`; None if there is none."""
+        """The latest snapshot created before `time_millis`; None if there is none."""
         return self._last_where(lambda s: s.time_millis < time_millis)
 
     def after(self, time_millis: int) -> Snapshot | None:
-        """The earliest snapshot made at or after `time_millis`; None if there is none."""
+        """The earliest snapshot created at or after `time_millis`; None if there is none."""
         earlier = self.before(time_millis)
         if earlier is not None:
             return self.find(earlier.id + 1)
@@ -176,7 +176,7 @@ class SnapshotManager:
     def at_watermark(self, watermark: int) -> Snapshot | None:
         """The earliest snapshot whose watermark is at least `watermark`; None if there is none.
 
-        Snapshots without a watermark are before all that have one: watermarks never go back.
+        Snapshots without a watermark precede all that have one, because watermarks never decrease.
         """
         unfinished = self._last_where(lambda s: s.watermark is None or s.watermark < watermark)
         if unfinished is not None:
@@ -185,7 +185,7 @@ class SnapshotManager:
         return None if earliest is None else self.find(earliest)
 
     def latest_of_user(self, user: str, from_id: int | None = None) -> Snapshot | None:
-        """The latest snapshot by `user`, not looking below snapshot `from_id`; None if there is none."""
+        """The latest snapshot of `user` with an id of at least `from_id`; None if there is none."""
         latest = self.latest_id()
         if latest is None:
             return None
@@ -195,7 +195,7 @@ class SnapshotManager:
             if found is None:
                 earliest = self.earliest_id()
                 if earliest is not None and snapshot_id < earliest:
-                    return None  # expired while we looked
+                    return None  # expired meanwhile
                 continue
             if found.commit_user == user:
                 return found
@@ -213,7 +213,7 @@ class SnapshotManager:
         return None
 
     def _last_where(self, holds: Callable[[Snapshot], bool]) -> Snapshot | None:
-        """The latest snapshot for which `holds`, which must hold for all before one for which it does."""
+        """The latest snapshot for which `holds` is true; if it is true for one, it must be for all earlier ones."""
         low, high = self.earliest_id(), self.latest_id()
         if low is None or high is None:
             return None
@@ -221,7 +221,7 @@ class SnapshotManager:
         while low <= high:
             middle = (low + high) // 2
             snapshot = self.find(middle)
-            if snapshot is None:  # expired while we looked
+            if snapshot is None:  # expired meanwhile
                 low = middle + 1
             elif holds(snapshot):
                 found, low = snapshot, middle + 1

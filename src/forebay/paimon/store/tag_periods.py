@@ -1,4 +1,4 @@
-"""The periods of automatic tags, and the names that belong to them."""
+"""The periods of automatic tags, and their names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOURS, _MINUTES = "%Y-%m-%d %H", "%Y-%m-%d %H%M"
 
 
 class Periods:
-    """Periods of one length, and the names of their tags."""
+    """Periods of one length, and their tag names."""
 
     def __init__(self, options: CoreOptions) -> None:
         duration = options.tag_creation_period_duration_ms
@@ -39,7 +39,7 @@ class Periods:
         return start.strftime(self._format)
 
     def start_of(self, name: str) -> datetime.datetime | None:
-        """When the period of an automatic tag begins; None for other tags."""
+        """The start of the period of an automatic tag; None for other tags."""
         try:
             start = datetime.datetime.strptime(name, self._format)
         except ValueError:
@@ -47,5 +47,5 @@ class Periods:
         return start if self.name(start) == name else None
 
     def last_before(self, moment: datetime.datetime) -> datetime.datetime:
-        """The beginning of the last period that is over at `moment`."""
+        """The start of the last period that has ended at `moment`."""
         return moment - (moment - _EPOCH) % self.length - self.length

@@ -1,6 +1,6 @@
-"""Tags: snapshots kept under a name (`tag/tag-<name>`), which expiry does not touch.
+"""Tags: named snapshots (`tag/tag-<name>`), which expiry keeps.
 
-A tag file is the snapshot's JSON, and for tags that live for a limited time when it was made and for how long.
+A tag file is the snapshot's JSON, plus creation time and retention for tags with a time limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TAG_PREFIX = "tag-"
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A named snapshot. `created` is local wall-clock time, as in Java; it expires at `created + retained`."""
+    """A named snapshot. `created` is local wall-clock time, as in Java; the tag expires at `created + retained`."""
 
     name: str
     snapshot: Snapshot
@@ -30,7 +30,7 @@ class Tag:
     retained: datetime.timedelta | None = None
 
     def is_expired(self, now: datetime.datetime) -> bool:
-        """Whether the tag's time is over at the local time `now`."""
+        """Whether the tag has expired at the local time `now`."""
         return self.created is not None and self.retained is not None and self.created + self.retained < now
 
 
@@ -45,7 +45,7 @@ class TagManager:
         return sorted(name[len(TAG_PREFIX) :] for name in names if name.startswith(TAG_PREFIX))
 
     def tag(self, name: str) -> Tag:
-        """The tag `name`. Raises `NotFound` with the names that there are."""
+        """The tag `name`. Raises `NotFound`, with the existing names."""
         found = self.find(name)
         if found is None:
             raise NotFound(f"there is no tag '{name}'; tags are {', '.join(self.names()) or 'none'}")
@@ -65,13 +65,13 @@ class TagManager:
         return sorted(found, key=lambda tag: (tag.snapshot.id, tag.name))
 
     def tagged_snapshots(self) -> list[Snapshot]:
-        """The snapshots that have tags, each once, oldest first."""
+        """The tagged snapshots, without duplicates, oldest first."""
         return list({tag.snapshot.id: tag.snapshot for tag in self.tags()}.values())
 
     def create(
         self, name: str, snapshot: Snapshot, retained_ms: int | None = None, ignore_existing: bool = False
     ) -> None:
-        """Tag `snapshot`, for `retained_ms` milliseconds or for good. Raises `AlreadyExists`."""
+        """Tag `snapshot`, for `retained_ms` milliseconds or permanently. Raises `AlreadyExists`."""
         _check_name(name)
         if self._io.create(self._paths.tag(name), self._format(snapshot, retained_ms)):
             return
@@ -79,12 +79,12 @@ class TagManager:
             raise AlreadyExists(f"there is a tag '{name}' already; replace it, or choose another name")
 
     def replace(self, name: str, snapshot: Snapshot, retained_ms: int | None = None) -> None:
-        """Let the tag `name` mean `snapshot`. Raises `NotFound`."""
+        """Move the tag `name` to `snapshot`. Raises `NotFound`."""
         self.tag(name)
         self._io.write(self._paths.tag(name), self._format(snapshot, retained_ms))
 
     def rename(self, name: str, new_name: str) -> None:
-        """Raises `NotFound`, or `AlreadyExists` if `new_name` is taken."""
+        """Rename a tag. Raises `NotFound`, or `AlreadyExists` if `new_name` is taken."""
         _check_name(new_name)
         self.tag(name)
         if not self._io.create(self._paths.tag(new_name), self._io.read(self._paths.tag(name))):
@@ -92,9 +92,9 @@ class TagManager:
         self._io.delete(self._paths.tag(name))
 
     def delete(self, name: str) -> Tag | None:
-        """Delete the tag's file; the tag that it was, or None.
+        """Delete the tag file; return the tag, or None if it did not exist.
 
-        The files that only the tag kept alive stay: deleting them is the business of `forebay.paimon.maintain`.
+        The files that only the tag needed remain; `forebay.paimon.maintain` deletes them.
         """
         found = self.find(name)
         if found is not None:
@@ -102,12 +102,12 @@ class TagManager:
         return found
 
     def expired(self) -> list[Tag]:
-        """Tags whose time is over."""
+        """The tags that have expired."""
         now = local_time(self._clock)
         return [tag for tag in self.tags() if tag.is_expired(now)]
 
     def created_before(self, before_ms: int) -> list[str]:
-        """The names of tags made before `before_ms` (since the epoch); when, says the file of tags that do not."""
+        """The names of tags created before `before_ms` (since the epoch); without a creation time, file time counts."""
         before = datetime.datetime.fromtimestamp(before_ms / 1000)
         modified = {
             status.path.rpartition("/")[2]: status.modified_ms for status in self._io.list(self._paths.tag_directory)
@@ -130,7 +130,7 @@ class TagManager:
 
 
 def local_time(clock: Clock) -> datetime.datetime:
-    """The local wall-clock time, without a zone, as Java's LocalDateTime."""
+    """The local wall-clock time, without a zone, like Java's LocalDateTime."""
     return datetime.datetime.fromtimestamp(clock.now_ms() / 1000)
 
 
@@ -148,8 +148,10 @@ def _parse(name: str, data: bytes) -> Tag:
 
 
 def _time(value: Any) -> datetime.datetime | None:
-    """A LocalDateTime as Jackson writes it: [year, month, day, hour, minute, second, nanosecond], the last ones absent
-    when 0; or ISO 8601."""
+    """A LocalDateTime in Jackson's form or ISO 8601.
+
+    Jackson's form is [year, month, day, hour, minute, second, nanosecond], of which the last ones are absent when 0.
+    """
     if value is None:
         return None
     if isinstance(value, str):
@@ -159,7 +161,7 @@ def _time(value: Any) -> datetime.datetime | None:
 
 
 def _span(value: Any) -> datetime.timedelta | None:
-    """A Duration as Jackson writes it (seconds), or ISO 8601 ("PT24H")."""
+    """A Duration in Jackson's form (seconds), or ISO 8601 ("PT24H")."""
     if value is None:
         return None
     if not isinstance(value, str):
