@@ -1,7 +1,7 @@
 """A Python engine for Apache Paimon's table format: read, write, merge, commit, compact, stream, maintain.
 
-It stands alone: nothing of the stream side is imported here. Formats and semantics are Apache Paimon's, whose documents
-(docs/concepts/spec) and Java sources are the last word; words are Paimon's too (snapshot, manifest, bucket, level,
+The package is independent of the streaming side. Formats and semantics are Apache Paimon's: its specification
+(docs/concepts/spec) and Java sources are authoritative. Terms are Paimon's, too (snapshot, manifest, bucket, level,
 sorted run, merge engine, changelog producer).
 """
 
@@ -17,7 +17,7 @@ __all__ = ["Catalog", "Table"]
 
 
 def __getattr__(name: str) -> Any:
-    """The names for users, imported when first asked for: who needs one part of the engine loads no other."""
+    """The public names, imported lazily so that using one part of the engine does not load the others."""
     if name == "Catalog":
         from forebay.paimon.catalog.catalog import Catalog
 

@@ -1,4 +1,4 @@
-"""Bucket functions: which bucket a row belongs to, as option `bucket-function.type` says.
+"""Bucket functions: the bucket of a row, according to option `bucket-function.type`.
 
 `default` is murmur3 of the bucket key as a `BinaryRow`. `mod` is the remainder of one INT or BIGINT, never negative; a
 null counts as 0. `hive` is Hive's hash: `31 * h + hash(column)` from 0 over the columns, with 0 for nulls; its sign bit
@@ -30,7 +30,7 @@ _HIVE_TYPES = (*_AS_INT, *_AS_BYTES, TypeRoot.BIGINT, TypeRoot.FLOAT, TypeRoot.D
 
 
 class BucketFunction:
-    """The function `kind` of the columns `fields`. Stateless and thread-safe; get one from `bucket_function`."""
+    """The function `kind` over the columns `fields`. Stateless and thread-safe; created by `bucket_function`."""
 
     def __init__(self, kind: str, fields: tuple[DataField, ...]) -> None:
         self._kind = kind
@@ -63,7 +63,7 @@ class BucketFunction:
 
 
 def bucket_function(schema: TableSchema) -> BucketFunction:
-    """The bucket function of a table. Raises `InvalidRequest` for a bucket key that the function does not take."""
+    """The bucket function of a table. Raises `InvalidRequest` if it does not support the table's bucket key."""
     return _cached(CoreOptions(schema.options).bucket_function_type, tuple(schema.fields_named(schema.bucket_keys)))
 
 
@@ -73,20 +73,20 @@ def _cached(kind: str, fields: tuple[DataField, ...]) -> BucketFunction:
 
 
 def _filled(column: pa.Array, arrow_type: pa.DataType) -> npt.NDArray[Any]:
-    """The values of a column of fixed width, with 0 for nulls."""
+    """The values of a fixed-width column, with 0 for nulls."""
     values: npt.NDArray[Any] = pc.fill_null(column.cast(arrow_type), 0).to_numpy(zero_copy_only=False)
     return values
 
 
 def _hive_hash(column: pa.Array) -> npt.NDArray[np.int32]:
-    """The hash of each value of a column in its stored type; that of a null is 0."""
+    """The hash of each value of a column in its stored type; 0 for null."""
     t = column.type
     if pa.types.is_int64(t):
         return _folded(_filled(column, t).view(np.int64))
     if pa.types.is_floating(t):
         values = _filled(column, t).copy()
-        values[values == 0] = 0  # -0.0 hashes as 0.0 does
-        values[np.isnan(values)] = np.nan  # whatever its bits were
+        values[values == 0] = 0  # -0.0 must hash like 0.0
+        values[np.isnan(values)] = np.nan  # one bit pattern for all NaNs
         return values.view(np.int32) if pa.types.is_float32(t) else _folded(values.view(np.int64))
     if pa.types.is_decimal(t) or pa.types.is_string(t) or pa.types.is_binary(t):
         capsule = column.__arrow_c_array__()[1]
@@ -98,6 +98,6 @@ def _hive_hash(column: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def _folded(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """`Long.hashCode`: both halves in one."""
+    """`Long.hashCode`: the two halves combined by XOR."""
     bits = values.view(np.uint64)
     return (bits ^ (bits >> np.uint64(32))).astype(np.uint32).view(np.int32)

@@ -1,8 +1,8 @@
 """Compacting many tables: each once, or all of them for as long as the service runs.
 
-It is the job that `write-only` writers leave out. Each table has its turns in a thread of the service, so
-that a slow or broken one does not hold back the others; a failed table is retried after a growing pause. Tables are
-reopened for each turn: their options and columns may change, and they may be dropped and come back.
+It is the job that `write-only` writers leave to others. Each table's turns run in a thread of the service, so that a
+slow or broken table does not block the others; a failed table is retried after increasing delays. Tables are reopened
+for each turn, because their options and columns may change, and they may be dropped and recreated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAITING, COMPACTING, GONE, DONE, FAILED = "waiting", "compacting", "gone", "done
 
 @dataclass(frozen=True)
 class CompactionSettings:
-    """How tables are compacted; see `Table.compact`. `partitions` makes the choice of a table's partitions."""
+    """How tables are compacted; see `Table.compact`. `partitions` returns the partition filter for a table."""
 
     full: bool = False
     order_by: Sequence[str] = ()
@@ -42,7 +42,7 @@ class CompactionSettings:
 
 @dataclass(frozen=True)
 class CompactionRun:
-    """What a turn of a table did. `snapshot_id` is None where nothing was to do, or `error` says why not."""
+    """The result of a table's turn. `snapshot_id` is None if there was nothing to do, or `error` says why it failed."""
 
     table: str
     snapshot_id: int | None = None
@@ -68,7 +68,7 @@ class TableState:
 
 
 class GivenUp(Exception):
-    """Raised inside a turn that is to end at once."""
+    """Raised within a turn to end it immediately."""
 
 
 class CompactionService:
@@ -86,10 +86,10 @@ class CompactionService:
         on_turn: Callable[[CompactionRun], None] = lambda turn: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`names` lists the tables to look after, now; `runner` has the tasks of a table done.
+        """`names` returns the current tables to compact; `runner` returns the runner for the tasks of a table.
 
-        At most `tables_max` tables have their turns at a time, each `interval_seconds` after its last one. `on_turn`
-        is called from a thread of the service.
+        At most `tables_max` tables have their turns at the same time, each `interval_seconds` after its last one.
+        `on_turn` is called from a thread of the service.
         """
         if tables_max < 1:
             raise InvalidRequest(f"at least 1 table is compacted at a time, got {tables_max}")
@@ -107,16 +107,16 @@ class CompactionService:
         self._listing_error: str | None = None
 
     def states(self) -> list[TableState]:
-        """Of each table, in order of their names."""
+        """The state of each table, ordered by name."""
         with self._lock:
             return [self._states[name] for name in sorted(self._states)]
 
     # ---- running ----------------------------------------------------------------------------------------------------
 
     def run_once(self, tick: Callable[[], None] = lambda: None) -> list[TableState]:
-        """Give each table one turn; their states. `tick` is called now and then, in this thread.
+        """Give each table one turn; return their states. `tick` is called periodically in this thread.
 
-        What `tick` raises gives all turns up.
+        If `tick` raises, all turns are abandoned.
         """
         names = list(self._names())
         try:
@@ -128,9 +128,9 @@ class CompactionService:
         return self.states()
 
     def watch(self, tick: Callable[[], None] = lambda: None, tick_seconds: float = 0.5) -> None:
-        """Give tables their turns until `stop` is called; then turns under way are finished.
+        """Give tables their turns until `stop` is called; then finish the turns under way.
 
-        Tables are listed again once per interval. Raises what the first listing raises; later ones may fail.
+        Tables are listed again once per interval. The first listing must succeed; later ones may fail.
         """
         try:
             listed, names = self._clock.monotonic(), list(self._names())
@@ -146,7 +146,7 @@ class CompactionService:
             self.stop(now=True)
 
     def stop(self, *, now: bool = False) -> None:
-        """End: what is under way is finished, or with `now` given up. Returns at once, unless `now`."""
+        """Stop: turns under way are finished, or abandoned with `now`. Returns immediately, unless `now`."""
         self._ending.set()
         if now:
             self._at_once.set()
@@ -159,7 +159,7 @@ class CompactionService:
             tick()
 
     def _listed(self, known: list[str]) -> list[str]:
-        """The tables to look after now. While the catalog is away, those that are known."""
+        """The tables to compact now; the known ones while the catalog is unavailable."""
         try:
             names = list(self._names())
         except ForebayError as e:
@@ -243,7 +243,7 @@ class CompactionService:
     def _failed(self, name: str, phase: str, message: str, began: float) -> None:
         failures = self._states[name].failures + 1
         pause = backoff(failures, max(self._interval, 1.0), _PAUSE_MAX_SECONDS)
-        if phase == GONE:  # it may come back; looking costs nothing
+        if phase == GONE:  # the table may be recreated; checking is cheap
             pause = self._interval
         self._due[name] = self._clock.monotonic() + pause
         told = self._states[name].last_error == message

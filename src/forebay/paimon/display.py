@@ -1,4 +1,4 @@
-"""How tables and catalogs look in a notebook. Nothing is read for it: looking at a thing costs nothing."""
+"""The representation of tables and catalogs in a notebook. Displaying an object reads nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from forebay.paimon.format.schema import TableSchema
 
 
 def table_html(name: str, schema: TableSchema, facts: Mapping[str, str]) -> str:
-    """A table: its name and kind, columns, keys, options, and further `facts`."""
+    """A table as HTML: its name and kind, columns, keys, options, and further `facts`."""
     roles = dict.fromkeys(schema.partition_keys, "partition") | dict.fromkeys(schema.primary_keys, "primary key")
     columns = [(f.name, f.type, roles.get(f.name, ""), f.description or "") for f in schema.fields]
     shown = {

@@ -1,7 +1,7 @@
 """The names of Paimon's options, to distinguish misspelt options from those of other software.
 
-Tables carry unknown options of other engines and users, and keep them. But one that is new and looks almost
-like a known one is refused: a setting that silently does nothing is the worst kind.
+Tables may carry unknown options of other engines and users, which are kept. But a new option that is very similar to a
+known one is rejected, because a setting that silently has no effect is worse than an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
 
 LIKENESS = 0.8
-"""How much of a name must agree with a known one for it to be a misspelling of that one."""
+"""The minimum similarity to a known name for a name to count as a misspelling."""
 
 _OPEN_PREFIXES = (
     "fields.",
@@ -26,13 +26,13 @@ _OPEN_PREFIXES = (
     "fs.",
     "fluss.",
 )
-"""Names that begin so are made of columns, formats or classes, or are a stream's, and cannot be listed."""
+"""Names with these prefixes contain columns, formats or classes, or belong to a stream, so they cannot be listed."""
 
 
 def option_texts(options: Mapping[str, Any] | None) -> dict[str, str]:
-    """Options that a user gives, as the texts that tables hold: True is `true`, 4 is `4`.
+    """The options given by a user, as the text that tables store: True is `true`, 4 is `4`.
 
-    Raises `InvalidRequest` for names that look like misspellings, and for values that are no scalars.
+    Raises `InvalidRequest` for names that look like misspellings, and for values that are not scalars.
     """
     found = {}
     for key, value in (options or {}).items():
@@ -46,7 +46,7 @@ def option_texts(options: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def check_spelling(key: str) -> None:
-    """Raise `InvalidRequest` if `key` is no option of Paimon's, but looks very much like one."""
+    """Raise `InvalidRequest` if `key` is not an option of Paimon, but very similar to one."""
     if key in KNOWN or key.startswith(_OPEN_PREFIXES):
         return
     hint = did_you_mean(key.lower().replace("_", "-"), KNOWN, LIKENESS)
@@ -190,4 +190,4 @@ write.hive-style-dynamic-partition.enabled write.merge-schema write.merge-schema
 write.merge-schema.type-widening write.sequence-number-init-mode write.use-v2-write zorder.var-length-contribution
 """.split()  # noqa: SIM905 - a list of 500 literals would take 500 lines
 )
-"""The options of tables, and those that Flink, Spark and Hive keep with tables (apache/paimon, version 2)."""
+"""The options of tables, and those that Flink, Spark and Hive store in tables (apache/paimon, version 2)."""

@@ -1,7 +1,7 @@
-"""Table options by Paimon's names, with Paimon's defaults, as typed properties.
+"""Table options as typed properties, with Paimon's names and defaults.
 
-`CoreOptions({"bucket": "4"}).bucket == 4`. Only what the engine uses is a property; all other keys are kept and passed
-on. Sizes are bytes, durations milliseconds.
+`CoreOptions({"bucket": "4"}).bucket == 4`. Only options that the engine uses are properties; all others are kept and
+passed on. Sizes are in bytes, durations in milliseconds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SECOND, HOUR = 1000, 3_600_000
 INT_MAX, LONG_MAX = (1 << 31) - 1, (1 << 63) - 1
 
 POSTPONE_BUCKET = -2
-"""The bucket number of tables that decide on buckets later, by compaction."""
+"""The bucket option of tables whose buckets are assigned later, by compaction."""
 
 
 class CoreOption(Generic[T]):
-    """One option: its key, older keys, how its text is read, and its default."""
+    """One option: its key, older keys, parser, and default."""
 
     def __init__(self, key: str, parse: Callable[[str], T], default: T, fallback: tuple[str, ...] = ()) -> None:
         self.key, self.parse, self.default, self.fallback = key, parse, default, fallback
@@ -95,7 +95,7 @@ def _names(key: str, *fallback: str) -> CoreOption[tuple[str, ...]]:
 
 
 def _choice(key: str, *values: str, fallback: tuple[str, ...] = ()) -> CoreOption[str]:
-    """One of `values`, of which the first is the default. Case does not matter, and "_" stands for "-"."""
+    """One of `values`; the first is the default. Case is ignored, and "_" stands for "-"."""
 
     def parse(text: str) -> str:
         value = text.strip().lower().replace("_", "-")
@@ -113,13 +113,13 @@ def _by_level(text: str) -> dict[int, str]:
 
 
 class CoreOptions:
-    """A table's options. `mapping` holds all of them as text, the ones that have no property too."""
+    """A table's options. `mapping` holds all of them as text, including those without a property."""
 
     def __init__(self, mapping: Mapping[str, str] | None = None) -> None:
         self.mapping: Mapping[str, str] = dict(mapping or {})
 
     def with_overrides(self, overrides: Mapping[str, str]) -> CoreOptions:
-        """These options, with some replaced (the dynamic options of one read or write)."""
+        """These options with some replaced (dynamic options of one read or write)."""
         return CoreOptions({**self.mapping, **overrides})
 
     # buckets, paths, branches
@@ -311,23 +311,23 @@ class CoreOptions:
     )
 
     def target_file_size(self, has_primary_key: bool) -> int:
-        """Bytes at which a data file is closed: 128 MB in primary-key tables, 256 MB in append tables by default."""
+        """The target size of data files in bytes: by default 128 MB in primary-key tables, 256 MB in append tables."""
         return self._target_file_size or (128 * MB if has_primary_key else 256 * MB)
 
     def compaction_file_size(self, has_primary_key: bool) -> int:
-        """Files below this many bytes are small, and compaction picks them up."""
+        """The size in bytes below which files are small, and picked by compaction."""
         return int(self.target_file_size(has_primary_key) * self.compaction_small_file_ratio)
 
     @property
     def num_sorted_run_stop_trigger(self) -> int:
-        """Sorted runs at which writers wait for compaction."""
+        """The number of sorted runs at which writers wait for compaction."""
         given = self._num_sorted_run_stop_trigger
         stop = self.num_sorted_run_compaction_trigger + 3 if given is None else given
         return max(self.num_sorted_run_compaction_trigger, stop)
 
     @property
     def num_levels(self) -> int:
-        """Levels of an LSM tree, level 0 included."""
+        """The number of levels of an LSM tree, including level 0."""
         given = self._num_levels
         return self.num_sorted_run_compaction_trigger + 1 if given is None else given
 
@@ -346,7 +346,7 @@ class CoreOptions:
 
     @property
     def changelog_decoupled(self) -> bool:
-        """Whether changelogs live longer than the snapshots they came with."""
+        """Whether changelogs live longer than their snapshots."""
         return (
             self.changelog_num_retained_max > self.snapshot_num_retained_max
             or self.changelog_time_retained_ms > self.snapshot_time_retained_ms
@@ -354,13 +354,13 @@ class CoreOptions:
         )
 
     def ignore_empty_commit(self, default: bool) -> bool:
-        """Whether a commit without changes makes no snapshot; batch writes ignore, streams do not."""
+        """Whether a commit without changes creates no snapshot; by default true for batch writes, false for streams."""
         given = self._snapshot_ignore_empty_commit
         return default if given is None else given
 
     @property
     def needs_lookup(self) -> bool:
-        """Whether new files must be compacted out of level 0 to be seen right (`CoreOptions.needLookup` in Java)."""
+        """Whether new files are visible only after compaction out of level 0 (`CoreOptions.needLookup` in Java)."""
         return (
             self.merge_engine == "first-row"
             or self.changelog_producer == "lookup"
@@ -373,7 +373,7 @@ class CoreOptions:
         return self.mapping.get(f"fields.{column}.{name}")
 
     def stats_mode_of(self, column: str, level: int | None = None) -> str:
-        """The statistics mode of a column: its own, its level's, or the table's."""
+        """The statistics mode of a column: the column's, the level's, or the table's."""
         own = self.field_option(column, "stats-mode")
         if own is not None:
             return own
@@ -382,7 +382,7 @@ class CoreOptions:
         return self.stats_mode
 
     def check_values(self) -> None:
-        """Raise `InvalidRequest` naming an option whose text is no value of it: a number, a size, one of some words."""
+        """Raise `InvalidRequest`, naming the option, if an option's text is not a valid value."""
         for option in vars(CoreOptions).values():
             if isinstance(option, CoreOption):
                 for key in (option.key, *option.fallback):
@@ -393,7 +393,7 @@ class CoreOptions:
                 CoreOption[object](key, parse, None).read(key, self.mapping[key])
 
     def check_supported(self) -> None:
-        """Raise `UnsupportedOperation` naming an option that would change results, and whose feature is not built."""
+        """Raise `UnsupportedOperation`, naming the option, if an option would change results and is not implemented."""
         for key, harmless in _NOT_BUILT.items():
             value = self.mapping.get(key)
             if value is not None and value.strip().lower() not in harmless:
@@ -432,13 +432,18 @@ _NOT_BUILT: dict[str, tuple[str, ...]] = {
     "write.batch-size": ("1024",),
     "orc.write.batch-size": ("1024",),
 }
-"""Options whose features are not built -> the values that do not ask for the feature. Making, writing and compacting
-such a table is refused; reading it is not."""
+"""Options that are not implemented, with their harmless values.
+
+Creating, writing and compacting a table with another value is rejected; reading it is not.
+"""
 
 _KEPT: dict[str, Callable[[str], object]] = {
     "consumer.mode": _choice("consumer.mode", "exactly-once", "at-least-once").parse,
     "deletion-vectors.bitmap64": parse_bool,
     "read.batch-size": int,
 }
-"""Options that change nothing here, and how their values are read: streams are exactly-once, deletion vectors of both
-forms are read and new ones are not written, and batches have a size that suits Arrow."""
+"""Options without effect here, with their parsers.
+
+Streams are always exactly-once, deletion vectors of both forms are read and new ones are not written, and the batch
+size is chosen for Arrow.
+"""

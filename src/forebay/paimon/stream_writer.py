@@ -1,17 +1,17 @@
-"""Writing without end, each row once: commits that are numbered, and may be repeated after any failure.
+"""Exactly-once stream writes: commits are numbered, and can be repeated after any failure.
 
     with table.stream_writer(user="orders-job") as writer:
-        done = writer.last_committed                 # where to go on after a restart; None at the very beginning
+        done = writer.last_committed                 # where to resume after a restart; None at the very beginning
         for number, rows in batches_after(done):
             writer.append(rows)                      # in a table with a primary key: upsert, delete
-            writer.commit(number)                    # a number that is committed already adds nothing
+            writer.commit(number)                    # without effect if the number is already committed
 
-Who must not read its source twice splits a commit in two, as Flink's checkpoints do: `prepare` ends the files of all
-rows so far and gives messages, small and picklable, to be kept beside the position in the source; `commit` makes them
-visible. After a crash `restore` takes all messages that were kept, and commits those that are not committed yet.
+A job that must not read its source twice splits a commit in two, as Flink's checkpoints do. `prepare` closes the files
+of all rows so far and returns messages, small and picklable, to be stored with the source position; `commit` makes them
+visible. After a crash, `restore` takes all stored messages, and commits those that are not committed yet.
 
-Work whose commit failed stays, and `commit` with the same number tries again; only what is known not to be committed,
-and was not given to another writer, is ever deleted. The rest is found by `Table.remove_orphan_files`.
+If a commit fails, its work is kept, and `commit` with the same number retries it. Files are deleted only if they are
+known not to be committed and were not handed to another writer. `Table.remove_orphan_files` finds the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from forebay.paimon.write.table_write import TableWrite
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """Work that is being committed: this writer's `own`, of which others may have the messages (`is_handed_out`)."""
+    """Work that is being committed: this writer's `own`, whose messages other writers may have (`is_handed_out`)."""
 
     work: Committable
     own: bool
@@ -50,7 +50,7 @@ class _Attempt:
 
 
 class WritableTable(Protocol):
-    """What a stream writer needs of a `Table`, which makes it."""
+    """What a stream writer needs from the `Table` that creates it."""
 
     name: str
     context: TableContext
@@ -63,15 +63,15 @@ class WritableTable(Protocol):
 
 
 class StreamWriter:
-    """Writes a table as one user; made by `Table.stream_writer`. Not thread-safe.
+    """Writes a table as one user; created by `Table.stream_writer`. Not thread-safe.
 
-    After an error while rows are written, or in `prepare`, some of the rows are lost: `abort`, and write again what
-    came after the last commit. The table's schema and bucket count are those of when the table was opened: a commit
-    that raises `Conflict` because the table was rescaled needs a writer of the reopened table.
+    After an error while writing rows, or in `prepare`, some rows are lost: call `abort`, and write all rows since the
+    last commit again. The schema and bucket count are those of when the table was opened: if a commit raises `Conflict`
+    because the table was rescaled, reopen the table and create a new writer.
     """
 
     def __init__(self, table: WritableTable, user: str) -> None:
-        """`user` names the stream, through all restarts; no two writers of a user may be at work at the same time."""
+        """`user` identifies the stream across restarts; two writers of one user must not run at the same time."""
         if not user:
             raise InvalidRequest("a stream writer needs a user: the name by which it finds its commits after a restart")
         self.user = user
@@ -81,7 +81,7 @@ class StreamWriter:
         self._unprepared = False
         self._is_broken = self._is_stale = False
         self._has_handed_over = False
-        self._known: int | None = None  # what was committed when this writer, which had not committed, prepared
+        self._known: int | None = None  # the last committed number when a writer without commits prepared
         self._pending: list[CommitMessage] | None = None  # prepared; None if `prepare` was not called
         self._attempt: _Attempt | None = None
         self._last: int | None = None
@@ -90,30 +90,30 @@ class StreamWriter:
 
     @property
     def has_primary_key(self) -> bool:
-        """Whether rows of the table have a primary key, by which they are replaced."""
+        """Whether the table has a primary key, by which rows are replaced."""
         return self._table.context.schema.has_primary_key
 
     def append(self, data: Rows) -> int:
-        """How many rows were added: as `Table.append`, but not visible before the commit."""
+        """Add rows like `Table.append`, visible after the commit; return their number."""
         self._require_key(False)
         return self._written(lambda w: w.write(data))
 
     def upsert(self, data: Rows, columns: Sequence[str] | str | None = None) -> int:
-        """How many rows were inserted or updated: as `Table.upsert`, but not visible before the commit."""
+        """Insert or update rows like `Table.upsert`, visible after the commit; return their number."""
         self._require_key(True)
         return self._written(
             lambda w: w.write(data, columns=None if columns is None else one_or_more_names(columns, "columns"))
         )
 
     def delete(self, keys: Any) -> int:
-        """How many keys were deleted: as `Table.delete`, but not visible before the commit."""
+        """Delete rows like `Table.delete`, effective after the commit; return the number of keys."""
         self._require_key(True)
         return self._written(
             lambda w: w.delete(key_rows(keys, self._table.context.schema.primary_keys, self._table.name))
         )
 
     def write_changes(self, data: Rows) -> int:
-        """How many changes were written: as `Table.write_changes`, but not visible before the commit."""
+        """Write changes like `Table.write_changes`, visible after the commit; return their number."""
         return self._written(lambda w: write_changes(w, data))
 
     def _require_key(self, has: bool) -> None:
@@ -143,15 +143,15 @@ class StreamWriter:
 
     @property
     def last_committed(self) -> int | None:
-        """The last number that this user committed; None if it has no snapshot (any more: see `commit`)."""
+        """The last number that this user committed; None if the user has no snapshot (any longer: see `commit`)."""
         found = self._committer.snapshots.latest_of_user(self.user)
         return None if found is None else found.commit_identifier
 
     def prepare(self, *, hand_over: bool = False) -> list[CommitMessage]:
-        """End the files of all rows so far; what to commit of them, one message for each bucket written to.
+        """Close the files of all rows so far; return the commit messages, one per bucket written to.
 
-        The next `commit` commits them. Writing may go on meanwhile: later rows are for the commit after it. With
-        `hand_over` another writer of this stream commits them, and this one has nothing more to do with them.
+        The next `commit` commits them. Writing may continue; later rows belong to the commit after it. With
+        `hand_over`, another writer of this stream commits them, and this writer is no longer responsible for them.
         """
         messages = self._prepared()
         if hand_over:
@@ -170,14 +170,14 @@ class StreamWriter:
         watermark: int | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> list[Snapshot]:
-        """Commit as number `identifier`, once; the snapshots made: none if that number is committed already.
+        """Commit as number `identifier`, once; return the new snapshots, none if the number is already committed.
 
-        Without `messages` (of other writers of this stream) what `prepare` gave since the last commit is committed,
-        or all that was written if `prepare` was not called. Numbers must grow from commit to commit. The commit of a
-        number is known as long as one of this user's snapshots has not expired.
+        Without `messages` (of other writers of this stream), everything prepared since the last commit is committed, or
+        everything written if `prepare` was not called. Numbers must increase from commit to commit. A committed number
+        is recognized as long as one of this user's snapshots exists.
 
-        After `Conflict` nothing is committed, after other errors that is not known; in both cases the same number may
-        be committed again, and no other number until that is settled, or `abort` called.
+        After `Conflict` nothing is committed; after other errors the outcome is unknown. In both cases retry the commit
+        with the same number, or call `abort`, before committing another number.
         """
         self._check_whole()
         if not 0 <= identifier < BATCH_COMMIT_IDENTIFIER:
@@ -205,9 +205,9 @@ class StreamWriter:
         return made
 
     def restore(self, prepared: Mapping[int, Sequence[CommitMessage]]) -> list[Snapshot]:
-        """Commit what `prepare` gave before a restart, by number, as far as it is not committed; the snapshots made.
+        """Commit the work prepared before a restart, by number, unless already committed; return the snapshots.
 
-        Call it before anything is written. Raises `NotFound` if files that must be committed are gone.
+        Call it before anything is written. Raises `NotFound` if files that must be committed no longer exist.
         """
         if self._write is not None or self._attempt is not None:
             raise InvalidRequest("restore a stream writer before anything is written with it")
@@ -230,7 +230,7 @@ class StreamWriter:
                     )
 
     def _work(self, given: tuple[CommitMessage, ...] | None) -> tuple[CommitMessage, ...]:
-        """What the next commit is about; it is no longer pending."""
+        """The messages of the next commit, which are then no longer pending."""
         if given is not None:
             self._pending = [m for m in self._pending or () if m not in given] or None
             return given
@@ -246,7 +246,7 @@ class StreamWriter:
         try:
             made = self._committer.filter_and_commit([replace(work, messages=rows)])
             is_repeated = not made and any(not m.is_empty for m in rows)
-            if is_repeated and not attempt.is_unknown:  # committed before, by who we were
+            if is_repeated and not attempt.is_unknown:  # committed before the restart
                 self._forget()
                 if attempt.is_private:
                     self._committer.abort(work.messages)
@@ -272,7 +272,7 @@ class StreamWriter:
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def _prepared(self) -> list[CommitMessage]:
-        """Messages about all rows that have none yet."""
+        """The messages of all rows that have none yet."""
         self._check_whole()
         if self._write is None or not self._unprepared:
             return []
@@ -285,11 +285,11 @@ class StreamWriter:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether the table has all that was prepared, so that the writer may start over from it."""
+        """Whether everything prepared is committed, so that the writer may reload the state of the table."""
         return not self._pending and not self._has_handed_over
 
     def _forget(self) -> None:
-        """Start over when everything is committed: the known state of the buckets' files is outdated."""
+        """Reload the state when everything is committed: the known state of the buckets' files is outdated."""
         if self._write is not None:
             self._write.stop_compacting()
             self._is_stale = True
@@ -300,9 +300,9 @@ class StreamWriter:
         self._write, self._is_stale = None, False
 
     def abort(self) -> None:
-        """Give up all that is not committed, and delete its files, but for a commit whose outcome is not known.
+        """Discard everything uncommitted and delete its files, except for a commit whose outcome is unknown.
 
-        The writer may be used again, from the last commit on. What `prepare` gave cannot be restored any more.
+        The writer can be used again, from the last commit on. Prepared work can no longer be restored.
         """
         if self._pending and self.last_committed == (self._last if self._last is not None else self._known):
             self._committer.abort(self._pending)  # no other writer can have committed it

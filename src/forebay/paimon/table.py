@@ -1,11 +1,11 @@
-"""A table, as users handle it: one call to read it, one to write it; the parts for those who need more.
+"""The user interface of a table: one call to read, one to write; parts for advanced uses.
 
     table.upsert(rows)                                  # one commit; in a table without a primary key: append
     table.delete([{"id": 7}])
     table.scan(columns=["id", "name"], filter="id > 5", limit=10).to_arrow()
 
-`stream_writer` writes without end, each row once. `new_write` and `new_commit` are the two halves of a write for
-engines with several workers; `plan` and `read_split` of a scan those of a read.
+`stream_writer` is for continuous exactly-once writes. For engines with several workers, `new_write` and `new_commit`
+are the two halves of a write; `plan` and `read_split` of a scan those of a read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from forebay.paimon.write.change_rows import write_changes
 from forebay.paimon.write.table_write import TableWrite
 
 FilterLike: TypeAlias = Predicate | str | pc.Expression | None
-"""A filter: made by `forebay.col`, SQL text, or a pyarrow expression."""
+"""A filter: an expression of `forebay.col`, SQL text, or a pyarrow expression."""
 
 Commit = Callable[[FileStoreCommit, list[CommitMessage]], list[Snapshot]]
 
@@ -74,11 +74,11 @@ class Table(TableParts):
         set: Mapping[str, Any] | None = None,  # noqa: A002 - the word of SQL
         reset: Sequence[str] | str = (),
     ) -> Table:
-        """The table under its new schema; all changes are one. Columns are called by the names that they have now.
+        """Change the schema, in one step, and return the table with its new schema. Columns have their current names.
 
-        Fields of nested rows have names with dots (`address.city`). `change_types` takes types to which the old ones
-        can be cast; `set` and `reset` are options. New columns are nullable. Raises `InvalidRequest` for what is not
-        allowed.
+        Fields of nested rows have dotted names (`address.city`). `change_types` requires types that the old ones can be
+        cast to; `set` and `reset` are for options. New columns are nullable. Raises `InvalidRequest` for changes that
+        are not allowed.
         """
         changes = alteration(
             add_columns=add_columns, drop_columns=one_or_more_names(drop_columns, "drop_columns"),
@@ -104,13 +104,13 @@ class Table(TableParts):
         source: str | None = None,
         as_of: AsOf | None = None,
     ) -> LakeScan:
-        """A scan, to be read in batches, as Arrow, pandas or polars data, in DuckDB, or to be counted. It is lazy.
+        """A lazy scan, which can be read in batches, as Arrow, pandas or polars data, in DuckDB, or counted.
 
-        `columns` may name fields of nested rows (`address.city`). `filter` is made by `forebay.col`, is SQL text or a
-        pyarrow expression. `partitions` are names or dicts of values, `buckets` numbers. `as_of` reads the table as it
-        was: a snapshot's number, a tag's name, or a moment; columns are then those that the table had. Without it,
-        options such as `scan.mode` or `incremental-between` (see `with_options`) choose, and else the latest snapshot
-        is read. Raises `NotFound` for snapshots and tags, `InvalidRequest` for columns that are not there.
+        `columns` may name fields of nested rows (`address.city`). `filter` is an expression of `forebay.col`, SQL text
+        or a pyarrow expression. `partitions` are names or dicts of values, `buckets` numbers. `as_of` reads an earlier
+        state, with its columns: a snapshot id, a tag name, or a time. Without it, options such as `scan.mode` or
+        `incremental-between` (see `with_options`) choose the snapshot; the default is the latest. Raises `NotFound` for
+        missing snapshots and tags, `InvalidRequest` for unknown columns.
         """
         if source not in (None, "lake"):
             raise UnsupportedOperation(
@@ -128,7 +128,7 @@ class Table(TableParts):
         return self.scan().__arrow_c_stream__(requested_schema)
 
     def partitions(self, values: Mapping[str, Any] | None = None) -> list[LakePartition]:
-        """The partitions that have rows, by name; with `values`, those that have these values of some keys."""
+        """The partitions that have rows, by name; with `values`, those with these values of some keys."""
         return partitions_of(self.context, self.context.snapshots.latest(), values)
 
     def create_partition(self, values: Mapping[str, Any], *, ignore_if_exists: bool = False) -> None:
@@ -138,7 +138,7 @@ class Table(TableParts):
         )
 
     def drop_partition(self, values: Mapping[str, Any], *, ignore_if_not_exists: bool = False) -> None:
-        """Delete the rows of a partition; `values` has each partition key's value. Raises `NotFound`."""
+        """Delete the rows of a partition; `values` has a value for each partition key. Raises `NotFound`."""
         missing = [key for key in self.schema.partition_keys if key not in values]
         if missing:
             raise InvalidRequest(f"drop_partition({dict(values)}) lacks '{missing[0]}'; give all of the partition keys")
@@ -161,16 +161,21 @@ class Table(TableParts):
         buckets: Sequence[int] | None = None,
         timeout: Span | None = None,
     ) -> LakeChanges:
-        """The changes of the table, snapshot by snapshot. Iterate over them, or call `poll`; with an end also
-        `to_arrow()` and `to_pandas()`.
+        """The changes of the table, snapshot by snapshot. Iterate over them, or call `poll`.
 
-        `start` is "earliest" (the rows of the earliest snapshot as inserts, then all changes; scan options of the table
-        go before it), "latest" (only what comes from now on), "full" (the rows of now as inserts, then changes), a
-        snapshot's number (its changes on), a moment, or the `position` of other changes, which goes on exactly there.
-        `stop` is None to read on for ever, "latest" to read up to now, or a moment. In front of the rows is
-        `_change_type` (insert, update_before, update_after, delete), unless `include` is empty. Images of before an
-        update take a `changelog-producer`. `partitions` and `buckets` leave out the others, so that several readers can
-        share the work. With `timeout` (a span of time), iteration ends after so long without a change.
+        With an end, `to_arrow()` and `to_pandas()` are also available. `start` is one of:
+
+        * "earliest": the rows of the earliest snapshot as inserts, then all changes; the table's scan options override
+          it
+        * "latest": only changes from now on
+        * "full": the current rows as inserts, then changes
+        * a snapshot id (its changes and later ones), a time, or the `position` of other changes, to continue exactly
+          there
+
+        `stop` is None to read without end, "latest" to read up to now, or a time. The first column is `_change_type`
+        (insert, update_before, update_after, delete), unless `include` is empty. Rows of kind update_before require a
+        `changelog-producer`. `partitions` and `buckets` exclude all others, so that several readers can share the work.
+        With `timeout` (a duration), iteration ends after this time without a change.
         """
         chosen = as_predicate(filter, self.arrow_schema)
         wanted = partition_predicate(self.schema, self.arrow_schema, partitions)
@@ -181,18 +186,18 @@ class Table(TableParts):
         )  # fmt: skip
 
     def lookup(self, keys: Any, columns: Sequence[str] | None = None, *, missing: Missing = "null") -> pa.Table:
-        """Rows by their primary keys: one row for each key, in order. For many lookups open a `lookup_table`.
+        """Rows by primary key: one row per key, in order. For many lookups, open a `lookup_table`.
 
-        `keys` are plain values where the key is a single column, tuples in the order of the primary key, dicts, one of
-        these alone, Arrow data or a data frame with the primary key's columns. A key without a row gives a row of
-        nulls, also in the key columns; with missing="drop" there is no row instead, with missing="error" it raises
+        `keys` are plain values if the key is a single column, tuples in the order of the primary key, dicts, a single
+        one of these, Arrow data or a data frame with the primary key's columns. A key without a row returns a row of
+        nulls, including the key columns; with missing="drop" it returns no row, with missing="error" it raises
         `NotFound`.
         """
         with self.lookup_table(columns) as rows:
             return rows.lookup(keys, missing=missing)
 
     def lookup_table(self, columns: Sequence[str] | None = None, *, directory: str | None = None) -> LakeLookupTable:
-        """What finds rows by primary key, and joins with them, from local copies in memory and below `directory`.
+        """A lookup table, which finds rows by primary key and joins with them, from copies in memory and `directory`.
 
         It follows new snapshots. Close it, or use it in a `with` block. For primary-key tables.
         """
@@ -204,9 +209,9 @@ class Table(TableParts):
     def append(self, data: Rows) -> WriteResult:
         """The number of rows added, and the snapshot that contains them. For tables without a primary key.
 
-        `data` is a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, anything else with
-        `__arrow_c_stream__`, or a list of dicts. Columns are matched by name; those that are left out get their
-        default value, or null. Each call is one commit: readers see all of it, or nothing.
+        `data` is a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, any object with
+        `__arrow_c_stream__`, or a list of dicts. Columns are matched by name; omitted ones get their default value, or
+        null. Each call is one atomic commit.
         """
         self._require_key(False)
         return self._write(lambda w: w.write(data))
@@ -214,9 +219,9 @@ class Table(TableParts):
     def upsert(self, data: Rows, columns: Sequence[str] | str | None = None) -> WriteResult:
         """The number of rows inserted or updated, and the snapshot. For tables with a primary key.
 
-        A row replaces or changes the one with the same key, as the table's merge engine says. With `columns` (which
-        include the primary key) only these are written, and the others stay as they are: that takes merge engine
-        partial-update or aggregation, and is `UnsupportedOperation` in other tables. `data` is as in `append`.
+        A row replaces or updates the one with the same key, according to the table's merge engine. With `columns`
+        (which include the primary key), only these are written, and the others keep their values; this requires merge
+        engine partial-update or aggregation, and otherwise raises `UnsupportedOperation`. `data` is as in `append`.
         """
         self._require_key(True)
         return self._write(
@@ -224,10 +229,11 @@ class Table(TableParts):
         )
 
     def delete(self, keys: Any, columns: Sequence[str] | str | None = None) -> WriteResult:
-        """The number of keys deleted, and the snapshot. Keys without a row are fine.
+        """The number of keys deleted, and the snapshot. Keys without a row are not an error.
 
-        `keys` holds the columns of the primary key, in the forms that `append` takes, or is one dict, a list of tuples,
-        or plain values where one column is the key. `columns` is `UnsupportedOperation`: a lake deletes whole rows.
+        `keys` has the columns of the primary key in any form that `append` accepts, or is one dict, a list of tuples,
+        or plain values if the key is a single column. `columns` raises `UnsupportedOperation`: a lake table deletes
+        whole rows.
         """
         if columns is not None:
             raise UnsupportedOperation(
@@ -240,16 +246,16 @@ class Table(TableParts):
     def write_changes(self, data: Rows) -> WriteResult:
         """The number of changes written, and the snapshot.
 
-        `data` has the table's columns and `_change_type`, whose values (insert, update_before, update_after, delete)
-        say what becomes of each row. For tables of both kinds; without a primary key there are only inserts.
+        `data` has the table's columns and `_change_type`, with the values insert, update_before, update_after and
+        delete. For all tables; without a primary key, only inserts are allowed.
         """
         return self._write(lambda w: write_changes(w, data))
 
     def overwrite(self, data: Rows, partition: Mapping[str, Any] | None = None) -> WriteResult:
         """The number of rows written in place of the old ones, and the snapshot.
 
-        Replaced is the table, or `partition` (values of some partition keys), or, in partitioned tables where that is
-        not given, the partitions that `data` has rows of.
+        Replaces `partition` (values of some partition keys). Without it, replaces the partitions that `data` has rows
+        for, or an unpartitioned table as a whole.
         """
         dynamic = False if partition is not None else None
         return self._commit(
@@ -259,7 +265,7 @@ class Table(TableParts):
         )
 
     def stream_writer(self, user: str) -> StreamWriter:
-        """A writer whose commits are numbered, and may be repeated after any failure; `user` names the stream.
+        """A writer with numbered commits that can be repeated after any failure; `user` identifies the stream.
 
         Close it, or use it in a `with` block.
         """
@@ -275,23 +281,23 @@ class Table(TableParts):
         *,
         progress: OnProgress = no_progress,
     ) -> Expired:
-        """Delete old snapshots, and the files that nothing else needs; by default as the table's options say.
+        """Expire old snapshots and delete the files that only they needed; by default according to the table's options.
 
-        `older_than` is a moment, or a timedelta: that long ago. `progress` is in snapshots.
+        `older_than` is a time, or a timedelta before now. `progress` is in snapshots.
         """
         return self.maintenance().expire_snapshots(retain_min, retain_max, older_than, progress=progress)
 
     def expire_partitions(self, at: Past | None = None) -> list[dict[str, Any]]:
-        """The values of the partitions that were dropped: those older than `at`, by default as the table's options say.
+        """Drop partitions older than `at`, by default according to the table's options, and return their values.
 
-        `at` is a moment, or a timedelta: that long ago.
+        `at` is a time, or a timedelta before now.
         """
         return self.maintenance().expire_partitions(at)
 
     def create_tag(self, name: str, snapshot: int | None = None, retain: Span | None = None) -> None:
-        """Keep a snapshot (by default the latest) under a name, for the time `retain` or until it is deleted.
+        """Tag a snapshot (by default the latest), for the time `retain` or until the tag is deleted.
 
-        Expiry leaves it alone; read it with `scan(as_of=name)`. Raises `AlreadyExists`, `NotFound`.
+        Tagged snapshots do not expire; read them with `scan(as_of=name)`. Raises `AlreadyExists`, `NotFound`.
         """
         chosen = self.context.snapshots.latest() if snapshot is None else self.context.snapshots.snapshot(snapshot)
         if chosen is None:
@@ -309,17 +315,16 @@ class Table(TableParts):
         dry_run: bool = False,
         progress: OnProgress = no_progress,
     ) -> Orphans:
-        """The files that were deleted (with `dry_run`: would be): those that nothing refers to, older than a day.
+        """Delete unreferenced files older than a day, and return them; with `dry_run`, only return them.
 
-        `older_than` is another moment, or a timedelta: that long ago. `progress` is in snapshots and tags that were
-        looked through, and files.
+        `older_than` is another time, or a timedelta before now. `progress` is in scanned snapshots and tags, and files.
         """
         return self.maintenance().remove_orphan_files(older_than=older_than, dry_run=dry_run, progress=progress)
 
     def rollback_to(self, to: AsOf, *, dry_run: bool = False) -> Snapshot:
-        """The snapshot that is the latest again: `to` is its number, a tag's name, or a moment.
+        """Roll back to a snapshot (an id, a tag name, or a time), and return it.
 
-        What is behind it is dropped; no commits may be made meanwhile. With `dry_run` it is only told.
+        Later snapshots are deleted; there must be no concurrent commit. With `dry_run`, nothing is deleted.
         """
         if isinstance(self._lock, CatalogCommits) and self._lock.owns_snapshots:
             raise UnsupportedOperation(f"{self.name} is in a REST catalog, whose server alone can roll it back")
@@ -329,7 +334,7 @@ class Table(TableParts):
         return maintenance.rollback_to(snapshot=chosen.id, dry_run=dry_run)
 
     def analyze(self, columns: Sequence[str] = (), *, progress: OnProgress = no_progress) -> Statistics | None:
-        """Collect statistics of the table, and of `columns`, for planners of queries. `progress` is in rows."""
+        """Collect statistics of the table, and of `columns`, for query planners. `progress` is in rows."""
         return self.maintenance().analyze(columns, progress)
 
     # -- parts --------------------------------------------------------------------------------------------------------
@@ -351,7 +356,7 @@ class Table(TableParts):
         committer = self.new_commit()
         try:
             made = commit_with_compaction(committer, messages, lambda rows: commit(committer, rows))
-        except (Conflict, InvalidRequest):  # nothing was committed; after other errors that is not known
+        except (Conflict, InvalidRequest):  # nothing was committed; after other errors the outcome is unknown
             committer.abort(messages)
             raise
         if made:
@@ -372,11 +377,12 @@ class Table(TableParts):
         buckets: Collection[int] | None = None,
         expire: bool = True,
     ) -> Snapshot | None:
-        """Compact now, whatever `write-only` says; the snapshot, or None if there was nothing to do.
+        """Compact now, regardless of `write-only`; return the snapshot, or None if there was nothing to do.
 
-        Without `full`, only what the table's options say is due. `order_by` sorts an append table without buckets by
-        these columns, by `strategy` order, zorder or hilbert. `progress` is in rows. `runner` does the tasks; by
-        default threads. Only `buckets` are compacted. `expire`: old snapshots go then. Raises `Conflict` if overtaken.
+        Without `full`, only what is due by the table's options is compacted. `order_by` sorts an append table without
+        buckets by these columns, with `strategy` order, zorder or hilbert. `progress` is in rows. `runner` runs the
+        tasks; the default uses threads. `buckets` limits compaction to these buckets. `expire`: also expire old
+        snapshots. Raises `Conflict` if other commits keep winning.
         """
         made, _ = compact_table(
             self.context, CompactPlanner(self.context), self.new_commit, full=full, partitions=partitions,
@@ -395,10 +401,10 @@ class Table(TableParts):
         progress: OnProgress = no_progress,
         runner: TaskRunner | None = None,
     ) -> Table:
-        """Give the table `buckets` buckets, and rewrite what is there: all, or one partition; the table under it.
+        """Set the number of buckets, rewrite all partitions or one, and return the table with its new schema.
 
-        Partitions that are not rewritten cannot be written to until they are. `progress` is in rows. With a `runner`
-        several tasks are done at a time.
+        Partitions that are not rewritten cannot be written to until they are. `progress` is in rows. With a `runner`,
+        several tasks run at a time.
         """
         if self.context.options.bucket <= 0 or whole_number(buckets, "buckets") <= 0:
             raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""The parts of a table: what engines with several workers use beside the words of users, which are in `table`."""
+"""The parts of a table that distributed engines use, besides the user interface in `table`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TableParts(ArrowStream):
         self.schema: TableSchema = latest.with_options({**latest.options, **self._overrides})
         paths = PathFactory.of(root, self.schema, branch, ids)
         self.context = TableContext(io, paths, self.schema, schemas, clock)
-        """What engines need beside the words of users: snapshots, manifests, tags, schemas, paths and options."""
+        """The table's internals for engines: snapshots, manifests, tags, schemas, paths and options."""
         self._expiry_schedule = ExpirySchedule(clock)
 
     def __repr__(self) -> str:
@@ -75,11 +75,11 @@ class TableParts(ArrowStream):
 
     @property
     def has_primary_key(self) -> bool:
-        """Whether rows have a primary key, by which they are replaced."""
+        """Whether the table has a primary key, by which rows are replaced."""
         return self.schema.has_primary_key
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A table pickles small; where it is unpickled it is reopened, with the schema that is the latest then."""
+        """Pickle only what is needed to reopen the table; an unpickled table has the latest schema of that time."""
         again = partial(
             type(self), self._io, self._root, name=self.name, branch=self.context.paths.branch,
             options=self._overrides, lock=self._lock, clock=self._clock, ids=self._ids,
@@ -87,11 +87,11 @@ class TableParts(ArrowStream):
         return again, ()
 
     def on_branch(self, branch: str) -> Self:
-        """The same table's branch `branch`."""
+        """The branch `branch` of the same table."""
         return self._opened(branch, self._overrides)
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
-        """The same table with some options replaced for this instance, under its latest schema."""
+        """The same table with some options replaced for this instance, and with its latest schema."""
         return self._opened(self.context.paths.branch, {**self._overrides, **options})
 
     def _opened(self, branch: str, options: Mapping[str, Any]) -> Self:
@@ -101,14 +101,17 @@ class TableParts(ArrowStream):
         )  # fmt: skip
 
     def refresh(self) -> Self:
-        """The same table under its latest schema."""
+        """The same table with its latest schema."""
         return self.with_options({})
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def system(self, name: str) -> SystemTable:
-        """A system table: snapshots, schemas, options, manifests, files, partitions, buckets, tags, branches,
-        consumers, statistics, aggregation_fields, audit_log, binlog, ro. Raises `NotFound`."""
+        """The system table `name`. Raises `NotFound`.
+
+        There are: snapshots, schemas, options, manifests, files, partitions, buckets, tags, branches, consumers,
+        statistics, aggregation_fields, audit_log, binlog, ro.
+        """
         return SystemTable(name, self.context)
 
     def split_reader(
@@ -116,23 +119,23 @@ class TableParts(ArrowStream):
         columns: Sequence[str] | None = None,
         filter: Predicate | None = None,  # noqa: A002 - the word that users know
     ) -> SplitReader:
-        """A reader of the splits of `scan(...).plan()`, for engines; give it the same filter."""
+        """A reader of the splits of `scan(...).plan()`, for engines; pass the same filter."""
         return SplitReader(self.context, columns, ScanFilter.of(self.schema, filter))
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def new_write(self, *, ignore_existing: bool = False) -> TableWrite:
-        """The writing half of a commit. It compacts, too, unless the table is `write-only`."""
+        """The writing half of a commit. It also compacts, unless the table is `write-only`."""
         compaction = None if self.context.options.write_only else TableWriteCompaction(self.context)
         return TableWrite(self.context, ignore_existing, compaction)
 
     def new_commit(self, user: str | None = None, *, ignore_empty: bool = True) -> FileStoreCommit:
-        """The committing half. A stream gives its own `user`, and keeps it."""
+        """The committing half. A stream passes a fixed `user`, and keeps it across restarts."""
         user = user or self._ids.token_hex()
         return FileStoreCommit(self.context, user, lock=self._lock, ignore_empty=ignore_empty)
 
     def maintenance(self) -> Maintenance:
-        """All upkeep; the methods below are its most used parts."""
+        """All maintenance operations; `Table` has methods for the most common ones."""
         return Maintenance(self.context, self.new_commit, self._expiry_schedule)
 
     # -- compacting ---------------------------------------------------------------------------------------------------
@@ -146,15 +149,15 @@ class TableParts(ArrowStream):
         strategy: str = "order",
         buckets: Collection[int] | None = None,
     ) -> list[CompactTask]:
-        """The tasks of which `compact` consists, for engines with several workers: they pickle.
+        """The tasks that make up `compact`, for engines with several workers. They can be pickled.
 
-        Each worker does `run_compaction` with a task of its own; the messages of all go to one `new_commit().commit`.
+        Workers call `run_compaction` for each task; all resulting messages go to one `new_commit().commit`.
         """
         order = sort_order(order_by, strategy)
         return CompactPlanner(self.context).plan(full=full, partitions=partitions, order=order, buckets=buckets)
 
     def run_compaction(self, task: CompactTask) -> CommitMessage:
-        """Do one task of `plan_compaction`."""
+        """Run one task of `plan_compaction`."""
         return run_task(self.context, task)
 
 

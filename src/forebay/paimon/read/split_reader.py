@@ -145,7 +145,7 @@ class SplitReader:
 
     @property
     def _lowest_only(self) -> bool:
-        """Whether the lowest level above 0 has the final row of a key, as compaction looked up and merged the others."""
+        """Whether the lowest level above 0 has a key's final row, as compaction looked up and merged the others."""
         spec = self._spec
         return spec is not None and spec.needs_lookup and spec.engine in _FOLDING
 
