@@ -1,8 +1,8 @@
-"""Arrow types of Paimon's types: those that readers of Paimon's Parquet files get.
+"""The Arrow types of Paimon's types, as readers of Paimon's Parquet files return them.
 
-TIMESTAMP and TIMESTAMP_LTZ have unit ms up to precision 3, us up to 6, else ns; LTZ carries the zone UTC. TIME is
-time32 in milliseconds whatever its precision, as Paimon keeps no more. CHAR and VARCHAR are strings, BINARY and
-VARBINARY binary, MULTISET a map to int32.
+TIMESTAMP and TIMESTAMP_LTZ have unit ms up to precision 3, us up to 6, otherwise ns; LTZ has the time zone UTC. TIME is
+time32 in milliseconds at any precision, as Paimon stores no more. CHAR and VARCHAR are strings, BINARY and VARBINARY
+binary, MULTISET a map to int32.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MILLISECONDS, _MICROSECONDS, _NANOSECONDS = 3, 6, 9
 
 @lru_cache(maxsize=4096)
 def storage_type(t: DataType) -> DataType:
-    """`t` as files and rows hold it: one type for all that are stored alike. Nullability is kept."""
+    """The type as which files and rows store `t`: one for all types with the same storage. Nullability is kept."""
     match t.root:
         case TypeRoot.CHAR | TypeRoot.STRING:
             return DataType(TypeRoot.STRING, t.nullable)

@@ -1,8 +1,8 @@
-"""Avro container files, as manifests are: a header with schema and codec, then compressed blocks of records.
+"""Avro container files, the format of manifests: a header with schema and codec, then compressed blocks of records.
 
-Here records are dictionaries (manifests are decoded to columns instead: `avro_columns`). Logical types are left as the
-numbers they are stored as. A block is decoded as one Avro array, which costs one call into fastavro instead of one for
-each record.
+Here records are dictionaries (manifests are decoded to columns instead: `avro_columns`). Logical types remain the
+numbers that are stored. A block is decoded as one Avro array, which needs one call into fastavro instead of one per
+record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ZSTD_LEVEL = 1
 
 
 def read_records(data: bytes) -> list[dict[str, Any]]:
-    """All records of a container file. Raises `CorruptData` for bytes that are no such file."""
+    """All records of a container file. Raises `CorruptData` for malformed files."""
     records: list[dict[str, Any]] = []
     for block in read_blocks(data):
         records.extend(block)
@@ -39,15 +39,15 @@ def read_records(data: bytes) -> list[dict[str, Any]]:
 
 
 def read_blocks(data: bytes) -> Iterator[list[dict[str, Any]]]:
-    """The records of a container file, block by block. Raises `CorruptData` for bytes that are no such file."""
+    """The records of a container file, block by block. Raises `CorruptData` for malformed files."""
     with _corrupt_if_unsound():
         yield from _read_blocks(data)
 
 
 def _fastavro() -> Any:
-    """The library, loaded when it is first needed: manifests do without it."""
+    """The fastavro module, imported on first use: manifests do not need it."""
     try:
-        import fastavro  # it takes as long to load as a small commit
+        import fastavro  # importing it takes as long as a small commit
     except ImportError as e:  # pragma: no cover - an installation without the extra
         raise UnsupportedOperation("Avro data files need fastavro: pip install 'forebay[paimon]'") from e
     return fastavro
@@ -65,9 +65,9 @@ def _corrupt_if_unsound() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container file without its compression: the schema as JSON, and the records of all blocks, joined.
+    """A decompressed container file: the schema as JSON, and the records of all blocks, concatenated.
 
-    `blocks` are (number of records, where they begin in `body`, where they end).
+    `blocks` are (number of records, start in `body`, end in `body`).
     """
 
     schema: bytes
@@ -76,7 +76,7 @@ class Container:
 
 
 def read_container(data: bytes) -> Container:
-    """The parts of a container file, records not yet decoded. Raises `CorruptData`."""
+    """The parts of a container file, with undecoded records. Raises `CorruptData`."""
     with _corrupt_if_unsound():
         schema, bodies = _open(data)
         blocks, parts, at = [], [], 0
@@ -98,7 +98,7 @@ def _read_blocks(data: bytes) -> Iterator[list[dict[str, Any]]]:
 
 
 def _open(data: bytes) -> tuple[bytes, Iterator[tuple[int, bytes]]]:
-    """The schema of a container file, and its blocks: number of records, and their bytes, decompressed."""
+    """The schema of a container file, and its blocks: number of records, and their decompressed bytes."""
     if data[:4] != _MAGIC:
         raise CorruptData(f"an Avro file begins with {_MAGIC!r}, not {data[:4]!r}")
     meta, at = _header(memoryview(data), len(_MAGIC))
@@ -110,13 +110,13 @@ def _open(data: bytes) -> tuple[bytes, Iterator[tuple[int, bytes]]]:
 
 
 def _header(view: memoryview, at: int) -> tuple[dict[str, bytes], int]:
-    """The map of texts to bytes that a file begins with, and where it ends."""
+    """The metadata map at the start of a file, and its end position."""
     meta: dict[str, bytes] = {}
     while True:
         count, at = _long(view, at)
         if count == 0:
             return meta, at
-        if count < 0:  # then the size of the block follows
+        if count < 0:  # the byte size of the block follows
             count, (_, at) = -count, _long(view, at)
         for _ in range(count):
             key, at = _sized(view, at)
@@ -163,7 +163,7 @@ def write_records(schema: dict[str, Any], records: Sequence[dict[str, Any]], com
 
 
 def write_container(schema_json: bytes, blocks: Iterable[tuple[int, bytes]], compression: str = "zstd") -> bytes:
-    """A container file of records that are encoded already: `blocks` are their numbers and bytes."""
+    """A container file of already encoded records; `blocks` are the number of records and their bytes."""
     codec = _CODECS.get(compression.lower(), compression.lower())
     out = io.BytesIO()
     out.write(_MAGIC)
@@ -172,7 +172,7 @@ def write_container(schema_json: bytes, blocks: Iterable[tuple[int, bytes]], com
         out.write(_zigzag(len(item)) + item)
     out.write(_zigzag(0))
     bodies = [(_zigzag(count), _compress(codec, body)) for count, body in blocks]
-    # The marker only has to be unlikely inside the blocks; made of them, equal content gives equal bytes.
+    # The marker need only be unlikely to occur in the blocks; derived from them, equal content gives equal bytes.
     sync = hashlib.md5(schema_json + b"".join(body for _, body in bodies), usedforsecurity=False).digest()
     out.write(sync)
     for count, body in bodies:
@@ -182,7 +182,7 @@ def write_container(schema_json: bytes, blocks: Iterable[tuple[int, bytes]], com
 
 @lru_cache(maxsize=256)
 def _block_schema(schema_json: bytes) -> Any:
-    """The schema of an array of the file's records, prepared for fastavro."""
+    """The schema of an array of the file's records, parsed for fastavro."""
     return _fastavro().parse_schema({"type": "array", "items": _without_logical_types(json.loads(schema_json))})
 
 
@@ -211,7 +211,7 @@ def _zigzag(value: int) -> bytes:
 
 
 def _long(view: memoryview, at: int) -> tuple[int, int]:
-    """A zigzag varint at `at`, and where it ends."""
+    """The zigzag varint at `at`, and its end position."""
     value = shift = 0
     while True:
         byte = view[at]
@@ -256,7 +256,7 @@ def _compress(codec: str, data: bytes) -> bytes:
 
 
 def _snappy_size(data: bytes) -> int:
-    """The length of the decompressed data, which a snappy block begins with."""
+    """The length of the decompressed data, stored at the start of a snappy block."""
     value = shift = at = 0
     while True:
         byte = data[at]

@@ -1,8 +1,8 @@
-"""Avro files as columns: some fields of each record, whatever else the writer's schema has.
+"""Avro files as columns: selected fields of each record, for any writer schema.
 
-`read_columns(data, wanted)` compiles the schema in the file's header to a program of the kernel `_avro` (once for each
-schema) and runs it over the file's blocks. Writers of different versions know different fields: those that a schema
-lacks are null in all records, others are passed over, and a field may be a union with null or not.
+`read_columns(data, wanted)` compiles the schema in the file's header to a program of the kernel `_avro` (once per
+schema) and runs it over the file's blocks. Writers of different versions have different fields: wanted fields that the
+schema lacks are null in all records, unwanted ones are skipped, and a field may be a union with null or not.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _SCALARS = {
 }
 _ITEMS = {"numbers": "number", "texts": "text"}
 _UNKEPT = {"float": 4, "double": 8}
-"""Kinds that are only passed over, and their sizes."""
+"""Kinds that are only skipped, with their sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroField:
-    """A field to decode. `path` leads to it through nested records, with dots; its place among others is its slot.
+    """A field to decode. `path` is its dotted path through nested records; its index in `wanted` is its slot.
 
     `kind` is number, bytes, text, numbers or texts (the last two are arrays). A `required` field must not be null.
     """
@@ -65,8 +65,8 @@ Node = tuple[int, tuple[int, ...], int, int, bool]
 class _Compiler:
     """Builds the nodes of one program.
 
-    What leads to no wanted field is built once for each named type, so that types may contain themselves; what does,
-    once for each path.
+    Types without wanted fields are built once per named type, so that types may be recursive; those with wanted fields,
+    once per path.
     """
 
     def __init__(self, wanted: Sequence[AvroField]) -> None:
@@ -81,7 +81,7 @@ class _Compiler:
         self._passed: dict[str, int] = {}
 
     def record(self, schema: Any) -> int:
-        """The root node of a schema, which must be a record's."""
+        """The root node of a schema, which must be a record schema."""
         if not isinstance(schema, dict) or schema.get("type") != "record":
             raise CorruptData("an Avro file of this kind holds records, but its schema is something else")
         root = self._record(schema, "", _name(schema, ""))
@@ -114,7 +114,7 @@ class _Compiler:
         return self._passed_over(field["type"], space)
 
     def _leading(self, schema: Any, path: str, space: str) -> int:
-        """A record at `path`, perhaps in a union with null, with wanted fields somewhere below."""
+        """A record at `path`, optionally in a union with null, that contains wanted fields."""
         if isinstance(schema, list):
             return self._union([self._leading(branch, path, space) for branch in schema])
         resolved, name = self._resolved(schema, space)
@@ -199,7 +199,7 @@ class _Compiler:
         return all(self.nodes[child][4] for child in children)
 
     def _resolved(self, schema: Any, space: str) -> tuple[Any, str]:
-        """The definition behind `schema` (the name of a basic type, or a dict), and its name, if it has one."""
+        """The definition of `schema` (the name of a basic type, or a dict), and its name, if it has one."""
         while isinstance(schema, dict) and not isinstance(schema["type"], str):
             schema = schema["type"]
             if isinstance(schema, list):

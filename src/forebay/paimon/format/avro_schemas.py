@@ -1,6 +1,6 @@
-"""Avro schemas of manifests, manifest lists and index manifests, made as Java's converter makes them.
+"""Avro schemas of manifests, manifest lists and index manifests, equal to those of Java's converter.
 
-A nullable type is a union with null and has the default null. Nested records are named by the path to them.
+A nullable type is a union with null and has the default null. Nested records are named by their path.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""BinaryRow: how Paimon writes partitions, keys and bounds, and what it hashes for buckets.
+"""BinaryRow: the encoding of partitions, keys and bounds, and the input of bucket hashes.
 
-The layout is `RowFormat.ALIGNED` (docs/format/rows.md). In manifests a row has its number of fields in front, as four
-big-endian bytes; `with_arity` and `without_arity` add and take them.
+The layout is `RowFormat.ALIGNED` (docs/format/rows.md). In manifests, a row is preceded by its number of fields as four
+big-endian bytes; `with_arity` and `without_arity` add and remove them.
 
-Single values are column values as `forebay.codec.literals` defines them: what `to_pylist()` gives, but dates as days,
+Single values are column values as defined by `forebay.codec.literals`: what `to_pylist()` returns, but dates as days,
 times as milliseconds, and timestamps as integers in the unit of the storage type.
 """
 
@@ -31,12 +31,12 @@ _ARITY = struct.Struct(">i")
 
 
 def with_arity(row: bytes, field_count: int) -> bytes:
-    """`row` as manifests hold it."""
+    """`row` as stored in manifests."""
     return _ARITY.pack(field_count) + row
 
 
 def without_arity(data: bytes) -> bytes:
-    """The row in bytes of a manifest. Empty bytes, which some writers use for no row, are the row without fields."""
+    """The row of a manifest's bytes. Empty bytes, which some writers use for no row, are the row without fields."""
     if not data:
         return EMPTY_ROW
     if len(data) < 4:
@@ -45,7 +45,7 @@ def without_arity(data: bytes) -> bytes:
 
 
 class RowLayout:
-    """Rows of the given columns <-> bytes. Stateless and thread-safe; get one from `row_layout`."""
+    """Encodes and decodes rows of the given columns. Stateless and thread-safe; created by `row_layout`."""
 
     def __init__(self, fields: Sequence[DataField]) -> None:
         self.fields = tuple(fields)
@@ -62,13 +62,13 @@ class RowLayout:
         return self._types
 
     def encode(self, batch: pa.RecordBatch | pa.Table) -> pa.BinaryArray:
-        """One row for each row of `batch`, which has a column of the layout's type for each of its names."""
+        """One encoded row for each row of `batch`, which has a column of the layout's type for each of its names."""
         if not self.fields:
             return pa.array([EMPTY_ROW] * batch.num_rows, pa.binary())
         return self._codec.encode(self.stored(batch))
 
     def stored(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
-        """The layout's columns of `batch`, in the types of which rows are encoded: timestamps without a zone."""
+        """The layout's columns of `batch`, in the types that rows are encoded from: timestamps without a zone."""
         columns = []
         for f, column in zip(self.fields, self._columns, strict=True):
             values = batch.column(f.name)
@@ -78,7 +78,7 @@ class RowLayout:
         return pa.RecordBatch.from_arrays(columns, schema=self._codec.schema)
 
     def encode_one(self, values: Sequence[Any]) -> bytes:
-        """The row of column values. Raises `InvalidRequest` naming the value that its type cannot hold."""
+        """The encoded row of column values. Raises `InvalidRequest`, naming a value that does not fit its type."""
         return encode_row(self._types, values)
 
     def decode(self, row: bytes) -> tuple[Any, ...]:
@@ -96,7 +96,7 @@ class RowLayout:
 
 
 def _as_stored(values: pa.Array, f: DataField, stored: DataType) -> pa.Array:
-    """`values` in the type that the row kernels take: timestamps without a zone."""
+    """`values` in the type that the row kernels accept: timestamps without a zone."""
     wanted = codec_arrow_type(stored)
     if values.type == wanted:
         return values

@@ -1,4 +1,4 @@
-"""What a writer of one bucket hands to the committer, as values."""
+"""Commit messages: what the writer of a bucket passes to the committer, as values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta
 
 @dataclass(frozen=True, slots=True)
 class DataIncrement:
-    """Files with new rows. `deleted_files` are removed with the same commit (pre-commit compaction, row deletion)."""
+    """Files with new rows. `deleted_files` are removed by the same commit (pre-commit compaction, row deletion)."""
 
     new_files: tuple[DataFileMeta, ...] = ()
     deleted_files: tuple[DataFileMeta, ...] = ()
@@ -30,7 +30,7 @@ class DataIncrement:
 
 @dataclass(frozen=True, slots=True)
 class CompactIncrement:
-    """Files that a compaction read (`compact_before`) and those that replace them (`compact_after`)."""
+    """The files that a compaction read (`compact_before`) and those that replace them (`compact_after`)."""
 
     compact_before: tuple[DataFileMeta, ...] = ()
     compact_after: tuple[DataFileMeta, ...] = ()
@@ -51,7 +51,7 @@ class CompactIncrement:
 
 @dataclass(frozen=True, slots=True)
 class CommitMessage:
-    """The work of one writer in one bucket, to be committed. Pickles small; the committer may be another process."""
+    """The uncommitted work of one writer in one bucket. Pickles small; the committer may be another process."""
 
     partition: bytes
     bucket: int

@@ -1,9 +1,9 @@
-"""Deletion vectors: which rows of a data file are deleted, as roaring bitmaps in an index file.
+"""Deletion vectors: the deleted rows of a data file, as roaring bitmaps in an index file.
 
     version 1:  length:i32 magic:i32 (big-endian) bitmap crc:i32     rows below 2^32
     version 2:  length:i32 (big-endian) magic:i32 (little-endian) count:i64 (key:i32 bitmap)* crc:i32
 
-`length` counts magic and bitmap; the checksum is CRC-32 over these. Bitmaps have the portable roaring format.
+`length` covers magic and bitmap; the checksum is their CRC-32. Bitmaps have the portable roaring format.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from forebay.base.errors import CorruptData
 Positions = npt.NDArray[np.int64]
 
 OVERHEAD_BYTES = 8
-"""Length and checksum. The `length` of a version-1 range in an index manifest does not count them, so read that many
-more."""
+"""The size of length and checksum.
+
+The `length` of a version-1 range in an index manifest excludes it, so read this many more bytes.
+"""
 
 _MAGIC_32 = 1581511376
 _MAGIC_64 = 1681511377
@@ -31,7 +33,7 @@ _BITSET_BYTES = 8192
 
 
 def read_deletion_vector(data: bytes) -> Positions:
-    """The deleted row positions, ascending, of the deletion vector that `data` begins with. Raises `CorruptData`."""
+    """The deleted row positions, ascending, of the deletion vector at the start of `data`. Raises `CorruptData`."""
     try:
         length, magic = struct.unpack_from(">ii", data)
         if length < 4 or 8 + length > len(data):
@@ -61,7 +63,7 @@ def _read_bitmap_64(body: bytes) -> Positions:
 
 
 def _read_bitmap(body: bytes, at: int) -> tuple[Positions, int]:
-    """The values of the 32-bit roaring bitmap at `at`, and where it ends."""
+    """The values of the 32-bit roaring bitmap at `at`, and its end position."""
     (cookie,) = struct.unpack_from("<I", body, at)
     at += 4
     runs = b""

@@ -1,7 +1,7 @@
-"""What manifests say about files, as values: data files, manifest entries, manifests, index files.
+"""File metadata in manifests, as values: data files, manifest entries, manifests, index files.
 
-Partitions and keys are kept as the bytes of their BinaryRow (without an arity in front), which are unique for a value
-and serve as dictionary keys; `forebay.paimon.format.binary_row` decodes them.
+Partitions and keys are kept as the bytes of their BinaryRow (without the arity), which are unique per value and serve
+as dictionary keys; `forebay.paimon.format.binary_row` decodes them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FileKind(IntEnum):
 
 
 class FileSource(IntEnum):
-    """Who wrote a data file: a writer of rows, or a compaction."""
+    """The origin of a data file: a writer of rows, or a compaction."""
 
     APPEND = 0
     COMPACT = 1
@@ -31,10 +31,10 @@ class FileSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SimpleStats:
-    """Least value, greatest value and number of nulls of some columns.
+    """The minimum, maximum and null count of some columns.
 
-    `min_values` and `max_values` are BinaryRows over these columns; a null there means unknown, or no value but null.
-    A null count of None means unknown.
+    `min_values` and `max_values` are BinaryRows over these columns; a null there means unknown, or only nulls. A null
+    count of None means unknown.
     """
 
     min_values: bytes = EMPTY_ROW
@@ -49,8 +49,8 @@ EMPTY_STATS = SimpleStats()
 class DataFileMeta:
     """A data file. `value_stats_cols` names the columns of `value_stats`; None means all, in the schema's order.
 
-    `row_count` counts all records, of which `delete_row_count` are -U or -D (None: an old writer did not count).
-    `creation_time` is in milliseconds of local wall-clock time as if it were UTC, as Java's LocalDateTime has it.
+    `row_count` counts all records, of which `delete_row_count` are -U or -D (None: unknown, in files of old writers).
+    `creation_time` is local wall-clock time, in milliseconds as if it were UTC, like Java's LocalDateTime.
     """
 
     file_name: str
@@ -77,11 +77,11 @@ class DataFileMeta:
 
     @property
     def add_row_count(self) -> int | None:
-        """Records that are +I or +U; None where that is unknown."""
+        """The number of +I and +U records; None if unknown."""
         return None if self.delete_row_count is None else self.row_count - self.delete_row_count
 
     def upgrade(self, level: int) -> DataFileMeta:
-        """The same file at a higher level: what compaction does instead of rewriting where nothing overlaps."""
+        """The same file at a higher level, which is how compaction moves a file that overlaps no other."""
         return replace(self, level=level)
 
 
@@ -104,7 +104,7 @@ class ManifestEntry:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFileMeta:
-    """One manifest, as a manifest list names it. The optional borders allow to skip manifests without opening them."""
+    """One manifest, as listed in a manifest list. The optional bounds allow skipping manifests without reading them."""
 
     file_name: str
     file_size: int
@@ -122,7 +122,7 @@ class ManifestFileMeta:
 
 @dataclass(frozen=True, slots=True)
 class DeletionVectorMeta:
-    """Where the deletion vector of a data file lies in an index file."""
+    """The location of a data file's deletion vector in an index file."""
 
     data_file_name: str
     offset: int
@@ -132,7 +132,7 @@ class DeletionVectorMeta:
 
 @dataclass(frozen=True, slots=True)
 class GlobalIndexMeta:
-    """What an index manifest says of a global index. Such indexes are not used, only carried on."""
+    """The global index entry of an index manifest. Such indexes are not used, only preserved."""
 
     row_range_start: int
     row_range_end: int

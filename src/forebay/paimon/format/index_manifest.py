@@ -43,7 +43,7 @@ def _entry(record: dict[str, Any]) -> IndexManifestEntry:
 
 
 def parse_index_file(record: dict[str, Any]) -> IndexFileMeta:
-    """The index file that a record of Java's `IndexFileMeta.SCHEMA` describes."""
+    """The index file in a record of Java's `IndexFileMeta.SCHEMA`."""
     ranges = record.get("_DELETIONS_VECTORS_RANGES")
     return IndexFileMeta(
         index_type=record["_INDEX_TYPE"],
@@ -83,7 +83,7 @@ def _record(e: IndexManifestEntry, partition_arity: int) -> dict[str, Any]:
 
 
 def index_file_record(index: IndexFileMeta) -> dict[str, Any]:
-    """The record of `index` by Java's `IndexFileMeta.SCHEMA`."""
+    """The record of `index` in Java's `IndexFileMeta.SCHEMA`."""
     g = index.global_index
     return {
         "_INDEX_TYPE": index.index_type,

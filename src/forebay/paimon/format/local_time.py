@@ -1,4 +1,4 @@
-"""Two ways to write a moment: milliseconds since the epoch, and local wall-clock time as Java's LocalDateTime."""
+"""Conversions between milliseconds since the epoch and local wall-clock time like Java's LocalDateTime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 def epoch_millis(local_millis: int) -> int:
-    """Milliseconds since the epoch of local wall-clock time that is given as if it were UTC."""
+    """Milliseconds since the epoch for a local wall-clock time that is given as if it were UTC."""
     return round((_EPOCH + local_millis * _MILLISECOND).timestamp() * 1000)
 
 

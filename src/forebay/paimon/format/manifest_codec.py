@@ -1,6 +1,7 @@
-"""Manifests (which data files were added and deleted) and manifest lists (which manifests make up a snapshot).
+"""Manifests (added and deleted data files) and manifest lists (the manifests of a snapshot).
 
-Both are Avro files. Rows (partitions, keys, bounds) have their number of fields in front there, and not in our values.
+Both are Avro files. There, rows (partitions, keys, bounds) are preceded by their number of fields; in our values, they
+are not.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ENTRY_SCHEMA = json.dumps(MANIFEST_ENTRY).encode()
 _LIST_SCHEMA = json.dumps(MANIFEST_FILE).encode()
 _SOURCES = tuple(FileSource)
 _ARITY = struct.Struct(">i")
-_EMPTY_ROW_BYTES = 12  # with its number of fields
+_EMPTY_ROW_BYTES = 12  # including the number of fields
 
 _LIST_FIELDS = (
     AvroField("_VERSION", "number"),
@@ -58,12 +59,12 @@ _NUMBER_SLOTS = (0, 2, 3, 4, 5)
 
 
 def read_manifest(data: bytes) -> list[ManifestEntry]:
-    """The entries of a manifest, in their order. Raises `CorruptData`. `read_manifest_rows` gives them as columns."""
+    """The entries of a manifest, in order. Raises `CorruptData`. `read_manifest_rows` returns them as columns."""
     return read_manifest_rows(data).entries()
 
 
 def write_manifest(entries: Sequence[ManifestEntry], layouts: Arities, compression: str = "zstd") -> bytes:
-    """The manifest of `entries`. `layouts` says how many fields partitions and keys have."""
+    """The manifest of `entries`. `layouts` has the number of fields of partitions and keys."""
     blocks = []
     for start in range(0, len(entries), avro.BLOCK_RECORDS):
         chunk = entries[start : start + avro.BLOCK_RECORDS]
@@ -75,7 +76,7 @@ def write_manifest(entries: Sequence[ManifestEntry], layouts: Arities, compressi
 
 
 def read_manifest_list(data: bytes) -> list[ManifestFileMeta]:
-    """The manifests that a manifest list names, in their order. Raises `CorruptData`."""
+    """The manifests in a manifest list, in order. Raises `CorruptData`."""
     try:
         records = read_columns(data, _LIST_FIELDS)
         return [_manifest(records, i) for i in range(records.count)]
@@ -95,7 +96,7 @@ def write_manifest_list(
 
 
 class Arities:
-    """How many fields the rows in a table's manifests have. Value statistics say it themselves, by null counts."""
+    """The number of fields of the rows in a table's manifests. For value statistics, null counts determine it."""
 
     def __init__(self, partition: int, key: int) -> None:
         self.partition = _ARITY.pack(partition)
@@ -106,7 +107,7 @@ class Arities:
 def describe_manifest(
     name: str, size: int, entries: Sequence[ManifestEntry], partitions: RowLayout, schema_id: int
 ) -> ManifestFileMeta:
-    """What a manifest list says of the manifest `name` with `entries` (at least one)."""
+    """The manifest list entry of the manifest `name` with `entries` (at least one)."""
     added = [e.kind for e in entries].count(FileKind.ADD)
     buckets, levels = [e.bucket for e in entries], [e.file.level for e in entries]
     row_ids = [e.file.first_row_id for e in entries]
@@ -163,7 +164,7 @@ def _strings(values: list[str] | None) -> tuple[str, ...] | None:
 
 
 def parse_data_file(f: dict[str, Any]) -> DataFileMeta:
-    """The data file that a record of Java's `DataFileMeta.SCHEMA` describes; fields of newer versions may be absent."""
+    """The data file in a record of Java's `DataFileMeta.SCHEMA`; fields of newer versions may be absent."""
     get = f.get
     source = get("_FILE_SOURCE")
     sequences = get("_WRITE_COLS_SEQUENCES")
@@ -206,8 +207,8 @@ def _list(values: Sequence[Any] | None) -> list[Any] | None:
 
 
 def data_file_record(f: DataFileMeta, arities: Arities) -> dict[str, Any]:
-    """The record of `f` by Java's `DataFileMeta.SCHEMA`."""
-    # Keys of append tables are the row without fields, in tables with a primary key too (a file without rows).
+    """The record of `f` in Java's `DataFileMeta.SCHEMA`."""
+    # Append tables have the row without fields as key, and so do files without rows in primary-key tables.
     key = arities.none if f.min_key == EMPTY_ROW else arities.key
     return {
         "_FILE_NAME": f.file_name,

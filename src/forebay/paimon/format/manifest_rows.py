@@ -1,10 +1,10 @@
-"""A manifest as columns: what a plan filters by is there without an object for any entry.
+"""A manifest as columns: planning can filter without creating an object per entry.
 
     rows = read_manifest_rows(data)
     keep = np.flatnonzero(rows.levels > 0)
     entries = rows.entries(keep)            # objects for these only
 
-A row is the place of an entry in its manifest; sets of rows are int64 arrays. `live_rows` merges manifests.
+A row is the index of an entry in its manifest; sets of rows are int64 arrays. `live_rows` merges manifests.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ManifestRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that this takes, roughly."""
+        """The approximate memory size in bytes."""
         return self.records.nbytes + 12 * len(self)
 
     @property
@@ -66,7 +66,7 @@ class ManifestRows:
 
     @property
     def deletions(self) -> npt.NDArray[np.bool_]:
-        """Which entries delete a file."""
+        """Whether each entry deletes a file."""
         return np.equal(self._numbers("_KIND"), int(FileKind.DELETE))
 
     @property
@@ -95,11 +95,11 @@ class ManifestRows:
 
     @property
     def partitions(self) -> list[bytes]:
-        """The partitions that entries are of, each once."""
+        """The distinct partitions of the entries."""
         return self._partitions[1]
 
     def of_partitions(self, allowed: Sequence[bool]) -> npt.NDArray[np.bool_]:
-        """Which entries are of those partitions for which `allowed`, in the order of `partitions`, is true."""
+        """Whether each entry is in a partition for which `allowed`, in the order of `partitions`, is true."""
         return np.asarray(allowed, np.bool_)[self._partitions[0]]
 
     @cached_property
@@ -111,15 +111,15 @@ class ManifestRows:
 
     @property
     def buckets_of_totals(self) -> list[tuple[int, int]]:
-        """The pairs of bucket and bucket count that entries are of, each once."""
+        """The distinct pairs of bucket and bucket count of the entries."""
         return self._bucket_pairs[1]
 
     def of_buckets(self, allowed: Sequence[bool]) -> npt.NDArray[np.bool_]:
-        """Which entries are of those pairs for which `allowed`, in the order of `buckets_of_totals`, is true."""
+        """Whether each entry has a pair for which `allowed`, in the order of `buckets_of_totals`, is true."""
         return np.asarray(allowed, np.bool_)[self._bucket_pairs[0]]
 
     def bucket_counts(self) -> dict[bytes, int]:
-        """The bucket count of the last addition to each partition; those that postpone their buckets have none."""
+        """The bucket count of the last addition to each partition, except partitions with postponed buckets."""
         codes, partitions = self._partitions
         additions = np.flatnonzero(~self.deletions & (self.total_buckets > 0))
         last = np.full(len(partitions), -1, np.int64)
@@ -130,27 +130,27 @@ class ManifestRows:
     # -- statistics ---------------------------------------------------------------------------------------------------
 
     def least(self, rows: Rows, *, keys: bool) -> pa.BinaryArray:
-        """The BinaryRows of least values: of the key columns, or of all with statistics."""
+        """The BinaryRows of minimum values: of the key columns, or of all columns with statistics."""
         return self._bounds(rows, f"_FILE.{_stats(keys)}._MIN_VALUES")
 
     def greatest(self, rows: Rows, *, keys: bool) -> pa.BinaryArray:
-        """The BinaryRows of greatest values."""
+        """The BinaryRows of maximum values."""
         return self._bounds(rows, f"_FILE.{_stats(keys)}._MAX_VALUES")
 
     def _bounds(self, rows: Rows, path: str) -> pa.BinaryArray:
         return self.records.binary(rows, _SLOTS[path], skip=_ARITY_BYTES, instead=EMPTY_ROW)
 
     def null_counts(self, rows: Rows, position: int, *, keys: bool) -> Rows:
-        """Null counts of the column at `position` of the statistics; -1 where unknown."""
+        """The null counts of the column at `position` of the statistics; -1 if unknown."""
         return self.records.item(rows, _SLOTS[f"_FILE.{_stats(keys)}._NULL_COUNTS"], position, _UNKNOWN)
 
     def stats_columns(self, row: int) -> tuple[str, ...] | None:
-        """Names of the columns that the value statistics of an entry are about; None means all."""
+        """The names of the columns with value statistics of an entry; None means all."""
         names = self.records.array_at(row, _SLOTS["_VALUE_STATS_COLS"], True)
         return None if names is None else tuple(name or "" for name in names)
 
     def by_statistics(self, rows: Rows, *, keys: bool) -> dict[tuple[int, tuple[str, ...] | None], Rows]:
-        """`rows`, grouped by schema id and, for value statistics, by the columns that these are about."""
+        """`rows`, grouped by schema id and, for value statistics, by the columns that have statistics."""
         schema_ids = self.schema_ids[rows]
         if keys:
             return {(int(i), None): rows[schema_ids == i] for i in np.unique(schema_ids)}
@@ -190,7 +190,7 @@ def read_manifest_rows(data: bytes) -> ManifestRows:
 
 
 def live_rows(parts: Sequence[tuple[ManifestRows, Rows]], *, with_deletions: bool = False) -> list[Rows]:
-    """The additions that are left of the entries of `parts`, in their order: for each part the rows of these.
+    """The net additions of the entries of `parts`, in order, as rows of each part.
 
     `with_deletions`: also the deletions of files that were added before all parts. Raises `Conflict` if a file is added
     or deleted twice.

@@ -1,4 +1,4 @@
-"""Commit messages and splits as bytes, in the form that Java Paimon gives them between its processes.
+"""Commit messages and splits as bytes, in Java Paimon's serialization.
 
     message   = row(partition) bucket:i32 total-buckets? files files files indexes indexes      data increment
                                                          files files files indexes indexes      compact increment
@@ -8,8 +8,8 @@
     row       = length:i32 fields:i32 BinaryRow
     x?        = 0:u8 | 1:u8 x
 
-All numbers are big-endian. A message has no version inside: who stores it stores `MESSAGE_VERSION` beside it. Version
-14 has one optional number more at the end, which is about row tracking and not used.
+All numbers are big-endian. A message contains no version; store `MESSAGE_VERSION` with it. Version 14 has an additional
+optional number at the end, for row tracking, which is not used.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _INDEX = _layout(
 
 
 class CommitMessageCodec:
-    """Messages and splits of one table, whose partitions and keys have so many fields. Stateless."""
+    """Serializes messages and splits of one table, given the arities of its partitions and keys. Stateless."""
 
     def __init__(self, partition_arity: int, key_arity: int) -> None:
         self._partition_arity = partition_arity
@@ -132,9 +132,9 @@ class CommitMessageCodec:
     # ---- splits ----------------------------------------------------------------------------------------------------
 
     def encode_split(self, split: DataSplit, bucket_path: str) -> bytes:
-        """The bytes of `split`, whose files lie in the directory `bucket_path`.
+        """The bytes of `split`, whose files are in the directory `bucket_path`.
 
-        Raises `UnsupportedOperation` for a split with before files, which this form cannot hold.
+        Raises `UnsupportedOperation` for a split with before files, which the format does not support.
         """
         if split.before_files:
             raise UnsupportedOperation("a split with before files has no such form; pickle it")
@@ -200,7 +200,7 @@ def _indexes(files: Sequence[IndexFileMeta]) -> bytes:
 
 
 def _utf(text: str) -> bytes:
-    """Java's modified UTF-8 for text without zero characters and beyond-16-bit ones, which paths do not have."""
+    """Java's modified UTF-8, for text without NUL and characters beyond 16 bits, which paths do not have."""
     encoded = text.encode()
     return struct.pack(">H", len(encoded)) + encoded
 
@@ -226,7 +226,7 @@ def _deletion_file(read: _MessageReader) -> DeletionFile | None:
 
 
 class _MessageReader:
-    """Takes values off the front of bytes; `CorruptData` where there are too few."""
+    """Reads values sequentially from bytes; raises `CorruptData` at a premature end."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -253,7 +253,7 @@ class _MessageReader:
             raise CorruptData(f"a path is not UTF-8: {e}") from e
 
     def rows(self, layout: RowLayout, parse: Callable[[dict[str, Any]], T]) -> Callable[[], tuple[T, ...]]:
-        """A function that takes a list of rows off the front."""
+        """A function that reads the next list of rows."""
 
         def take_list() -> tuple[T, ...]:
             count = self.number(">i")

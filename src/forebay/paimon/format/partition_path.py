@@ -1,10 +1,10 @@
-"""Directories of partitions: `dt=2024-01-01/h=1`.
+"""Partition directories: `dt=2024-01-01/h=1`.
 
-Values are column values as `forebay.codec.literals` defines them: what `to_pylist()` gives, but dates as days and times
-and timestamps as integers in the unit of the storage type.
+Values are column values as defined by `forebay.codec.literals`: what `to_pylist()` returns, but dates as days, and
+times and timestamps as integers in the unit of the storage type.
 
-Paimon writes values in two ways. The legacy way (`partition.legacy-name`, the default) is Java's `toString`: a DATE is
-its number of days. The other is SQL's cast to a string. A null or blank value gets `partition.default-name`.
+Paimon has two textual forms. The legacy form (`partition.legacy-name`, the default) is Java's `toString`: a DATE is its
+number of days. The other is SQL's cast to a string. A null or blank value gets `partition.default-name`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EPOCH_DATE = datetime.date(1970, 1, 1)
 
 
 def escape(text: str) -> str:
-    """`text` with the characters that paths do not bear written as %XX."""
+    """`text` with characters that are not allowed in paths written as %XX."""
     return _TO_ESCAPE.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
@@ -42,7 +42,7 @@ def partition_spec(
     legacy: bool = True,
     zone: str = "UTC",
 ) -> dict[str, str]:
-    """Names and written values of a partition, in the order of `fields`. `zone` is where LTZ values are shown."""
+    """The names and textual values of a partition, in the order of `fields`. `zone` is the time zone of LTZ values."""
     spec = {}
     for f, value in zip(fields, values, strict=True):
         text = None if value is None else value_text(f.type, value, legacy, zone)
@@ -51,7 +51,7 @@ def partition_spec(
 
 
 def partition_path(spec: Mapping[str, str]) -> str:
-    """The relative directory of a partition, without a slash at the end; empty if there are no partition keys."""
+    """The relative directory of a partition, without a trailing slash; empty if there are no partition keys."""
     for name, value in spec.items():
         if not value:
             raise InvalidRequest(f"the partition column '{name}' has an empty value, which no directory can be named")
@@ -59,7 +59,7 @@ def partition_path(spec: Mapping[str, str]) -> str:
 
 
 def value_text(t: DataType, value: Any, legacy: bool, zone: str = "UTC") -> str:
-    """`value` as a partition's name has it."""
+    """`value` as text in a partition name."""
     match t.root:
         case TypeRoot.BOOLEAN:
             return "true" if value else "false"
@@ -101,7 +101,7 @@ def java_float_text(value: float, single: bool) -> str:
 
 
 def _shortest(value: float, single: bool) -> str:
-    """The shortest decimal that reads back as `value`."""
+    """The shortest decimal that parses back to `value`."""
     if not single:
         return repr(float(value))
     target = struct.pack("<f", value)
@@ -110,7 +110,7 @@ def _shortest(value: float, single: bool) -> str:
         try:
             if struct.pack("<f", float(text)) == target:
                 return text
-        except OverflowError:  # rounded up beyond the greatest float
+        except OverflowError:  # rounded up beyond the largest float
             continue
     return repr(float(value))
 
@@ -131,7 +131,7 @@ def _time(millis: int, precision: int) -> str:
 
 
 def ticks_per_second(precision: int | None) -> int:
-    """How many units of the storage type make a second: ms up to precision 3, us up to 6, else ns."""
+    """Units of the storage type per second: ms up to precision 3, us up to 6, otherwise ns."""
     digits = 6 if precision is None else precision
     return 1_000 if digits <= 3 else 1_000_000 if digits <= 6 else 1_000_000_000
 
@@ -167,7 +167,7 @@ def _iso_seconds(seconds: int, nanos: int) -> str:
 
 
 def parse_value(t: DataType, text: str, default_name: str = DEFAULT_PARTITION_NAME) -> Any:
-    """The column value that `text`, in either way of writing, stands for; None for the default name.
+    """The column value of `text`, in either form; None for the default name.
 
     Raises `InvalidRequest` if `text` is not a value of type `t`.
     """

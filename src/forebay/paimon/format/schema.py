@@ -1,4 +1,4 @@
-"""Table schemas, as values. JSON is the business of `forebay.paimon.format.schema_json`."""
+"""Table schemas, as values. `forebay.paimon.format.schema_json` converts them to and from JSON."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from forebay.base.errors import InvalidRequest
 from forebay.metadata.types import DataType
 
 SCHEMA_VERSION = 3
-"""The version of the JSON that is written. Version 1 means the defaults of Paimon 0.7: bucket 1, ORC files."""
+"""The JSON version that is written. Version 1 implies the defaults of Paimon 0.7: bucket 1, ORC files."""
 
 SYSTEM_FIELD_ID_START = ((1 << 31) - 1) // 2
-"""From here on ids belong to columns that Paimon adds (`SpecialFields` in Java)."""
+"""Ids from here on belong to columns that Paimon adds (`SpecialFields` in Java)."""
 
 SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
 VALUE_KIND = "_VALUE_KIND"
@@ -58,7 +58,7 @@ class TableSchema:
         return {f.name: f for f in self.fields}
 
     def field_named(self, name: str) -> DataField:
-        """The column of this name. Raises `InvalidRequest` with the names that there are."""
+        """The column with this name. Raises `InvalidRequest`, with the existing names."""
         found = self._by_name.get(name)
         if found is None:
             hint = did_you_mean(name, self.names)
@@ -74,7 +74,7 @@ class TableSchema:
 
     @cached_property
     def trimmed_primary_keys(self) -> tuple[str, ...]:
-        """The primary key without the partition keys: what is sorted and stored as the key of a bucket's rows."""
+        """The primary key without the partition keys, which is the sort key of a bucket's rows."""
         trimmed = tuple(key for key in self.primary_keys if key not in self.partition_keys)
         if self.primary_keys and not trimmed:
             raise InvalidRequest(
@@ -85,13 +85,13 @@ class TableSchema:
 
     @cached_property
     def bucket_keys(self) -> tuple[str, ...]:
-        """The columns that decide a row's bucket: `bucket-key`, else the trimmed primary key, else none."""
+        """The columns that determine a row's bucket: `bucket-key`, or the trimmed primary key, or none."""
         given = tuple(k.strip() for k in self.options.get("bucket-key", "").split(",") if k.strip())
         return given or self.trimmed_primary_keys
 
     @cached_property
     def key_fields(self) -> tuple[DataField, ...]:
-        """The columns `_KEY_<name>` that primary-key data files begin with: the trimmed primary key, NOT NULL."""
+        """The first columns, `_KEY_<name>`, of primary-key data files: the trimmed primary key, NOT NULL."""
         return tuple(
             DataField(KEY_FIELD_ID_START + f.id, KEY_PREFIX + f.name, f.type.not_null(), f.description)
             for f in self.fields_named(self.trimmed_primary_keys)
@@ -102,5 +102,5 @@ class TableSchema:
         return bool(self.primary_keys)
 
     def with_options(self, options: Mapping[str, str]) -> TableSchema:
-        """This schema with its options replaced (dynamic options of a reader, for instance); the id stays."""
+        """This schema with its options replaced (dynamic options of a reader, for example); the id stays."""
         return replace(self, options=dict(options))

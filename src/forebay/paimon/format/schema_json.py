@@ -15,7 +15,7 @@ _VERSION_08 = 2
 
 
 def parse_schema(data: bytes | str) -> TableSchema:
-    """The schema in a schema file. Raises `CorruptData` for bytes that are none.
+    """The schema in a schema file. Raises `CorruptData` for malformed files.
 
     Files of Paimon 0.7 and 0.8 get the defaults of those versions as explicit options: one bucket, ORC.
     """
@@ -61,7 +61,7 @@ def format_schema(schema: TableSchema) -> bytes:
 
 def parse_field(node: dict[str, Any]) -> DataField:
     """A column from its JSON object."""
-    # Fields of nested rows without ids are numbered by the column, as Java does.
+    # Nested fields without ids are numbered per column, as in Java.
     data_type = parse_type(node["type"], [-1])
     return DataField(int(node["id"]), node["name"], data_type, node.get("description"), node.get("defaultValue"))
 
@@ -77,7 +77,7 @@ def format_field(f: DataField) -> dict[str, Any]:
 
 
 def highest_field_id(fields: tuple[DataField, ...]) -> int:
-    """The greatest id of all columns and of all fields of nested rows; -1 if there are none."""
+    """The highest id of all columns and nested fields; -1 if there are none."""
     ids = [-1]
     for f in fields:
         ids.append(f.id)

@@ -1,4 +1,4 @@
-"""Snapshots, as values. JSON is the business of `forebay.paimon.format.snapshot_json`."""
+"""Snapshots, as values. `forebay.paimon.format.snapshot_json` converts them to and from JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCH_COMMIT_IDENTIFIER = (1 << 63) - 1
 
 
 class CommitKind(StrEnum):
-    """What a snapshot did. Streaming reads deliver APPEND, skip COMPACT and ANALYZE, and skip or refuse OVERWRITE."""
+    """The kind of change. Streaming reads return APPEND, skip COMPACT and ANALYZE, and skip or reject OVERWRITE."""
 
     APPEND = "APPEND"
     COMPACT = "COMPACT"
@@ -23,7 +23,7 @@ class CommitKind(StrEnum):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A version of the table: file `snapshot/snapshot-<id>`. Names and meanings as in Paimon's specification."""
+    """A version of the table: file `snapshot/snapshot-<id>`. Names and semantics as in Paimon's specification."""
 
     id: int
     schema_id: int

@@ -47,7 +47,7 @@ _NAMES = {json_name: name for json_name, name, _ in (*_REQUIRED, *_OPTIONAL)} | 
 
 
 def parse_snapshot(data: bytes | str) -> Snapshot:
-    """The snapshot in a file. Members that are not known are ignored. Raises `CorruptData`."""
+    """The snapshot in a file. Unknown members are ignored. Raises `CorruptData`."""
     try:
         return snapshot_from_json(json.loads(data))
     except (ValueError, KeyError, TypeError, AttributeError) as e:
@@ -55,7 +55,7 @@ def parse_snapshot(data: bytes | str) -> Snapshot:
 
 
 def snapshot_from_json(node: dict[str, Any]) -> Snapshot:
-    """The snapshot of a parsed JSON object. Raises the error of whatever is missing."""
+    """The snapshot of a parsed JSON object. Raises the original error if a member is missing."""
     values: dict[str, Any] = {name: convert(node[json_name]) for json_name, name, convert in _REQUIRED}
     for json_name, name, convert in _OPTIONAL:
         if node.get(json_name) is not None:
@@ -69,7 +69,7 @@ def snapshot_from_json(node: dict[str, Any]) -> Snapshot:
 
 
 def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """The JSON object of `snapshot`, members in Java's order, those that are None left out."""
+    """The JSON object of `snapshot`, with members in Java's order, without those that are None."""
     values = ((name, getattr(snapshot, _NAMES[name])) for name in _ORDER)
     return {name: dict(v) if name == "properties" else v for name, v in values if v is not None}
 

@@ -1,4 +1,4 @@
-"""Splits: the units in which a scan is handed to readers, as values."""
+"""Splits: the units of a scan that readers process, as values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.paimon.format.file_meta import EMPTY_STATS, DataFileMeta
 
 @dataclass(frozen=True, slots=True)
 class DeletionFile:
-    """Where a data file's deletion vector lies: a path relative to the table, and a range of bytes."""
+    """The location of a data file's deletion vector: a path relative to the table, and a byte range."""
 
     path: str
     offset: int
@@ -22,14 +22,15 @@ class DeletionFile:
 
 @dataclass(frozen=True, slots=True)
 class DataSplit:
-    """Files of one bucket that one reader reads.
+    """Files of one bucket that are read together.
 
-    In a primary-key table, no key is in two splits of a plan. `raw_convertible`: each file may be read on its own, as
-    nothing in it is superseded or deleted elsewhere. `is_streaming`: a delta or changelog of `snapshot_id`, whose row
-    kinds are wanted, and not merged into a state. `deletion_files` is parallel to `files`, or None.
+    In a primary-key table, no key is in two splits of a plan. `raw_convertible`: each file can be read separately,
+    because none of its rows is superseded or deleted by another file. `is_streaming`: a delta or changelog of
+    `snapshot_id`, whose row kinds are needed, and which is not merged into a state. `deletion_files` is parallel to
+    `files`, or None.
 
-    Splits travel to workers: they pickle small (a few hundred bytes for a few files, about 50 for each more). What
-    only planners need stays behind: statistics of values and keys, creation times, who made a file.
+    Splits are sent to workers, so they pickle small (a few hundred bytes for a few files, about 50 for each more).
+    Fields that only planners need are not included: statistics of values and keys, creation times, file sources.
     """
 
     snapshot_id: int
@@ -44,7 +45,7 @@ class DataSplit:
 
     @property
     def row_count(self) -> int:
-        """Physical records in the files; an upper limit of what a reader returns."""
+        """The number of physical records in the files; an upper limit for the number of rows read."""
         return sum(f.row_count for f in self.files)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -83,11 +84,11 @@ _READ = (
     "write_cols",
     "write_cols_sequences",
 )
-"""What readers need to know of a file."""
+"""The fields of a file that readers need."""
 
 
 def _columns(files: tuple[DataFileMeta, ...]) -> list[Any]:
-    """The files column by column, which compresses well; a column of equal values is one value in a list."""
+    """The files column by column, which compresses well; a constant column is a list of one value."""
     if not files:
         return []
     columns: list[Any] = [tuple(getattr(f, name) for f in files) for name in _READ]

@@ -1,8 +1,8 @@
-"""Statistics of columns: least and greatest value and number of nulls, by the column's mode.
+"""Column statistics: minimum, maximum and null count, by statistics mode.
 
-Modes are those of `metadata.stats-mode`: none, counts (nulls only), truncate(n) (bounds of text and bytes cut to n
-characters or bytes, the upper one rounded up) and full. Text is ordered by its UTF-8 bytes. Columns of nested types
-have null counts only, and floating-point columns no bounds if a NaN is in them, as in Parquet.
+Modes are those of `metadata.stats-mode`: none, counts (null counts only), truncate(n) (bounds of text and bytes are
+truncated to n characters or bytes, the upper one rounded up) and full. Text is ordered by its UTF-8 bytes. Columns of
+nested types only have null counts, and floating-point columns with a NaN have no bounds, as in Parquet.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CODE_POINT_MAX = 0x10FFFF
 
 @dataclass(frozen=True, slots=True)
 class StatsMode:
-    """What is kept of a column. `length` is where bounds are cut; None means not at all."""
+    """The statistics kept for a column. `length` is the maximum length of bounds; None means no limit."""
 
     counts: bool
     bounds: bool
@@ -40,7 +40,7 @@ class StatsMode:
 
 @lru_cache(maxsize=256)
 def parse_mode(text: str) -> StatsMode:
-    """The mode that an option's value names. Raises `InvalidRequest`."""
+    """The mode named by an option's value. Raises `InvalidRequest`."""
     lowered = text.strip().lower()
     if lowered == "none":
         return StatsMode(counts=False, bounds=False)
@@ -56,7 +56,7 @@ def parse_mode(text: str) -> StatsMode:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStats:
-    """Statistics of one column, as column values. None means unknown; bounds are None too if all values are null."""
+    """Statistics of one column, as column values. None means unknown; bounds are also None if all values are null."""
 
     min: Any = None
     max: Any = None
@@ -81,7 +81,7 @@ def upper_bound(value: Any, length: int) -> Any:
                 return cut[:i] + bytes([cut[i] + 1])
             continue
         following = ord(cut[i]) + 1
-        if following in _SURROGATES:  # not characters: UTF-8 cannot hold them
+        if following in _SURROGATES:  # not characters: UTF-8 cannot encode them
             following = _SURROGATES.stop
         if following <= _CODE_POINT_MAX:
             return cut[:i] + chr(following)
@@ -103,7 +103,7 @@ def unpack_stats(
 ) -> dict[str, ColumnStats]:
     """Statistics by column name. `fields` are the columns of the file's schema; `stats_cols` as in `DataFileMeta`.
 
-    Columns without statistics are absent. Raises `CorruptData` for rows that do not have these columns.
+    Columns without statistics are absent. Raises `CorruptData` for rows that do not fit these columns.
     """
     by_name: Mapping[str, DataField] = {f.name: f for f in fields}
     if stats_cols is not None:
@@ -118,7 +118,7 @@ def unpack_stats(
 
 
 def bounds(values: Iterable[Any], t: DataType) -> tuple[Any, Any]:
-    """Least and greatest of column values in Java's order; None, None where there are none."""
+    """The minimum and maximum of column values in Java's order; None, None if there are none."""
     ordered = list(values)
     if not ordered:
         return None, None

@@ -1,4 +1,4 @@
-"""Which types a column's type may change to: Paimon's rules (`DataTypeCasts` and the cast executors there are)."""
+"""The allowed changes of a column's type: Paimon's rules (`DataTypeCasts` and its cast executors)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IMPLICIT: dict[TypeRoot, frozenset[TypeRoot]] = {
     R.TIMESTAMP: _TIMESTAMPS,
     R.TIMESTAMP_LTZ: _TIMESTAMPS,
 }
-"""Target -> sources that lose nothing in principle; a type changes to itself with other parameters, too."""
+"""Source types by target type, for casts that are lossless in principle. Changes of parameters are included."""
 
 _EXPLICIT: dict[TypeRoot, frozenset[TypeRoot]] = {
     R.CHAR: frozenset(TypeRoot),
@@ -47,17 +47,16 @@ _EXPLICIT: dict[TypeRoot, frozenset[TypeRoot]] = {
     R.TIMESTAMP: frozenset({R.DATE, R.TIME, R.INT, R.BIGINT}) | _TEXT,
     R.TIMESTAMP_LTZ: frozenset({R.DATE, R.TIME, R.INT, R.BIGINT}) | _TEXT,
 }
-"""Target -> sources that may lose something; allowed unless `disable-explicit-type-casting` is set."""
+"""Source types by target type, for lossy casts, which `disable-explicit-type-casting` forbids."""
 
 _WITHOUT_A_CAST = frozenset({(R.TIME, R.TIME)})
-"""Pairs that the rules allow and Paimon has no conversion for (TIME keeps milliseconds whatever its precision)."""
+"""Pairs that the rules allow but Paimon cannot convert (TIME always has milliseconds)."""
 
 
 def supports_cast(source: DataType, target: DataType, explicit: bool = True) -> bool:
-    """Whether a column of type `source` may become one of type `target`.
+    """Whether the type of a column may change from `source` to `target`.
 
-    `explicit` allows changes that may lose information. Rows, arrays and maps only become text; their parts change
-    one by one.
+    `explicit` allows lossy changes. Rows, arrays and maps can only become text; their parts change separately.
     """
     if source.nullable and not target.nullable and not explicit:
         return False
@@ -68,7 +67,7 @@ def supports_cast(source: DataType, target: DataType, explicit: bool = True) -> 
     if source.root is target.root or source.root in _IMPLICIT.get(target.root, frozenset()):
         return True
     if source.root in _DAYS_AND_TIMES and target.root in _TEXT and target.length is not None:
-        return False  # Paimon writes days and times into texts of any length only
+        return False  # Paimon writes dates and times only into text of unlimited length
     if source.root in _BYTES and target.root in _TEXT:
         return explicit
     return explicit and source.root in _EXPLICIT.get(target.root, frozenset())

@@ -1,8 +1,8 @@
-"""Data types as Paimon's schema JSON writes them: a string for plain types, an object for nested ones.
+"""Data types in Paimon's schema JSON: a string for plain types, an object for nested ones.
 
 `parse_type("DECIMAL(10, 2) NOT NULL")`, `parse_type({"type": "ARRAY NOT NULL", "element": "INT"})`. Three types of
-Paimon have no root of their own: VARCHAR(n) is STRING with length n, VARBINARY(n) is BYTES with length n, and
-MULTISET<t> is MAP<t, INT NOT NULL> whose length is -1. Without a length, STRING and BYTES are the longest there are.
+Paimon have no separate root: VARCHAR(n) is STRING with length n, VARBINARY(n) is BYTES with length n, and MULTISET<t>
+is MAP<t, INT NOT NULL> with length -1. Without a length, STRING and BYTES have the maximum length.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forebay.metadata import types
 from forebay.metadata.types import DataType, RowField, TypeRoot, child
 
 MULTISET_MARK = -1
-"""The `length` of a MAP that stands for a MULTISET."""
+"""The `length` of a MAP that represents a MULTISET."""
 
 LENGTH_MAX = (1 << 31) - 1
 
@@ -44,10 +44,10 @@ _NOT_BUILT = {"VARIANT", "BLOB", "VECTOR", "GEOMETRY", "GEOGRAPHY", "INTERVAL", 
 
 
 def parse_type(json: str | Mapping[str, Any], numbering: list[int] | None = None) -> DataType:
-    """The type that `json` describes.
+    """The type described by `json`.
 
-    `numbering` gives ids to fields of nested rows that have none, as very old schemas do; it holds the last id given.
-    Raises `UnsupportedOperation` naming a type of Paimon that is not built, and `CorruptData` for anything else.
+    `numbering` gives ids to nested fields that have none, as in very old schemas; it holds the last id assigned. Raises
+    `UnsupportedOperation` for types of Paimon that are not implemented, and `CorruptData` for anything else.
     """
     if isinstance(json, str):
         return _parse_atomic(json)
@@ -70,7 +70,7 @@ def _parse_nested(root: str, json: Mapping[str, Any], numbering: list[int]) -> D
         element = parse_type(json["element"], numbering)
         return DataType(TypeRoot.MAP, key=element, value=types.int_().not_null(), length=MULTISET_MARK)
     if root == "MAP":
-        # Paimon's map keys may be declared nullable; the declaration is kept, so that schemas stay as they were.
+        # Paimon's map keys may be declared nullable; the declaration is kept, so that schemas are not changed.
         return DataType(
             TypeRoot.MAP, key=parse_type(json["key"], numbering), value=parse_type(json["value"], numbering)
         )
