@@ -1,9 +1,9 @@
-"""Columns of one type as columns of another, by the rules under which Paimon lets a column's type change.
+"""Conversion of columns between types, by Paimon's rules for changing a column's type.
 
-A file is read under the schema it was written with; `evolve` then brings its columns to the type that the reader's
-schema has: fields of rows by their ids, and plain values by Java Paimon's cast rules. Those are Java's own
-conversions: narrower integers wrap around, floats are cut off and saturate, decimals that do not fit become null,
-texts that are no number are errors. The zone of TIMESTAMP_LTZ is UTC here (Java takes the zone of its process).
+A file is read with the schema it was written with; `evolve` then converts its columns to the types of the reader's
+schema: fields of rows by their ids, and plain values by Java Paimon's cast rules. Those are Java's own conversions:
+narrower integers wrap around, floats are truncated and saturate, decimals that do not fit become null, invalid numbers
+in text are errors. The time zone of TIMESTAMP_LTZ is UTC here (Java uses the zone of its process).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TIMESTAMPS = frozenset({_R.TIMESTAMP, _R.TIMESTAMP_LTZ})
 
 
 def same_type(a: DataType, b: DataType) -> bool:
-    """Whether values of `a` are values of `b` without a change (nullability aside, at all depths)."""
+    """Whether values of `a` are values of `b` without conversion (ignoring nullability at all depths)."""
     if a == b:
         return True
     if replace(a, nullable=True, fields=(), element=None, key=None, value=None) != replace(
@@ -48,7 +48,7 @@ def same_type(a: DataType, b: DataType) -> bool:
 
 
 def evolve(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
-    """`array`, read as type `source`, as type `target`. Raises `UnsupportedOperation` where there is no such cast."""
+    """`array`, of type `source`, converted to type `target`. Raises `UnsupportedOperation` if there is no such cast."""
     storage = arrow_type(source)
     if not array.type.equals(storage):
         array = array.cast(storage, safe=False)
@@ -72,10 +72,10 @@ def evolve(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
 
 
 def evolve_exactly(array: pa.Array, source: DataType, target: DataType) -> pa.Array | None:
-    """`evolve`; None if a value would not survive it, or there is no such cast.
+    """`evolve`; None if a value would be changed, or there is no such cast.
 
-    For files that are newer than their reader: what `evolve` does to a value that is too large, it should not do
-    without a word where the table itself knows the value.
+    For files that are newer than their reader: `evolve` silently changes values that are too large, which must not
+    happen if the table itself has the original value.
     """
     if not (is_castable(source, target) and is_castable(target, source)):
         return None
@@ -92,7 +92,7 @@ def evolve_exactly(array: pa.Array, source: DataType, target: DataType) -> pa.Ar
 
 
 def _relabel(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The same values under a type that differs in the names or nullability of what is inside it."""
+    """The same values with a type that differs in the names or nullability of nested fields."""
     return array.cast(wanted, safe=False)
 
 
@@ -120,7 +120,7 @@ def _evolve_row(array: pa.Array, source: DataType, target: DataType) -> pa.Array
 
 
 def is_castable(source: DataType, target: DataType) -> bool:
-    """Whether `evolve` can bring values of `source` to `target`."""
+    """Whether `evolve` can convert values of `source` to `target`."""
     if source.root is target.root and source.is_nested:
         if source.root is _R.ROW:
             by_id = {f.field_id: f.data_type for f in source.fields}
@@ -171,7 +171,7 @@ def _temporal(a: TypeRoot, b: TypeRoot) -> _Cast | None:
 
 
 def _in_unit_of(array: pa.Array, target: DataType) -> pa.Array:
-    """Timestamps without a zone as `target` holds them. Raises `InvalidRequest` where its unit does not reach."""
+    """Timestamps without a zone in the type of `target`. Raises `InvalidRequest` if they exceed its range."""
     wanted = arrow_type(target)
     try:
         finer = array.cast(pa.timestamp(wanted.unit))
@@ -206,7 +206,7 @@ _NANOS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 def _cut_moments(array: pa.Array, target: DataType) -> pa.Array:
-    """Timestamps without a zone as `target`, without the digits that are beyond its precision."""
+    """Timestamps without a zone as `target`, truncated to its precision."""
     precision = min(9, target.precision if target.precision is not None else 6)
     ticks = 10 ** (9 - precision) // _NANOS[array.type.unit]
     if ticks > 1:
@@ -219,7 +219,7 @@ def _cut_moments(array: pa.Array, target: DataType) -> pa.Array:
 
 
 def _plain(array: pa.Array) -> Any:
-    """The values as NumPy, with zeros where there are nulls."""
+    """The values as NumPy, with zeros for nulls."""
     return pc.fill_null(array, pa.scalar(0, array.type)).to_numpy(zero_copy_only=False)
 
 
@@ -228,7 +228,7 @@ def _nulls(array: pa.Array) -> Any:
 
 
 def _wrap(array: pa.Array, target: DataType) -> pa.Array:
-    """Integers as a narrower (or wider) integer type, cut to its bits as Java does."""
+    """Integers as a narrower (or wider) integer type, truncated to its bits as in Java."""
     return pa.array(_plain(array).astype(_INTEGERS[target.root]), mask=_nulls(array))
 
 
@@ -236,7 +236,7 @@ def _number_to_number(array: pa.Array, source: DataType, target: DataType) -> pa
     if target.root is _R.DECIMAL:
         return _to_decimal(array, source, target)
     if source.root is _R.DECIMAL:
-        if target.root in _FLOATS:  # Arrow's own cast is not always the nearest
+        if target.root in _FLOATS:  # Arrow's own cast does not always round to nearest
             return _by_value(array, lambda v: v if v is None else float(v), pa.float64()).cast(arrow_type(target))
         whole = pc.trunc(array).cast(pa.decimal128(38, 0), safe=False)
         return _decimal_to_integer(whole, target)
@@ -248,7 +248,7 @@ def _number_to_number(array: pa.Array, source: DataType, target: DataType) -> pa
 
 
 def _decimal_to_integer(whole: pa.Array, target: DataType) -> pa.Array:
-    """The low 64 bits, then those of the target: what `BigDecimal.longValue` and Java's narrowing keep."""
+    """The low 64 bits, then those of the target, like `BigDecimal.longValue` and Java's narrowing."""
     buffers = whole.buffers()
     words = np.frombuffer(buffers[1], np.int64)[2 * whole.offset : 2 * (whole.offset + len(whole)) : 2]
     return pa.array(words.astype(_INTEGERS[target.root]), mask=_nulls(whole))
@@ -265,7 +265,7 @@ def _float_to_integer(array: pa.Array, target: DataType) -> pa.Array:
 
 
 def _to_decimal(array: pa.Array, source: DataType, target: DataType) -> pa.Array:
-    """Decimals of the target's scale, rounded half up; null where they have more digits than its precision."""
+    """Decimals of the target's scale, rounded half up; null if they exceed its precision."""
     precision, scale = target.precision or 38, target.scale or 0
     if source.root in _INTEGERS:
         wide = array.cast(pa.int64()).cast(pa.decimal256(19, 0)).cast(pa.decimal256(76, scale))
@@ -292,7 +292,7 @@ def _decimal_of(value: Decimal, precision: int, scale: int) -> Decimal | None:
 
 
 def _by_value(array: pa.Array, convert: Callable[[Any], Any], wanted: pa.DataType) -> pa.Array:
-    """`convert` applied to each distinct value, for casts that Arrow does not have as Java does them."""
+    """`convert` applied to each distinct value, for casts that Arrow does not do like Java."""
     encoded = array.dictionary_encode()
     converted = pa.array([convert(v) for v in encoded.dictionary.to_pylist()], wanted)
     return converted.take(encoded.indices)
@@ -318,18 +318,18 @@ def _to_text(a: TypeRoot) -> _Cast | None:
     if a is _R.TIME or a in _TIMESTAMPS:
         return through(_moment_text)
     if a in NESTED_ROOTS:
-        return lambda array, s, _: _nested_text(array, s)  # in full, even in CHAR and VARCHAR: as Java does
+        return lambda array, s, _: _nested_text(array, s)  # in full, even in CHAR and VARCHAR, as in Java
     return None
 
 
 def _moment_text(array: pa.Array, source: DataType) -> pa.Array:
-    """Times and timestamps as Java prints them: as many digits as the precision, but none needlessly."""
+    """Times and timestamps as Java prints them: up to the digits of the precision, without trailing zeros."""
     ticks = array.cast(pa.int32()).cast(pa.int64()) if source.root is _R.TIME else array.cast(pa.int64())
     return _by_value(ticks, lambda v: value_text(source, v, legacy=False), pa.string())
 
 
 def _nested_text(array: pa.Array, source: DataType) -> pa.Array:
-    """[a, b], {key -> value} and {field, field}, with what is inside as text too. Row by row: it is rarely needed."""
+    """[a, b], {key -> value} and {field, field}, with nested values as text, too. Row by row: it is rarely needed."""
     text = DataType(_R.STRING)
     if source.root is _R.ROW:
         parts = [evolve(array.field(i), f.data_type, text).to_pylist() for i, f in enumerate(source.fields)]
@@ -391,7 +391,7 @@ def _boolean_of(text: str | None) -> bool | None:
 
 
 def _integer_of(text: str | None) -> int | None:
-    """Return the integer of a text; Java ignores the fraction: 12.9 is 12."""
+    """The integer of a text; like Java, ignores the fraction: 12.9 is 12."""
     if text is None:
         return None
     found = re.fullmatch(r"([+-]?)([0-9]*)(?:\.[0-9]*)?", text)
@@ -401,7 +401,7 @@ def _integer_of(text: str | None) -> int | None:
 
 
 def _time_of(text: str | None) -> int | None:
-    """Milliseconds of a day of `hour[:minute[:second[.fraction]]]`."""
+    """Milliseconds of the day for `hour[:minute[:second[.fraction]]]`."""
     if text is None:
         return None
     found = re.fullmatch(r"([0-9]+)(?::([0-9]+)(?::([0-9]+)(?:\.([0-9]*))?)?)?", text)
@@ -424,7 +424,7 @@ def _parse_text(array: pa.Array, source: DataType, target: DataType) -> pa.Array
         elif target.root is _R.TIME:
             parsed = _by_value(trimmed, _time_of, pa.int32()).cast(arrow_type(target))
         elif target.root in _TIMESTAMPS:
-            unit = "ns" if arrow_type(target).unit == "ns" else "us"  # finer units do not reach as far
+            unit = "ns" if arrow_type(target).unit == "ns" else "us"  # finer units have a smaller range
             digits = pc.replace_substring_regex(trimmed, r"(\.[0-9]{6})[0-9]+", r"\1") if unit == "us" else trimmed
             parsed = _cut_moments(digits.cast(pa.timestamp(unit)), target)
         else:

@@ -1,7 +1,7 @@
-"""Statistics of a data file's columns: taken from the Parquet footer, thinned out by the table's options.
+"""Column statistics of a data file, from the Parquet footer, reduced according to the table's options.
 
-Parquet's writer has the least and greatest values of each column chunk anyway, so nothing is computed twice. Columns
-with a NaN somewhere get no bounds: Parquet leaves NaN out of them, and filters take NaN for the greatest value.
+Parquet's writer computes the minimum and maximum of each column chunk anyway, so nothing is computed twice. Columns
+that contain NaN get no bounds: Parquet ignores NaN, and filters treat it as the largest value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNKNOWN = ColumnStats()
 
 
 def in_mode(found: ColumnStats, mode: StatsMode) -> ColumnStats:
-    """What remains of `found` in a statistics mode. A bound that is cut is still a bound."""
+    """`found`, reduced to a statistics mode. A truncated bound is still a bound."""
     if not mode.counts:
         return UNKNOWN
     if not mode.bounds or found.min is None:
@@ -41,7 +41,7 @@ def in_mode(found: ColumnStats, mode: StatsMode) -> ColumnStats:
 
 
 def columns_with_nan(data: pa.Table | pa.RecordBatch, fields: Iterable[DataField]) -> set[str]:
-    """Names of the floating-point columns of `data` that hold a NaN."""
+    """The names of the floating-point columns of `data` that contain NaN."""
     return {
         f.name for f in fields if f.type.root in _FLOATS and pc.any(pc.is_nan(data.column(f.name)), min_count=0).as_py()
     }
@@ -50,7 +50,7 @@ def columns_with_nan(data: pa.Table | pa.RecordBatch, fields: Iterable[DataField
 def stamp_ranges(
     data: pa.Table | pa.RecordBatch, fields: Iterable[DataField], known: Mapping[str, ColumnStats]
 ) -> dict[str, ColumnStats]:
-    """Ranges of the timestamps of more than six digits in `data`, widened by those `known`.
+    """Ranges of the timestamps of more than six digits in `data`, merged with `known`.
 
     Such columns are INT96, for which Parquet's footer has no ranges.
     """
@@ -72,7 +72,7 @@ def stamp_ranges(
 def footer_ranges(
     footer: pq.FileMetaData, fields: Sequence[DataField], nan: set[str], row_groups: Iterable[int] | None = None
 ) -> dict[str, ColumnStats]:
-    """Ranges of the columns `fields` over a file's row groups: those given, or all."""
+    """The ranges of the columns `fields` over the given row groups of a file, or all."""
     found: dict[str, ColumnStats] = {}
     groups = [footer.row_group(i) for i in (range(footer.num_row_groups) if row_groups is None else row_groups)]
     positions = {footer.schema.column(j).path: j for j in range(footer.num_columns)}
@@ -96,7 +96,7 @@ def _merged(parts: Sequence[Any], t: DataType) -> ColumnStats:
     if t.root in _TICKS:
         return ColumnStats(min(p.min_raw for p in valued), max(p.max_raw for p in valued), nulls)
     low, high = min(p.min for p in valued), max(p.max for p in valued)
-    if t.root in _FLOATS:  # the sign of a zero is not known
+    if t.root in _FLOATS:  # the sign of a zero is unknown
         low, high = -0.0 if low == 0 else low, 0.0 if high == 0 else high
     return ColumnStats(low, high, nulls)
 
@@ -104,7 +104,7 @@ def _merged(parts: Sequence[Any], t: DataType) -> ColumnStats:
 def dense_stats(
     fields: Sequence[DataField], found: Mapping[str, ColumnStats], dense: bool
 ) -> tuple[SimpleStats, tuple[str, ...] | None]:
-    """Value statistics, and the names of the columns they are about; None where these are all columns."""
+    """Value statistics, and the names of their columns; None if these are all columns."""
     kept = [f for f in fields if not dense or found.get(f.name, UNKNOWN) != UNKNOWN]
     names = None if len(kept) == len(fields) else tuple(f.name for f in kept)
     return pack_stats(kept, [found.get(f.name, UNKNOWN) for f in kept]), names

@@ -1,11 +1,11 @@
-"""Which columns of a Parquet file get a dictionary: those that become smaller by it.
+"""Choosing the columns of a Parquet file that get a dictionary: those that become smaller.
 
-Arrow's writer builds a dictionary for every column and gives up only when it is very large. Where most values differ,
-that costs several times the time of writing them plainly, and makes the file larger. Java's writer looks at the first
-page and goes on without a dictionary where it saves nothing. Here a sample of a file's first row group decides.
+Arrow's writer builds a dictionary for every column and abandons it only when it is very large. If most values are
+distinct, this takes several times as long as plain encoding, and makes the file larger. Java's writer looks at the
+first page and continues without a dictionary if it saves nothing. Here, a sample of the file's first row group decides.
 
-Decimals of more than 18 digits get none, as in Java's files: Java looks for a filter's literal in the dictionary in
-fewer bytes than the dictionary's values have, finds nothing, and leaves out rows that match.
+Decimals of more than 18 digits get none, as in Java's files: Java looks up a filter's literal in the dictionary with
+fewer bytes than its values have, does not find it, and drops matching rows.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ import pyarrow.compute as pc
 from forebay.metadata.types import DECIMAL_COMPACT_PRECISION_MAX
 
 ROWS_MIN = 1024
-"""With fewer rows nothing is sampled: a dictionary costs little then."""
+"""Below this number of rows, no sample is taken: a dictionary is cheap then."""
 
 SAMPLE_BLOCKS = 16
 SAMPLE_BLOCK_ROWS = 128
-"""The sample is of blocks that lie evenly in the row group, so that values are seen to repeat both near and far."""
+"""The sample consists of blocks spread evenly over the row group, to detect repetition both near and far."""
 
 DICTIONARY_BYTES_MAX = 1 << 20
-"""Where Arrow's and Java's writers give a dictionary up."""
+"""The dictionary size at which Arrow's and Java's writers abandon it."""
 
 GAIN_MIN = 2.0
-"""How many times smaller a dictionary must make a column: plain values are compressed well, and much faster."""
+"""The minimum factor by which a dictionary must shrink a column: plain values compress well, and much faster."""
 
 
 def worth_a_dictionary(table: pa.Table, without: frozenset[str]) -> list[str]:
-    """Paths of the Parquet columns of a file that should have dictionaries, by the rows of its first row group.
+    """The paths of the Parquet columns that should have dictionaries, based on the rows of a file's first row group.
 
-    `without` are columns (their names, or paths of what is inside them) that shall have none.
+    `without` are columns (names, or paths of nested parts) that must have none.
     """
     chosen: list[str] = []
     for f, column in zip(table.schema, table.columns, strict=True):
@@ -57,10 +57,10 @@ def _sample(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _pays(values: pa.Array, scale: float) -> bool:
-    """Whether a column of `scale` times as many values as the sample `values` gets much smaller by a dictionary."""
+    """Whether a dictionary makes a column of `scale` times the values of the sample `values` much smaller."""
     seen: int = len(values) - values.null_count
     if seen == 0 or pa.types.is_boolean(values.type):
-        return True  # there is nothing to put in it
+        return True  # the column is empty
     try:
         found: int = pc.count_distinct(values, mode="only_valid").as_py()
     except pa.ArrowNotImplementedError:
@@ -74,7 +74,7 @@ def _pays(values: pa.Array, scale: float) -> bool:
 
 
 def _distinct(found: int, seen: int) -> float:
-    """How many values there are, if a sample of `seen` has `found` different ones and all are equally frequent."""
+    """The estimated number of distinct values, if a sample of `seen` has `found` and all are equally frequent."""
     if found >= seen:
         return math.inf
     low, high = float(found), float(found) * 1e6
@@ -88,7 +88,7 @@ def _distinct(found: int, seen: int) -> float:
 
 
 def _width(values: pa.Array, seen: int) -> float:
-    """Bytes of a value as Parquet writes it plainly."""
+    """The number of bytes of a value in plain encoding."""
     t = values.type
     if pa.types.is_string(t) or pa.types.is_binary(t):
         letters: int = pc.sum(pc.binary_length(values)).as_py() or 0
@@ -113,7 +113,7 @@ def _paths(path: str, t: pa.DataType) -> list[str]:
 
 
 def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
-    """The values of `array` by Parquet column, of those that may have a dictionary."""
+    """The values of `array` by Parquet column, for columns that may have a dictionary."""
     t = array.type
     if pa.types.is_list(t):
         yield from _leaves(f"{path}.list.element", array.flatten())

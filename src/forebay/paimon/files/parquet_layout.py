@@ -1,11 +1,11 @@
-"""What a Parquet file of Paimon looks like: its Arrow schema with field ids, and pyarrow's writer set up for it.
+"""The layout of Paimon's Parquet files: the Arrow schema with field ids, and the configuration of pyarrow's writer.
 
-Java Paimon finds columns by name and nested fields by the ids that stand in the file, so ids are written at all
-depths: a column's own id; for what is inside ARRAY and MAP, ids computed from the column's id and the depth.
+Java Paimon finds columns by name and nested fields by the ids in the file, so ids are written at all depths: a column's
+own id; inside ARRAY and MAP, ids computed from the column's id and the depth.
 
-Timestamps of more than six digits are INT96 and the others INT64; Java Paimon 1.x fails, or reads other values, where
-it is otherwise. pyarrow writes either all of a file's timestamps as INT96 or none. So in a file that has both, those of
-at most six digits are written as plain integers, INT64 without a logical type, which Java reads by the table's schema.
+Timestamps of more than six digits are INT96 and the others INT64; otherwise, Java Paimon 1.x fails or reads other
+values. pyarrow writes either all of a file's timestamps as INT96 or none. So in a file that has both, those of at most
+six digits are written as plain integers, INT64 without a logical type, which Java reads by the table's schema.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEVELLED = frozenset({"ZSTD", "GZIP", "BROTLI"})
 
 
 def parquet_schema(fields: Sequence[DataField]) -> pa.Schema:
-    """The Arrow schema by which pyarrow writes columns `fields`, with Paimon's field ids in its metadata."""
+    """The Arrow schema for writing columns `fields` with pyarrow, with Paimon's field ids in its metadata."""
     bare = has_nanoseconds(f.type for f in fields)
     return pa.schema([_field(f.name, f.type, f.id, bare) for f in fields])
 
@@ -45,7 +45,7 @@ def _with_id(field: pa.Field, field_id: int) -> pa.Field:
 
 
 def _int32(value: int) -> int:
-    """Ids wrap around as Java's integers do."""
+    """`value`, wrapped around like Java's int."""
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
@@ -72,7 +72,7 @@ def _typed(t: DataType, column_id: int, depth: int, bare: bool) -> pa.DataType:
 
 
 def compression_arguments(name: str, zstd_level: int) -> dict[str, Any]:
-    """Arguments for pyarrow's Parquet writer. Raises `InvalidRequest` for an unknown compression."""
+    """The arguments for pyarrow's Parquet writer. Raises `InvalidRequest` for an unknown compression."""
     codec = COMPRESSIONS.get(name.lower())
     if codec is None:
         raise InvalidRequest(f"file.compression '{name}' is unknown; there are {', '.join(COMPRESSIONS)}")
@@ -104,11 +104,11 @@ def open_writer(
         store_decimal_as_integer=True,
         store_schema=False,
         metadata_collector=footers,
-        write_time_adjusted_to_utc=True,  # Paimon's label of TIME
+        write_time_adjusted_to_utc=True,  # as Paimon annotates TIME
     )
 
 
 def has_nanoseconds(types: Iterable[DataType]) -> bool:
-    """Whether there is, at any depth, a timestamp of more than six digits."""
+    """Whether a timestamp of more than six digits occurs at any depth."""
     stamps = (t for top in types for t in walk(top) if t.root in (TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ))
     return any(arrow_type(t).unit == "ns" for t in stamps)

@@ -1,7 +1,7 @@
-"""Which files and row groups cannot hold a matching row: predicates against ranges of columns.
+"""Pruning of files and row groups that cannot contain a matching row: predicates are evaluated on column ranges.
 
-Predicates are bound (codec.filters) to columns of storage types, whose `column_id` is the field's id, so that a file
-written under an older schema is judged by its own names. Everything answers "may match" when in doubt.
+Predicates are bound (`codec.filters`) to columns of storage types, whose `column_id` is the field's id, so that a file
+with an older schema is evaluated by its own names. In doubt, the result is "may match".
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ RangeOf = Callable[[Column], ColumnStats | None]
 
 
 def filter_columns(fields: Iterable[DataField]) -> tuple[Column, ...]:
-    """`fields` as filters see them."""
+    """`fields` as columns for filters."""
     return tuple(Column(f.name, storage_type(f.type), column_id=f.id) for f in fields)
 
 
 def bind_filter(predicate: Predicate, fields: Iterable[DataField]) -> BoundPredicate:
-    """`predicate` bound to columns `fields`. Raises `InvalidRequest` as `codec.filters.bind` does."""
+    """`predicate` bound to columns `fields`. Raises `InvalidRequest` like `codec.filters.bind`."""
     return bind(predicate, filter_columns(fields))
 
 
 def columns_of(bound: BoundPredicate) -> set[str]:
-    """Names of the columns that a bound predicate reads."""
+    """The names of the columns that a bound predicate reads."""
     if isinstance(bound, BoundLeaf):
         return {bound.column.name}
     return set().union(*(columns_of(child) for child in bound.children))
 
 
 def conjuncts(bound: BoundPredicate | None) -> list[BoundPredicate]:
-    """The parts of `bound` that must all hold."""
+    """The conjuncts of `bound`."""
     if bound is None:
         return []
     if isinstance(bound, BoundCompound) and bound.function is CompoundFunction.AND:
@@ -53,7 +53,7 @@ def conjuncts(bound: BoundPredicate | None) -> list[BoundPredicate]:
 
 
 def join(parts: Sequence[BoundPredicate]) -> BoundPredicate | None:
-    """The conjunction of `parts`; None where there are none."""
+    """The conjunction of `parts`; None if there are none."""
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else BoundCompound(CompoundFunction.AND, tuple(parts))
@@ -81,7 +81,7 @@ def _leaf_may_match(leaf: BoundLeaf, found: ColumnStats, row_count: int) -> bool
         return True
     low, high, literals = found.min, found.max, list(leaf.literals)
     if is_floating(leaf.column.data_type):
-        # Bounds leave NaN out, which filters take for the greatest value: no upper bound is to be trusted.
+        # Bounds ignore NaN, which filters treat as the largest value: upper bounds cannot be trusted.
         if leaf.function in (_F.GREATER_THAN, _F.GREATER_OR_EQUAL, _F.NOT_EQUAL, _F.NOT_IN):
             return True
         if any(v != v for v in literals):
@@ -91,7 +91,7 @@ def _leaf_may_match(leaf: BoundLeaf, found: ColumnStats, row_count: int) -> bool
 
 
 def field_for(column: Column, fields: dict[int, DataField]) -> DataField | None:
-    """The file's field that holds `column`'s values unchanged; None if there is none, or if its type changed."""
+    """The file's field with `column`'s values unchanged; None if there is none, or its type changed."""
     found = fields.get(-1 if column.column_id is None else column.column_id)
     if found is None or not same_type(storage_type(found.type), column.data_type):
         return None
@@ -99,7 +99,7 @@ def field_for(column: Column, fields: dict[int, DataField]) -> DataField | None:
 
 
 def column_values(array: pa.Array) -> list[Any]:
-    """Column values (codec.literals) of an Arrow column; None for all of a nested type."""
+    """The column values (`codec.literals`) of an Arrow column; None for each value of a nested type."""
     t = array.type
     if pa.types.is_timestamp(t):
         array = array.cast(pa.int64())

@@ -1,9 +1,9 @@
-"""Reading data files: any schema version, any of three formats, as batches of the columns that are wanted.
+"""Reading data files of any schema version and any of three formats, as batches of the wanted columns.
 
-`DataFileReader.read(file, path)` yields record batches of `fields`. A file is read under the schema it was written
-with; columns are found by id, brought to the reader's types (`casts`), and are null where the file lacks them. Key
-columns that a thin file leaves out are taken from the table's columns. Row groups and deleted rows are left out
-before anything is cast. One row group, or a part of a very large one, is in memory at a time.
+`DataFileReader.read(file, path)` yields record batches of `fields`. A file is read with the schema it was written with;
+columns are found by id, converted to the reader's types (`casts`), and are null if the file lacks them. Key columns
+that a thin file omits are copied from the table's columns. Row groups and deleted rows are pruned before any
+conversion. One row group, or a part of a very large one, is in memory at a time.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from forebay.paimon.format.stats import ColumnStats
 from forebay.paimon.io.file_io import FileIO
 
 GROUP_BYTES_MAX = 160 << 20
-"""Row groups above this are read in parts, not whole, unless the caller says another limit."""
+"""The default size above which row groups are read in parts."""
 
 FETCH_BYTES_MIN, FETCH_BYTES_MAX = 1 << 16, 8 << 20
-"""How many bytes of a column are fetched at a time where a row group is read in parts."""
+"""The number of bytes of a column that are fetched at a time when a row group is read in parts."""
 
 BATCH_ROWS = 1 << 17
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
-"""The least bytes of a value in memory, by physical type: a dictionary makes columns small in the file only."""
+"""The minimum size of a value in memory, by physical type: dictionaries make columns small only in the file."""
 
 Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a wanted column comes from: the file's field, cut to what is wanted of it; None means nulls."""
+    """The source of a wanted column: the file's field, projected to the wanted parts; None means nulls."""
 
     wanted: DataField
     held: DataField | None
@@ -61,10 +61,10 @@ class _Source:
 class DataFileReader:
     """Reads columns `fields` of a table's data files. Thread-safe.
 
-    `schemas` gives the table's schema of an id. `prune` is a filter on `fields` (and other columns) by which row
-    groups may be left out; rows are not filtered by it. `keep` is a filter on `fields` alone, which rows must match.
-    `schema_id` is that of the schema that `fields` are of: values of newer files must fit their types, or reading
-    raises `Conflict`. Without it, as in Paimon, they are cut.
+    `schemas` returns the table's schema for an id. `prune` is a filter on `fields` (and other columns) for pruning row
+    groups; it is not applied to rows. `keep` is a filter on `fields` alone that is applied to rows. `schema_id` is the
+    schema id of `fields`: values of newer files must fit their types, otherwise reading raises `Conflict`. Without it,
+    as in Paimon, they are truncated.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class DataFileReader:
         deleted: Positions | None = None,
         part_bytes: int = GROUP_BYTES_MAX,
     ) -> Generator[pa.RecordBatch]:
-        """The rows of `file` at `path`, but those at the positions `deleted`, in order.
+        """The rows of `file` at `path` in order, except those at the positions `deleted`.
 
-        About `part_bytes` are in memory at a time. Who does not read to the end closes the generator, and the file
-        with it.
+        About `part_bytes` are in memory at a time. If you do not read to the end, close the generator, which closes the
+        file.
         """
         sources = self._plan(file)
         extension = path.rpartition(".")[2].lower()
@@ -196,14 +196,14 @@ class DataFileReader:
                 if first is None or self._any_match(first, sources):
                     for offset, table in _group_tables(parquet, i, columns, group, first, part_bytes):
                         if i == last and isinstance(table, pa.Table):
-                            opened.close()  # a merge has many files at once: small ones do not stay open
+                            opened.close()  # a merge reads many files at once, so small ones must not stay open
                         yield first_row + offset, _with_keys(table, renames)
             first_row += group.num_rows
 
     def _filter_columns(
         self, parquet: pq.ParquetFile, index: int, columns: list[str], sources: Sequence[_Source]
     ) -> pa.Table | None:
-        """The columns of a row group that the filter reads; None if that is all, or if some are not plain columns."""
+        """The columns of a row group that the filter reads; None if these are all, or some are not plain columns."""
         wanted = [s.held.name for s in sources if s.held is not None and s.wanted.name in self._keep_names]
         if not wanted or len(wanted) == len(columns) or not set(wanted) <= set(columns):
             return None
@@ -244,7 +244,7 @@ def _group_range(footer: pq.FileMetaData, index: int, f: DataField) -> ColumnSta
 
 
 def _fast(source: Any) -> Any:
-    """A file of the local disk is read by Arrow itself, without Python's lock; others by their own `read`."""
+    """`source`, opened by Arrow if it is a local file, to read it without the GIL; other sources unchanged."""
     name = getattr(source, "name", None)
     if hasattr(source, "fileno") and isinstance(name, str):
         with source:
@@ -256,7 +256,7 @@ def _fast(source: Any) -> Any:
 
 
 def _opened(source: Any, footer: pq.FileMetaData, columns: list[str], part_bytes: int) -> pq.ParquetFile:
-    """A file whose row groups are fetched at once if they fit into `part_bytes`, else a part of each column."""
+    """A file that fetches whole row groups if they fit into `part_bytes`, and otherwise a part of each column."""
     groups = (footer.row_group(i) for i in range(footer.num_row_groups))
     largest = max(groups, key=lambda group: group.total_byte_size, default=None)
     if largest is None or _memory(largest, set(columns)) <= part_bytes:
@@ -274,9 +274,9 @@ def _group_tables(
     known: pa.Table | None,
     part_bytes: int,
 ) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
-    """The rows of a row group, with the position of the first of each part within the group.
+    """The rows of a row group in parts, with the position of each part's first row within the group.
 
-    `known` are columns that have been read already.
+    `known` are columns that have already been read.
     """
     if not columns:
         yield 0, _rows_without_columns(group.num_rows)
@@ -298,7 +298,7 @@ def _group_tables(
 
 
 def _memory(group: pq.RowGroupMetaData, wanted: set[str]) -> int:
-    """About how many bytes a row group takes as Arrow data: the columns `wanted` and what is inside them."""
+    """The approximate size of a row group as Arrow data, for the columns `wanted` and their nested parts."""
     total = 0
     for c in (group.column(j) for j in range(group.num_columns)):
         path = c.path_in_schema
@@ -308,7 +308,7 @@ def _memory(group: pq.RowGroupMetaData, wanted: set[str]) -> int:
 
 
 def _batches(data: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Parts of at most `BATCH_ROWS` rows, none empty."""
+    """Parts of at most `BATCH_ROWS` rows, none of them empty."""
     for batch in [data] if isinstance(data, pa.RecordBatch) else data.to_batches():
         for start in range(0, batch.num_rows, BATCH_ROWS):
             yield batch.slice(start, BATCH_ROWS)
@@ -319,7 +319,7 @@ def _rows_without_columns(rows: int) -> pa.RecordBatch:
 
 
 def _with_keys(table: pa.Table | pa.RecordBatch, renames: dict[str, str]) -> pa.Table | pa.RecordBatch:
-    """`table` with the key columns that a thin file has not, made of the table's columns."""
+    """`table` with the key columns that a thin file lacks, copied from the table's columns."""
     for key, name in renames.items():
         if name in table.schema.names:
             table = table.append_column(key, table.column(name))
@@ -336,7 +336,7 @@ def _without(table: pa.Table | pa.RecordBatch, first_row: int, deleted: Position
 
 
 def _paths(sources: Sequence[_Source], renames: dict[str, str], present: set[str]) -> list[str]:
-    """The Parquet columns to read: whole ones, and parts of nested rows."""
+    """The paths of the Parquet columns to read: whole columns, and parts of nested rows."""
     paths: dict[str, None] = {}
     for source in sources:
         if source.held is None:
@@ -354,7 +354,7 @@ def _leaves(path: str, t: DataType) -> list[str]:
 
 
 def _cut(held: DataType, wanted: DataType) -> DataType:
-    """The held type without those nested fields that are not wanted."""
+    """The held type without the nested fields that are not wanted."""
     if held.root is not TypeRoot.ROW or wanted.root is not TypeRoot.ROW:
         return held
     by_id = {f.field_id: f.data_type for f in wanted.fields}

@@ -1,7 +1,7 @@
-"""Data files in ORC and Avro, read only. Paimon writes Parquet unless told otherwise; we write nothing else.
+"""Reading data files in ORC and Avro. By default Paimon writes Parquet, which is the only format written here.
 
-ORC is read stripe by stripe by Arrow. Avro has no columnar reader in Python: its records become Python objects first,
-so it is slow. Both yield pairs of the position of a part's first row in the file, and the part.
+Arrow reads ORC stripe by stripe. Avro has no columnar reader in Python: its records first become Python objects, which
+is slow. Both yield pairs of the position of a part's first row in the file, and the part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DECIMALS = Context(prec=40)
 
 
 def orc_tables(io: FileIO, path: str, columns: Sequence[str]) -> Generator[tuple[int, pa.Table]]:
-    """The columns of an ORC file that are there, a stripe at a time."""
+    """The existing columns of an ORC file, one stripe at a time."""
     with io.open_input(path) as source:
         try:
             file = orc.ORCFile(source)
@@ -39,7 +39,7 @@ def orc_tables(io: FileIO, path: str, columns: Sequence[str]) -> Generator[tuple
 
 
 def avro_tables(io: FileIO, path: str, fields: Sequence[DataField]) -> Generator[tuple[int, pa.Table]]:
-    """The columns of an Avro file that are there, a block at a time."""
+    """The existing columns of an Avro file, one block at a time."""
     with io.open_input(path) as source:
         data = source.read()
     first_row = 0
@@ -60,9 +60,9 @@ def _avro_table(rows: list[dict[str, Any]], fields: Sequence[DataField]) -> pa.T
 
 
 def _value(value: Any, t: DataType) -> Any:
-    """An Avro value as pyarrow takes it: maps, which Paimon writes as lists of entries, become pairs.
+    """An Avro value for pyarrow: maps, which Paimon writes as lists of entries, become pairs.
 
-    Dates, times and timestamps are numbers in Arrow's units already; decimals are big-endian bytes.
+    Dates, times and timestamps are already numbers in Arrow's units; decimals are big-endian bytes.
     """
     if value is None:
         return None

@@ -1,8 +1,8 @@
-"""Writing data files: batches in, `DataFileMeta` out.
+"""Writing data files: takes batches, returns `DataFileMeta`.
 
-A `RollingWriter` writes the rows of one bucket, in the order given, to as many files as `target-file-size` demands.
-It collects rows until they make a row group (`file.block-size`), and measures files by the bytes that are really
-written, so that well compressed tables get large files too.
+A `RollingWriter` writes the rows of one bucket, in the given order, to as many files as `target-file-size` requires. It
+buffers rows until they fill a row group (`file.block-size`), and measures files by the bytes actually written, so that
+well compressed tables get large files, too.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.paths import DataFileNames
 
 BLOCK_SIZE_DEFAULT = 32 << 20
-"""Bytes of Arrow data in a row group where `file.block-size` says nothing: small enough to skip some."""
+"""The default for `file.block-size`, in bytes of Arrow data per row group: small enough for pruning."""
 KEYED_GROUP_ROWS = 1 << 16
-"""The most rows of a row group in files that are sorted by key: a point lookup reads one row group of each file."""
+"""The maximum rows per row group in files sorted by key: a point lookup reads one row group of each file."""
 
 DICTIONARY_OPTION = "parquet.enable.dictionary"
-"""False: no column gets a dictionary. With `#column` behind it: this column gets none."""
+"""If false, no column gets a dictionary. With the suffix `#column`: this column gets none."""
 
 _ROWS_MIN = 1024
-"""Fewer rows than this are not worth a row group of their own."""
+"""The minimum number of rows for a separate row group."""
 _DELETES = pa.array([1, 3], pa.int8())
 
 
 def key_value_fields(schema: TableSchema, thin: bool = False) -> tuple[DataField, ...]:
-    """The columns of a primary-key table's data files; `thin` files leave out the keys, which are columns anyway."""
+    """The columns of a primary-key table's data files; `thin` files omit the keys, which are columns anyway."""
     system = (
         DataField(SEQUENCE_NUMBER_ID, SEQUENCE_NUMBER, bigint().not_null()),
         DataField(VALUE_KIND_ID, VALUE_KIND, tinyint().not_null()),
@@ -63,7 +63,7 @@ def key_value_fields(schema: TableSchema, thin: bool = False) -> tuple[DataField
 
 @dataclass(frozen=True)
 class FileSettings:
-    """What all data files of one kind in a table have in common. Pickles."""
+    """The common settings of all data files of one kind in a table. Can be pickled."""
 
     schema: TableSchema
     fields: tuple[DataField, ...]
@@ -78,7 +78,7 @@ class FileSettings:
     changelog: bool
     source: FileSource
     without_dictionaries: frozenset[str] | None
-    """Columns whose values are written plainly; None: all."""
+    """Columns with plain encoding; None: all."""
 
     @classmethod
     def of(
@@ -91,7 +91,7 @@ class FileSettings:
     ) -> FileSettings:
         """The settings of data files (or `changelog` files) at `level` of a table."""
         keyed = schema.has_primary_key
-        tier = level if keyed else None  # options by level are for primary-key tables
+        tier = level if keyed else None  # options by level only apply to primary-key tables
         file_format, compression = options.file_format, options.file_compression
         if tier is not None:
             file_format = options.file_format_per_level.get(tier, file_format)
@@ -120,7 +120,7 @@ class FileSettings:
 
 
 def _plain(schema: TableSchema, options: CoreOptions) -> frozenset[str] | None:
-    """The columns that options exclude from dictionaries, and those in which no value comes twice; None means all."""
+    """The columns that options exclude from dictionaries, and those without repeated values; None means all."""
     mapping = options.mapping
     if _is_false(mapping.get(DICTIONARY_OPTION, "true")):
         return None
@@ -151,8 +151,8 @@ def _stats_modes(schema: TableSchema, options: CoreOptions, tier: int | None, ch
 class RollingWriter:
     """Writes one bucket's rows to data files in `directory`. Not thread-safe.
 
-    Rows are `settings.fields` in order; those of primary-key tables are sorted by key, and no key comes twice.
-    Append tables give `next_sequence`, the sequence number of the first row; the others have theirs in a column.
+    Rows have the columns `settings.fields` in order; in primary-key tables they are sorted by unique keys. Append
+    tables pass `next_sequence`, the sequence number of the first row; others have a column of sequence numbers.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class RollingWriter:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of Arrow data that wait to be written."""
+        """The bytes of Arrow data that are buffered."""
         return self._pending_bytes
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
@@ -197,22 +197,22 @@ class RollingWriter:
             self._write_group(self._take(self._group_bytes()))
 
     def flush(self) -> None:
-        """Write what waits as a row group, to free its memory."""
+        """Write the buffered rows as a row group, to free memory."""
         while self._pending:
             self._write_group(self._take(self._pending_bytes))
 
     def finish_file(self) -> None:
-        """End the open file, so that rows that follow go to another."""
+        """Close the open file, so that following rows go to another."""
         self.flush()
         self._finish_file()
 
     def close(self) -> list[DataFileMeta]:
-        """Finish the last file; the metadata of all."""
+        """Finish the last file; return the metadata of all files."""
         self.finish_file()
         return self._done
 
     def abort(self) -> None:
-        """Delete all files that were written."""
+        """Delete all files written so far."""
         self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
         if self._file is not None:
             self._file.abandon()
@@ -225,13 +225,13 @@ class RollingWriter:
     # -- row groups ---------------------------------------------------------------------------------------------------
 
     def _group_bytes(self) -> int:
-        """How many bytes of Arrow data the next row group should hold."""
+        """The target size of the next row group in bytes of Arrow data."""
         written = self._file.size if self._file is not None else 0
         wanted = (self._settings.target_size - written) / self._ratio
         return max(1, min(self._settings.block_size, int(wanted)))
 
     def _take(self, wanted: int) -> pa.Table:
-        """About `wanted` bytes from the front of what waits."""
+        """Remove and return about `wanted` bytes from the front of the buffer."""
         table = pa.concat_tables(self._pending) if len(self._pending) > 1 else self._pending[0]
         per_row = max(1e-9, self._pending_bytes / table.num_rows)
         rows = min(table.num_rows, max(_ROWS_MIN, int(wanted / per_row) + 1))
@@ -277,7 +277,7 @@ class RollingWriter:
 
 
 def local_millis(clock: Clock) -> int:
-    """Local wall-clock time as if it were UTC: what Java's `LocalDateTime.now()` puts into a file's metadata."""
+    """Local wall-clock time as if it were UTC, like Java's `LocalDateTime.now()` in a file's metadata."""
     now = clock.now_ms()
     offset = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC).astimezone().utcoffset()
     return now + int((offset or datetime.timedelta()).total_seconds() * 1000)
@@ -285,7 +285,7 @@ def local_millis(clock: Clock) -> int:
 
 @dataclass
 class _Keys:
-    """What is gathered of a primary-key file while it is written. `columns` are those of its key."""
+    """Key information collected while a primary-key file is written. `columns` are those of the key."""
 
     columns: Sequence[str]
     first: pa.Table | None = None
@@ -295,7 +295,9 @@ class _Keys:
     greatest: int = -(1 << 63)
 
     def see(self, table: pa.Table) -> None:
-        ends = table.select(self.columns).take(pa.array([0, table.num_rows - 1]))  # copied, so that `table` can go
+        ends = table.select(self.columns).take(
+            pa.array([0, table.num_rows - 1])
+        )  # copied, to free `table`
         if self.first is None:
             self.first = ends.slice(0, 1)
         self.last = ends.slice(1, 1)
@@ -311,7 +313,7 @@ class _OpenFile:
     def __init__(
         self, io: FileIO, path: str, name: str, settings: FileSettings, schema: pa.Schema, first: pa.Table
     ) -> None:
-        """`first` has the rows that will be the first row group."""
+        """`first` has the rows of the first row group."""
         self._io = io
         self._path = path
         self._name = name
@@ -352,9 +354,9 @@ class _OpenFile:
         self.arrow_bytes += table.nbytes
 
     def abandon(self) -> None:
-        """Give the file up: nothing of it stays."""
+        """Abandon and delete the file."""
         with contextlib.suppress(Exception):
-            self._writer.close()  # else its destructor would write to a file that is closed
+            self._writer.close()  # otherwise its destructor would write to a closed file
         self._writer.is_open = False
         abort = getattr(self._output, "abort", None)
         if abort is not None:
@@ -399,7 +401,7 @@ class _OpenFile:
         )
 
     def _key_range(self, ranges: dict[str, ColumnStats]) -> dict[str, Any]:
-        """Keys of the first and the last row, and what else a primary-key file's metadata says about keys."""
+        """The keys of the first and the last row, and the other key metadata of a primary-key file."""
         schema, keys = self._settings.schema, self._keys
         fields = schema.fields_named(keys.columns)
         assert keys.first is not None
@@ -418,7 +420,7 @@ class _OpenFile:
 
 
 def _labelled(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same columns under `schema`, which differs in nullability, metadata, and integers for timestamps at most."""
+    """The same columns with `schema`, which may differ in nullability, metadata, and integers for timestamps."""
     columns: Sequence[pa.ChunkedArray] = [
         column if column.type.equals(f.type, check_metadata=True) else column.cast(f.type)
         for column, f in zip(table.columns, schema, strict=True)

@@ -1,12 +1,12 @@
-"""Finding rows by primary key: for joins with dimension tables.
+"""Lookups by primary key, for joins with dimension tables.
 
     with table.lookup_table(columns=["name"]) as customers:
         customers.lookup([7, 8])                       # their rows
-        customers.join(orders, on=["customer_id"])     # orders, with the customer's columns at their side
+        customers.join(orders, on=["customer_id"])     # orders, with the customer's columns added
 
-A key's partition and bucket are computed; of the bucket's files, those that may hold the key are copied to the local
-disk once (`forebay.paimon.lookup.local_files`) and probed there. What they say of the key is merged as any read merges
-it, so every merge engine gives what a read would give. New snapshots only change which files there are.
+The partition and bucket of a key are computed. The bucket's files that may contain the key are copied to the local disk
+once (`forebay.paimon.lookup.local_files`) and searched there. Their rows are merged as in any read, so that every merge
+engine returns what a read would. New snapshots only change the set of files.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ Int64s = npt.NDArray[np.int64]
 
 
 class LakeLookupTable:
-    """Finds rows of a primary-key table by their keys. Thread-safe; close it to delete its local copies.
+    """Finds rows of a primary-key table by key. Thread-safe; close it to delete its local copies.
 
-    It follows the table: before a lookup it looks for a new snapshot if it has not for `continuous.discovery-interval`.
-    Memory and disk are bounded by `lookup.cache-max-memory-size` and `lookup.cache-max-disk-size`; a file too large for
-    that disk is read where it is. Copies not used for `lookup.cache-file-retention` are deleted.
+    It follows the table: a lookup first checks for a new snapshot, at most once per `continuous.discovery-interval`.
+    Memory and disk usage are limited by `lookup.cache-max-memory-size` and `lookup.cache-max-disk-size`; a file too
+    large for that disk space is read remotely. Copies not used for `lookup.cache-file-retention` are deleted.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LakeLookupTable:
         columns: Sequence[str] | None = None,
         directory: str | None = None,
     ) -> None:
-        """`columns` of the rows (None: all). `directory` is where local copies are kept while this is open."""
+        """`columns` of the rows (None: all). `directory` holds the local copies while the table is open."""
         schema, options = table.schema, table.options
         if not schema.has_primary_key:
             raise InvalidRequest(f"{table.paths.root} has no primary key to look rows up by; read it with a filter")
@@ -101,23 +101,23 @@ class LakeLookupTable:
         self.close()
 
     def close(self) -> None:
-        """Delete the local copies. The lookup may be used again, and then starts over."""
+        """Delete the local copies. The lookup table can be used again, and then starts over."""
         with self._guard:
             self._local.close()
             self._looked_at = None
 
     @property
     def snapshot_id(self) -> int | None:
-        """The snapshot that rows are found in; None before the first lookup and in a table without any."""
+        """The snapshot that rows are looked up in; None before the first lookup and in a table without snapshots."""
         return self._files.snapshot_id
 
     def refresh(self) -> bool:
-        """Look for a new snapshot now; whether there was one."""
+        """Check for a new snapshot now; return whether there was one."""
         with self._guard:
             return self._refresh()
 
     def lookup(self, keys: Any, *, missing: Missing = "null") -> pa.Table:
-        """One row for each key, in order; `keys` and `missing` are as in `Table.lookup`."""
+        """One row per key, in order; `keys` and `missing` are as in `Table.lookup`."""
         check_missing(missing)
         rows = key_rows(keys, self._keys, self._table.paths.root)
         if missing == "error" and not isinstance(rows, list):
@@ -137,12 +137,11 @@ class LakeLookupTable:
         return found.take(pa.array(positions[~lost]))
 
     def join(self, data: Rows, on: Sequence[str] | str | None = None, how: str = "left") -> pa.Table:
-        """The rows of `data` with the columns of the table's rows beside them; null where there is none, or with
-        how="inner" without those rows.
+        """The rows of `data`, with the columns of the table's rows added; null for keys without a row.
 
-        `data` is Arrow data, a data frame or a list of dicts. `on`: its columns that hold the primary key, in the key's
-        order; by default those of the same names, which are not repeated then. A key with a null has no row. Raises
-        `InvalidRequest` where both sides have a column of the same name.
+        With how="inner", rows without a match are dropped. `data` is Arrow data, a data frame or a list of dicts. `on`
+        are its columns that hold the primary key, in key order; by default those of the same names, which are then not
+        repeated. A key with a null has no row. Raises `InvalidRequest` if both sides have a column of the same name.
         """
         join = KeyJoin.of(data, on, how, self._keys, self._names)
         found, positions = self._find(join.keys)
@@ -151,7 +150,7 @@ class LakeLookupTable:
     # -- finding ------------------------------------------------------------------------------------------------------
 
     def _find(self, keys: Any) -> tuple[pa.Table, Int64s]:
-        """Rows of wanted columns, and for each of `keys` which of them it is (-1: none)."""
+        """The found rows of the wanted columns, and for each of `keys` the index of its row (-1: none)."""
         if isinstance(keys, pa.RecordBatch):
             keys = pa.table(keys)
         given: Int64s | None = None
@@ -165,7 +164,7 @@ class LakeLookupTable:
                 try:
                     found, positions = self._find_all(batches)
                     break
-                except NotFound:  # a file's snapshot expired, so there is a newer one
+                except NotFound:  # the snapshot of a file has expired, so there is a newer one
                     if not self._refresh():
                         raise
             else:
@@ -177,7 +176,7 @@ class LakeLookupTable:
         return found, spread
 
     def _without_nulls(self, keys: pa.Table) -> tuple[pa.Table, Int64s]:
-        """Keys that may be there: those without nulls; and for each key its position among them, or -1."""
+        """The keys without nulls; and for each key its index among them, or -1."""
         missing = [name for name in self._keys if name not in keys.schema.names]
         if missing:
             raise InvalidRequest(f"a key lacks column '{missing[0]}'; the primary key is ({', '.join(self._keys)})")
@@ -210,13 +209,13 @@ class LakeLookupTable:
         return pa.Table.from_batches(tables, schema=self.schema), np.concatenate(all_positions)
 
     def _places(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.Array | None, list[DataSplit]]]:
-        """Which of the keys in `batch` (positions; None: all) may be in which buckets."""
+        """The splits that may contain keys of `batch`, with the indexes of these keys (None: all)."""
         partitions, partition_of = self._partitions.split(batch)
         bucket_of = np.zeros(batch.num_rows, np.int32)
         dynamic = set()
         for i, partition in enumerate(partitions):
             total = self._files.total_buckets(partition)
-            if total is None or total < 1:  # any bucket may have the key
+            if total is None or total < 1:  # any bucket may contain the key
                 dynamic.add(partition)
             elif total > 1:
                 rows = np.flatnonzero(partition_of == i)
@@ -230,7 +229,7 @@ class LakeLookupTable:
     # -- following ----------------------------------------------------------------------------------------------------
 
     def _refresh(self) -> bool:
-        looked_at, self._looked_at = self._table.clock.monotonic(), None  # if it fails, the next lookup tries again
+        looked_at, self._looked_at = self._table.clock.monotonic(), None  # after a failure, the next lookup retries
         changed = self._files.refresh()
         self._looked_at = looked_at
         self._local.keep_only(self._files.names())
@@ -238,7 +237,7 @@ class LakeLookupTable:
 
 
 class _KeyReader(SplitReader):
-    """Reads those rows of a split that have certain keys, from local copies."""
+    """Reads the rows of a split that have certain keys, from local copies."""
 
     def __init__(self, table: TableContext, columns: Sequence[str], local: LocalFiles) -> None:
         super().__init__(table, columns)
@@ -292,7 +291,7 @@ class _KeyReader(SplitReader):
 
 
 def _touched(files: Sequence[DataFileMeta], keys: pa.BinaryArray, layout: RowLayout) -> npt.NDArray[np.bool_]:
-    """For each file whether one of `keys` is in its range of keys."""
+    """For each file, whether one of `keys` is in its key range."""
     ends = pa.array([f.min_key for f in files] + [f.max_key for f in files], pa.binary())
     ranks = np.asarray(rank_keys(layout.decode_all(pa.concat_arrays([ends, keys])).columns))
     low, high, asked = ranks[: len(files)], ranks[len(files) : 2 * len(files)], np.sort(ranks[2 * len(files) :])

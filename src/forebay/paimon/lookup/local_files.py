@@ -1,8 +1,8 @@
-"""Local copies of data files, made for finding rows by key: in memory, then on the local disk, within their limits.
+"""Local copies of data files for lookups by key: in memory, then on the local disk, within limits.
 
-A copy is an uncompressed Arrow file with the wanted columns of a data file, in its order, and an index: the hashes of
-all keys, ascending, with the rows that have them. Data files never change, so copies are never stale; those that the
-table no longer has, or that were unused for a while, are deleted.
+A copy is an uncompressed Arrow file with the wanted columns of a data file, in the same order, and an index: the hashes
+of all keys, ascending, with their rows. Data files never change, so copies are never stale; copies of files that the
+table no longer has, and copies that have not been used for a while, are deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Build = Callable[[], Iterable[pa.RecordBatch]]
 
 
 def copy_name(file: DataFileMeta, deletion: DeletionFile | None) -> str:
-    """What tells the copy of a file with some rows deleted from all others."""
+    """The unique name of the copy of a file with some rows deleted."""
     return file.file_name if deletion is None else f"{file.file_name}@{deletion.path}:{deletion.offset}"
 
 
@@ -45,7 +45,7 @@ def encoded_keys(layout: RowLayout, rows: pa.RecordBatch) -> pa.BinaryArray:
 
 
 class Probe:
-    """The distinct keys that a lookup asks for: encoded, and their hashes."""
+    """The distinct keys of a lookup: encoded, and their hashes."""
 
     def __init__(self, keys: pa.BinaryArray) -> None:
         self.keys = keys
@@ -53,7 +53,7 @@ class Probe:
 
 
 class LocalFile:
-    """A copy that is open."""
+    """An open copy."""
 
     def __init__(self, rows: pa.ipc.RecordBatchFileReader, index: npt.NDArray[np.int32]) -> None:
         """`index`: all hashes, then the row of each."""
@@ -63,7 +63,7 @@ class LocalFile:
         self._borders = np.cumsum([0, *(b.num_rows for b in self._batches)])
 
     def find(self, probe: Probe, layout: RowLayout) -> Iterator[pa.RecordBatch]:
-        """The rows whose keys, of columns `layout`, are asked for, in the order of the file."""
+        """The rows whose keys, of columns `layout`, are requested, in file order."""
         first = np.searchsorted(self._hashes, probe.hashes, "left")
         counts = np.searchsorted(self._hashes, probe.hashes, "right") - first
         total = int(counts.sum())
@@ -98,7 +98,7 @@ class LocalFiles:
         retention_ms: int,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Copies are put into a new directory inside `directory` (by default that for temporary files)."""
+        """Copies are stored in a new directory inside `directory` (by default the directory for temporary files)."""
         self._layout, self._parent, self._clock = layout, directory, clock
         self._memory_max, self._disk_max, self._retention_s = memory_bytes_max, disk_bytes_max, retention_ms / 1000
         self._directory: Path | None = None
@@ -117,8 +117,10 @@ class LocalFiles:
         return sum(size for _, size in self._on_disk.values())
 
     def open(self, name: str, build: Build) -> LocalFile | None:
-        """The copy of data file `name`, made of the batches of `build` if there is none yet; None if it is too large
-        for the disk that may be used."""
+        """The copy of data file `name`, created from the batches of `build` if necessary.
+
+        None if it is too large for the disk limit.
+        """
         before = self._used.get(name)
         self._asked += 1
         self._used[name] = (self._asked, self._clock.monotonic())
@@ -134,7 +136,7 @@ class LocalFiles:
         return self._map(path)
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Delete the copies of all other files, and those that were not used for too long."""
+        """Delete the copies of all other files, and those that have not been used for too long."""
         now = self._clock.monotonic()
         for name in list(self._used):
             if name not in names or now - self._used[name][1] > self._retention_s:
@@ -151,10 +153,10 @@ class LocalFiles:
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def _make_memory(self, size: int, before: tuple[int, float] | None) -> bool:
-        """Make room in memory for a file of `size` bytes, last asked for at `before`; False if others need it more.
+        """Make room in memory for a file of `size` bytes, last used at `before`; False if other files need it more.
 
-        Only files that were not asked for since then give way: if more files are asked for in turn than memory holds,
-        those that are in it stay there, and the others are read through the page cache.
+        Only files that have not been used since then are evicted: if more files are used in turn than memory holds,
+        those in memory stay there, and the others are read through the page cache.
         """
         while self._in_memory and self.memory_bytes + size > self._memory_max:
             oldest = next(iter(self._in_memory))
@@ -179,7 +181,7 @@ class LocalFiles:
     # -- disk ---------------------------------------------------------------------------------------------------------
 
     def _make(self, name: str, build: Build) -> bool:
-        """Write a copy; False if it is larger than all of the disk that may be used."""
+        """Write a copy; False if it is larger than the disk limit."""
         if self._directory is None:
             with _storage_errors(self._parent):
                 self._directory = Path(tempfile.mkdtemp(prefix="forebay-lookup-", dir=self._parent))
@@ -219,7 +221,7 @@ class LocalFiles:
         return path.stat().st_size + index.nbytes
 
     def _make_room(self, size: int) -> bool:
-        """Delete copies that were not used for longest until `size` bytes fit; False if they never will."""
+        """Delete the least recently used copies until `size` bytes fit; False if they never will."""
         if size > self._disk_max:
             return False
         while self._on_disk and self.disk_bytes + size > self._disk_max:

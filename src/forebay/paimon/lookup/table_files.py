@@ -1,4 +1,4 @@
-"""Which data files a table has, bucket by bucket, kept up to date by what new snapshots added and deleted."""
+"""The data files of a table by bucket, kept up to date incrementally from new snapshots."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import merge_entries
 
 _FOLLOWED_MAX = 50
-"""Behind by more snapshots than this, the latest is planned from scratch instead."""
+"""With more new snapshots than this, the latest one is planned from scratch."""
 
 _Buckets = dict[int, dict[str, ManifestEntry]]
 
 
 class TableFiles(SnapshotPlanner):
-    """The files of the snapshot that `refresh` found last. Not thread-safe."""
+    """The files of the latest snapshot found by `refresh`. Not thread-safe."""
 
     def __init__(self, table: TableContext) -> None:
         super().__init__(table)
@@ -36,12 +36,12 @@ class TableFiles(SnapshotPlanner):
         return None if self._snapshot is None else self._snapshot.id
 
     def refresh(self) -> bool:
-        """Go to the latest snapshot; whether it is another one than before."""
+        """Advance to the latest snapshot; return whether it is a new one."""
         latest = self._table.snapshots.latest()
         before = self._snapshot
         if latest == before:
             return False
-        self._snapshot = None  # what is known is of no use if this fails half-way
+        self._snapshot = None  # if this fails half-way, the state is unusable
         steps = self._steps(before, latest)
         if steps is None or not self._follow(steps):
             self._plan_anew(latest)
@@ -49,14 +49,14 @@ class TableFiles(SnapshotPlanner):
         return True
 
     def total_buckets(self, partition: bytes) -> int | None:
-        """How many buckets a partition has; -1 if they are dynamic, None if it has no files."""
+        """The number of buckets of a partition; -1 if they are dynamic, None if it has no files."""
         for files in self._known.get(partition, {}).values():
             for entry in files.values():
                 return entry.total_buckets
         return None
 
     def splits(self, partition: bytes, bucket: int | None) -> list[DataSplit]:
-        """One split for the bucket, or for each bucket of the partition (None), that has files which readers see."""
+        """One split with the visible files of the bucket, or of each bucket of the partition (None), if it has any."""
         buckets = self._known.get(partition, {})
         found = []
         for number in buckets if bucket is None else [bucket]:
@@ -79,7 +79,7 @@ class TableFiles(SnapshotPlanner):
         return found
 
     def names(self) -> set[str]:
-        """The names under which copies of the files are kept."""
+        """The names of the copies of all files."""
         return {
             copy_name(e.file, self._vectors_of.get((partition, bucket), {}).get(e.file.file_name))
             for partition, buckets in self._known.items()
@@ -90,7 +90,7 @@ class TableFiles(SnapshotPlanner):
     # -- following ----------------------------------------------------------------------------------------------------
 
     def _steps(self, before: Snapshot | None, latest: Snapshot | None) -> list[Snapshot] | None:
-        """The snapshots behind `before` up to `latest`; None if what lies between cannot be followed."""
+        """The snapshots after `before`, up to `latest`; None if the changes between them cannot be followed."""
         if before is None or latest is None or not 0 < latest.id - before.id <= _FOLLOWED_MAX:
             return None
         if self._vectors or self._table.snapshots.find(before.id) != before:  # rolled back, or expired
@@ -100,7 +100,7 @@ class TableFiles(SnapshotPlanner):
         return [*found, latest] if len(found) == len(between) else None
 
     def _follow(self, steps: Iterable[Snapshot]) -> bool:
-        """Apply what `steps` added and deleted; False if it does not fit to what is known."""
+        """Apply the additions and deletions of `steps`; False if they do not fit the known state."""
         try:
             for snapshot in steps:
                 for e in merge_entries(self._table.manifests.entries(self._table.manifests.delta_manifests(snapshot))):
@@ -110,7 +110,7 @@ class TableFiles(SnapshotPlanner):
                         files[e.file.file_name] = e
                     elif files.get(e.file.file_name, e).identity == e.identity:
                         files.pop(e.file.file_name, None)
-        except (Conflict, NotFound):  # a rollback, or an expiry, came in between
+        except (Conflict, NotFound):  # a concurrent rollback or expiry
             return False
         self._known = {p: {b: f for b, f in buckets.items() if f} for p, buckets in self._known.items()}
         return True
