@@ -1,4 +1,4 @@
-"""Catalogs: where tables are found by name, and how to open one."""
+"""Catalogs: finding tables by name, and opening them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.table import Table
 
 _METASTORES = {"filesystem": "FileSystemCatalog", "jdbc": "JdbcCatalog", "hive": "HiveCatalog", "rest": "RestCatalog"}
-"""The class in the module of the same name; as text, because these classes are made from the one below."""
+"""The class in the module of the same name; as text, because these classes derive from the one below."""
 
 
 class Catalog(ABC):
-    """Databases and tables. Names of tables are `database.table`. Thread-safe."""
+    """Databases and tables. Table names are `database.table`. Thread-safe."""
 
     warehouse: str = ""
-    """The directory of the tables, or the name under which a server knows it."""
+    """The directory of the tables, or the server's name for it."""
 
     _clock: Clock = SYSTEM_CLOCK
 
@@ -37,10 +37,10 @@ class Catalog(ABC):
 
     @staticmethod
     def open(where: str | Mapping[str, str]) -> Catalog:
-        """The catalog at a warehouse directory (`file:///lake`, `/lake`, `s3://bucket/lake`), or by Paimon's options:
+        """The catalog at a warehouse directory (`file:///lake`, `/lake`, `s3://bucket/lake`), or with Paimon's options.
 
-        `metastore` (`filesystem`, `jdbc`, `hive` or `rest`; by default filesystem), `warehouse`, `uri` (of the database
-        or server), and the options of that catalog and of its file system.
+        The options are `metastore` (`filesystem`, `jdbc`, `hive` or `rest`; by default filesystem), `warehouse`, `uri`
+        (of the database or server), and those of that catalog and of its file system.
         """
         options = {"warehouse": where} if isinstance(where, str) else dict(where)
         metastore = options.get("metastore", "filesystem")
@@ -54,14 +54,14 @@ class Catalog(ABC):
     @classmethod
     @abstractmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        """The catalog that Paimon's options describe. Raises `InvalidRequest` where one is missing."""
+        """The catalog for Paimon's options. Raises `InvalidRequest` if one is missing."""
 
     @abstractmethod
     def list_databases(self) -> list[str]:
-        """Names of all databases, in order."""
+        """The names of all databases, in order."""
 
     def database_exists(self, name: str) -> bool:
-        """Whether there is a database of that name."""
+        """Whether the database exists."""
         return name in self.list_databases()
 
     def create_database(
@@ -72,7 +72,7 @@ class Catalog(ABC):
         options: Mapping[str, Any] | None = None,
         ignore_if_exists: bool = False,
     ) -> None:
-        """Create a database; `options` are kept with it, for whoever reads them.
+        """Create a database; `options` are stored with it, for other software.
 
         Raises `AlreadyExists`; `UnsupportedOperation` for a comment or options in a catalog that is only a directory.
         """
@@ -85,7 +85,7 @@ class Catalog(ABC):
 
     @abstractmethod
     def _create_database(self, name: str, properties: Mapping[str, str], ignore_if_exists: bool) -> None:
-        """Make a database with `properties`, of which `COMMENT` is one."""
+        """Create a database with `properties`, including `COMMENT`."""
 
     @abstractmethod
     def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
@@ -93,7 +93,7 @@ class Catalog(ABC):
 
     @abstractmethod
     def list_tables(self, database: str) -> list[str]:
-        """Names of a database's tables, in order. Raises `NotFound` if there is no such database."""
+        """The names of a database's tables, in order. Raises `NotFound` if the database does not exist."""
 
     def create_table(
         self,
@@ -109,13 +109,13 @@ class Catalog(ABC):
         auto_increment: str | None = None,
         ignore_if_exists: bool = False,
     ) -> Table:
-        """The table that was created, or the one that was there with `ignore_if_exists`.
+        """Create and return a table; with `ignore_if_exists`, return the existing one.
 
         `schema` is a pyarrow schema (a timestamp with a zone becomes TIMESTAMP_LTZ), a dict or a list of names and
-        types such as [("id", "BIGINT")], or a data frame whose columns to take. Keys are names of columns, or one
-        name; columns of the primary key become NOT NULL. `buckets` and `bucket_keys` are Paimon's options `bucket` and
-        `bucket-key`. Raises `AlreadyExists`, `NotFound` for the database, `InvalidRequest` for a definition that is
-        not valid, and `UnsupportedOperation` for `auto_increment`, which a lake does not have.
+        types such as [("id", "BIGINT")], or a data frame with these columns. Keys are column names, or one name;
+        columns of the primary key become NOT NULL. `buckets` and `bucket_keys` are Paimon's options `bucket` and
+        `bucket-key`. Raises `AlreadyExists`, `NotFound` for the database, `InvalidRequest` for an invalid definition,
+        and `UnsupportedOperation` for `auto_increment`, which a lake does not support.
         """
         key = one_or_more_names(primary_key, "primary_key")
         if isinstance(schema, Schema):
@@ -137,7 +137,7 @@ class Catalog(ABC):
 
     @abstractmethod
     def create_defined(self, name: str, definition: TableSchema, *, ignore_if_exists: bool = False) -> Table:
-        """The table that `definition` (of `new_schema`) makes: for engines, which have Paimon's own fields."""
+        """Create and return the table with `definition` (of `new_schema`), for engines, which have Paimon's fields."""
 
     @abstractmethod
     def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
@@ -145,7 +145,7 @@ class Catalog(ABC):
 
     @abstractmethod
     def table_exists(self, name: str) -> bool:
-        """Whether there is a table "database.table"."""
+        """Whether the table "database.table" exists."""
 
     @abstractmethod
     def drop_table(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
@@ -153,4 +153,4 @@ class Catalog(ABC):
 
     @abstractmethod
     def rename_table(self, name: str, new_name: str) -> None:
-        """Give a table another name. Raises `AlreadyExists` if that is taken."""
+        """Rename a table. Raises `AlreadyExists` if the new name is taken."""

@@ -1,7 +1,7 @@
-"""The SQL databases that a JDBC catalog lives in: SQLite, by the standard library, and PostgreSQL, by pg8000.
+"""The SQL databases of a JDBC catalog: SQLite, through the standard library, and PostgreSQL, through pg8000.
 
-Every operation opens a connection and closes it: operations of a catalog are few, and so nothing is left open and
-nothing is shared between threads or after a fork.
+Every operation opens and closes a connection: catalog operations are rare, and so no connection stays open or is shared
+between threads or after a fork.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _ACCESS_CODES = ("28000", "28P01", "42501")
 
 
 class Database(ABC):
-    """Statements are written with `?` for values. Thread-safe; it pickles."""
+    """A SQL database. Statements use `?` for values. Thread-safe; it can be pickled."""
 
     lock_is_old: str
-    """SQL: whether a row of the table of locks is older than its expiry allows."""
+    """SQL: whether a row of the lock table has expired."""
 
     @staticmethod
     def open(uri: str, options: Mapping[str, str]) -> Database:
-        """The database of a JDBC URI, or of one without its `jdbc:`.
+        """The database of a JDBC URI, with or without `jdbc:`.
 
-        `options`: `jdbc.user` and `jdbc.password`. Raises `InvalidRequest` for what is not a URI of the two databases.
+        `options`: `jdbc.user` and `jdbc.password`. Raises `InvalidRequest` for an invalid URI.
         """
         plain = uri.removeprefix("jdbc:")
         if plain.startswith("sqlite:"):
@@ -64,17 +64,17 @@ class Database(ABC):
 
     @abstractmethod
     def run(self, statement: str, values: Sequence[Any] = ()) -> tuple[list[tuple[Any, ...]], int]:
-        """Run one statement in a transaction of its own: the rows it gives, and how many it changed.
+        """Run one statement in a separate transaction; return the rows, and the number of rows changed.
 
-        Raises `AlreadyExists` if it breaks a primary key, `Unavailable` if the database cannot be reached,
-        `StorageFailure` for all else.
+        Raises `AlreadyExists` for a primary key violation, `Unavailable` if the database cannot be reached,
+        `StorageFailure` for all other errors.
         """
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self.run(statement, values)[0]
 
     def change(self, statement: str, *values: Any) -> int:
-        """How many rows the statement changed."""
+        """Run a statement; return the number of rows changed."""
         return self.run(statement, values)[1]
 
 
@@ -103,9 +103,9 @@ class SQLite(Database):
 
 
 class PostgreSQL(Database):
-    """A server. Needs the package pg8000.
+    """A PostgreSQL server. Needs the package pg8000.
 
-    Of a URI's parameters, `user`, `password`, `ssl`, `sslmode` and `host` (the directory of a socket) are understood.
+    The URI parameters `user`, `password`, `ssl`, `sslmode` and `host` (the directory of a socket) are supported.
     """
 
     lock_is_old = "EXTRACT(EPOCH FROM AGE(NOW(), acquired_at)) > expire_time_seconds"
@@ -140,7 +140,7 @@ class PostgreSQL(Database):
                 user=self._user, password=self._password, database=self._database, timeout=_POSTGRESQL_WAIT_SECONDS,
                 ssl_context=self._ssl_context(), **self._where,
             )  # fmt: skip
-        # Each statement commits on its own: one that changes something may be done when its answer is lost.
+        # Each statement commits separately: a change may have been made even if the response is lost.
         is_query = statement.lstrip().upper().startswith("SELECT")
         with contextlib.closing(connection), self._errors(pg8000, Unavailable if is_query else OutcomeUnknown):
             connection.autocommit = True
@@ -150,7 +150,7 @@ class PostgreSQL(Database):
             return rows, cursor.rowcount
 
     def _ssl_context(self) -> ssl.SSLContext | None:
-        """As libpq has it: `require` encrypts, and only the `verify-` modes ask who the server is."""
+        """The TLS context, as in libpq: `require` encrypts, and only the `verify-` modes verify the server."""
         if self._encryption in ("disable", "allow", "prefer"):
             return None
         context = ssl.create_default_context()
@@ -161,7 +161,7 @@ class PostgreSQL(Database):
 
     @contextlib.contextmanager
     def _errors(self, pg8000: Any, broken: type[ForebayError]) -> Iterator[None]:
-        """Errors as ours; one of the connection itself is `broken`."""
+        """Translate errors; connection errors become `broken`."""
         try:
             yield
         except pg8000.DatabaseError as e:
@@ -173,7 +173,7 @@ class PostgreSQL(Database):
 
 
 def _kind_of(code: str) -> type[ForebayError]:
-    """The kind of error that an SQLSTATE is; its first two characters are a class."""
+    """The error class for an SQLSTATE, whose first two characters are its class."""
     if code == _UNIQUE_VIOLATION:
         return AlreadyExists
     if code in _ACCESS_CODES:

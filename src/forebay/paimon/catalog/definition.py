@@ -1,4 +1,4 @@
-"""A new table's definition: columns from Arrow or from fields, ids assigned, and checked as Java Paimon checks it."""
+"""The definition of a new table: columns from Arrow or fields, ids assigned, with the checks of Java Paimon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay.paimon.option_names import option_texts
 from forebay.paimon.options import POSTPONE_BUCKET, CoreOptions
 
 COMMENT = "comment"
-"""The property that holds a database's comment, as Java Paimon has it."""
+"""The property that holds a database's comment, as in Java Paimon."""
 
 SYSTEM_NAMES = frozenset({SEQUENCE_NUMBER, VALUE_KIND, "_LEVEL", "rowkind", "_ROW_ID"})
 
@@ -32,7 +32,7 @@ def new_schema(
     comment: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> TableSchema:
-    """The first schema of a new table, whose columns are what users write or Paimon's fields (their ids do not count).
+    """The first schema of a new table. Columns are those of users, or Paimon's fields (whose ids are ignored).
 
     Raises `InvalidRequest` saying what is wrong with the definition.
     """
@@ -59,7 +59,7 @@ def new_schema(
 
 
 def with_buckets(options: Mapping[str, Any] | None, buckets: int | None, bucket_keys: Sequence[str]) -> dict[str, str]:
-    """`options` with Paimon's for buckets. Raises `InvalidRequest` if both say it, and not the same."""
+    """`options` with Paimon's bucket options added. Raises `InvalidRequest` if both are given and differ."""
     chosen = option_texts(options)
     asked = {} if buckets is None else {"bucket": str(whole_number(buckets, "buckets"))}
     if bucket_keys:
@@ -86,7 +86,7 @@ def _field(column: Column) -> DataField:
 
 
 def _numbered(t: DataType, numbering: list[int]) -> DataType:
-    """`t` with ids for the fields of nested rows, a row's own fields before what is inside them... as Java counts."""
+    """`t` with ids for nested fields: a row's own fields before the fields inside them, as in Java."""
     match t.root:
         case TypeRoot.ARRAY:
             return replace(t, element=_numbered(child(t.element), numbering))
@@ -107,7 +107,7 @@ def _numbered(t: DataType, numbering: list[int]) -> DataType:
 
 
 def validate(schema: TableSchema) -> None:
-    """Raise `InvalidRequest` (or `UnsupportedOperation`) for a schema that no table may have."""
+    """Raise `InvalidRequest` (or `UnsupportedOperation`) for a schema that is not valid for a table."""
     options = CoreOptions(schema.options)
     options.check_supported()
     options.check_values()
@@ -115,7 +115,7 @@ def validate(schema: TableSchema) -> None:
     for what, names in (("primary key", schema.primary_keys), ("partition keys", schema.partition_keys)):
         _validate_key(schema, what, names)
     if schema.has_primary_key:
-        _ = schema.trimmed_primary_keys  # refuses a key that is no more than the partition keys
+        _ = schema.trimmed_primary_keys  # rejects a primary key equal to the partition keys
         merge_function(schema)
     _validate_bucket(schema, options)
     _validate_changelog(schema, options)
@@ -173,7 +173,7 @@ def _validate_bucket(schema: TableSchema, options: CoreOptions) -> None:
     elif not schema.has_primary_key and not keys:
         raise InvalidRequest("a table with buckets and without a primary key needs option 'bucket-key'")
     if bucket != -1:
-        bucket_function(schema)  # refuses keys that it has no hash of
+        bucket_function(schema)  # rejects keys that it cannot hash
 
 
 def _validate_changelog(schema: TableSchema, options: CoreOptions) -> None:

@@ -1,7 +1,7 @@
-"""The file system catalog: a warehouse directory with `<database>.db/<table>` in it, and nothing else to run.
+"""The file system catalog: a warehouse directory that contains `<database>.db/<table>`; no service is needed.
 
-A database is its directory; a table is a directory with a schema file. Creating the first schema file makes a table,
-so two creators cannot both win.
+A database is its directory; a table is a directory with a schema file. Creating the first schema file creates the
+table, so that of two concurrent creators only one wins.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FileSystemCatalog(Catalog):
 
     @staticmethod
     def _opened(options: Mapping[str, str]) -> tuple[FileIO, str]:
-        """The warehouse that the options name, and how its files are reached."""
+        """The file system and the warehouse path that the options name."""
         warehouse = options.get("warehouse")
         if not warehouse:
             kind = options.get("metastore", "filesystem")
@@ -54,7 +54,7 @@ class FileSystemCatalog(Catalog):
         return open_file_io(warehouse, options), warehouse
 
     def lock_of(self, name: str) -> CommitGuard | None:
-        """What makes commits to table `name` exclusive where the file system does not."""
+        """The guard that makes commits to table `name` exclusive where the file system does not."""
         return self._lock
 
     # -- databases ----------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class FileSystemCatalog(Catalog):
         return self.table(name)
 
     def _create(self, name: str, schema: TableSchema) -> None:
-        """Make the table. Raises `AlreadyExists` if there is one."""
+        """Create the table. Raises `AlreadyExists` if it exists."""
         SchemaManager(self.io, PathFactory(self.table_path(name)), self.lock_of(name), self._clock).create(schema)
 
     def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
@@ -155,7 +155,7 @@ class FileSystemCatalog(Catalog):
     # -- paths --------------------------------------------------------------------------------------------------------
 
     def table_path(self, name: str) -> str:
-        """The directory of table `database.table`."""
+        """The directory of the table `database.table`."""
         database, table = self._split(name)
         return join(self._database_path(database), table)
 

@@ -1,8 +1,8 @@
-"""The Hive catalog: which tables there are stands in a Hive Metastore, where Hive, Spark and Java Paimon find them.
+"""The Hive catalog: tables are registered in a Hive Metastore, shared with Hive, Spark and Java Paimon.
 
-The metastore says which databases and tables there are and where they lie; a table's schema file is the truth about
-its columns and options, and its description in the metastore follows (`hive_tables`, `hive_commits`). A schema file is
-written before the table is registered, and deleted again if the metastore refuses.
+The metastore lists databases and tables with their locations. The schema file is authoritative for a table's columns
+and options; its description in the metastore follows (`hive_tables`, `hive_commits`). A schema file is written before
+the table is registered, and deleted if the metastore rejects it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _PATH = "path"
 
 
 class HiveCatalog(Catalog):
-    """Databases and tables that a Hive Metastore knows. Thread-safe."""
+    """Databases and tables of a Hive Metastore. Thread-safe."""
 
     def __init__(self, options: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS) -> None:
-        """Nothing is connected yet. Raises `InvalidRequest`, and `UnsupportedOperation` for secured metastores.
+        """Create a catalog without connecting.
 
         `options`: `uri`, `warehouse` (the directory of new databases), `hive-conf-dir`, `client-pool-size`,
-        `table.type`, `sync-all-properties`, `location-in-properties`, `lock.enabled` and the other options of locks,
-        and those of file systems.
+        `table.type`, `sync-all-properties`, `location-in-properties`, `lock.enabled` and the other lock options, and
+        those of file systems. Raises `InvalidRequest`, and `UnsupportedOperation` for secured metastores.
         """
         self._options = hive_options(options)
         lock_type = self._options.get("lock.type", "hive")
@@ -74,7 +74,7 @@ class HiveCatalog(Catalog):
         _check_name(name)
         path = join(str(self.warehouse).rstrip("/"), name + DATABASE_SUFFIX)
         try:
-            # The metastore makes directories as the user that it runs as, who may not be the one that writes there.
+            # The metastore creates directories as its own user, who may not be the user that writes there.
             self._io(path).make_directory(local_path(path))
             self._metastore.call("create_database", self._describer.new_database(name, path, properties))
         except AlreadyExists as e:
@@ -82,7 +82,7 @@ class HiveCatalog(Catalog):
                 raise AlreadyExists(f"database '{name}' exists already in {self._metastore}") from e
 
     def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
-        """As `Catalog.drop_database`; `cascade` drops other tables, too. External tables keep their files."""
+        """Like `Catalog.drop_database`; `cascade` drops other tables, too. External tables keep their files."""
         try:
             found = self._database(name)
         except NotFound:
@@ -117,7 +117,7 @@ class HiveCatalog(Catalog):
         return sorted(table.tableName for table in found if is_paimon(table))
 
     def _tables(self, database: str) -> list[Any]:
-        """Everything in a database, as the metastore describes it: views and tables of other formats, too."""
+        """Everything in a database, as described by the metastore, including views and tables of other formats."""
         names = self._metastore.call("get_all_tables", database)
         found = []
         for start in range(0, len(names), _TABLES_AT_ONCE):
@@ -127,9 +127,9 @@ class HiveCatalog(Catalog):
         return found
 
     def create_defined(self, name: str, definition: TableSchema, *, ignore_if_exists: bool = False) -> Table:
-        """As `Catalog.create_defined`. With option `path` the table is external and lies there.
+        """Like `Catalog.create_defined`. With option `path`, the table is external and located there.
 
-        One that is there already is registered as it is, if the definition agrees.
+        A table that exists there is registered as it is, if the definition matches.
         """
         database, table = _split(name)
         _check_name(table)
@@ -169,7 +169,7 @@ class HiveCatalog(Catalog):
         )
         try:
             self._metastore.call("create_table", described)
-        except (AlreadyExists, NotFound, InvalidRequest, UnsupportedOperation):  # after other errors it may be there
+        except (AlreadyExists, NotFound, InvalidRequest, UnsupportedOperation):  # after other errors it may exist
             if made and not external:
                 io.delete_directory(path)
             elif made:
@@ -207,7 +207,7 @@ class HiveCatalog(Catalog):
         return found is not None and is_paimon(found)
 
     def drop_table(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
-        """Take the table out of the metastore, and delete its files unless it is external. Raises `NotFound`."""
+        """Remove the table from the metastore, and delete its files unless it is external. Raises `NotFound`."""
         database, table = _split(name)
         try:
             found = self._paimon_table(database, table)
@@ -219,12 +219,12 @@ class HiveCatalog(Catalog):
         purge = self._metastore.new("EnvironmentContext", properties={"ifPurge": "TRUE"})
         self._metastore.call("drop_table_with_environment_context", database, table, not external, purge)
         if not external:
-            # The metastore deletes the files where it can reach them; here, nothing may be left in any case.
+            # The metastore deletes the files if it can reach them; in any case, none may be left here.
             path = self._path(found)
             self._io(path).delete_directory(path)
 
     def rename_table(self, name: str, new_name: str) -> None:
-        """Move a table; its files as well, if they are where the catalog put them. Raises `AlreadyExists`."""
+        """Rename a table, and move its files if they are where the catalog put them. Raises `AlreadyExists`."""
         (database, table), (new_database, new_table) = _split(name), _split(new_name)
         _check_name(new_table)
         found = self._paimon_table(database, table)
@@ -279,7 +279,7 @@ class HiveCatalog(Catalog):
         return found
 
     def _path(self, found: Any) -> str:
-        """The directory of a table that the metastore describes."""
+        """The directory of a table, from its description in the metastore."""
         location = self._describer.table_location(found)
         if not location:
             raise InvalidRequest(f"{self._metastore} does not say where '{found.dbName}.{found.tableName}' is")
@@ -290,7 +290,7 @@ class HiveCatalog(Catalog):
 
     def _lock(self, io: FileIO, database: str, table: str) -> CommitLock | None:
         enabled = self._options.get("lock.enabled")
-        # Writers of other software take the lock on object stores, so ours must take it there, too.
+        # Writers of other software lock on object stores, so ours must, too.
         if not (parse_bool(enabled) if enabled is not None else not isinstance(io, LocalFileIO)):
             return None
         return HiveLock(self._metastore, database, table, self._wait_ms, self._max_sleep_ms, self._clock)
@@ -304,7 +304,7 @@ def _table_type(text: str) -> bool:
 
 
 def _agreeing(there: TableSchema, asked: TableSchema, path: str) -> TableSchema:
-    """The schema of a table that is registered where it lies, if `asked` says the same of it."""
+    """The schema of an existing table to register, if `asked` has the same definition."""
     same_columns = [(f.name, str(f.type)) for f in there.fields] == [(f.name, str(f.type)) for f in asked.fields]
     wrong = {k: v for k, v in asked.options.items() if k not in (_PATH, "owner") and there.options.get(k) != v}
     if not same_columns or (there.primary_keys, there.partition_keys) != (asked.primary_keys, asked.partition_keys):

@@ -1,6 +1,6 @@
-"""What a Hive catalog adds to the commits of one table: its lock, and a description that follows the schema.
+"""The Hive catalog's part in the commits of one table: its lock, and a description that follows the schema.
 
-Both pickle, so that they go to workers with the table.
+Both can be pickled, as they go to workers with the table.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _EXCLUSIVE, _TABLE_LEVEL = 3, 2
 _ACQUIRED, _WAITING = 1, 2
 _FIRST_SLEEP_MS = 50
 _HEARTBEAT_SECONDS = 60.0
-"""How often a held lock is confirmed: well below `hive.txn.timeout`, 5 minutes, after which a metastore drops it."""
+"""The heartbeat interval of a held lock: well below `hive.txn.timeout`, 5 minutes, after which it is dropped."""
 
 PARTITIONED = "metastore.partitioned-table"
 TAG_TO_PARTITION = "metastore.tag-to-partition"
 
 
 def check_supported(schema: TableSchema) -> None:
-    """Raise `UnsupportedOperation` for a table whose partitions or tags the metastore has to know, too."""
+    """Raise `UnsupportedOperation` for a table whose partitions or tags would have to be registered, too."""
     if schema.options.get(TAG_TO_PARTITION):
         raise UnsupportedOperation(f"option '{TAG_TO_PARTITION}' is set, a feature that is not supported here")
     if schema.partition_keys and parse_bool(schema.options.get(PARTITIONED, "false")):
@@ -56,7 +56,7 @@ class HiveCommits:
         self._path, self._lock, self._checked = path, lock, False
 
     def create(self, io: FileIO, path: str, data: bytes) -> bool:
-        """Create a snapshot or schema file. The metastore follows a new schema; if it refuses, there is none."""
+        """Create a snapshot or schema file. The metastore follows a new schema, or rejects it and the file is deleted."""
         schemas = SchemaManager(io, PathFactory(self._path))
         if not self._checked:
             check_supported(schemas.latest())
@@ -68,20 +68,20 @@ class HiveCommits:
             try:
                 self._describe(schemas, made)
             except OutcomeUnknown:
-                raise  # The metastore may have the new schema: its file stays. The next change brings both in step.
+                raise  # The metastore may have the new schema, so its file stays. The next change synchronizes both.
             except BaseException:
-                # Not if another change has built on it by now: that one brings the metastore up to date, or takes both.
+                # Not if another change has built on it meanwhile: that one updates the metastore, or removes both.
                 if schemas.ids()[-1] == made:
                     schemas.delete(made)
                 raise
         return True
 
     def change_schema(self, changes: Sequence[SchemaChange]) -> bool:
-        """False: the schema's file is created, and the metastore follows."""
+        """False: the schema file is created, and the metastore follows."""
         return False
 
     def _schema_id(self, path: str) -> int | None:
-        """The id of a schema of the main branch; other files, and other branches, the metastore knows nothing of."""
+        """The id of a schema of the main branch; None for other files and branches, which the metastore ignores."""
         prefix = PathFactory(self._path).schema_directory + "/schema-"
         return int(path.removeprefix(prefix)) if path.startswith(prefix) else None
 
@@ -99,7 +99,7 @@ class HiveCommits:
                 table,
                 self._metastore.new("EnvironmentContext", properties=context),
             )
-            # Of two changes at once, the earlier may be written last.
+            # Of two concurrent changes, the earlier one may be written last.
             latest = schemas.latest()
             if latest.id == after.id:
                 return
@@ -107,7 +107,7 @@ class HiveCommits:
 
 
 class HiveLock:
-    """An exclusive lock of one table in the metastore, as Hive and Java Paimon take it."""
+    """An exclusive lock of one table in the metastore, compatible with Hive and Java Paimon."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class HiveLock:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """As `CommitLock.hold`. Raises `OutcomeUnknown` at the end if the metastore dropped the lock meanwhile."""
+        """Like `CommitLock.hold`. Raises `OutcomeUnknown` at the end if the metastore dropped the lock meanwhile."""
         lock_id = self._acquire()
         done = threading.Event()
         heart = threading.Thread(target=self._beat, args=(lock_id, done), name="hive-lock-heartbeat", daemon=True)
@@ -133,12 +133,12 @@ class HiveLock:
             yield
         except BaseException:
             self._stop(done, heart)
-            with contextlib.suppress(ForebayError):  # what went wrong inside says more
+            with contextlib.suppress(ForebayError):  # the error inside the block is more useful
                 self._unlock(lock_id)
             raise
         self._stop(done, heart)
         try:
-            # Unlocking says nothing of a lock that is gone; a sign of life for it does.
+            # Unlocking a lost lock is no error; a heartbeat for it is.
             self._metastore.call("heartbeat", self._metastore.new("HeartbeatRequest", lockid=lock_id))
             self._unlock(lock_id)
         except NotFound as e:
@@ -167,7 +167,7 @@ class HiveLock:
                 self._unlock(lock_id)
             raise
         if answer.state != _ACQUIRED:
-            with contextlib.suppress(ForebayError):  # it has no more to give back
+            with contextlib.suppress(ForebayError):  # nothing more to release
                 self._unlock(lock_id)
             raise Unavailable(
                 f"the lock on '{self._database}.{self._table}' was not free for {self._wait_ms} ms; another process "
@@ -176,7 +176,7 @@ class HiveLock:
         return lock_id
 
     def _beat(self, lock_id: int, done: threading.Event) -> None:
-        """Confirm the lock until it is done. A failure shows when the lock is given back."""
+        """Send heartbeats until the lock is released. A failure shows when it is."""
         while not done.wait(self._heartbeat_seconds):
             with contextlib.suppress(ForebayError):
                 self._metastore.call("heartbeat", self._metastore.new("HeartbeatRequest", lockid=lock_id))

@@ -1,8 +1,8 @@
-"""Calls to a Hive Metastore over Thrift: connections that are kept, servers that stand in for each other, our errors.
+"""Calls to a Hive Metastore over Thrift: pooled connections, failover between servers, translated errors.
 
-The protocol's structs are declared in `hive_metastore.thrift`, which the package thriftpy2 loads; `Metastore.new` makes
-them. A call that only reads is repeated when its connection breaks. One that changes something is not: it may have
-been carried out.
+The protocol's structs are declared in `hive_metastore.thrift`, which the package thriftpy2 loads; `Metastore.new`
+creates them. A read-only call is retried if its connection breaks. A call that changes something is not, because it may
+have been executed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _READS = frozenset(
     {"get_all_databases", "get_database", "get_all_tables", "get_table_req", "get_table_objects_by_name_req"}
     | {"check_lock", "heartbeat"}
 )
-"""Calls that may be repeated: they change nothing, or the same once more."""
+"""Calls that can be retried: they change nothing, or are idempotent."""
 
 _KINDS: dict[str, type[ForebayError]] = {
     "NoSuchObjectException": NotFound,
@@ -61,7 +61,7 @@ _KINDS: dict[str, type[ForebayError]] = {
     "InvalidObjectException": InvalidRequest,
     "InvalidOperationException": InvalidRequest,
 }
-"""All others, MetaException above all, are a `StorageFailure`: something in the server went wrong."""
+"""All others, most of all MetaException, are a `StorageFailure`: an internal error of the server."""
 
 
 class _Address(NamedTuple):
@@ -71,7 +71,7 @@ class _Address(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _thrift() -> Any:
-    """Thriftpy2 and what it made of our declarations."""
+    """The thriftpy2 module and the classes generated from our declarations."""
     try:
         thriftpy2 = importlib.import_module("thriftpy2")
     except ImportError as e:
@@ -82,7 +82,7 @@ def _thrift() -> Any:
 
 
 def hive_options(options: Mapping[str, str]) -> dict[str, str]:
-    """`options` with what `hive-site.xml` in the directory `hive-conf-dir` adds. Raises `InvalidRequest`."""
+    """`options`, extended with `hive-site.xml` in the directory `hive-conf-dir`. Raises `InvalidRequest`."""
     folder = options.get("hive-conf-dir")
     if not folder:
         return dict(options)
@@ -96,17 +96,18 @@ def hive_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def current_user() -> str:
-    """Return the user name for the metastore, determined as in Hadoop."""
+    """The user name for the metastore, determined as in Hadoop."""
     return os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
 
 
 class Metastore:
-    """A metastore that one or more servers serve. Thread-safe; it pickles, and survives a fork, without connections."""
+    """A metastore of one or more servers. Thread-safe; can be pickled, and survives a fork, without connections."""
 
     def __init__(self, options: Mapping[str, str], clock: Clock = SYSTEM_CLOCK) -> None:
-        """`options`: `uri` (`thrift://host:port`, several with commas between), `client-pool-size`, and Hive's own.
+        """Create a client without connecting.
 
-        Nothing is connected yet. Raises `InvalidRequest`, and `UnsupportedOperation` for secured servers.
+        `options`: `uri` (`thrift://host:port`, several separated by commas), `client-pool-size`, and Hive's own. Raises
+        `InvalidRequest`, and `UnsupportedOperation` for secured servers.
         """
         self._options, self._clock = dict(options), clock
         for option, what in _NOT_SERVED.items():
@@ -126,7 +127,7 @@ class Metastore:
         _thrift()
 
     def _begin(self) -> None:
-        """Without connections: they belong to the process that made them, and so do the places in the pool."""
+        """Start without connections: these, and the pool's semaphore, belong to the process that created them."""
         self._slots = threading.BoundedSemaphore(self._pool_size)
         self._idle: list[Any] = []
         self._process = os.getpid()
@@ -139,14 +140,15 @@ class Metastore:
         return "thrift://" + ",".join(f"{a.host}:{a.port}" for a in self._addresses)
 
     def new(self, struct: str, **members: Any) -> Any:
-        """A struct of the protocol."""
+        """A new struct of the protocol."""
         return getattr(_thrift(), struct)(**members)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What the server answers.
+        """Call the server and return its response.
 
-        Raises `NotFound`, `AlreadyExists`, `InvalidRequest` and `StorageFailure` with what it says if it refuses,
-        `Unavailable` if no server can be reached, `OutcomeUnknown` if the connection broke while it may have worked.
+        If the server rejects the call, raises `NotFound`, `AlreadyExists`, `InvalidRequest` or `StorageFailure` with
+        its message. Raises `Unavailable` if no server can be reached, `OutcomeUnknown` if the connection broke after
+        the call may have taken effect.
         """
         if self._process != os.getpid():
             self._begin()
@@ -176,7 +178,7 @@ class Metastore:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def _take(self) -> Any:
-        """A connection that was alive just now."""
+        """A connection that has just been checked."""
         while self._idle:
             try:
                 client = self._idle.pop()
@@ -204,7 +206,7 @@ class Metastore:
         raise Unavailable(f"no Hive Metastore can be reached: {'; '.join(failures)}")
 
     def _open(self, address: _Address) -> Any:
-        """Return a new connection. It sends our user name, so that directories created by the server are ours."""
+        """A new connection. It sends our user name, so that directories created by the server belong to us."""
         plain, transport, protocol = self._new_protocol(address)
         transport.open()
         client = importlib.import_module("thriftpy2.thrift").TClient(_thrift().ThriftHiveMetastore, protocol)
@@ -212,7 +214,7 @@ class Metastore:
         try:
             plain.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.sock.settimeout(self._timeout_ms / 1000)
-            # A server that runs everything under its own user may refuse the name; it serves us all the same.
+            # A server that runs everything as its own user may reject the name, but serves us all the same.
             with contextlib.suppress(_thrift().MetaException):
                 client.set_ugi(current_user(), [])
         except BaseException:
@@ -221,7 +223,7 @@ class Metastore:
         return client
 
     def _new_protocol(self, address: _Address) -> tuple[Any, Any, Any]:
-        """A socket that is not connected, and the two layers on it that the server's options ask for."""
+        """An unconnected socket, and the two protocol layers on it that the server's options require."""
         framed, compact = (
             parse_bool(self._options.get(f"hive.metastore.thrift.{what}.enabled", "false"))
             for what in ("framed.transport", "compact.protocol")
@@ -243,7 +245,7 @@ def _address(uri: str) -> _Address:
 
 
 def _seconds_or_duration_ms(text: str) -> int:
-    """Hive's durations: a number without a unit is seconds."""
+    """The milliseconds of a Hive duration; a number without a unit is in seconds."""
     return int(text) * 1000 if text.strip().isdigit() else parse_duration_ms(text)
 
 
@@ -252,7 +254,7 @@ def _transport_error() -> Any:
 
 
 def _translated(method: str, error: Exception) -> Exception:
-    """A refusal of the server as one of our errors; anything else is a mistake of ours, and stays what it is."""
+    """An error response of the server as one of our errors; other errors are bugs of ours, and returned unchanged."""
     thriftpy2 = importlib.import_module("thriftpy2.thrift")
     if isinstance(error, thriftpy2.TApplicationException):
         if error.type == thriftpy2.TApplicationException.UNKNOWN_METHOD:
@@ -266,7 +268,7 @@ def _translated(method: str, error: Exception) -> Exception:
 
 
 def _is_alive(client: Any) -> bool:
-    """Return whether an idle connection has no pending data, and was not closed."""
+    """Whether an idle connection is open and has no pending data."""
     connected = client.forebay_socket.sock
     timeout = connected.gettimeout()
     connected.setblocking(False)

@@ -1,7 +1,7 @@
-"""Tables as a Hive Metastore describes them: what Java Paimon writes there, and reads there.
+"""Descriptions of tables in a Hive Metastore, as Java Paimon writes and reads them.
 
-The description is a copy for Hive and other engines. The truth is the schema file in the table's directory: of a
-description we read only that it is a Paimon table, where it is, and whether it is external.
+The description is a copy for Hive and other engines. The schema file in the table's directory is authoritative: of a
+description we only read that it is a Paimon table, its location, and whether it is external.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HIVE_PREFIX = "hive."
 _LOCATION_PARAMETER = "paimon_location"
 _RETENTION_MAX = 2**31 - 1
 _COLUMN_COMMENT_MAX = 255
-"""Hive's column for comments of columns holds 256 characters, AWS Glue's 255."""
+"""Hive's column comments hold 256 characters, those of AWS Glue 255."""
 
 _CHAR_MAX, _VARCHAR_MAX = 255, 65535
 
@@ -42,15 +42,15 @@ _TYPE_NAMES: dict[TypeRoot, str] = {
     TypeRoot.DATE: "date",
     TypeRoot.TIME: "string",
     TypeRoot.TIMESTAMP: "timestamp",
-    TypeRoot.TIMESTAMP_LTZ: "timestamp",  # Hive 2 knows no other; Hive 3 does, but serves this one as well
+    TypeRoot.TIMESTAMP_LTZ: "timestamp",  # Hive 2 has no other; Hive 3 does, but accepts this one as well
 }
 
 _ALSO_WITHOUT_SYNC = ("partition.expiration-time", "data-file.path-directory")
-"""Options that stand in a table's parameters even if `sync-all-properties` is false."""
+"""Options that are table parameters even if `sync-all-properties` is false."""
 
 
 def hive_type(t: DataType) -> str:
-    """The name of Hive's type for one of ours."""
+    """The name of the Hive type for one of ours."""
     match t.root:
         case TypeRoot.CHAR:
             return f"char({t.length})" if (t.length or 1) <= _CHAR_MAX else "string"
@@ -68,28 +68,28 @@ def hive_type(t: DataType) -> str:
 
 
 def is_paimon(table: Any) -> bool:
-    """Whether a metastore's table is one of Paimon's; views and tables of Hive's own formats are not."""
+    """Whether a table of a metastore is a Paimon table; views and tables of Hive's own formats are not."""
     return bool(table.sd) and (table.sd.inputFormat, table.sd.outputFormat) == (_INPUT_FORMAT, _OUTPUT_FORMAT)
 
 
 def is_external(table: Any) -> bool:
-    """Whether dropping the table leaves its files."""
+    """Whether dropping the table keeps its files."""
     return bool(table.tableType == _EXTERNAL_TABLE)
 
 
 def local_path(location: str) -> str:
-    """A location as our file systems take it: Java writes local ones as file:/lake, which is no URI of ours."""
+    """A location for our file systems: Java writes local ones as file:/lake, which is not a valid URI for us."""
     return location.removeprefix("file:") if re.match(r"file:/(?!/)", location) else location
 
 
 def hive_location(path: str) -> str:
-    """Return a location in the common form: local paths absolute, and as Java writes them."""
+    """A location in the common form: local paths absolute, and as Java writes them."""
     plain = local_path(path).removeprefix("file://")
     return path if "://" in plain else f"file:{os.path.abspath(plain)}"
 
 
 class TableDescriber:
-    """Makes and changes descriptions of tables. It pickles."""
+    """Creates and changes descriptions of tables. Can be pickled."""
 
     def __init__(self, metastore: Metastore, *, sync_all: bool, location_in_properties: bool) -> None:
         self._metastore, self._sync_all, self._in_properties = metastore, sync_all, location_in_properties
@@ -107,7 +107,7 @@ class TableDescriber:
         return given or stored
 
     def new_database(self, name: str, path: str, properties: Mapping[str, str]) -> Any:
-        """The description of a database with `properties` whose tables lie in directory `path`."""
+        """The description of a database with `properties` whose tables are in directory `path`."""
         location = hive_location(path)
         parameters = {key: value for key, value in properties.items() if key != COMMENT}
         if self._in_properties:
@@ -118,7 +118,7 @@ class TableDescriber:
         )
 
     def move(self, table: Any, path: str) -> None:
-        """Say in `table` that it is in directory `path`."""
+        """Set the location in `table` to directory `path`."""
         if self._in_properties:
             table.parameters[_LOCATION_PARAMETER] = hive_location(path)
         else:
@@ -129,7 +129,7 @@ class TableDescriber:
     def new_table(
         self, database: str, name: str, schema: TableSchema, path: str, *, external: bool, seconds: int
     ) -> Any:
-        """The description of a new table in directory `path`, made at `seconds` since 1970."""
+        """The description of a new table in directory `path`, created at `seconds` since 1970."""
         parameters = self._parameters(schema)
         if not self._sync_all:
             parameters.update({key: schema.options[key] for key in _ALSO_WITHOUT_SYNC if key in schema.options})
@@ -165,7 +165,7 @@ class TableDescriber:
         return table
 
     def update(self, table: Any, before: TableSchema, after: TableSchema) -> None:
-        """Let the description follow a change of the schema."""
+        """Update the description after a change of the schema."""
         table.parameters = dict(table.parameters or {})
         for key in before.options.keys() - after.options.keys():
             table.parameters.pop(key, None)

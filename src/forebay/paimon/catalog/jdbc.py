@@ -1,9 +1,9 @@
-"""The JDBC catalog: which tables there are stands in a SQL database, where Java Paimon finds them, too.
+"""The JDBC catalog: tables are registered in a SQL database, shared with Java Paimon.
 
-The database says which databases and tables there are, and keeps the locks for stores that cannot create a file
-atomically. Files lie where the file system catalog would put them: `<warehouse>/<database>.db/<table>`. A table's
-schema file is written before it is registered, and unregistered before its files are deleted, so that what is
-registered is there.
+The database lists databases and tables, and holds the locks for stores that cannot create a file atomically. Files are
+where the file system catalog would put them: `<warehouse>/<database>.db/<table>`. A table's schema file is written
+before the table is registered, and the table is unregistered before its files are deleted, so that all registered
+tables exist.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TABLES = (
     "DEFAULT CURRENT_TIMESTAMP NOT NULL, expire_time_seconds BIGINT DEFAULT 0 NOT NULL, PRIMARY KEY (lock_id))",
 )
 _EXISTS = "exists"
-"""The property that every database has, so that one without tables and properties is there, too."""
+"""The property that every database has, so that one without tables and properties exists, too."""
 
 _FIRST_SLEEP_MS = 50
 _DEFAULT_WAIT_MS = 8 * 60 * 1000
@@ -60,7 +60,7 @@ class JdbcCatalog(FileSystemCatalog):
         self._database = Database.open(options["uri"], options)
         self._key = options.get("catalog-key", "jdbc")
         enabled = options.get("lock.enabled")
-        # Writers of other software take the lock on every store but the local one, so ours must take it there, too.
+        # Writers of other software lock on every store but the local one, so ours must, too.
         self._locks = parse_bool(enabled) if enabled is not None else not isinstance(io, LocalFileIO)
         self._wait_ms = parse_duration_ms(options.get("lock-acquire-timeout", str(_DEFAULT_WAIT_MS) + " ms"))
         self._max_sleep_ms = parse_duration_ms(options.get("lock-check-max-sleep", str(_DEFAULT_MAX_SLEEP_MS) + " ms"))
@@ -73,7 +73,7 @@ class JdbcCatalog(FileSystemCatalog):
         return cls(*cls._opened(options), options)
 
     def _create_if_missing(self, statement: str) -> None:
-        # PostgreSQL lets one of two creators fail although both say "if not exists"; the second try finds the table.
+        # PostgreSQL may fail one of two creators despite "if not exists"; a retry finds the table.
         with contextlib.suppress(AlreadyExists, StorageFailure, OutcomeUnknown):
             self._database.run(statement)
             return
@@ -196,9 +196,9 @@ class JdbcCatalog(FileSystemCatalog):
 
 
 class JdbcLock:
-    """The lock of one table: a row in `paimon_distributed_locks`, as Java Paimon keeps it. It pickles.
+    """The lock of one table: a row in `paimon_distributed_locks`, as in Java Paimon. Can be pickled.
 
-    A row whose holder died is taken over after `wait_ms`, which every holder writes into its row.
+    If the holder crashes, its row can be taken over after `wait_ms`, which every holder writes into its row.
     """
 
     def __init__(self, database: Database, lock_id: str, wait_ms: int, max_sleep_ms: int, clock: Clock) -> None:
@@ -207,7 +207,7 @@ class JdbcLock:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """As `CommitLock.hold`. Raises `OutcomeUnknown` at the end if the lock was taken over meanwhile."""
+        """Like `CommitLock.hold`. Raises `OutcomeUnknown` at the end if the lock was taken over meanwhile."""
         acquired_at = self._acquire()
         try:
             yield
@@ -221,7 +221,7 @@ class JdbcLock:
             )
 
     def _acquire(self) -> object:
-        """Wait for the lock. The time of acquisition distinguishes our row from one of a holder that took over."""
+        """Wait for the lock. The time of acquisition distinguishes our row from that of a process that took over."""
         began, sleep_ms = self._clock.monotonic(), _FIRST_SLEEP_MS
         while True:
             acquired_at = self._try_acquire()

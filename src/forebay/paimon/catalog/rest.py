@@ -1,7 +1,7 @@
-"""The REST catalog: a server knows the tables and makes every commit; files are read and written where they are.
+"""The REST catalog: a server manages tables and commits; files are read and written directly.
 
-A commit writes its files and manifests as always, and then asks the server to make the snapshot instead of creating
-the snapshot's file. Schemas are changed by the server, too.
+A commit writes its files and manifests as usual, and then asks the server to create the snapshot instead of creating
+the snapshot file. The server also changes schemas.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SNAPSHOT = re.compile(r"(?:/branch/branch-(?P<branch>[^/]+))?/snapshot/snapshot
 
 
 class RestCatalog(Catalog):
-    """Databases and tables that a server knows. Thread-safe."""
+    """Databases and tables of a server. Thread-safe."""
 
     def __init__(self, options: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS) -> None:
         """`options`: `uri`, `warehouse`, `token.provider` (bear), `token`, `header.*`, and those of file systems."""
@@ -91,7 +91,7 @@ class RestCatalog(Catalog):
         database, table = _split(plain)
         found = self._api.get("databases", database, "tables", table)
         path = str(found["path"])
-        # Servers name local files in the form file:/lake, which is no URI of ours.
+        # Servers write local paths as file:/lake, which is not a valid URI for us.
         path = path.removeprefix("file:") if re.match(r"file:/(?!/)", path) else path
         return Table(
             open_file_io(path, self._api.options),
@@ -130,7 +130,7 @@ class RestCatalog(Catalog):
 
 
 class RestCommits:
-    """Commits to one table by the server. See `forebay.paimon.store.lock.CatalogCommits`."""
+    """Commits to one table through the server. See `forebay.paimon.store.lock.CatalogCommits`."""
 
     owns_snapshots = True
 
@@ -138,7 +138,7 @@ class RestCommits:
         self._api, self._database, self._table, self._id = api, database, table, table_id
 
     def create(self, io: FileIO, path: str, data: bytes) -> bool:
-        """Have the server make the snapshot that would be file `path`; False if another one is there already."""
+        """Have the server create the snapshot for file `path`; False if another one already exists."""
         place = _SNAPSHOT.search(path)
         if place is None:
             raise UnsupportedOperation(

@@ -1,4 +1,4 @@
-"""The HTTP side of a REST catalog: requests in, JSON out, errors as ours. See Paimon's rest-catalog-open-api.yaml."""
+"""The HTTP client of a REST catalog: JSON requests with translated errors. See Paimon's rest-catalog-open-api.yaml."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ _KINDS: dict[int, type[ForebayError]] = {
     501: UnsupportedOperation,
     503: Unavailable,
 }
-"""Other codes are a `StorageFailure`. From 500 on they do not say what the server has done, so for requests that change
-something they are `OutcomeUnknown`."""
+"""Other codes are a `StorageFailure`.
+
+From 500 on, it is unknown what the server has done, so requests that change something raise `OutcomeUnknown`.
+"""
 
 
 class RestApi:
-    """A server's resources. Thread-safe. `options` are the caller's, with what the server's configuration adds."""
+    """A server's resources. Thread-safe. `options` are the caller's, extended by the server's configuration."""
 
     def __init__(self, options: Mapping[str, str], clock: Clock = SYSTEM_CLOCK) -> None:
-        """Asks the server for its configuration. Raises `InvalidRequest`, `AccessDenied`, `Unavailable`."""
+        """Request the configuration from the server. Raises `InvalidRequest`, `AccessDenied`, `Unavailable`."""
         uri = options.get("uri", "")
         if not uri.startswith(("http://", "https://")):
             raise InvalidRequest(f"a REST catalog needs option 'uri', such as http://host:8080; it is {uri!r}")
@@ -78,7 +80,7 @@ class RestApi:
         self._send("DELETE", self._path(path), {})
 
     def listed(self, member: str, *path: str) -> Iterator[Any]:
-        """What a list has in `member`, page by page."""
+        """The items in `member` of a paged list."""
         query: dict[str, str] = {}
         while True:
             page = self._send("GET", self._path(path), query)
@@ -89,7 +91,7 @@ class RestApi:
             query = {"pageToken": str(token)}
 
     def _pool(self) -> Any:
-        """The connections of this process: a child that was forked makes its own."""
+        """The connection pool of this process: a forked child creates its own."""
         if self._connections is None or self._process != os.getpid():
             self._connections, self._process = _new_pool(self._uri), os.getpid()
         return self._connections
@@ -111,13 +113,13 @@ class RestApi:
                     return _parsed(url, answer.data)
                 error = _error(method, url, answer)
             except http.exceptions.HTTPError as e:
-                if method != "GET" and not _was_refused(e, http):  # the request may have been carried out
+                if method != "GET" and not _was_refused(e, http):  # the request may have been executed
                     raise OutcomeUnknown(
                         f"{method} {url}: the connection failed: {e}. The server may have done it or not: look before "
                         "you repeat it"
                     ) from e
                 error = Unavailable(f"{method} {url}: {e}")
-            # A server that says "unavailable" has done nothing, so that any request may be repeated.
+            # A server that responds "unavailable" has done nothing, so that any request can be retried.
             if not isinstance(error, Unavailable) or left == 0:
                 raise error
             self._clock.sleep(wait)
@@ -135,7 +137,7 @@ def _urllib3() -> Any:
 
 
 def _new_pool(uri: str) -> Any:
-    """Connections to `uri`, which are kept, through the proxy that the environment names. Redirects are followed."""
+    """A connection pool for `uri`, through the proxy that the environment names. Redirects are followed."""
     http, place = _urllib3(), urlsplit(uri)
     kept = {
         "timeout": _TIMEOUT_SECONDS,
@@ -152,7 +154,7 @@ def _new_pool(uri: str) -> Any:
 
 
 def _was_refused(failure: Exception, http: Any) -> bool:
-    """Whether no connection was made, so that the server has seen nothing of the request."""
+    """Whether no connection was established, so that the server has not seen the request."""
     return isinstance(getattr(failure, "reason", None) or failure, http.exceptions.NewConnectionError)
 
 

@@ -1,4 +1,4 @@
-"""Bodies of a REST catalog's requests: new tables and changes of schemas, as Java Paimon writes them in JSON."""
+"""Request bodies of a REST catalog: new tables and schema changes, in Java Paimon's JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.paimon.store import schema_changes as changes
 
 
 def new_table_to_json(database: str, table: str, schema: TableSchema) -> dict[str, Any]:
-    """The body that creates a table."""
+    """The request body that creates a table."""
     return {
         "identifier": {"database": database, "object": table},
         "schema": {
@@ -26,7 +26,7 @@ def new_table_to_json(database: str, table: str, schema: TableSchema) -> dict[st
 
 
 def change_to_json(change: changes.SchemaChange) -> dict[str, Any]:
-    """One change of a schema."""
+    """The JSON of a schema change."""
     match change:
         case changes.SetOption(key, value):
             return {"action": "setOption", "key": key, "value": value}

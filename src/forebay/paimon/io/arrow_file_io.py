@@ -1,7 +1,8 @@
 """File systems of pyarrow, and through them those of fsspec: HDFS, S3, memory and many others.
 
-Object stores have no atomic create in pyarrow. Where the store has conditional writes, give `put_if_absent`; else
-commits need a catalog's lock. On HDFS a rename never overwrites, so a file is written aside and renamed.
+pyarrow has no atomic create for object stores. If the store supports conditional writes, pass `put_if_absent`;
+otherwise commits need a catalog's lock. On HDFS, a rename never overwrites, so a file is written under another name and
+renamed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.paimon.io.file_io import FileStatus
 
 PutIfAbsent = Callable[[str, bytes], bool]
-"""(path without scheme, content) -> whether the object was created; False if there was one."""
+"""Creates an object (path without scheme, content); returns False if it already exists."""
 
 _RENAME_NEVER_OVERWRITES = ("hdfs", "viewfs")
 
 
 class ArrowFileIO:
-    """Files of a `pyarrow.fs.FileSystem`. `prefix` is what its paths lack in front, such as `s3://`."""
+    """Files of a `pyarrow.fs.FileSystem`. `prefix` is the part that its paths lack, such as `s3://`."""
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class ArrowFileIO:
             self._fs.move(self._inside(source), self._inside(target))
 
     def _inside(self, path: str) -> str:
-        """`path` as the file system knows it."""
+        """`path` in the form of the file system."""
         return path.removeprefix(self._prefix) if self._prefix else path
 
     def _info(self, inside: str) -> Any:
@@ -150,7 +151,7 @@ class ArrowFileIO:
 
 @contextlib.contextmanager
 def _errors(action: str, path: str) -> Iterator[None]:
-    """Errors of the file system as ours."""
+    """Translate errors of the file system."""
     try:
         yield
     except FileNotFoundError as e:

@@ -1,7 +1,7 @@
-"""Closing what rows are read from as soon as no more of them are needed.
+"""Closing sources of rows as soon as no more rows are needed.
 
-A generator that is left before its end holds its file open until it is collected. After an error that may be long: the
-error's traceback keeps it. So whoever consumes rows closes their source.
+An unfinished generator holds its file open until it is garbage-collected. After an error that may take long, because
+the traceback refers to it. So every consumer of rows closes their source.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 @contextlib.contextmanager
 def closed_after(source: Iterable[_T]) -> Iterator[Iterable[_T]]:
-    """`source`, closed when the block ends if it can be (generators can, lists cannot)."""
+    """Yield `source`, and close it at the end of the block if it has a `close` (generators do, lists do not)."""
     try:
         yield source
     finally:
@@ -23,7 +23,7 @@ def closed_after(source: Iterable[_T]) -> Iterator[Iterable[_T]]:
 
 
 def close_sources(sources: Iterable[object]) -> None:
-    """Close those of `sources` that can be closed; all, even if some fail."""
+    """Close those of `sources` that have a `close`; all, even if some fail."""
     with contextlib.ExitStack() as stack:
         for source in sources:
             close = getattr(source, "close", None)

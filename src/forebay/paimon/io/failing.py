@@ -1,8 +1,8 @@
-"""A file system that fails on purpose, for tests: at random from a seed, at the n-th operation, or at a named point.
+"""A file system that fails on purpose, for tests: at random from a seed, at the n-th operation, or at a given point.
 
-An operation may fail before it does anything, or after it did all (a lost response). Failures are `StorageFailure`;
-a crash is `SimulatedCrash`, which no code catches, and after which every further operation crashes too, like those of
-a process that is gone.
+An operation may fail before it has an effect, or after it (a lost response). Failures are `StorageFailure`; a crash is
+`SimulatedCrash`, which no code catches, and after which all further operations crash too, as in a process that has
+ended.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ WRITES = frozenset({"open_output", "write", "create", "delete", "delete_director
 
 
 class SimulatedCrash(BaseException):
-    """The process dies here."""
+    """A simulated crash of the process."""
 
 
 @dataclass
 class FailPoint:
-    """Fail at the next `times` operations `operation` on paths that contain `part`; `after`: when they are done."""
+    """Fail the next `times` operations `operation` on paths that contain `part`; `after`: once they have had effect."""
 
     operation: str
     part: str = ""
@@ -38,11 +38,11 @@ class FailPoint:
 
 
 class FailingFileIO:
-    """Wraps a file system. `rate` is the share of operations that fail, half of them before and half after success.
+    """Wraps a file system. `rate` is the fraction of operations that fail, half before and half after their effect.
 
-    `crash_at` counts operations from 0: the one of that number crashes, before its effect, or after it with
-    `crash_after`. The one of number `fail_number` fails, before its effect, or after it with `fail_after`. `operations`
-    says what may fail (default: all); `count` how many operations were called so far.
+    `crash_at` is the index of the operation (from 0) that crashes, before its effect, or after it with `crash_after`;
+    `fail_number` and `fail_after` likewise for failures. `operations` are those that may fail (default: all); `count`
+    is the number of operations so far.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class FailingFileIO:
         return self.inner.supports_atomic_create
 
     def fail_at(self, operation: str, part: str = "", *, after: bool = False, times: int = 1) -> None:
-        """Let the next `times` matching operations fail."""
+        """Fail the next `times` matching operations."""
         self.points.append(FailPoint(operation, part, after, times))
 
     def crash_when(self, operation: str, part: str = "", *, after: bool = False) -> None:
@@ -123,7 +123,7 @@ class FailingFileIO:
             self._fail(before, operation, path)
         result = action()
         if after is not None:
-            if operation == "open_input":  # the caller never gets the file that it would close
+            if operation == "open_input":  # the caller never gets the file, so cannot close it
                 getattr(result, "close", lambda: None)()
             self._fail(after, operation, path)
         return result
@@ -135,7 +135,7 @@ class FailingFileIO:
         raise error(f"injected: {operation} {path}")
 
     def _plan(self, operation: str, path: str) -> tuple[Any, Any]:
-        """What to raise before and after the operation, or None."""
+        """The errors to raise before and after the operation, or None."""
         with self._lock:
             number = self.count
             self.count += 1

@@ -1,7 +1,7 @@
-"""Files as the engine needs them: whole-file reads and writes, listing, and creation that cannot overwrite.
+"""The file operations of the engine: whole-file reads and writes, listing, and creation that cannot overwrite.
 
-Paths are absolute: a plain path on the local disk, or a URI whose scheme chooses the implementation. All methods are
-thread-safe. A `FileIO` pickles, so that workers of a distributed engine can open the same files.
+Paths are absolute: a plain path on the local disk, or a URI whose scheme selects the implementation. All methods are
+thread-safe. A `FileIO` can be pickled, so that workers of a distributed engine can open the same files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """A file or directory found by listing. `path` is absolute; `modified_ms` milliseconds since the epoch, or None."""
+    """A file or directory in a listing. `path` is absolute; `modified_ms` is since the epoch, or None."""
 
     path: str
     size: int
@@ -22,36 +22,36 @@ class FileStatus:
 
 
 class FileIO(Protocol):
-    """A file system. Errors of the system are raised as `StorageFailure`, missing files as `NotFound`."""
+    """A file system. Its errors are raised as `StorageFailure`, missing files as `NotFound`."""
 
     @property
     def supports_atomic_create(self) -> bool:
-        """Whether `create` is atomic between processes and machines. If not, commits need a catalog lock."""
+        """Whether `create` is atomic across processes and machines. If not, commits need a catalog lock."""
         ...
 
     def read(self, path: str) -> bytes:
-        """The whole file. Raises `NotFound`."""
+        """The contents of a file. Raises `NotFound`."""
         ...
 
     def open_input(self, path: str) -> BinaryIO:
-        """The file for random reading (pyarrow accepts it). Raises `NotFound`."""
+        """The file, opened for random access (pyarrow accepts it). Raises `NotFound`."""
         ...
 
     def open_output(self, path: str) -> BinaryIO:
-        """A new file for writing; parents are made. Visible, and durable, when closed without an error."""
+        """A new file, opened for writing; parents are created. Visible and durable once closed without an error."""
         ...
 
     def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Write a file without concurrent writers, or replace one (hints); parents are created. Atomic and durable.
 
-        Without `durable` a power cut may lose it, or leave it empty: for hints, which are verified before use.
+        Without `durable`, a power failure may lose it or leave it empty: for hints, which are verified before use.
         """
         ...
 
     def create(self, path: str, data: bytes) -> bool:
-        """Create a file with all of `data`, atomically and durably; False if there is one already, untouched.
+        """Create a file with `data`, atomically and durably; return False if it already exists, leaving it unchanged.
 
-        This is what commits stand on. It raises if the outcome is unknown.
+        Commits depend on this. It raises if the outcome is unknown.
         """
         ...
 
@@ -62,21 +62,21 @@ class FileIO(Protocol):
         ...
 
     def walk(self, path: str) -> Iterator[FileStatus]:
-        """All files below `path`, in all directories."""
+        """All files below `path`, recursively."""
         ...
 
     def delete(self, path: str) -> bool:
-        """Delete a file; False if there was none."""
+        """Delete a file; return False if there was none."""
         ...
 
     def delete_directory(self, path: str) -> None:
-        """Delete a directory and all in it; nothing happens if there is none."""
+        """Delete a directory recursively; does nothing if there is none."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents (object stores have none: then nothing happens)."""
+        """Create a directory and its parents (does nothing on object stores, which have none)."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file or directory. Raises `Conflict` if there is a target. Not atomic on object stores."""
+        """Move a file or directory. Raises `Conflict` if the target exists. Not atomic on object stores."""
         ...

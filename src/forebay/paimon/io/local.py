@@ -1,8 +1,8 @@
-"""The local disk: every file appears whole and synced, or not at all.
+"""The local disk: every file appears complete and synced, or not at all.
 
 A file is written beside its target under a hidden name, synced, and then linked (`create`, which fails if the target
-is there: link(2) is atomic between processes) or renamed over the target (`write`, `open_output`). The directory is
-synced after that, so that a power cut cannot take the name back.
+exists: link(2) is atomic across processes) or renamed over the target (`write`, `open_output`). The directory is synced
+after that, so that the name survives a power failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from forebay.paimon.io.file_io import FileStatus
 _T = TypeVar("_T")
 
 TEMPORARY_SUFFIX = ".tmp"
-"""Files whose names begin with a dot and end with this are being written, or were when their writer died."""
+"""The suffix of hidden files (with a leading dot) that are being written, or were when their writer crashed."""
 
 
 def local_path(path: str) -> str:
@@ -36,7 +36,7 @@ def local_path(path: str) -> str:
 
 
 class _Output(io.BufferedWriter):
-    """A hidden file that takes its name when closed, and vanishes if the `with` block failed or it was not closed."""
+    """A hidden file that is renamed to its target when closed, and deleted if the `with` block fails."""
 
     def __init__(self, owner: LocalFileIO, temporary: str, target: str) -> None:
         super().__init__(io.FileIO(temporary, "xb"), 1 << 20)
@@ -58,7 +58,7 @@ class _Output(io.BufferedWriter):
             raise _failure("write", self._target, e) from e
 
     def abort(self) -> None:
-        """Give the file up: nothing of it stays."""
+        """Abandon and delete the file."""
         self._state = "aborted"
         with contextlib.suppress(OSError):
             super().close()
@@ -77,7 +77,7 @@ class _Output(io.BufferedWriter):
 
 
 class LocalFileIO:
-    """The local file system. Stateless; `sync=False` gives up durability (for benchmarks of everything else)."""
+    """The local file system. Stateless; `sync=False` disables durability (for benchmarks of everything else)."""
 
     supports_atomic_create = True
 
@@ -180,7 +180,7 @@ class LocalFileIO:
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
-            if os.path.isdir(path):  # something inside went away while we deleted: begin again
+            if os.path.isdir(path):  # an entry disappeared during the deletion: start over
                 self.delete_directory(path)
         except OSError as e:
             raise _failure("delete", path, e) from e
@@ -210,7 +210,7 @@ class LocalFileIO:
             raise _failure("rename", source, e) from e
 
     def _write_temporary(self, path: str, data: bytes, *, durable: bool = True) -> str:
-        """A hidden file beside `path` with all of `data`; synced, if it must be `durable`."""
+        """Write a hidden file beside `path` with all of `data`, synced if `durable`, and return its path."""
 
         def write(temporary: str) -> str:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -230,7 +230,7 @@ class LocalFileIO:
         return self._retry_without_parent(path, write)
 
     def _retry_without_parent(self, path: str, make: Callable[[str], _T]) -> _T:
-        """`make(hidden name beside path)`; if the directory is not there, it is made first."""
+        """`make(hidden name beside path)`; if the directory does not exist, it is created first."""
         directory, name = os.path.split(path)
         temporary = os.path.join(directory, f".{name}.{self._ids.token_hex()}{TEMPORARY_SUFFIX}")
         try:
@@ -264,7 +264,7 @@ class LocalFileIO:
 
 
 def _status(entry: os.DirEntry[str]) -> FileStatus | None:
-    """What `entry` is; None if it went away since the directory was read."""
+    """The status of `entry`; None if it has disappeared since the directory was read."""
     try:
         found = entry.stat()
     except FileNotFoundError:

@@ -14,11 +14,11 @@ from forebay.paimon.io.s3 import S3FileIO
 
 
 def open_file_io(path: str, options: Mapping[str, str] | None = None) -> FileIO:
-    """The file system that `path`, plain or a URI, is on.
+    """The file system of `path`, which may be plain or a URI.
 
-    `options` are a catalog's, for S3 and what speaks its protocol: `s3.endpoint` (with http:// or https://),
-    `s3.access-key`, `s3.secret-key`, `s3.session-token`, `s3.region`, `s3.conditional-put`. Raises `InvalidRequest` for
-    a scheme that nothing serves.
+    `options` are a catalog's, for S3 and compatible stores: `s3.endpoint` (with http:// or https://), `s3.access-key`,
+    `s3.secret-key`, `s3.session-token`, `s3.region`, `s3.conditional-put`. Raises `InvalidRequest` for an unknown
+    scheme.
     """
     scheme, separator, rest = path.partition("://")
     if not separator or scheme == "file":

@@ -1,7 +1,7 @@
-"""S3 and stores that speak its protocol: data by pyarrow, commits by a conditional PUT (`If-None-Match: *`).
+"""S3 and compatible stores: data through pyarrow, commits through a conditional PUT (`If-None-Match: *`).
 
-The conditional PUT needs boto3 (`pip install 'forebay[s3]'`). Without it, or with a store that does not know such
-requests (`s3.conditional-put` = false), tables can be read and data files written, but commits need a catalog's lock.
+The conditional PUT needs boto3 (`pip install 'forebay[s3]'`). Without it, or if the store does not support it
+(`s3.conditional-put` = false), tables can be read and data files written, but commits need a catalog's lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RACING = ("ConditionalRequestConflict", "409")
 
 
 class S3FileIO(ArrowFileIO):
-    """Files of one S3 endpoint. `scheme` is that of the paths: s3, s3a, oss."""
+    """Files of one S3 endpoint. `scheme` is the scheme of the paths: s3, s3a, oss."""
 
     def __init__(self, options: Mapping[str, str], scheme: str = "s3") -> None:
         self._options = dict(options)
@@ -33,7 +33,7 @@ class S3FileIO(ArrowFileIO):
         return S3FileIO, (self._options, self._scheme)
 
     def _put(self, inside: str, data: bytes) -> bool:
-        """Create the object `bucket/key`; False if there is one. Raises `StorageFailure` if the outcome is unknown."""
+        """Create the object `bucket/key`; False if it exists. Raises `StorageFailure` if the outcome is unknown."""
         from botocore.exceptions import BotoCoreError, ClientError  # boto3 is optional, and slow to import
 
         if self._client is None:
@@ -61,7 +61,7 @@ def _has_boto3() -> bool:
 
 
 def _check_credentials(options: Mapping[str, str]) -> None:
-    """Raise `InvalidRequest` for credentials in part, which nothing completes."""
+    """Raise `InvalidRequest` for incomplete credentials."""
     pair = ("s3.access-key", "s3.secret-key")
     given = [name for name in (*pair, "s3.session-token") if name in options]
     missing = [name for name in pair if name not in options]
