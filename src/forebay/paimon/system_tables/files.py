@@ -66,7 +66,7 @@ BUCKETS = schema_of(
 
 
 def files(table: TableContext) -> pa.Table:
-    """The data files of the snapshot, those of level 0 too."""
+    """The data files of the snapshot, including those of level 0."""
     describer = _Describer(table)
     return pa.Table.from_pylist([describer.row(e) for e in _entries(table)], FILES)
 
@@ -133,7 +133,7 @@ _Place = TypeVar("_Place")
 
 
 def _last_updates(table: TableContext, place_of: Callable[[ManifestEntry], _Place]) -> dict[_Place, Any]:
-    """When the youngest file of each place was made, of those too that manifests still name and that are gone."""
+    """The creation time of the newest file of each place, including deleted files that manifests still list."""
     snapshot = chosen_snapshot(table)
     store = table.manifests
     found: dict[_Place, Any] = {}
@@ -144,7 +144,7 @@ def _last_updates(table: TableContext, place_of: Callable[[ManifestEntry], _Plac
 
 
 class _Describer:
-    """Describes data files in the words of the current schema."""
+    """Describes data files with the current schema."""
 
     def __init__(self, table: TableContext) -> None:
         self._table = table
@@ -182,7 +182,7 @@ class _Describer:
         }
 
     def _stats(self, e: ManifestEntry, schema: TableSchema) -> dict[str, ColumnStats]:
-        """Statistics by the current names of columns; columns that were added later are all null."""
+        """Statistics by the current column names; columns that were added later are all null."""
         held = unpack_stats(e.file.value_stats, schema.fields, e.file.value_stats_cols)
         by_id = {field.id: held.get(field.name, ColumnStats()) for field in schema.fields}
         added = ColumnStats(null_count=e.file.row_count)
@@ -190,7 +190,7 @@ class _Describer:
 
     @staticmethod
     def _key(schema: TableSchema, key: bytes) -> str | None:
-        if key == EMPTY_ROW:  # of append tables
+        if key == EMPTY_ROW:  # in append tables
             return None
         fields = schema.fields_named(schema.trimmed_primary_keys)
         return array_text(fields, row_layout(fields).decode(key))

@@ -1,4 +1,4 @@
-"""System tables about a table's metadata: what was committed, tagged, branched, consumed, and with which schemas."""
+"""System tables about a table's metadata: commits, tags, branches, consumers, and schemas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIME = pa.timestamp("ms")
 
 
 def schema_of(*columns: tuple[str, pa.DataType] | tuple[str, pa.DataType, bool]) -> pa.Schema:
-    """An Arrow schema; columns with a third value True may be null."""
+    """An Arrow schema; columns with True as third value are nullable."""
     return pa.schema([pa.field(c[0], c[1], nullable=len(c) == 3) for c in columns])
 
 
@@ -97,7 +97,7 @@ AGGREGATION_FIELDS = schema_of(
 
 
 def aggregation_fields(table: TableContext) -> pa.Table:
-    """The columns, and what options `fields.<column>.*` say of each: the values, then the options."""
+    """The columns with the values of their `fields.<column>.*` options, then the names of these options."""
     rows = []
     for f in SchemaManager(table.io, table.paths).latest().fields:
         given = {k: v for k, v in table.schema.options.items() if k.startswith("fields.") and k.count(".") > 1}
@@ -161,12 +161,12 @@ def schemas(table: TableContext) -> pa.Table:
 
 
 def options(table: TableContext) -> pa.Table:
-    """The table's options, those that were set."""
+    """The options that are set on the table."""
     return _table(OPTIONS, ({"key": k, "value": v} for k, v in table.schema.options.items()))
 
 
 def manifests(table: TableContext) -> pa.Table:
-    """The manifests of the latest snapshot (or of the one that option `scan.snapshot-id` or a tag names)."""
+    """The manifests of the latest snapshot (or of the one chosen by option `scan.snapshot-id` or a tag)."""
     store = table.manifests
     snapshot = chosen_snapshot(table)
     fields, layout = table.schema.partition_fields, store.partitions
@@ -214,7 +214,7 @@ def tags(table: TableContext) -> pa.Table:
 
 
 def branches(table: TableContext) -> pa.Table:
-    """The branches but main, and when they were made."""
+    """The branches except main, with their creation times."""
     made = {}
     for status in table.io.list(table.paths.branches_directory):
         made[status.path.rstrip("/").rpartition("/")[2].removeprefix("branch-")] = status.modified_ms or 0
@@ -223,13 +223,13 @@ def branches(table: TableContext) -> pa.Table:
 
 
 def consumers(table: TableContext) -> pa.Table:
-    """The consumers, and which snapshots they read next."""
+    """The consumers, with their next snapshots."""
     found = table.consumers.all()
     return _table(CONSUMERS, ({"consumer_id": k, "next_snapshot_id": v} for k, v in found.items()))
 
 
 def statistics(table: TableContext) -> pa.Table:
-    """What ANALYZE found last; empty if it never ran, or the schema has changed since."""
+    """The results of the last ANALYZE; empty if it never ran, or the schema has changed since."""
     snapshot = chosen_snapshot(table)
     if snapshot is None or snapshot.statistics is None:
         return _table(STATISTICS, ())
@@ -248,7 +248,7 @@ _TRAVELS = ("scan.timestamp", "scan.timestamp-millis", "scan.watermark", "scan.v
 
 
 def chosen_snapshot(table: TableContext) -> Snapshot | None:
-    """The snapshot that the table's options name, else the latest. Raises `NotFound`."""
+    """The snapshot that the table's options choose, or the latest. Raises `NotFound`."""
     o = table.options
     manager, named = table.snapshots, table.tags
     if o.scan_snapshot_id is not None:

@@ -36,10 +36,10 @@ _ROWS: dict[str, Callable[[TableContext], pa.RecordBatchReader]] = {
 }
 
 METADATA_NAMES = tuple(_METADATA)
-"""The system tables that tell about the table; the others show its rows, and are as large."""
+"""The system tables about metadata; the others show the table's rows, and are as large."""
 
 NAMES = (*METADATA_NAMES, *_ROWS)
-"""The system tables that there are."""
+"""All system tables."""
 
 
 class SystemTable:
@@ -53,7 +53,7 @@ class SystemTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """What `read` yields without `columns`; known without reading anything."""
+        """The schema of `read` without `columns`; known without reading anything."""
         found = _METADATA.get(self.name)
         return row_views.schema_of(self.name, self._table) if found is None else found[0]
 
@@ -74,7 +74,7 @@ class SystemTable:
         return pa.RecordBatchReader.from_batches(schema, (b.select(list(columns)) for b in reader))
 
     def stream(self, state: Mapping[str, Any] | None = None, follow: bool = True) -> TableStream:
-        """The changes as they are committed; of `audit_log`."""
+        """The changes as they are committed; only for `audit_log`."""
         if self.name != "audit_log":
             raise UnsupportedOperation(f"system table '{self.name}' cannot be streamed; 'audit_log' can")
         scan = StreamScan(self._table)

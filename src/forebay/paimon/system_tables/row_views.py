@@ -1,4 +1,4 @@
-"""System tables that show a table's rows in another way: with row kinds, as a binlog, or read-optimized."""
+"""System tables with other views of a table's rows: with row kinds, as a binlog, or read-optimized."""
 
 from __future__ import annotations
 
@@ -28,16 +28,19 @@ def schema_of(name: str, table: TableContext) -> pa.Schema:
 
 
 def audit_log(table: TableContext) -> pa.RecordBatchReader:
-    """Column `rowkind` and the table's columns: of the state, with the last kind of each key (deleted ones too, until
-    they are compacted away), or of the changes that options such as `incremental-between` choose."""
+    """Column `rowkind` and the table's columns: of the state, or of the changes chosen by options.
+
+    In the state, each key has its last kind, and deleted keys are included until compaction removes them. Options such
+    as `incremental-between` choose changes.
+    """
     reader = ChangeReader(table, kind_column=ROW_KIND, kind_first=True)
     return pa.RecordBatchReader.from_batches(reader.schema, _changes(table, reader))
 
 
 def binlog(table: TableContext) -> pa.RecordBatchReader:
-    """As `audit_log`, but each column holds a list: of an update the values before and after, else the one value.
+    """Like `audit_log`, but each column holds a list: of an update the values before and after, else the one value.
 
-    In the state of a table nothing is put together: its rows are of different keys, whatever kinds they have.
+    In the state of a table, no rows are combined, because they have different keys.
     """
     reader = ChangeReader(table, kind_column=ROW_KIND, kind_first=True)
     schema = binlog_schema(reader.schema)
@@ -69,7 +72,7 @@ def binlog_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def packed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Changes as a binlog: a -U and the +U behind it become one row of kind +U. Columns are not copied."""
+    """Changes as a binlog: a -U and the following +U become one row of kind +U. Columns are not copied."""
     waiting: pa.RecordBatch | None = None  # a -U at the end of a batch
     for batch in batches:
         if waiting is not None:
@@ -99,8 +102,10 @@ def _packed(batch: pa.RecordBatch, schema: pa.Schema, pairs: bool = True) -> pa.
 
 
 def read_optimized(table: TableContext, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-    """The rows as of the last full compaction: of primary-key tables only files of the top level, which need no
-    merging; of append tables everything."""
+    """The rows as of the last full compaction.
+
+    In primary-key tables, these are the files of the top level, which need no merging; in append tables, all files.
+    """
     top = table.options.num_levels - 1
     keep = (lambda e: e.file.level == top) if table.schema.has_primary_key else None
     planner = ChangePlanner(table, keep)

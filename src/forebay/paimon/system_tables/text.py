@@ -1,4 +1,4 @@
-"""How Java Paimon writes values into the text columns of its system tables."""
+"""Text formats of Java Paimon for values in its system tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def object_text(t: DataType, value: Any) -> str:
 
 
 def duration_text(span: datetime.timedelta) -> str:
-    """A span as Java's `Duration.toString`: `PT26H3M0.5S`."""
+    """A duration as Java's `Duration.toString`: `PT26H3M0.5S`."""
     micros = round(span.total_seconds() * 1_000_000)
     seconds, fraction = divmod(micros, 1_000_000)
     hours, minutes, rest = seconds // 3600, seconds // 60 % 60, seconds % 60
