@@ -56,7 +56,7 @@ class HiveCommits:
         self._path, self._lock, self._checked = path, lock, False
 
     def create(self, io: FileIO, path: str, data: bytes) -> bool:
-        """Create a snapshot or schema file. The metastore follows a new schema, or rejects it and the file is deleted."""
+        """Create a snapshot or schema file. The metastore follows a new schema; if it refuses, the file is deleted."""
         schemas = SchemaManager(io, PathFactory(self._path))
         if not self._checked:
             check_supported(schemas.latest())

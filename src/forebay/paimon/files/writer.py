@@ -295,9 +295,7 @@ class _Keys:
     greatest: int = -(1 << 63)
 
     def see(self, table: pa.Table) -> None:
-        ends = table.select(self.columns).take(
-            pa.array([0, table.num_rows - 1])
-        )  # copied, to free `table`
+        ends = table.select(self.columns).take(pa.array([0, table.num_rows - 1]))  # copied, to free `table`
         if self.first is None:
             self.first = ends.slice(0, 1)
         self.last = ends.slice(1, 1)
