@@ -1,19 +1,19 @@
-"""Apache Iceberg as a lake, on pyiceberg (the extra `iceberg`).
+"""Apache Iceberg as a lake, based on pyiceberg (the extra `iceberg`).
 
-Tables are those that a Fluss cluster makes for `table.datalake.format=iceberg`. Options are the properties of
-pyiceberg's catalogs (`datalake.iceberg.*` of a cluster, without the prefix); the default is an SQL catalog, in a SQLite
+Tables have the layout that a Fluss cluster creates for `table.datalake.format=iceberg`. Options are the properties of
+pyiceberg's catalogs (`datalake.iceberg.*` of a cluster, without the prefix); the default is a SQL catalog, in a SQLite
 file in the warehouse.
 
-    iceberg.py             IcebergLakeStorage, the door
-    iceberg_tables.py      what a stream table looks like in Iceberg; the catalog
+    iceberg.py             IcebergLakeStorage, the entry point
+    iceberg_tables.py      the Iceberg table of a stream table; the catalog
     iceberg_types.py       types and values between the stream, Iceberg and Arrow
     iceberg_tiering.py     the committer; rounds on rows that a compaction has moved
     iceberg_writer.py      writers of one bucket
     iceberg_upkeep.py      compaction, expiry
     iceberg_source.py      reading: splits, planners, readers
     iceberg_layout.py      the files of a snapshot and their deletes
-    iceberg_rows.py        the rows that deletes leave
-    iceberg_keys.py        keys in hash tables: where old rows lie, what equality deletes remove
+    iceberg_rows.py        the live rows of data files
+    iceberg_keys.py        keys in hash tables: locating old rows, applying equality deletes
     iceberg_conditions.py  filters as expressions that skip files
     iceberg_files.py       Parquet by field ids, position deletes
     iceberg_commit.py      manifests and snapshots
@@ -39,7 +39,7 @@ class IcebergLakeStorage(LakeStorage):
     """An Iceberg catalog as a lake. Picklable."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises `InvalidRequest` or `UnsupportedOperation` where no catalog can be opened with `options`."""
+        """Raises `InvalidRequest` or `UnsupportedOperation` if no catalog can be opened with `options`."""
         self.options = dict(options)
         catalog_properties(self.options)
 
@@ -58,7 +58,7 @@ class IcebergLakeStorage(LakeStorage):
 
     @contextmanager
     def upkeep(self, path: TablePath) -> Iterator[Upkeep]:
-        """Compaction, expiry and clean-up of one table, at any time and beside its tiering."""
+        """Compaction, expiry and clean-up of one table, at any time and concurrently with its tiering."""
         with opened(self.options) as catalog:
             yield Upkeep(partial(load_table, catalog, path))
 

@@ -50,14 +50,14 @@ _MERGE_BYTES, _MERGE_BYTES_DEFAULT = "commit.manifest.target-size-bytes", 8 << 2
 
 @dataclass(frozen=True)
 class Change:
-    """What a snapshot changes. `added` are data files and files of deletes; `removed` are paths of such."""
+    """The changes of a snapshot. `added` are data files and delete files; `removed` are paths of such files."""
 
     operation: Operation
     added: Sequence[DataFile] = ()
     removed: frozenset[str] = frozenset()
     properties: Mapping[str, str] = field(default_factory=dict)
     tag: str | None = None
-    """A tag that the snapshot gets, in the same step."""
+    """A tag to set on the snapshot in the same step."""
 
 
 def commit(
@@ -66,11 +66,12 @@ def commit(
     clock: Clock = SYSTEM_CLOCK,
     ids: IdSource = SYSTEM_IDS,
 ) -> tuple[Table, Snapshot]:
-    """Create a snapshot from `prepare(table)` on the table's head, and retry if another commit was faster; return both.
+    """Create a snapshot from `prepare(table)` on the table's head, retrying if another commit is faster; return both.
 
-    `prepare` may raise to give up: no commit can fall between the state it saw and the snapshot. Raises `Conflict`
+    `prepare` may raise to give up: no commit can come between the state it saw and the snapshot. Raises `Conflict`
     after many attempts, and `OutcomeUnknown` if the catalog's response was lost and the table does not show the
-    snapshot: its files are then kept, because the request may still arrive."""
+    snapshot: its files are then kept, because the request may still arrive.
+    """
     for attempt in range(ATTEMPTS_MAX):
         table = load()
         producer = _Producer(table, prepare(table), clock, ids)
@@ -93,11 +94,11 @@ def commit(
                     "anything"
                 ) from e
         return table, producer.snapshot
-    raise Conflict(f"table {'.'.join(table.name())} could not be committed to in {ATTEMPTS_MAX} attempts: others did")
+    raise Conflict(f"table {'.'.join(table.name())}: {ATTEMPTS_MAX} commit attempts lost against other commits")
 
 
 def _is_visible(load: Callable[[], Table], snapshot: Snapshot) -> bool:
-    """Whether the table has `snapshot`; False where the catalog does not answer that either."""
+    """Whether the table has `snapshot`; False if the catalog does not answer this request, either."""
     try:
         return load().snapshot_by_id(snapshot.snapshot_id) is not None
     except NO_ANSWER:
@@ -118,7 +119,7 @@ class _Producer:
         self._gone: list[DataFile] = []
 
     def updates(self) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-        """Write all files; what the catalog has to do, and on what conditions."""
+        """Write all files; return the updates for the catalog, and their requirements."""
         manifests = [*self._new_manifests(), *self._kept_manifests()]
         self.snapshot = self._snapshot(manifests)
         refs = [(MAIN_BRANCH, SnapshotRefType.BRANCH)]
@@ -137,7 +138,7 @@ class _Producer:
         return (*updates, *named), requirements
 
     def clean_up(self) -> None:
-        """Remove what was written for a snapshot that is not there."""
+        """Delete the files of a snapshot that was not committed."""
         remove_files(self._io, self._written)
 
     # -- manifests ----------------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ class _Producer:
         return made
 
     def _kept_manifests(self) -> list[ManifestFile]:
-        """The parent's manifests, without the files that are removed, and with small ones merged."""
+        """The parent's manifests, without the removed files, and with small ones merged."""
         if self._parent is None:
             return []
         kept = []
@@ -189,7 +190,7 @@ class _Producer:
         return writer.to_manifest_file()
 
     def _merged(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Many small manifests of a kind as one, lest their number grow with the number of rounds."""
+        """Many small manifests of a kind, merged into one, so that their number does not grow with every round."""
         properties = self._table.properties
         count_min = int(properties.get(_MERGE_COUNT, _MERGE_COUNT_DEFAULT))
         bytes_max = int(properties.get(_MERGE_BYTES, _MERGE_BYTES_DEFAULT))
@@ -259,7 +260,7 @@ class _Producer:
 
 
 class _DeleteManifestWriter(ManifestWriterV2):
-    """A manifest of files of deletes; pyiceberg writes those of data only."""
+    """A manifest of delete files; pyiceberg only writes those of data files."""
 
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES

@@ -1,7 +1,7 @@
-"""Filters as pyiceberg's expressions, by which manifests and files are skipped. They are never the last word.
+"""Filters as pyiceberg expressions, for skipping manifests and files only.
 
-Rows are filtered exactly by `forebay.codec.filters`, whose rules for nulls and NaN are Spark's. So an expression here
-may hold for more rows than its filter, and not for fewer.
+Rows are filtered exactly by `forebay.codec.filters`, whose rules for nulls and NaN are Spark's. So an expression may
+match more rows than its filter, but not fewer.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _NOT_NULL: Any = NotNull
 
 
 def between(name: str, low: Any, high: Any) -> BooleanExpression:
-    """Column `name` is in [low, high]."""
+    """An expression: column `name` is in [low, high]."""
     return And(_AT_LEAST(name, low), _AT_MOST(name, high))
 
 
 def partition_condition(spec: PartitionSpec, partition: Record) -> BooleanExpression:
-    """The partition, in terms of the fields of the partition spec, is `partition`."""
+    """An expression: the partition, in terms of the partition spec's fields, is `partition`."""
     found: BooleanExpression = AlwaysTrue()
     for i, f in enumerate(spec.fields):
         value = partition[i]
@@ -62,7 +62,7 @@ def partition_condition(spec: PartitionSpec, partition: Record) -> BooleanExpres
 
 
 def condition_of(predicate: Predicate | None, schema: Schema) -> BooleanExpression:
-    """What holds for every row of `schema` that matches `predicate`, which is normalized (`filters.normalize`)."""
+    """An expression that is true for every row of `schema` that matches `predicate`, which must be normalized."""
     if predicate is None:
         return AlwaysTrue()
     if isinstance(predicate, Compound):
@@ -75,7 +75,7 @@ def condition_of(predicate: Predicate | None, schema: Schema) -> BooleanExpressi
         if isinstance(made, UnboundPredicate):
             made.bind(schema, case_sensitive=True)
     except (ValueError, TypeError, NotImplementedError):
-        return AlwaysTrue()  # a literal that pyiceberg does not take for this type
+        return AlwaysTrue()  # a literal that pyiceberg does not accept for this type
     return made
 
 
@@ -88,7 +88,7 @@ def _leaf(leaf: Leaf, schema: Schema) -> Any:
     if function is LeafFunction.IN and not leaf.literals:
         return AlwaysFalse()
     if isinstance(schema.find_type(name), FloatType | DoubleType):
-        return AlwaysTrue()  # bounds of files leave NaN out, which is the greatest value here
+        return AlwaysTrue()  # file bounds ignore NaN, which is the largest value here
     if function is LeafFunction.IN and len(leaf.literals) <= _IN_MAX:
         return _made(In, name, leaf.literals)
     if function in _COMPARISONS:

@@ -1,4 +1,4 @@
-"""What pyiceberg, catalogs and file systems raise, as Forebay's kinds of errors."""
+"""Translates errors of pyiceberg, catalogs and file systems to Forebay's."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ NO_ANSWER = (
     SQLAlchemyError,
     OSError,
 )
-"""What a catalog's commit raises where the change may have been made all the same."""
+"""Errors of a catalog's commit after which the change may have been made nevertheless."""
 
 
 @contextmanager
 def telling(what: str) -> Iterator[None]:
-    """Raise errors of others as ours, saying in `what` they happened."""
+    """Translate foreign errors; `what` says where they happened."""
     try:
         yield
     except (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError) as e:

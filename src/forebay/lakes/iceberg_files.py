@@ -1,7 +1,7 @@
-"""Files of an Iceberg table: Parquet by field ids, positions of rows, and what deletes leave of them.
+"""Files of an Iceberg table: Parquet by field ids, row positions, and position deletes.
 
-A row's *position* is its number in its file. Columns are found by their ids, so that a file that was written before a
-column was added, renamed or widened is read under the schema that is asked for.
+A row's *position* is its index in its file. Columns are found by id, so that a file that was written before a column
+was added, renamed or widened is read with the requested schema.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from forebay.lakes.iceberg_types import FIELD_ID, arrow_field, arrow_schema, arr
 BATCH_ROWS = 64 * 1024
 PATH_FIELD = NestedField(2147483546, "file_path", StringType(), required=True)
 POSITION_FIELD = NestedField(2147483545, "pos", LongType(), required=True)
-"""The columns of files of position deletes; their ids are reserved by the format."""
+"""The columns of position delete files; the format reserves their ids."""
 
 POSITION_DELETE_SCHEMA = Schema(PATH_FIELD, POSITION_FIELD)
 Positions = npt.NDArray[np.int64]
@@ -62,14 +62,14 @@ def read_rows(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The columns `fields` of all rows of a data file: batches with the position of their first row.
 
-    Columns that the file does not have are null. Memory is bounded by a row group. Raises `NotFound`,
-    `UnsupportedOperation` for other formats than Parquet.
+    Columns that the file lacks are null. Memory is bounded by a row group. Raises `NotFound`, and
+    `UnsupportedOperation` for formats other than Parquet.
     """
     if form != "PARQUET":
         raise UnsupportedOperation(f"file {path} is {form}; files of Iceberg tables are read as Parquet only")
     with open_file(io, path) as stream, pq.ParquetFile(stream) as parquet:
         chosen = _Chosen(parquet.schema_arrow, fields)
-        if not chosen.paths:  # nothing to read, but rows to count
+        if not chosen.paths:  # no columns to read, but rows to count
             for first in range(0, parquet.metadata.num_rows, batch_rows):
                 yield first, chosen.nulls(min(batch_rows, parquet.metadata.num_rows - first))
             return
@@ -80,7 +80,7 @@ def read_rows(
 
 
 class _Chosen:
-    """Which columns of a file are read, and how they become those that are asked for."""
+    """The columns of a file to read, and their conversion to the requested ones."""
 
     def __init__(self, there: pa.Schema, fields: Sequence[NestedField]) -> None:
         self._fields = fields
@@ -91,7 +91,7 @@ class _Chosen:
         self.paths = [p for f, want in zip(self._files, fields, strict=True) if f is not None for p in _paths(f, want)]
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What was read of a file as the columns asked for."""
+        """The requested columns, converted from a batch read from the file."""
         columns = []
         for f, wanted in zip(self._files, self._fields, strict=True):
             if f is None:
@@ -101,7 +101,7 @@ class _Chosen:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def nulls(self, rows: int) -> pa.RecordBatch:
-        """`rows` rows of columns that the file does not have."""
+        """`rows` rows of columns that the file lacks."""
         columns = [pa.nulls(rows, f.type) for f in self._schema]
         if not columns:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
@@ -114,14 +114,14 @@ def _id_of(f: pa.Field) -> int | None:
 
 
 def _paths(there: pa.Field, wanted: NestedField) -> list[str]:
-    """The paths of the leaves to read. Fields of structs are chosen; lists and maps are read whole."""
+    """The paths of the leaves to read. Fields of structs are selected; lists and maps are read whole."""
     if not (pa.types.is_struct(there.type) and isinstance(wanted.field_type, StructType)):
         return [there.name]
     by_id = {_id_of(there.type.field(i)): there.type.field(i) for i in range(there.type.num_fields)}
     inner = [by_id[f.field_id] for f in wanted.field_type.fields if f.field_id in by_id]
     wants = {f.field_id: f for f in wanted.field_type.fields}
     if not inner:
-        return [there.name]  # which rows have the struct is known by any of its fields
+        return [there.name]  # any field of the struct shows in which rows it is null
     return [f"{there.name}.{path}" for f in inner for path in _paths(f, wants[_id_of(f) or 0])]
 
 
@@ -151,8 +151,8 @@ def _as_type(array: pa.Array, there: pa.Field, wanted: IcebergType) -> pa.Array:
 
 
 def _rebuilt(array: pa.Array, there: pa.Field, wanted: IcebergType, target: pa.DataType) -> pa.Array:
-    """A list or map whose elements have other fields than are asked for."""
-    whole = array.take(pa.array(np.arange(len(array))))  # its offsets start at the front
+    """A list or map whose elements are converted to the requested fields."""
+    whole = array.take(pa.array(np.arange(len(array))))  # so that its offsets start at 0
     if pa.types.is_map(target):
         keys = _as_type(whole.keys, there.type.key_field, wanted.key_type)  # type: ignore[attr-defined]
         items = _as_type(whole.items, there.type.item_field, wanted.value_type)  # type: ignore[attr-defined]
@@ -165,7 +165,7 @@ def _rebuilt(array: pa.Array, there: pa.Field, wanted: IcebergType, target: pa.D
 
 
 def read_positions(io: FileIO, path: str, form: str, files: frozenset[str]) -> dict[str, Positions]:
-    """The positions that a file of position deletes, or of deletion vectors, has for data files among `files`."""
+    """The deleted positions in data files among `files`, from a file of position deletes or deletion vectors."""
     if form == "PUFFIN":
         with open_file(io, path) as stream:
             vectors = deletion_vectors_from_puffin_file(PuffinFile(stream.read()))
@@ -186,7 +186,7 @@ def read_positions(io: FileIO, path: str, form: str, files: frozenset[str]) -> d
 
 
 def live_rows(start: int, rows: int, deleted: Positions) -> pa.BooleanArray | None:
-    """Which of `rows` rows from position `start` on are not among `deleted` (ascending); None: all of them."""
+    """Whether each of `rows` rows from position `start` on is not in `deleted` (ascending); None if all are."""
     first, last = np.searchsorted(deleted, [start, start + rows])
     if first == last:
         return None
@@ -211,11 +211,11 @@ class WrittenFile:
 
     @property
     def records(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return int(self.statistics["record_count"])
 
     def data_file(self, spec_id: int) -> DataFile:
-        """The file as manifests tell it."""
+        """The file as a manifest entry."""
         made = DataFile.from_args(
             content=DataFileContent.POSITION_DELETES if self.is_delete else DataFileContent.DATA,
             file_path=self.path,
@@ -238,7 +238,7 @@ class FileWriter:
         self.path, self.rows = path, 0
         self._io, self._schema, self._properties = io, schema, dict(properties)
         self._arrow = arrow_schema(schema.fields, with_ids=True)
-        compression = _compression(properties)  # before there is a file, which would stay
+        compression = _compression(properties)  # before a file is created that would be left behind
         self._stream = io.new_output(path).create(overwrite=False)
         self._parquet = pq.ParquetWriter(
             self._stream,
@@ -250,7 +250,7 @@ class FileWriter:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """The bytes written so far."""
         return int(self._stream.tell())
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -273,7 +273,7 @@ class FileWriter:
         return WrittenFile(self.path, partition, size, statistics, is_delete, sort_order)
 
     def abort(self) -> None:
-        """Remove the file."""
+        """Delete the file."""
         try:
             self._parquet.close()
             self._stream.close()
@@ -293,10 +293,10 @@ def _compression(properties: Mapping[str, str]) -> str:
 def write_positions(
     io: FileIO, path: str, partition: tuple[Any, ...], positions: Mapping[str, Positions], properties: Mapping[str, str]
 ) -> WrittenFile:
-    """A file of position deletes: for each data file the positions of the rows that are gone."""
+    """A position delete file: for each data file, the positions of its deleted rows."""
     paths = sorted(name for name, gone in positions.items() if len(gone))
     plain = {k: v for k, v in properties.items() if k == "write.parquet.compression-codec"}
-    # Readers find the deletes of a data file by the bounds of its path, which must not be cut.
+    # Readers find the deletes of a data file by the bounds of its path, which must not be truncated.
     plain["write.metadata.metrics.default"] = "full"
     writer = FileWriter(io, path, POSITION_DELETE_SCHEMA, plain)
     try:
@@ -315,7 +315,7 @@ def write_positions(
 
 
 def remove_files(io: FileIO, paths: Sequence[str]) -> None:
-    """Remove files; those that are not there are no error."""
+    """Delete files; missing ones are no error."""
     for path in paths:
         try:
             io.delete(path)

@@ -1,7 +1,7 @@
-"""Where the rows of keys lie in a lake table, and which rows equality deletes remove: keys as bytes, in a hash table.
+"""Locating rows by key in a lake table, and applying equality deletes: keys as bytes, in a hash table.
 
-The bytes are the stream's compacted keys (`forebay.codec.rows`). They are recomputed whenever files are read, and are
-stored nowhere.
+The bytes are the stream's compacted keys (`forebay.codec.rows`). They are recomputed whenever files are read, and never
+stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from forebay.metadata import types
 from forebay.metadata.table import Column
 
 _BOUNDED = ("int", "long", "string", "date", "time", "timestamp", "timestamptz")
-"""Types of key columns whose range in a file is compared with that of the keys looked for."""
+"""The types of key columns whose range in a file is compared with that of the wanted keys."""
 
 
 class KeyColumns:
@@ -45,7 +45,7 @@ class KeyColumns:
         self._encoder = KeyEncoder((*columns, *flags), "compacted")
 
     def encode(self, rows: pa.RecordBatch) -> pa.BinaryArray:
-        """The key of each row; `rows` has the columns, in any types that cast to the lake's, and in their order."""
+        """The key of each row. `rows` has the columns in order, in any types that can be cast to the lake's."""
         columns = [rows.column(i) for i in range(len(self.fields))]
         flags = [pc.is_null(columns[i]) for i in self._nullable]
         for i in self._nullable:
@@ -55,7 +55,7 @@ class KeyColumns:
 
 
 def _filled(column: pa.Array) -> pa.Array:
-    """The column with a value, the same one in every batch, in the place of nulls."""
+    """The column with nulls replaced by a value that is the same in every batch."""
     if not column.null_count:
         return column
     t = column.type
@@ -76,13 +76,13 @@ def _filled(column: pa.Array) -> pa.Array:
 
 @dataclass
 class KeyRange:
-    """The smallest and the largest value of each key column among rows: files that lie beside are not read."""
+    """The minimum and maximum of each key column among rows, for skipping files outside this range."""
 
     fields: tuple[NestedField, ...]
     _ranges: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Rows of the key columns, in order."""
+        """Add rows of the key columns, in order."""
         for i, f in enumerate(self.fields):
             if str(f.field_type) not in _BOUNDED or not rows.num_rows:
                 continue
@@ -91,7 +91,7 @@ class KeyRange:
             self._ranges[f.name] = min(low, found["min"]), max(high, found["max"])
 
     def condition(self) -> BooleanExpression | None:
-        """What holds for every row that was added; None where nothing is known."""
+        """An expression that holds for every added row; None if nothing is known."""
         found: BooleanExpression | None = None
         for name, (low, high) in self._ranges.items():
             within = between(name, low, high)
@@ -102,7 +102,7 @@ class KeyRange:
 def locate(
     io: FileIO, files: Iterable[LiveFile], keys: KeyColumns, wanted: KeyIndex, schema: Schema
 ) -> dict[str, Positions]:
-    """The positions of the live rows of `files` whose key is `wanted`, by data file. Reads the key columns only."""
+    """The positions of the live rows of `files` whose key is in `wanted`, by data file. Reads only key columns."""
     listed = list(files)
     deletes = Deletes(io, {f.file.file_path: f.deletes for f in listed}, schema)
     found: dict[str, Positions] = {}
@@ -129,13 +129,13 @@ def locate(
 
 @dataclass(frozen=True)
 class Erased:
-    """The keys that equality deletes remove from one data file. `fields` are the columns that it must be read with."""
+    """The keys that equality deletes remove from one data file. `fields` are the columns needed to apply them."""
 
     fields: tuple[NestedField, ...]
     indexes: tuple[tuple[KeyColumns, tuple[int, ...], KeyIndex], ...]
 
     def spare(self, kept: pa.BooleanArray, batch: pa.RecordBatch, first: int) -> pa.BooleanArray:
-        """`kept`, less the rows of `batch` that are gone; the columns `fields` begin at column `first`."""
+        """`kept`, without the deleted rows of `batch`; the columns `fields` begin at column `first`."""
         for columns, places, index in self.indexes:
             chosen = batch.select([first + i for i in places])
             kept = pc.and_(kept, pc.invert(index.contains(columns.encode(chosen))))
@@ -143,7 +143,7 @@ class Erased:
 
 
 class Deletes:
-    """The deletes of some data files, each delete file read once. Memory goes with the deletes of these files."""
+    """The deletes of some data files; each delete file is read once. Memory grows with the deletes of these files."""
 
     def __init__(self, io: FileIO, files: Mapping[str, tuple[DeleteFile, ...]], schema: Schema) -> None:
         self._io, self._files, self._schema = io, files, schema
@@ -151,7 +151,7 @@ class Deletes:
         self._indexes: dict[tuple[DeleteFile, ...], KeyIndex] = {}
 
     def positions(self, path: str) -> Positions:
-        """The positions of the rows that position deletes remove from a data file, ascending."""
+        """The positions removed from a data file by position deletes, ascending."""
         if self._positions is None:
             self._positions = self._read_positions()
         parts = self._positions.get(path, [])
@@ -170,7 +170,7 @@ class Deletes:
         return found
 
     def erased(self, path: str) -> Erased:
-        """What equality deletes remove from a data file."""
+        """The keys that equality deletes remove from a data file."""
         groups: dict[tuple[int, ...], list[DeleteFile]] = {}
         for delete in self._files.get(path, ()):
             if delete.equality_ids:
@@ -188,8 +188,8 @@ class Deletes:
             return self._schema.find_field(field_id)
         except ValueError as e:
             raise UnsupportedOperation(
-                f"equality deletes name column {field_id}, which the table has no longer; compact it by the engine "
-                "that dropped the column"
+                f"equality deletes refer to column {field_id}, which the table no longer has; compact it with the "
+                "engine that dropped the column"
             ) from e
 
     def _index(self, columns: KeyColumns, deletes: tuple[DeleteFile, ...]) -> KeyIndex:

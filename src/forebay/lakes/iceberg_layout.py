@@ -1,4 +1,4 @@
-"""What one snapshot of an Iceberg table is made of: data files, the deletes that apply to each, and their places."""
+"""The layout of a snapshot of an Iceberg table: data files, their deletes, and their buckets and partitions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from forebay.lakes.iceberg_types import python_value, stream_type
 from forebay.metadata.partitions import partition_text
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-"""The name of a partition of null, which no partition of a stream is."""
+"""The name of the null partition, which a stream table does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteFile:
-    """A file of deletes. `equality_ids`: the columns whose values name the rows that are gone; () for positions."""
+    """A delete file. `equality_ids`: the columns that identify deleted rows by value; () for position deletes."""
 
     path: str
     form: str
@@ -54,7 +54,7 @@ class LiveFile:
 
 @dataclass
 class _Deletes:
-    """The delete files of one partition; those of tables without partitions apply to all."""
+    """The delete files of one partition; those of unpartitioned specs apply to all."""
 
     entries: list[tuple[DeleteFile, DataFile]] = field(default_factory=list)
 
@@ -69,7 +69,7 @@ class _Deletes:
 
 
 def _may_have(file: DataFile, path: bytes) -> bool:
-    """Whether a file of position deletes may have some for the data file `path`."""
+    """Whether a position delete file may have entries for the data file `path`."""
     low = (file.lower_bounds or {}).get(PATH_FIELD.field_id)
     high = (file.upper_bounds or {}).get(PATH_FIELD.field_id)
     return (low is None or low <= path) and (high is None or path[: len(high)] <= high)
@@ -86,8 +86,8 @@ def live_files(
 ) -> list[LiveFile]:
     """The data files of `snapshot` with their deletes, oldest first.
 
-    Only those of `partition`, if it is given, and that may have rows for which `condition` (of columns of `schema`)
-    holds. Raises `NotFound` where files of the snapshot are gone.
+    If given, only those of `partition`, and that may have rows for which `condition` (on columns of `schema`) holds.
+    Raises `NotFound` if files of the snapshot are gone.
     """
     if snapshot is None:
         return []
@@ -117,7 +117,7 @@ def live_files(
 def _entries(snapshot: Snapshot, io: FileIO, chosen: _Choice) -> Iterator[ManifestEntry]:
     try:
         for manifest in snapshot.manifests(io):
-            # Deletes are chosen by their partition alone: their statistics are not those of rows.
+            # Deletes are selected by partition alone, because their statistics do not describe rows.
             if chosen.has_partitions(manifest):
                 for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
                     if manifest.content is ManifestContent.DELETES or chosen.has_partition(entry.data_file):
@@ -127,7 +127,7 @@ def _entries(snapshot: Snapshot, io: FileIO, chosen: _Choice) -> Iterator[Manife
 
 
 class _Choice:
-    """Which manifests and files a scan needs."""
+    """The manifests and files that a scan needs."""
 
     def __init__(
         self, metadata: TableMetadata, schema: Schema, condition: BooleanExpression, partition: Record | None
@@ -146,7 +146,7 @@ class _Choice:
         return self._projected[spec.spec_id]
 
     def has_partitions(self, manifest: ManifestFile) -> bool:
-        """Whether a manifest may have files that are chosen, or deletes of such."""
+        """Whether a manifest may have selected files, or deletes of such files."""
         if self._partition is not None and not self._has_the_partition(manifest, self._partition):
             return False
         if self._everything:
@@ -177,7 +177,7 @@ class _Choice:
 
 
 class Places:
-    """The bucket and the partition of files in the stream's terms."""
+    """The bucket and the partition of files, in terms of the stream table."""
 
     def __init__(self, metadata: TableMetadata) -> None:
         self._specs, self._schema = metadata.specs(), metadata.schema()

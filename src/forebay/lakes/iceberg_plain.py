@@ -1,8 +1,8 @@
-"""Which data files of an Iceberg table any reader of Parquet can read, by the names of the columns.
+"""The data files of an Iceberg table that any Parquet reader can read, finding columns by name.
 
-Iceberg finds columns by their ids; a reader that goes by names finds the same where a name has always meant the same
-column, of the same type. Files of other writers may lack the columns that their partition tells, and may have no ids
-at all (tables with a name mapping): there the answer is no.
+Iceberg finds columns by id; by name, a reader finds the same ones if the name has always meant the same column, of the
+same type. Files of other writers may lack the partition columns, or may have no ids at all (tables with a name
+mapping): these do not qualify.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PlainColumns:
         self._of_partitions = [f.field_id for f in fields if f.field_id in sources]
 
     def are_in(self, live: LiveFile) -> bool:
-        """Whether a reader finds these columns of exactly the live rows in a file."""
+        """Whether any reader finds these columns, with exactly the live rows, in a file."""
         file = live.file
         if not self._always or live.deletes or file.file_format.value != _PARQUET:
             return False
@@ -42,7 +42,7 @@ class PlainColumns:
 
 
 def _mean_the_same(metadata: TableMetadata, fields: Sequence[NestedField]) -> bool:
-    """Whether in every schema of the table these names are these columns, with these types."""
+    """Whether these names are the same columns, with the same types, in every schema of the table."""
     if not all(f.field_type.is_primitive and getattr(f, "initial_default", None) is None for f in fields):
         return False
     wanted = {f.name.lower(): f for f in fields}

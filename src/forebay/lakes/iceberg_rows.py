@@ -1,4 +1,4 @@
-"""The live rows of data files: what position and equality deletes leave."""
+"""The live rows of data files, after position and equality deletes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.lakes.iceberg_keys import Deletes
 def live_batches(
     io: FileIO, path: str, fields: Sequence[NestedField], deletes: Deletes, form: str = "PARQUET"
 ) -> Iterator[pa.RecordBatch]:
-    """The columns `fields` of the rows of a data file that no delete removes. No batch is empty."""
+    """The columns `fields` of the rows of a data file that are not deleted. No batch is empty."""
     gone, erased = deletes.positions(path), deletes.erased(path)
     for start, batch in read_rows(io, path, [*fields, *erased.fields], form=form):
         kept = live_rows(start, batch.num_rows, gone)

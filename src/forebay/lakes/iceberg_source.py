@@ -1,7 +1,8 @@
 """Reading one snapshot of an Iceberg table: the source, its splits, planner and reader.
 
-A source keeps the schema that the table had when it was made, so that indexes of a projection stay true. Each key of a
-table with a primary key lives in one row of one file, so splits hold disjoint keys; they are in no order.
+A source keeps the schema that the table had when the source was created, so that the indexes of a projection stay
+valid. Each key of a table with a primary key is in one row of one file, so splits hold disjoint keys; they are
+unordered.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _OPEN_COST, _OPEN_COST_DEFAULT = "read.split.open-file-cost", 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class SplitFile:
-    """A data file of a split; `deletes` are places in the split's list."""
+    """A data file of a split; `deletes` are indexes into the split's list."""
 
     path: str
     form: str
@@ -63,8 +64,8 @@ class SplitFile:
 class IcebergLakeSplit(LakeSplit):
     """Some files of one bucket, and the deletes that apply to them.
 
-    `records` counts the files' rows, also those that are deleted. `is_plain`: for the columns of the scan that planned
-    it, any reader of Parquet finds the same rows.
+    `records` is the number of rows in the files, including deleted ones. `is_plain`: any Parquet reader finds the same
+    rows, for the columns of the scan that planned the split.
     """
 
     stream_bucket: int
@@ -124,12 +125,12 @@ class IcebergSplitSerializer(SplitSerializer[LakeSplit]):
                 bool(document.get("plain", False)),
             )
         except (zlib.error, ValueError, KeyError, TypeError) as e:
-            raise CorruptData(f"these bytes are no split of an Iceberg table: {e!r}") from e
+            raise CorruptData(f"these bytes are not a split of an Iceberg table: {e!r}") from e
 
 
 def _ours(split: LakeSplit) -> IcebergLakeSplit:
     if not isinstance(split, IcebergLakeSplit):
-        raise InvalidRequest(f"{split!r} is no split of an Iceberg table")
+        raise InvalidRequest(f"{split!r} is not a split of an Iceberg table")
     return split
 
 
@@ -167,7 +168,7 @@ class IcebergSplitPlanner(Planner[LakeSplit]):
 
 
 def _parts(files: Sequence[LiveFile], properties: Mapping[str, str]) -> Iterator[list[LiveFile]]:
-    """Files in parts of about the size of a split."""
+    """Groups of files of about the size of a split."""
     target = int(properties.get(_TARGET, _TARGET_DEFAULT))
     cost = int(properties.get(_OPEN_COST, _OPEN_COST_DEFAULT))
     part: list[LiveFile] = []
@@ -235,7 +236,7 @@ class IcebergRecordReader(RecordReader):
             yield from self._matching()
 
     def _matching(self) -> Iterator[pa.RecordBatch]:
-        """The rows that the deletes and the filters leave."""
+        """The rows left after the deletes and the filters."""
         if self._source.limit == 0:
             return
         source, split = self._source, self._split
@@ -258,7 +259,7 @@ class IcebergRecordReader(RecordReader):
 
 @dataclass(frozen=True)
 class IcebergLakeSource(LakeSource):
-    """A scan of one Iceberg table. `io_properties` is how workers reach its files without asking the catalog."""
+    """A scan of one Iceberg table. `io_properties` let workers access its files without the catalog."""
 
     options: Mapping[str, str] = field(repr=False)
     path: TablePath
@@ -283,7 +284,7 @@ class IcebergLakeSource(LakeSource):
 
     def with_project(self, paths: Sequence[Sequence[int]]) -> IcebergLakeSource:
         made = replace(self, paths=tuple(tuple(path) for path in paths))
-        _projected(self.table_schema, made.paths or ())  # refuses what is not there
+        _projected(self.table_schema, made.paths or ())  # rejects missing columns
         return made
 
     def with_limit(self, limit: int) -> IcebergLakeSource:
@@ -312,7 +313,7 @@ class IcebergLakeSource(LakeSource):
 
     @telling("the metadata of the lake")
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
-        # Where Java has expired the parent its id is still there; pyiceberg's expiry takes it away.
+        # When Java expires the parent, its id remains in the child; pyiceberg's expiry removes it.
         children = [s for s in self.load().metadata.snapshots if s.parent_snapshot_id == snapshot_id]
         if len(children) != 1:
             return None
@@ -334,7 +335,7 @@ class IcebergLakeSource(LakeSource):
     # -- for planners and readers -------------------------------------------------------------------------------------
 
     def load(self) -> Table:
-        """The table as it is now."""
+        """The current table."""
         with opened(self.options) as catalog:
             return load_table(catalog, self.path)
 
@@ -344,42 +345,42 @@ class IcebergLakeSource(LakeSource):
 
     @cached_property
     def _columns(self) -> tuple[Column, ...]:
-        """The columns that filters may name."""
+        """The columns that filters may use."""
         return tuple(
             Column(f.name, stream_type(f.field_type)) for f in self.table_schema.fields if f.field_type.is_primitive
         )
 
     @property
     def fields(self) -> list[NestedField]:
-        """The columns to read, in order; of structs only the chosen fields."""
+        """The columns to read, in order; only the selected fields of structs."""
         return list(self.table_schema.fields) if self.paths is None else _projected(self.table_schema, self.paths)
 
     @property
     def predicate(self) -> Predicate | None:
-        """All filters together, with literals of the columns' types."""
+        """The conjunction of all filters, with literals of the columns' types."""
         whole = all_of(self.filters)
         return None if whole is None else normalize(whole, self._columns)
 
     @property
     def bound(self) -> BoundPredicate | None:
-        """All filters together, to be applied to rows."""
+        """The conjunction of all filters, bound for rows."""
         whole = all_of(self.filters)
         return None if whole is None else bind(whole, self._columns)
 
     @property
     def predicate_columns(self) -> frozenset[str]:
-        """The columns that the filters name."""
+        """The columns that the filters use."""
         return frozenset().union(*(f.columns() for f in self.filters))
 
     def explained(self, e: NotFound, snapshot_id: int) -> NotFound:
-        """What to raise for `e`: that the snapshot does not exist, where it does not, else `e` itself."""
+        """The error to raise for `e`: that the snapshot does not exist, if so, otherwise `e` itself."""
         if self.load().metadata.snapshot_by_id(snapshot_id) is not None:
             return e
         return _gone(self.path, snapshot_id, f": {e.message}")
 
 
 def _projected(schema: Schema, paths: Sequence[Sequence[int]]) -> list[NestedField]:
-    """The fields that `paths` name: one for each column, in the order of the first path into it."""
+    """The fields named by `paths`: one per column, in the order of the first path into it."""
     chosen: dict[int, list[Sequence[int]]] = {}
     for path in paths:
         if not path or not 0 <= path[0] < len(schema.fields):

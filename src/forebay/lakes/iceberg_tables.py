@@ -1,6 +1,7 @@
-"""What a stream table looks like in Iceberg: columns, keys, partitions and options, and whether an existing one fits.
+"""The Iceberg table of a stream table: columns, keys, partitions and options, and whether an existing table fits.
 
-Three system columns follow the stream's: `__bucket`, `__offset` and `__timestamp` (Fluss's `IcebergSchemaUtils`).
+Three system columns follow the stream's columns: `__bucket`, `__offset` and `__timestamp` (as in Fluss's
+`IcebergSchemaUtils`).
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ _CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb", "bigquery", "in-mem
 
 
 def catalog_properties(options: Mapping[str, str]) -> dict[str, str]:
-    """pyiceberg's properties for a lake's options: by default an SQL catalog in a SQLite file in the warehouse.
+    """pyiceberg's properties for a lake's options: by default a SQL catalog in a SQLite file in the warehouse.
 
-    Raises `InvalidRequest` where the warehouse is missing, `UnsupportedOperation` for a catalog that pyiceberg lacks.
+    Raises `InvalidRequest` if the warehouse is missing, `UnsupportedOperation` for a catalog that pyiceberg lacks.
     """
     found = {"type": "sql", **options}
     found["type"] = found["type"].lower()
@@ -88,7 +89,7 @@ def catalog_properties(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _local_folder(warehouse: str) -> Path | None:
-    """The folder that `warehouse` names; None where it is elsewhere."""
+    """The local folder that `warehouse` names; None if it is not local."""
     if warehouse.startswith("file:"):
         return Path("/" + warehouse.removeprefix("file:").lstrip("/"))
     return None if "://" in warehouse else Path(warehouse).absolute()
@@ -96,7 +97,7 @@ def _local_folder(warehouse: str) -> Path | None:
 
 @contextmanager
 def opened(options: Mapping[str, str]) -> Iterator[Catalog]:
-    """The catalog of a lake's options, closed afterwards."""
+    """The catalog for a lake's options, closed at the end of the block."""
     properties = catalog_properties(options)
     with telling(f"Iceberg catalog {properties.get('uri') or properties.get('warehouse')}"):
         if properties.get("uri", "").startswith("sqlite:///"):
@@ -124,7 +125,7 @@ _NO_KEY_ROOTS = frozenset({TypeRoot.FLOAT, TypeRoot.DOUBLE, TypeRoot.ARRAY, Type
 
 @dataclass(frozen=True)
 class IcebergDefinition:
-    """An Iceberg table as a stream table asks for it."""
+    """The Iceberg table that a stream table requires."""
 
     schema: Schema
     spec: PartitionSpec
@@ -133,7 +134,7 @@ class IcebergDefinition:
 
 
 def definition_of(descriptor: TableDescriptor) -> IcebergDefinition:
-    """The Iceberg table of a stream table. Raises `InvalidRequest` or `UnsupportedOperation` for one that has none."""
+    """The Iceberg table of a stream table. Raises `InvalidRequest` or `UnsupportedOperation` if there is none."""
     columns = descriptor.schema.columns
     for column in columns:
         if column.name in SYSTEM_COLUMNS:
@@ -209,7 +210,7 @@ def _all_options(descriptor: TableDescriptor) -> dict[str, str]:
 
 
 def _option_key(name: str) -> str:
-    """An option's name in Iceberg."""
+    """The name of an option in Iceberg."""
     return name.removeprefix(_ICEBERG_PREFIX) if name.startswith(_ICEBERG_PREFIX) else _FLUSS_PREFIX + name
 
 
@@ -217,10 +218,10 @@ def _option_key(name: str) -> str:
 
 
 def difference(existing: TableMetadata, wanted: IcebergDefinition, *, wider: bool = False) -> str | None:
-    """In words, what keeps `existing` from being the table `wanted`; None where it fits.
+    """The reason why `existing` does not fit the table `wanted`, in words; None if it fits.
 
-    Field ids, comments and options are not looked at. With `wider`, `existing` may have more columns than asked for,
-    as it has between the two halves of ADD COLUMN.
+    Field ids, comments and options are ignored. With `wider`, `existing` may have additional columns, as it has between
+    the two steps of ADD COLUMN.
     """
     there, asked = existing.schema(), wanted.schema
     keys, wanted_keys = _names_of(there, there.identifier_field_ids), _names_of(asked, asked.identifier_field_ids)
@@ -352,7 +353,7 @@ def _check_existing(table: Table, path: TablePath, wanted: IcebergDefinition, cr
 
 
 def _added_columns(current: TableDescriptor, expected: TableDescriptor) -> tuple[Column, ...]:
-    """The columns that `expected` has more. Raises `UnsupportedOperation` if it differs in anything but options."""
+    """The additional columns of `expected`. Raises `UnsupportedOperation` if anything else but options differs."""
     old, new = current.schema.columns, expected.schema.columns
     shapes = [[(c.name, c.data_type.nullable, shape(iceberg_type(c.data_type, numbered(0)))) for c in s]
               for s in (old, new[: len(old)])]  # fmt: skip
@@ -368,7 +369,7 @@ def _added_columns(current: TableDescriptor, expected: TableDescriptor) -> tuple
 
 
 def _alter(table: Table, columns: tuple[Column, ...], before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Both halves in one commit of the table."""
+    """Change columns and options in one commit of the table."""
     changed = {k: v for k, v in after.items() if before.get(k) != v and table.properties.get(k) != v}
     removed = [k for k in before if k not in after and k in table.properties]
     if not (columns or changed or removed):

@@ -1,7 +1,7 @@
-"""Tiering into Iceberg: the committer that makes one snapshot of what writers wrote.
+"""Tiering into Iceberg: the committer that creates one snapshot from the writers' files.
 
-The newest tiering snapshot has the tag `TIERED_TAG`, which moves in the very step in which the snapshot becomes
-visible. So it is never expired, and fencing does not depend on how long snapshots are kept.
+The newest tiering snapshot has the tag `TIERED_TAG`, which moves in the same step that makes the snapshot visible. So
+it never expires, and fencing does not depend on snapshot retention.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from forebay.lakes.iceberg_writer import FilePlace, IcebergLakeWriter, IcebergWr
 from forebay.metadata.table import TableInfo, TablePath, option_value
 
 USER_PROPERTY = "commit-user"
-"""The snapshot property that says who committed it."""
+"""The snapshot property with the committing user."""
 
 TIERED_TAG = "forebay-tiered"
 _AUTO_COMPACTION, _AUTO_EXPIRE = "table.datalake.auto-compaction", "table.datalake.auto-expire-snapshot"
 
 
 def current_table(options: Mapping[str, str], path: TablePath) -> Table:
-    """The lake table as it is now. Raises `NotFound`."""
+    """The current lake table. Raises `NotFound`."""
     with opened(options) as catalog:
         return load_table(catalog, path)
 
 
 class IcebergTieringFactory(LakeTieringFactory):
-    """Makes writers and committers for the tables of one catalog."""
+    """Creates writers and committers for the tables of one catalog."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
@@ -79,7 +79,7 @@ class IcebergTieringFactory(LakeTieringFactory):
 
 
 def newest_tiered(metadata: TableMetadata) -> CommittedLakeSnapshot | None:
-    """The newest snapshot that a tiering service, ours or Fluss's, has committed."""
+    """The newest snapshot committed by a tiering service, ours or Fluss's."""
     ours = [s for s in metadata.snapshots if s.summary is not None and s.summary[USER_PROPERTY] == TIERING_USER]
     if not ours:
         return None
@@ -96,7 +96,7 @@ def _sequence(snapshot: Snapshot) -> int:
 
 
 class IcebergLakeCommitter(LakeCommitter):
-    """Commits rounds as `TIERING_USER`. Snapshots of others (compaction jobs) may lie in between."""
+    """Commits rounds as `TIERING_USER`. Other commits (compaction jobs) may come in between."""
 
     def __init__(self, options: Mapping[str, str], context: CommitterContext) -> None:
         self._options, self._context = options, context
@@ -113,7 +113,7 @@ class IcebergLakeCommitter(LakeCommitter):
 
         def prepare(table: Table) -> Change:
             newest = newest_tiered(table.metadata)
-            # Only the base itself can be the newest one that is not there any more: others' expiry may remove it.
+            # Only the base can be a newest tiering snapshot that no longer exists: other software may expire it.
             if newest is not None or not self._base_has_expired(table):
                 check_base(self._context, self._base, newest)
             self._check_table(table, results)
@@ -144,7 +144,7 @@ class IcebergLakeCommitter(LakeCommitter):
 
     @telling("a file of the lake")
     def abort(self, results: Sequence[IcebergWriteResult]) -> None:
-        """Remove the files of results that were not committed; what a snapshot has stays, whoever asks."""
+        """Delete the files of uncommitted results; files of a snapshot are always kept."""
         table = current_table(self._options, self._context.info.path)
         committed = _committed_paths(table, self._context.base)
         remove_files(table.io, [path for r in results for path in r.paths if path not in committed])
@@ -163,9 +163,9 @@ class IcebergLakeCommitter(LakeCommitter):
         return current_table(self._options, self._context.info.path).metadata.snapshot_by_id(snapshot_id) is not None
 
     def maintain(self) -> None:
-        """Compact buckets with many small files or many deletes, and expire snapshots, as the table's options ask.
+        """Compact buckets with many small files or deletes, and expire snapshots, according to the table's options.
 
-        Buckets are those of the rounds that this committer has committed; the others have not changed.
+        Only the buckets of rounds that this committer committed are considered; others have not changed.
         """
         descriptor = self._context.info.descriptor
         with opened(self._options) as catalog:
@@ -177,7 +177,7 @@ class IcebergLakeCommitter(LakeCommitter):
 
 
 def _stats(snapshot: Snapshot) -> TieringStats:
-    """Return exact statistics unless the table has equality deletes: the number of rows they remove is unknown."""
+    """Exact statistics, unless the table has equality deletes: the number of rows they remove is unknown."""
     summary = _summary(snapshot)
     numbers = [
         summary.get(f"total-{name}") for name in ("records", "position-deletes", "equality-deletes", "files-size")
@@ -208,10 +208,10 @@ def _committed_paths(table: Table, base: int | None) -> set[str]:
 
 
 class _Moves:
-    """The position deletes of a round, brought to where the rows lie when it is committed.
+    """The position deletes of a round, moved to the rows' positions at the time of the commit.
 
-    Writers found the rows in the files of some snapshot. If a compaction has rewritten those since, the rows have
-    moved: their keys are read from the old files, and looked up in the new ones.
+    Writers found the rows in the files of a snapshot. If a compaction has rewritten these since, the rows have moved:
+    their keys are read from the old files, and looked up in the new ones.
     """
 
     def __init__(self, results: Sequence[IcebergWriteResult]) -> None:
@@ -247,12 +247,12 @@ class _Moves:
         return write_positions(table.io, made, result.partition, positions, table.properties)
 
     def remove_unused(self, table: Table) -> None:
-        """Remove the delete files that the committed snapshot does not have."""
+        """Delete the delete files that the committed snapshot does not use."""
         remove_files(table.io, sorted((self._made | self._given) - self._used))
 
 
 def _keys_of(table: Table, rows: Mapping[str, Positions]) -> tuple[KeyColumns, KeyIndex]:
-    """The keys of rows of data files that no snapshot may have any more. Raises `Conflict` if a file is gone."""
+    """The keys of rows in data files that may no longer be in a snapshot. Raises `Conflict` if a file is gone."""
     schema = table.metadata.schema()
     partitions = {f.source_id for f in table.metadata.spec().fields if str(f.transform) == "identity"}
     keys = KeyColumns([schema.find_field(i) for i in schema.identifier_field_ids if i not in partitions])
@@ -264,6 +264,6 @@ def _keys_of(table: Table, rows: Mapping[str, Positions]) -> tuple[KeyColumns, K
                 index.add(keys.encode(batch.take(pa.array(positions[first:last] - start))))
         except NotFound as e:
             raise Conflict(
-                f"data file {path} was compacted and removed while the round was written; make the round again"
+                f"data file {path} was compacted and removed while the round was written; repeat the round"
             ) from e
     return keys, index

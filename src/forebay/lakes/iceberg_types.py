@@ -1,7 +1,7 @@
 """Types and values between the stream, Iceberg and Arrow.
 
-The mapping is the one that a Fluss cluster makes: CHAR is a string, BINARY binary, TINYINT and SMALLINT are ints, times
-and timestamps have six digits.
+The mapping is that of a Fluss cluster: CHAR is a string, BINARY binary, TINYINT and SMALLINT are ints, times and
+timestamps have six digits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from forebay.metadata import types
 from forebay.metadata.types import DataType, TypeRoot, child
 
 FIELD_ID = b"PARQUET:field_id"
-"""Arrow's name for a column's id in Parquet files."""
+"""Arrow's metadata key for a column's id in Parquet files."""
 
 _DIGITS_MAX = 6
 _TO_ICEBERG: dict[TypeRoot, IcebergType] = {
@@ -84,9 +84,9 @@ _PLAIN: dict[type[IcebergType], tuple[pa.DataType, DataType]] = {
 
 
 def iceberg_type(t: DataType, next_id: Callable[[], int]) -> IcebergType:
-    """The Iceberg type of a stream's type; `next_id` gives ids to its nested fields.
+    """The Iceberg type of a stream type; `next_id` returns ids for nested fields.
 
-    Raises `UnsupportedOperation` for timestamps with nanoseconds, which the table format's version 2 does not have.
+    Raises `UnsupportedOperation` for timestamps with nanoseconds, which version 2 of the table format does not support.
     """
     is_moment = t.root in (TypeRoot.TIME, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
     if is_moment and (t.precision or 0) > _DIGITS_MAX:
@@ -117,13 +117,13 @@ def iceberg_type(t: DataType, next_id: Callable[[], int]) -> IcebergType:
 
 
 def numbered(start: int) -> Callable[[], int]:
-    """Ids from `start` on."""
+    """A generator of ids from `start` on."""
     numbers = count(start)
     return lambda: next(numbers)
 
 
 def shape(t: IcebergType) -> Any:
-    """What two types must have in common to be the same type of different tables: everything but field ids."""
+    """A type without its field ids, for comparing types of different tables."""
     match t:
         case StructType():
             return "struct", tuple((f.name, f.required, shape(f.field_type)) for f in t.fields)
@@ -138,7 +138,7 @@ def shape(t: IcebergType) -> Any:
 
 
 def arrow_type(t: IcebergType, with_ids: bool = False) -> pa.DataType:
-    """The Arrow type; `with_ids`: its fields carry their Iceberg ids, as Parquet files need them."""
+    """The Arrow type; `with_ids`: its fields carry their Iceberg ids, as Parquet files require."""
     plain = _PLAIN.get(type(t))
     if plain is not None:
         return plain[0]
@@ -172,7 +172,7 @@ def arrow_schema(fields: Iterable[NestedField], with_ids: bool = False) -> pa.Sc
 
 
 def stream_type(t: IcebergType) -> DataType:
-    """A stream's type with the values of an Iceberg type. Raises `InvalidRequest` for nested ones."""
+    """The stream type for the values of an Iceberg type. Raises `InvalidRequest` for nested types."""
     plain = _PLAIN.get(type(t))
     if plain is not None:
         return plain[1]
@@ -187,7 +187,7 @@ def stream_type(t: IcebergType) -> DataType:
 
 
 def internal_value(value: Any) -> Any:
-    """A Python value as Iceberg's partitions hold it: days and microseconds for dates and times."""
+    """A Python value as Iceberg's partitions store it: days and microseconds for dates and times."""
     match value:
         case dt.datetime():
             return datetime_to_micros(value.replace(tzinfo=None))
@@ -199,7 +199,7 @@ def internal_value(value: Any) -> Any:
 
 
 def python_value(t: IcebergType, value: Any) -> Any:
-    """The Python value, as pyarrow gives it, of one that is in a partition of type `t`."""
+    """The Python value, as returned by pyarrow, of a value in a partition of type `t`."""
     if isinstance(value, int):
         arrow = arrow_type(t)
         if pa.types.is_date32(arrow):

@@ -1,4 +1,4 @@
-"""Upkeep of an Iceberg table: compaction of small files and of deletes, and expiry of snapshots with their files."""
+"""Maintenance of an Iceberg table: compaction of small files and deletes, and expiry of snapshots and their files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from forebay.lakes.iceberg_writer import BUFFER_BYTES, FilePlace, RowFiles
 
 COMPACTION_USER = "forebay-compaction"
 FILES_MIN = 5
-"""A bucket is compacted when it has this many small files, or as many files of deletes."""
+"""The number of small files, or of delete files, at which a bucket is compacted."""
 
 _SMALL_SHARE = 0.75
 _TARGET_BYTES, _TARGET_BYTES_DEFAULT = "write.target-file-size-bytes", 512 << 20
@@ -40,7 +40,7 @@ _KEEP, _KEEP_DEFAULT = "history.expire.min-snapshots-to-keep", 1
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """Files of one bucket that become `files`."""
+    """Files of one bucket, and the `files` that replace them."""
 
     partition: Record
     inputs: tuple[LiveFile, ...]
@@ -48,7 +48,7 @@ class _Rewrite:
 
 
 class Upkeep:
-    """Looks after one table. `load` loads it as it is now."""
+    """Maintains one table. `load` loads the current table."""
 
     def __init__(self, load: Callable[[], Table], clock: Clock = SYSTEM_CLOCK) -> None:
         self._load, self._clock = load, clock
@@ -56,10 +56,10 @@ class Upkeep:
     # -- compaction ---------------------------------------------------------------------------------------------------
 
     def compact(self, files_min: int = FILES_MIN, partitions: Iterable[Record] | None = None) -> int | None:
-        """Rewrite buckets with many small files or deletes, without the rows that are gone; the new snapshot's id.
+        """Rewrite buckets with many small files or deletes, without deleted rows; return the new snapshot's id.
 
-        Only those in `partitions` (values of the partition spec), if given. None if there was nothing to do, or if
-        another writer changed the same files in the meantime.
+        `partitions` (values of the partition spec) limits it to these. Returns None if there was nothing to do, or if
+        another writer changed the same files meanwhile.
         """
         table = self._load()
         head = table.current_snapshot()
@@ -102,11 +102,11 @@ class Upkeep:
     # -- expiry -------------------------------------------------------------------------------------------------------
 
     def expire(self, older_than: Past | None = None, keep: int | None = None) -> list[int]:
-        """Expire old snapshots and remove the files that no other has; the ids of those that are gone.
+        """Expire old snapshots and delete files that no other snapshot needs; return the ids of expired snapshots.
 
-        `older_than` is a time, or a timedelta: that long ago. By default as the table's properties say: those older
-        than `history.expire.max-snapshot-age-ms`, but for the newest `history.expire.min-snapshots-to-keep`. Snapshots
-        with a name (a branch or a tag) stay.
+        `older_than` is a time, or a timedelta before now. The default follows the table's properties: snapshots older
+        than `history.expire.max-snapshot-age-ms`, except the newest `history.expire.min-snapshots-to-keep`. Snapshots
+        of branches and tags are kept.
         """
         table = self._load()
         properties = table.properties
@@ -140,11 +140,11 @@ class Upkeep:
     # -- left-over files ----------------------------------------------------------------------------------------------
 
     def remove_orphan_files(self, older_than: Past) -> list[str]:
-        """Remove unreferenced files not modified since `older_than`; return their paths.
+        """Delete unreferenced files not modified since `older_than`; return their paths.
 
-        `older_than` is a time, or a timedelta: that long ago. Choose a time before any round began that may still be
-        under way. Metadata files (JSON) stay. Raises `UnsupportedOperation` where pyiceberg does not reach the files by
-        Arrow.
+        `older_than` is a time, or a timedelta before now; it must be before the start of any round that may still be
+        running. Metadata files (JSON) are kept. Raises `UnsupportedOperation` if pyiceberg does not access the files
+        through Arrow.
         """
         limit_ms = self._past_ms(older_than)
         table = self._load()
@@ -157,7 +157,7 @@ class Upkeep:
             for f in system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
             if f.is_file and f.extension in ("parquet", "avro") and (f.mtime_ns or 0) < limit_ms * 1_000_000
         ]
-        # What is in use is looked up after the listing: a round that was committed in between has its files.
+        # References are read after the listing, so that files of rounds committed in between count as used.
         table = self._load()
         manifests = _manifests_of(table.io, table.metadata.snapshots)
         used = {*manifests, *_paths_in(table.io, manifests.values())}
@@ -170,7 +170,7 @@ class Upkeep:
 
 
 def _chosen(table: Table, files: Sequence[LiveFile], files_min: int) -> list[LiveFile]:
-    """Those of a bucket's files that are worth being rewritten together."""
+    """The files of a bucket that are worth rewriting together."""
     target = int(table.properties.get(_TARGET_BYTES, _TARGET_BYTES_DEFAULT))
     small = [f for f in files if f.file.file_size_in_bytes < target * _SMALL_SHARE]
     deletes = {d for f in files for d in f.deletes}
@@ -197,7 +197,7 @@ def _rewrite(table: Table, partition: Record, chosen: Sequence[LiveFile]) -> _Re
 
 
 def _unneeded_deletes(table: Table, rewritten: Sequence[LiveFile], live: Iterable[LiveFile]) -> frozenset[str]:
-    """The delete files that apply to none but the files `rewritten`; `live` are all files of their buckets."""
+    """The delete files that apply only to the files `rewritten`; `live` are all files of their buckets."""
     deletes = {d for f in rewritten for d in f.deletes}
     if any(d.equality_ids for d in deletes):  # these may apply to the whole table
         live = live_files(table.metadata, table.current_snapshot(), table.io)
@@ -207,7 +207,7 @@ def _unneeded_deletes(table: Table, rewritten: Sequence[LiveFile], live: Iterabl
 
 
 def _larger(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in batches that make good row groups."""
+    """The rows in batches large enough for row groups."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -221,10 +221,10 @@ def _larger(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _unused_files(io: FileIO, gone: Sequence[Snapshot], kept: Sequence[Snapshot]) -> list[str]:
-    """The files that snapshots in `gone` have and none of those in `kept`: rows, deletes, manifests and lists."""
+    """The files of snapshots in `gone` that none in `kept` has: rows, deletes, manifests and lists."""
     theirs = _manifests_of(io, gone)
     if all(b.parent_snapshot_id == a.snapshot_id for a, b in pairwise([*gone, *kept])):
-        # What the oldest one that stays does not have, no later one has.
+        # Files that the oldest kept snapshot lacks are in no later one.
         ours = _manifests_of(io, kept[:1])
         files = set(_removed_paths(io, [*gone, *kept[:1]]))
     else:

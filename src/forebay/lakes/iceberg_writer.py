@@ -1,8 +1,8 @@
 """Writing one bucket of a round into files of an Iceberg table.
 
-Rows of a table with a key replace older ones. The older ones are named by position deletes, which every reader of
-Iceberg understands: the writer looks the round's keys up in the key columns of the bucket's files, and, for a key that
-changed twice in the round, in its own.
+Rows of a table with a key replace older ones, which are marked by position deletes, because every Iceberg reader
+supports these: the writer looks up the round's keys in the key columns of the bucket's files and, for keys that change
+twice in the round, in its own files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TARGET_BYTES, _TARGET_BYTES_DEFAULT = "write.target-file-size-bytes", 512 << 20
 class IcebergWriteResult:
     """The files of one writer.
 
-    `deletes` has positions in files that were in `snapshot` (None: there was none); `referenced` are those files.
+    `deletes` has positions in files of `snapshot` (None: there was none); `referenced` are those files.
     """
 
     table_uuid: str
@@ -62,9 +62,9 @@ class IcebergWriteResult:
 
 
 class _InternalKey(PartitionKey):
-    """A partition whose values are those that manifests hold: microseconds, days, numbers of buckets.
+    """A partition with values as stored in manifests: microseconds, days, bucket numbers.
 
-    pyiceberg's own class expects a `datetime.time` for every field on a TIME column, also for the number of its bucket.
+    pyiceberg's own class expects a `datetime.time` for every field on a TIME column, even for its bucket number.
     """
 
     @cached_property
@@ -73,7 +73,7 @@ class _InternalKey(PartitionKey):
 
 
 class FilePlace:
-    """Where the files of one partition and bucket lie."""
+    """The location of the files of one partition and bucket."""
 
     def __init__(self, table: Table, partition: tuple[object, ...], ids: IdSource = SYSTEM_IDS) -> None:
         spec = table.metadata.spec()
@@ -90,7 +90,7 @@ class FilePlace:
 
 
 class RowFiles:
-    """Writes rows into files of about the table's target size; knows which row is at which position."""
+    """Writes rows into files of about the table's target size, and tracks the position of each row."""
 
     def __init__(self, io: FileIO, table: Table, place: FilePlace) -> None:
         self._io, self._place, self._schema = io, place, table.metadata.schema()
@@ -102,7 +102,7 @@ class RowFiles:
         self.files: list[WrittenFile] = []
 
     def write(self, rows: pa.RecordBatch, numbers: Positions | None = None) -> None:
-        """Write rows of the table's schema; `numbers` are the caller's numbers of them, ascending."""
+        """Write rows of the table's schema; `numbers` are the caller's row numbers, ascending."""
         if rows.num_rows == 0:
             return
         if self._open is None:
@@ -119,12 +119,12 @@ class RowFiles:
             self.files.append(closing.close(self._place.partition, sort_order=self._order))
 
     def close(self) -> list[WrittenFile]:
-        """Finish the last file; all of them."""
+        """Finish the last file; return all files."""
         self._roll()
         return self.files
 
     def outdated(self, newest: Positions) -> dict[str, Positions]:
-        """The positions of the rows whose numbers are not among `newest` (ascending), by file."""
+        """The positions of the rows whose numbers are not in `newest` (ascending), by file."""
         found = {}
         for path, parts in self._numbers.items():
             gone = np.flatnonzero(~np.isin(np.concatenate(parts), newest, assume_unique=True))
@@ -133,7 +133,7 @@ class RowFiles:
         return found
 
     def abort(self) -> None:
-        """Remove all files."""
+        """Delete all files."""
         if self._open is not None:
             self._open.abort()
             self._open = None
@@ -145,7 +145,7 @@ class IcebergLakeWriter(LakeWriter):
     """Writes one bucket."""
 
     def __init__(self, load: Callable[[], Table], context: WriterContext) -> None:
-        """`load` loads the lake table as it is now."""
+        """`load` loads the current lake table."""
         table = load()
         count = context.info.descriptor.bucket_count
         if count is not None and not 0 <= context.bucket < count:
@@ -182,7 +182,7 @@ class IcebergLakeWriter(LakeWriter):
             self._flush()
 
     def _flush(self) -> None:
-        """Write what is held: of a key only its newest row."""
+        """Write the buffered rows, only the newest one of each key."""
         if not self._held:
             return
         batch = _joined([self._rows.lake_batch(held) for held in self._held])
@@ -267,9 +267,9 @@ class _Partition:
         self._values: Mapping[str, pa.Scalar] = {}
 
     def values_of(self, batch: pa.RecordBatch) -> tuple[object, ...]:
-        """The values of the lake's partition: those of the first row, and the bucket.
+        """The lake partition's values: those of the first row, and the bucket.
 
-        Raises `InvalidRequest` if they are not what this writer is for.
+        Raises `InvalidRequest` if they are not those of this writer.
         """
         first = {key: batch.column(key)[0] for key in self._context.info.descriptor.partition_keys}
         check_partition(self._context, first)
@@ -282,7 +282,7 @@ class _Partition:
         return tuple(values)
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Raise `InvalidRequest` if a row belongs to another partition than the first one did."""
+        """Raise `InvalidRequest` if a row is in another partition than the first one."""
         for key, value in self._values.items():
             if not pc.all(pc.equal(batch.column(key), value)).as_py():
                 raise InvalidRequest(

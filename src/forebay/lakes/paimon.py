@@ -1,11 +1,12 @@
-"""Apache Paimon as a lake, on our own engine (`forebay.paimon`).
+"""Apache Paimon as a lake, based on our own engine (`forebay.paimon`).
 
-Tables are those that a Fluss cluster makes for `table.datalake.format=paimon`, so Flink and Fluss's own tiering can go
-on with them. Options are Paimon's catalog options: `warehouse`, `metastore`, and those of the catalog and file system
-(`datalake.paimon.*` of a cluster, without the prefix); `forebay.system-columns` chooses the layout of new tables.
+Tables have the layout that a Fluss cluster creates for `table.datalake.format=paimon`, so Flink and Fluss's own tiering
+can continue with them. Options are Paimon's catalog options: `warehouse`, `metastore`, and those of the catalog and
+file system (`datalake.paimon.*` of a cluster, without the prefix); `forebay.system-columns` selects the layout of new
+tables.
 
-    paimon.py           PaimonLakeStorage, the door
-    paimon_tables.py    what a stream table looks like in Paimon; the catalog
+    paimon.py           PaimonLakeStorage, the entry point
+    paimon_tables.py    the Paimon table of a stream table; the catalog
     paimon_tiering.py   writers and committers
     paimon_source.py    reading: splits, planners, readers
 """
@@ -27,7 +28,7 @@ class PaimonLakeStorage(LakeStorage):
     """A Paimon catalog as a lake. Picklable."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises `InvalidRequest` or `UnsupportedOperation` where no catalog can be opened with `options`."""
+        """Raises `InvalidRequest` or `UnsupportedOperation` if no catalog can be opened with `options`."""
         self.options = dict(options)
         layout_default(self.options)
         open_catalog(self.options)

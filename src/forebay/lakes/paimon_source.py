@@ -1,8 +1,8 @@
 """Reading one snapshot of a Paimon table: the source, its splits, planner and readers.
 
-A source keeps the schema that the table had when it was made, so that indexes of a projection stay true; snapshots and
-files of other schemas are read under it. Paimon's splits of a bucket with a primary key hold disjoint keys, and the
-sorted reader merges all files of a bucket in the order of the key.
+A source keeps the schema that the table had when the source was created, so that the indexes of a projection stay
+valid; snapshots and files with other schemas are read with it. Paimon's splits of a bucket with a primary key hold
+disjoint keys, and the sorted reader merges all files of a bucket in key order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _HEAD = struct.Struct(">iiH")
 
 @dataclass(frozen=True, slots=True)
 class PaimonLakeSplit(LakeSplit):
-    """A split of Paimon, with its place in the stream table's terms."""
+    """A Paimon split, with its bucket and partition in terms of the stream table."""
 
     stream_bucket: int
     values: tuple[str, ...]
@@ -70,7 +70,7 @@ class PaimonLakeSplit(LakeSplit):
 
 
 class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
-    """Version 1: bucket, partition values, and the split in the form that Java Paimon gives it."""
+    """Version 1: bucket, partition values, and the split in Java Paimon's serialization."""
 
     def __init__(self, table: TableContext) -> None:
         self._table = table
@@ -99,13 +99,13 @@ class PaimonSplitSerializer(SplitSerializer[LakeSplit]):
                 values.append(data[at + 2 : at + 2 + length].decode())
                 at += 2 + length
         except (struct.error, UnicodeDecodeError) as e:
-            raise CorruptData(f"these bytes are no split of a Paimon table: {e}") from e
+            raise CorruptData(f"these bytes are not a split of a Paimon table: {e}") from e
         decoded, _ = self._codec.decode_split(data[at:])
         return PaimonLakeSplit(bucket, tuple(values), _slim(decoded))
 
 
 def _slim(split: DataSplit) -> DataSplit:
-    """The split without what only planners look at."""
+    """The split without the fields that only planners need."""
     return replace(split, files=tuple(map(_slim_file, split.files)))
 
 
@@ -121,7 +121,7 @@ def _slim_file(file: DataFileMeta) -> DataFileMeta:
 
 
 def snapshot_gone(table: TableContext, snapshot_id: int, e: NotFound) -> NotFound:
-    """What to raise for `e`: that the snapshot does not exist, where it does not, else `e` itself."""
+    """The error to raise for `e`: that the snapshot does not exist, if so, otherwise `e` itself."""
     if table.snapshots.exists(snapshot_id):
         return e
     return NotFound(
@@ -157,7 +157,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
 
 
 class _PartitionNames:
-    """Partitions as the strings of their names in the stream."""
+    """Partitions as strings, as in their names in the stream."""
 
     def __init__(self, table: TableContext) -> None:
         self._fields = table.schema.partition_fields
@@ -166,7 +166,7 @@ class _PartitionNames:
         self._known: dict[bytes, tuple[str, ...]] = {}
 
     def of(self, partition: bytes) -> tuple[str, ...]:
-        """The values of `partition`; a null, which no partition of a stream has, is Paimon's name for it."""
+        """The values of `partition`; a null, which no partition of a stream has, becomes Paimon's name for it."""
         found = self._known.get(partition)
         if found is None:
             row = self._layout.decode_all([partition])
@@ -220,7 +220,7 @@ class PaimonSortedReader(SortedRecordReader):
 
 
 def _guarded(table: TableContext, split: DataSplit, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; a file that is gone because its snapshot expired is reported as such."""
+    """The batches; a file that is missing because its snapshot expired is reported as such."""
     try:
         yield from batches
     except NotFound as e:
@@ -271,7 +271,7 @@ class PaimonLakeSource(LakeSource):
 
     def with_project(self, paths: Sequence[Sequence[int]]) -> PaimonLakeSource:
         made = replace(self, paths=tuple(tuple(path) for path in paths))
-        made._reader(())  # refuses what is not there
+        made._reader(())  # rejects missing columns
         return made
 
     def with_limit(self, limit: int) -> PaimonLakeSource:
@@ -326,7 +326,7 @@ class PaimonLakeSource(LakeSource):
         return PaimonSplitSerializer(self.table)
 
     def _reader(self, keys: Sequence[str]) -> SplitReader:
-        """A reader of the projected columns and, behind them, of those of `keys` that they leave out."""
+        """A reader of the projected columns, followed by those of `keys` that are not projected."""
         columns = None if self.paths is None else [self._dotted(path) for path in self.paths]
         if columns is not None:
             columns += [key for key in keys if key not in columns]
@@ -351,5 +351,5 @@ class PaimonLakeSource(LakeSource):
 
 def _ours(split: LakeSplit) -> PaimonLakeSplit:
     if not isinstance(split, PaimonLakeSplit):
-        raise InvalidRequest(f"a {type(split).__name__} is no split of a Paimon table")
+        raise InvalidRequest(f"a {type(split).__name__} is not a split of a Paimon table")
     return split

@@ -1,9 +1,9 @@
-"""What a stream table looks like in Paimon: columns, keys, buckets and options, and whether an existing table fits.
+"""The Paimon table of a stream table: columns, keys, buckets and options, and whether an existing table fits.
 
-There are two *layouts*. Released Fluss (up to 0.9.1, the newest) makes tables with three *system columns* at the end
-(`__bucket`, `__offset`, `__timestamp`) and reads and tiers no others; Fluss's main branch (improvement proposal 27)
-makes tables without them, and reads, tiers and alters both. So new tables have them, unless `LAYOUT_OPTION` says
-otherwise. An existing table has the layout that its columns show, whatever the option says.
+There are two *layouts*. Released Fluss (up to 0.9.1, the newest) creates tables that end with three *system columns*
+(`__bucket`, `__offset`, `__timestamp`), and only reads and tiers these; Fluss's main branch (improvement proposal 27)
+creates tables without them, and reads, tiers and alters both. So new tables have them, unless `LAYOUT_OPTION` says
+otherwise. The layout of an existing table is detected from its columns, regardless of the option.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SYSTEM_COLUMNS: dict[str, DataType] = {
     "__offset": bigint(),
     "__timestamp": timestamp_ltz(3),
 }
-"""The columns at the end of tables with system columns, as Fluss 0.9 makes them; up to 0.8 the time has 6 digits."""
+"""The last columns of tables with system columns, as in Fluss 0.9; up to 0.8 the time has 6 digits."""
 
 LAYOUT_OPTION = "forebay.system-columns"
 """Whether new tables have system columns: an option of the lake, and with the prefix `paimon.` of a table."""
@@ -50,17 +50,17 @@ _WRITTEN_FORMAT = "parquet"
 
 
 def open_catalog(options: Mapping[str, str]) -> Catalog:
-    """The catalog of a lake's options."""
+    """The catalog for a lake's options."""
     return Catalog.open(options)
 
 
 def has_system_columns(schema: TableSchema) -> bool:
-    """Whether the table has Fluss's system columns (Fluss looks for this one, too)."""
+    """Whether the table has Fluss's system columns (Fluss checks for this one, too)."""
     return "__timestamp" in schema.names
 
 
 def business_fields(schema: TableSchema) -> tuple[DataField, ...]:
-    """The columns that are the stream table's."""
+    """The columns of the stream table."""
     return schema.fields[: -len(SYSTEM_COLUMNS)] if has_system_columns(schema) else schema.fields
 
 
@@ -69,7 +69,7 @@ def business_fields(schema: TableSchema) -> tuple[DataField, ...]:
 
 @dataclass(frozen=True)
 class LakeDefinition:
-    """A Paimon table as a stream table asks for it. `fields` are the stream's columns, without system columns."""
+    """The Paimon table that a stream table requires. `fields` are the stream's columns, without system columns."""
 
     fields: tuple[DataField, ...]
     primary_keys: tuple[str, ...]
@@ -79,7 +79,7 @@ class LakeDefinition:
 
 
 def definition_of(descriptor: TableDescriptor) -> LakeDefinition:
-    """The Paimon table of a stream table. Raises `InvalidRequest` or `UnsupportedOperation` for one that has none."""
+    """The Paimon table of a stream table. Raises `InvalidRequest` or `UnsupportedOperation` if there is none."""
     for column in descriptor.schema.columns:
         if column.name in SYSTEM_COLUMNS:
             raise InvalidRequest(
@@ -105,7 +105,7 @@ def definition_of(descriptor: TableDescriptor) -> LakeDefinition:
 
 
 def asks_for_system_columns(descriptor: TableDescriptor, default: bool = True) -> bool:
-    """Whether the lake table of a new stream table is to have system columns. Raises `InvalidRequest`."""
+    """Whether the lake table of a new stream table shall have system columns. Raises `InvalidRequest`."""
     name = _PAIMON_PREFIX + LAYOUT_OPTION
     given = {**descriptor.properties, **descriptor.custom_properties}.get(name)
     return default if given is None else _layout(name, given)
@@ -119,12 +119,12 @@ def _layout(name: str, text: str) -> bool:
 
 
 def layout_default(options: Mapping[str, str]) -> bool:
-    """Whether new tables of the lake with these options have system columns. Raises `InvalidRequest`."""
+    """Whether new tables of a lake with these options have system columns. Raises `InvalidRequest`."""
     return _layout(LAYOUT_OPTION, options.get(LAYOUT_OPTION, "true"))
 
 
 def _check_options(options: Mapping[str, str]) -> None:
-    """Raise `UnsupportedOperation` for what could be made, and then not be written."""
+    """Raise `UnsupportedOperation` for tables that could be created, but not written."""
     if parse_bool(options.get(_VECTORS, "false")):
         raise UnsupportedOperation(
             f"option 'paimon.{_VECTORS}' is not supported for tables that are tiered: their newest rows can be read "
@@ -148,7 +148,7 @@ def _check_options(options: Mapping[str, str]) -> None:
 
 
 def _unwritten_format(options: Mapping[str, str]) -> tuple[str, str] | None:
-    """(option, format) where options ask for a format of files that the engine reads and does not write."""
+    """(option, format) if options require a file format that the engine reads but does not write."""
     core = CoreOptions(options)
     formats = {
         "file.format": [core.file_format],
@@ -164,14 +164,14 @@ def _all_options(descriptor: TableDescriptor) -> dict[str, str]:
 
 
 def _option_key(name: str) -> str | None:
-    """An option's name in Paimon; None for one that is not stored there."""
+    """The name of an option in Paimon; None for one that is not stored there."""
     if name.startswith(_PAIMON_PREFIX):
         return name.removeprefix(_PAIMON_PREFIX)
     return None if name.startswith(_LAKE_PREFIX) else _FLUSS_PREFIX + name
 
 
 def _lake_type(t: DataType) -> DataType:
-    """The type in Paimon: the same, but that its TIME has no digits behind the second in its name."""
+    """The type in Paimon: the same, but a TIME has no fractional digits in its name."""
     if t.root is TypeRoot.TIME:
         return replace(t, precision=0)
     return _with_children(t, _lake_type)
@@ -192,10 +192,10 @@ def _with_children(t: DataType, change: Callable[[DataType], DataType]) -> DataT
 
 
 def difference(existing: TableSchema, wanted: LakeDefinition, *, wider: bool = False) -> str | None:
-    """In words, what keeps `existing` from being the table `wanted`; None where it fits.
+    """The reason why `existing` does not fit the table `wanted`, in words; None if it fits.
 
-    Comments, field ids and options that do not change what data means are not looked at. With `wider`, `existing`
-    may have more columns than asked for, as it has between the two halves of ADD COLUMN.
+    Comments, field ids and options that do not affect the meaning of data are ignored. With `wider`, `existing` may
+    have additional columns, as it has between the two steps of ADD COLUMN.
     """
     if existing.primary_keys != wanted.primary_keys:
         return f"its primary key is {list(existing.primary_keys)}, and should be {list(wanted.primary_keys)}"
@@ -238,7 +238,7 @@ class PaimonLakeCatalog(LakeCatalog):
     """Creates and alters tables of a Paimon catalog."""
 
     def __init__(self, catalog: Catalog, *, system_columns: bool = True) -> None:
-        """`system_columns`: whether new tables have them where their own option does not say."""
+        """`system_columns`: whether new tables have them, unless the table's own option is set."""
         self._catalog = catalog
         self._system_columns = system_columns
 
@@ -283,7 +283,7 @@ class PaimonLakeCatalog(LakeCatalog):
 
 
 def _added_columns(current: TableDescriptor, expected: TableDescriptor) -> tuple[Column, ...]:
-    """The columns that `expected` has more. Raises `UnsupportedOperation` if it differs in anything but options."""
+    """The additional columns of `expected`. Raises `UnsupportedOperation` if anything else but options differs."""
     count = len(current.schema.columns)
     old, new = current.schema.columns, expected.schema.columns
     kept = [(c.name, _bare(c.data_type)) for c in new[:count]] == [(c.name, _bare(c.data_type)) for c in old]

@@ -1,4 +1,4 @@
-"""Tiering into Paimon: writers of one bucket each, and the committer that makes one snapshot of their files."""
+"""Tiering into Paimon: writers of one bucket each, and the committer that creates one snapshot from their files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from forebay.paimon.write.bucketing import UNAWARE, PartitionSplitter
 
 _AUTO_COMPACTION, _AUTO_EXPIRE = "table.datalake.auto-compaction", "table.datalake.auto-expire-snapshot"
 _ROW_KINDS = np.array([0, 0, 1, 2, 3], np.int8)
-"""Paimon's row kinds (+I, -U, +U, -D) of the numbers of `ChangeType`."""
+"""Paimon's row kinds (+I, -U, +U, -D) by the numbers of `ChangeType`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class PaimonWriteResult:
 
 
 class PaimonTieringFactory(LakeTieringFactory):
-    """Makes writers and committers for the tables of one catalog."""
+    """Creates writers and committers for the tables of one catalog."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
@@ -61,7 +61,7 @@ class PaimonTieringFactory(LakeTieringFactory):
         return PaimonLakeWriter(table, context)
 
     def create_committer(self, context: CommitterContext) -> LakeCommitter:
-        # An empty round still moves offsets, so no option of the table may leave its snapshot out.
+        # An empty round still advances offsets, so the table's options must not suppress its snapshot.
         table = lake_table(self._options, context.info.path, {"snapshot.ignore-empty-commit": "false"})
         return PaimonLakeCommitter(table, context)
 
@@ -70,7 +70,7 @@ class PaimonTieringFactory(LakeTieringFactory):
 
 
 class PaimonLakeWriter(LakeWriter):
-    """Writes one bucket. The bucket of the stream is the bucket in Paimon, and no row is hashed again."""
+    """Writes one bucket. The stream's bucket is the bucket in Paimon, so rows are not hashed again."""
 
     def __init__(self, table: Table, context: WriterContext) -> None:
         self._context = context
@@ -96,9 +96,9 @@ class PaimonLakeWriter(LakeWriter):
         self._write_rows(records)
 
     def _write_paired(self, records: ChangeRows) -> None:
-        """Write changes by key. The old image of an update is written only together with the new one behind it.
+        """Write changes by key. The old image of an update is written only together with the following new one.
 
-        It is in the changelog that readers of the Paimon table follow; on its own it would delete the row.
+        It is for the changelog that readers of the Paimon table follow; alone, it would delete the row.
         """
         types = records.kinds
         if self._held is not None:
@@ -124,9 +124,9 @@ class PaimonLakeWriter(LakeWriter):
         self._write.write_bucket(self._partition, self._bucket, batch, _ROW_KINDS[records.kinds])
 
     def _partition_of(self, batch: pa.RecordBatch) -> bytes:
-        """The partition of the first row: more exact than a name, in which a timestamp may have lost digits.
+        """The partition of the first row, which is more exact than a name, where timestamps may have lost digits.
 
-        Raises `InvalidRequest` if it is not the one that this writer is for.
+        Raises `InvalidRequest` if it is not the partition of this writer.
         """
         check_partition(self._context, {key: batch.column(key)[0] for key in self._context.partition or {}})
         return self._partitions.split(batch.slice(0, 1))[0][0]
@@ -147,7 +147,7 @@ class PaimonLakeWriter(LakeWriter):
 
 
 class PaimonLakeCommitter(LakeCommitter):
-    """Commits rounds as `TIERING_USER`. Snapshots of others (compaction jobs) may lie in between."""
+    """Commits rounds as `TIERING_USER`. Other commits (compaction jobs) may come in between."""
 
     def __init__(self, table: Table, context: CommitterContext) -> None:
         self._table, self._context = table, context
@@ -168,7 +168,7 @@ class PaimonLakeCommitter(LakeCommitter):
         return LakeCommitResult(made.id, made.id, stats=TieringStats(rows=rows_there))
 
     def _commit_compaction(self, messages: tuple[CommitMessage, ...], held: Mapping[str, str]) -> Snapshot | None:
-        """Commit what writers compacted, behind the rows; None if another compaction, or round, was faster."""
+        """Commit the writers' compaction after the rows; None if another compaction, or round, was faster."""
         commit = self._table.with_options({"snapshot.ignore-empty-commit": "true"}).new_commit(TIERING_USER)
         try:
             made = commit.commit_if(self._check_base, Committable(BATCH_COMMIT_IDENTIFIER, messages, properties=held))
@@ -179,24 +179,24 @@ class PaimonLakeCommitter(LakeCommitter):
         return made[-1]
 
     def _check_base(self, latest: Snapshot | None) -> None:
-        """Raise `Conflict` unless this committer's round may follow on what the table has now."""
+        """Raise `Conflict` unless this committer's round can be applied to the table's current state."""
         base, snapshots = self._base, self._table.context.snapshots
         newest = None if latest is None else snapshots.latest_of_user(TIERING_USER, base)
         behind = base is not None and latest is not None and base < latest.id
         if newest is None and behind and not snapshots.exists(base or 0):
-            return  # the base has expired, behind many snapshots of others
+            return  # the base has expired, after many other snapshots
         found = None if newest is None else CommittedLakeSnapshot(newest.id, newest.properties or {})
         check_base(self._context, base, found)
 
     def abort(self, results: Sequence[PaimonWriteResult]) -> None:
-        """Remove the files of results that were not committed; what a snapshot has stays, whoever asks."""
+        """Delete the files of uncommitted results; files of a snapshot are always kept."""
         committed = set(self._files_committed())
         messages = [m for r in results for m in r.messages]
         gone = [m for m in messages if not committed & {(m.partition, m.bucket, f.file_name) for f in m.data.new_files}]
         self._table.new_commit(TIERING_USER).abort(gone)
 
     def _files_committed(self) -> Iterable[tuple[bytes, int, str]]:
-        """The files that rounds since the base of this one have added."""
+        """The files added by rounds since the base of this one."""
         snapshots, manifests = self._table.context.snapshots, self._table.context.manifests
         latest = snapshots.latest_id()
         if latest is None:
@@ -217,9 +217,9 @@ class PaimonLakeCommitter(LakeCommitter):
         return self._table.context.snapshots.exists(snapshot_id)
 
     def maintain(self) -> None:
-        """Expire snapshots and partitions, and compact tables without buckets, as far as the table's options ask.
+        """Expire snapshots and partitions, and compact tables without buckets, according to the table's options.
 
-        The newest snapshot of a round never expires here, however little the options keep: reads start from it.
+        The newest snapshot of a round never expires here, whatever the options, because reads start from it.
         """
         descriptor = self._context.info.descriptor
         table = self._table.with_options({"write-only": "false"})
