@@ -257,7 +257,7 @@ def test_random_damage_anywhere_is_reported_and_raises_nothing(data: Path, seed:
 
 
 def test_what_is_no_data_directory_or_in_use_is_not_verified(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="is no data directory"):
+    with pytest.raises(NotFound, match="is not a data directory"):
         verify_directory(tmp_path)
     with EmbeddedServer(tmp_path / "data"), pytest.raises(Conflict, match="a server uses the data directory"):
         verify_directory(tmp_path / "data")

@@ -1,9 +1,9 @@
-"""How far each bucket's log is in the lake, and the JSON file in which a Fluss cluster keeps it.
+"""The tiered offset of each bucket's log, and the JSON file in which a Fluss cluster stores it.
 
-An offset is a *log end offset*: the first one that is not in the lake snapshot. The file's format is Fluss's
+An offset is a *log end offset*: the first one that is not in the lake snapshot. The file format is Fluss's
 `TableBucketOffsets`, version 1: `{"version": 1, "table_id": 7, "bucket_offsets": [10, -1, 3]}`, and for partitioned
-tables `"partition_offsets": [{"partition_id": 3, "bucket_offsets": [...]}, ...]`; the place in an array is the
-bucket, -1 stands for a bucket that is not in the lake.
+tables `"partition_offsets": [{"partition_id": 3, "bucket_offsets": [...]}, ...]`; the index in an array is the bucket,
+-1 stands for a bucket that is not in the lake.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ABSENT = -1
 
 @dataclass(frozen=True, slots=True)
 class BucketOffsets:
-    """Log end offsets of the buckets of one table that a lake snapshot holds; buckets without rows there are absent."""
+    """The log end offsets of one table's buckets in a lake snapshot; buckets without rows there are absent."""
 
     table_id: int
     offsets: Mapping[TableBucket, int]
@@ -35,7 +35,7 @@ class BucketOffsets:
                 raise InvalidRequest(f"the log end offset of bucket {bucket} is {offset}; it cannot be negative")
 
     def merged(self, newer: BucketOffsets) -> BucketOffsets:
-        """These offsets with those of `newer` in their place where it has some."""
+        """These offsets, replaced by those of `newer` where it has some."""
         return BucketOffsets(self.table_id, {**self.offsets, **newer.offsets})
 
     def to_json(self) -> bytes:
@@ -57,7 +57,7 @@ class BucketOffsets:
 
     @classmethod
     def from_json(cls, data: bytes | str) -> BucketOffsets:
-        """The offsets in a file. Raises `CorruptData` where it is not one, or of another version."""
+        """The offsets in a file. Raises `CorruptData` for a malformed file or another version."""
         try:
             document = json.loads(data)
             if document["version"] != _VERSION:

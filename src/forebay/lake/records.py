@@ -1,4 +1,4 @@
-"""Log records on their way into a lake: a run of them as one Arrow batch."""
+"""Log records to be tiered: a run of them as one Arrow batch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from forebay.codec.log_batch import ChangeType
 class ChangeRows:
     """Consecutive records of one bucket's log.
 
-    `rows` are the table's columns in order; `change_types` (uint8) are the numbers of `ChangeType`, None where all
-    rows are appended; `offsets` (int64) ascend and may have gaps; `timestamps` (int64) are commit times in
-    milliseconds since the epoch. Rows of a table snapshot carry the change type INSERT and the snapshot's log offset
-    minus one. The arrays have as many values as `rows` has rows, and no nulls.
+    `rows` are the table's columns in order; `change_types` (uint8) are the numbers of `ChangeType`, None if all rows
+    are appended; `offsets` (int64) ascend and may have gaps; `timestamps` (int64) are commit times in milliseconds
+    since the epoch. Rows of a table snapshot have the change type INSERT and the snapshot's log offset minus one. The
+    arrays have as many values as `rows` has rows, and no nulls.
     """
 
     rows: pa.RecordBatch
@@ -43,7 +43,7 @@ class ChangeRows:
 
     @property
     def kinds(self) -> npt.NDArray[np.uint8]:
-        """The number of each record's `ChangeType`, also where all rows are appended."""
+        """The number of each record's `ChangeType`, even if all rows are appended."""
         if self.change_types is None:
             return np.zeros(len(self), np.uint8)
         return np.asarray(self.change_types)
@@ -63,14 +63,14 @@ class ChangeRows:
         return (self.slice(start, length) for start in range(0, len(self), length))
 
     def without_update_before(self) -> ChangeRows:
-        """The records that a table with a key needs: the old images of updates say nothing new there."""
+        """The records that a table with a key needs: without old images of updates, which are redundant there."""
         if self.change_types is None:
             return self
         kept = pc.not_equal(self.change_types, pa.scalar(ChangeType.UPDATE_BEFORE, pa.uint8()))
         return self if kept.true_count == len(self) else self.filter(kept)
 
     def filter(self, kept: pa.BooleanArray) -> ChangeRows:
-        """The records for which `kept` is true; it has no nulls."""
+        """The records for which `kept` is true; it must have no nulls."""
         return ChangeRows(
             self.rows.filter(kept),
             self.offsets.filter(kept),

@@ -1,4 +1,4 @@
-"""Options of a stream table that its lake table takes over."""
+"""Options of a stream table that its lake table inherits."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from forebay.metadata.table import TableDescriptor
 def lake_options(
     descriptor: TableDescriptor, prefix: str, reserved: Collection[str], follows_from: str
 ) -> dict[str, str]:
-    """All options of the table by their names in the stream, where those of the format begin with `prefix`.
+    """All options of the table by their names in the stream, where those of the format have the prefix `prefix`.
 
-    `reserved` are options of the format that cannot be set, because they follow from `follows_from`. Raises
-    `InvalidRequest` for one of them.
+    `reserved` are options of the format that cannot be set, because they follow from `follows_from`; raises
+    `InvalidRequest` for them.
     """
     found = {**descriptor.properties, **descriptor.custom_properties}
     for name in found:
@@ -39,7 +39,7 @@ def lake_options(
 # published as `jdbc:mysql://db/lake`. An address that cannot be cleaned for certain is withheld.
 
 HIDDEN = "******"
-"""What stands for a value that is not shown."""
+"""The replacement for a value that is not shown."""
 
 _PUBLIC = """
     warehouse name type metastore uri catalog-type catalog-impl io-impl py-io-impl py-catalog-impl prefix
@@ -60,11 +60,11 @@ _PUBLIC = """
 """
 
 PUBLIC_OPTIONS = frozenset(_PUBLIC.split())
-"""Options (in lower case) that say where a lake is and how to get at it, for any format. None of them is a secret."""
+"""Options (in lower case), for any format, that say where a lake is and how to access it. None is a secret."""
 
 _HARMLESS_PARAMETERS = frozenset({"ssl", "sslmode", "usessl", "servertimezone", "characterencoding", "useunicode"})
 _CONTAINER_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
-"""Schemes with a container where others have a user name."""
+"""Schemes with a container in the place of a user name."""
 
 _ADDRESS = re.compile(r"(?P<scheme>(?:jdbc:)?[A-Za-z][A-Za-z0-9+.:-]*)://(?P<rest>.*)", re.DOTALL)
 _NEXT_ADDRESS = re.compile(r",\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)")
@@ -73,14 +73,14 @@ _SHORTEST_SECRET = 4
 
 
 def public_options(options: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
-    """Return the options that clients may see, including `also`, with secrets removed from their values."""
+    """The options that clients may see, including `also`, with secrets removed from their values."""
     told = PUBLIC_OPTIONS | {name.lower() for name in also}
     found = {key: without_secrets(value) for key, value in options.items() if key.lower() in told}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def without_secrets(value: str) -> str | None:
-    """`value` without user names, passwords and parameters of addresses; None where that cannot be done for certain."""
+    """`value` without user names, passwords and parameters of addresses; None if that cannot be done reliably."""
     parts = [_clean_address(part) for part in _NEXT_ADDRESS.split(value)]
     return None if None in parts else ",".join(part for part in parts if part is not None)
 
@@ -90,7 +90,7 @@ def _clean_address(text: str) -> str | None:
     if match is None:
         if text.startswith(("/", "./", "../")):
             return text
-        cleaned = _without_parameters(text)  # a word, or such as jdbc:sqlite:/lake/catalog.db
+        cleaned = _without_parameters(text)  # a word, or a value like jdbc:sqlite:/lake/catalog.db
         return None if "@" in cleaned else cleaned
     scheme, rest = match["scheme"], match["rest"]
     end = next((i for i, letter in enumerate(rest) if letter in "/?#;"), len(rest))
@@ -107,7 +107,7 @@ def _clean_address(text: str) -> str | None:
 
 
 def _without_parameters(text: str) -> str:
-    """`text` without its fragment and without parameters, behind '?' or ';', that are not known to be harmless."""
+    """`text` without its fragment and without parameters, after '?' or ';', that are not known to be harmless."""
     plain = text.partition("#")[0]
     start = next((i for i, letter in enumerate(plain) if letter in "?;"), len(plain))
     kept = [
@@ -123,10 +123,10 @@ def _without_parameters(text: str) -> str:
 
 
 class SecretMask:
-    """Hides the secrets of a lake's options in texts: messages of errors, lines of a log."""
+    """Hides the secrets of a lake's options in texts: error messages and log lines."""
 
     def __init__(self, options: Mapping[str, str], also: Iterable[str] = ()) -> None:
-        """`also` are further options that are no secrets, as for `public_options`."""
+        """`also` are further options that are not secret, as for `public_options`."""
         told = public_options(options, also)
         secrets: set[str] = set()
         for key, value in options.items():
@@ -147,7 +147,7 @@ class SecretMask:
         return text
 
     def cleaned(self, error: Exception) -> Exception:
-        """`error` itself where it tells no secret, else one like it that does not."""
+        """`error` itself if it contains no secret, otherwise a copy without secrets."""
         text = str(error)
         clean = self.clean(text)
         if clean == text:
@@ -158,7 +158,7 @@ class SecretMask:
 
 
 def _parts(value: str) -> set[str]:
-    """What an address has besides its host and path: the password and the values of parameters, escaped and not."""
+    """The parts of an address besides its host and path: the password and parameter values, escaped and unescaped."""
     found: set[str] = set()
     for part in _NEXT_ADDRESS.split(value):
         match = _ADDRESS.fullmatch(part)

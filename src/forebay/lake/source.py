@@ -5,7 +5,7 @@
         with source.create_record_reader(split) as reader:         # on a worker
             for batch in reader.read(): ...
 
-Sources are immutable and picklable: each `with_...` returns another one. A pickled source is what a worker gets.
+Sources are immutable and picklable: each `with_...` returns a new one. Workers get a pickled source.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ UNAWARE_BUCKET = -1
 
 
 class LakeSplit(ABC):
-    """A part of a lake snapshot that one reader reads. Picklable; small enough to travel with a task."""
+    """A part of a lake snapshot that one reader reads. Picklable, and small enough to be sent with a task."""
 
     @abstractmethod
     def bucket(self) -> int:
-        """The stream table's bucket whose rows these are, or `UNAWARE_BUCKET`."""
+        """The stream table's bucket of these rows, or `UNAWARE_BUCKET`."""
 
     @abstractmethod
     def partition(self) -> tuple[str, ...]:
-        """The partition's values in the order of the partition keys, as the strings of its name; () without keys."""
+        """The partition's values in the order of the partition keys, as strings of its name; () without keys."""
 
     def bucket_count(self) -> int | None:
         """The bucket count of its partition when its files were written; None if the format does not record it."""
@@ -60,7 +60,7 @@ class SplitSerializer(ABC, Generic[S]):
 
     @abstractmethod
     def deserialize(self, version: int, data: bytes) -> S:
-        """The split. Raises `CorruptData` for bytes that are none, `UnsupportedOperation` for a newer version."""
+        """The split. Raises `CorruptData` for malformed bytes, `UnsupportedOperation` for a newer version."""
 
 
 class Planner(ABC, Generic[S]):
@@ -68,10 +68,10 @@ class Planner(ABC, Generic[S]):
 
     @abstractmethod
     def plan(self) -> list[S]:
-        """The splits, none of which is empty on purpose; together they hold each row of the scan exactly once.
+        """The splits, which together hold each row of the scan exactly once, without deliberately empty splits.
 
         All splits of one bucket of a table with a primary key hold disjoint keys. Raises `NotFound` (code
-        LAKE_SNAPSHOT_NOT_EXIST) where the snapshot has expired.
+        LAKE_SNAPSHOT_NOT_EXIST) if the snapshot has expired.
         """
 
 
@@ -81,7 +81,7 @@ class RecordReader(ABC):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """What `read` yields: the projected columns in the order of the projection."""
+        """The schema of `read`: the projected columns in the order of the projection."""
 
     @abstractmethod
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -110,29 +110,29 @@ class KeyOrder(ABC):
 
     @abstractmethod
     def comparable(self, keys: pa.RecordBatch) -> pa.BinaryArray:
-        """One byte string for each row whose order as unsigned bytes is the order of the rows.
+        """One byte string for each row; comparing these as unsigned bytes gives the order of the rows.
 
-        `keys` has the key columns in the order of `columns`, of the types that the reader yields and without nulls.
-        Equal keys give equal strings in every call, so rows of different batches, and of a log, can be compared.
+        `keys` has the key columns in the order of `columns`, of the types that the reader returns and without nulls.
+        Equal keys have equal strings in every call, so rows of different batches, and of a log, can be compared.
         """
 
 
 class SortedRecordReader(RecordReader):
-    """A reader of one bucket's rows in the order of the primary key; each key comes once."""
+    """A reader of one bucket's rows in primary key order, with unique keys."""
 
     @property
     @abstractmethod
     def order(self) -> KeyOrder:
-        """The order in which `read` yields rows. Its columns are part of `schema`."""
+        """The order of the rows of `read`. Its columns are part of `schema`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
     """The result of offering filters, combined with AND, to a source.
 
-    `accepted`: the source uses these to skip rows, and every row that it yields may still have to be checked against
-    those in `remaining`. A filter that is exactly applied is in `accepted` alone; one that only skips files is in
-    both; one that the source cannot use is in `remaining` alone.
+    `accepted`: filters that the source uses to skip rows. `remaining`: filters that every returned row must still be
+    checked against. A filter that is applied exactly is only in `accepted`; one that only skips files is in both; one
+    that the source cannot use is only in `remaining`.
     """
 
     source: LakeSource
@@ -144,7 +144,7 @@ class FilterResult:
 class SnapshotSuccessor:
     """A snapshot after an expired one.
 
-    `has_same_rows`: nothing but a compaction lies between them. Otherwise rows may have been written since.
+    `has_same_rows`: there are only compactions between them. Otherwise rows may have been written since.
     """
 
     snapshot_id: int
@@ -157,18 +157,18 @@ class LakeSource(ABC):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """All columns that a projection may name, system columns of the format included.
+        """All columns that can be projected, including system columns of the format.
 
-        The first ones are the stream table's columns. Types are the format's (a TIMESTAMP_LTZ has the zone UTC); a
-        cast to those of `forebay.codec.arrow_types.user_schema` loses nothing.
+        The first ones are the stream table's columns. Types are the format's (a TIMESTAMP_LTZ has the time zone UTC); a
+        cast to those of `forebay.codec.arrow_types.user_schema` is lossless.
         """
 
     @abstractmethod
     def with_project(self, paths: Sequence[Sequence[int]]) -> LakeSource:
-        """Read these columns only. A path is indexes: a column of `schema`, then fields within it, from outside in.
+        """A source that reads only these columns. A path is indexes: a column of `schema`, then nested fields.
 
-        Paths into one column make one column, a struct of the chosen fields in the order of its type. No paths, no
-        columns: batches then tell how many rows there are. Raises `InvalidRequest` for a column named twice.
+        Paths into one column make one column, a struct of the selected fields in the order of its type. Without paths
+        there are no columns: batches then only have a number of rows. Raises `InvalidRequest` for a duplicate column.
         """
 
     @abstractmethod
@@ -177,10 +177,10 @@ class LakeSource(ABC):
 
     @abstractmethod
     def with_filters(self, filters: Sequence[Predicate]) -> FilterResult:
-        """Offer filters, which hold together. They may name columns that the projection leaves out.
+        """Offer filters, combined with AND. They may use columns that are not projected.
 
         On tables with a primary key the source skips only rows whose *newest* version in the snapshot does not match:
-        it never brings back an older version.
+        it never returns an older version instead.
         """
 
     @abstractmethod
@@ -188,7 +188,7 @@ class LakeSource(ABC):
         """A planner for exactly this snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) if it does not exist."""
 
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
-        """Return the oldest snapshot after an expired one; None if there is none, or if it cannot be determined."""
+        """The oldest snapshot after an expired one; None if there is none, or if it cannot be determined."""
         return None
 
     @abstractmethod
@@ -196,18 +196,18 @@ class LakeSource(ABC):
         """A reader of the split's rows in any order."""
 
     def create_sorted_reader(self, splits: Sequence[LakeSplit]) -> SortedRecordReader | None:
-        """A reader of all `splits` of one bucket (none: an empty reader) in key order; None if the format cannot.
+        """A reader of all `splits` of one bucket (none: an empty reader) in key order; None if unsupported.
 
-        The key columns are added behind the projected ones where the projection leaves them out.
+        Key columns that are not projected are added after the projected ones.
         """
         return None
 
     def plain_files(self, split: LakeSplit) -> tuple[str, ...] | None:
-        """Return the paths of Parquet files that hold exactly the split's rows, for engines that read them directly.
+        """The paths of Parquet files that hold exactly the split's rows, for engines that read them directly.
 
-        The projected columns are in the files under their own names (one that is missing in a file is null there).
-        Rows that the filters rule out are in them, too. None where only a reader of this source finds the rows:
-        something has to be merged or left out, or has had another name or type.
+        The projected columns are in the files with their own names (a column missing in a file is null there). Rows
+        that the filters exclude are in the files, too. None if only a reader of this source finds the rows, because
+        files must be merged, rows left out, or columns renamed or converted.
         """
         return None
 

@@ -15,22 +15,22 @@ from forebay.metadata.table import LAKE_ENTRY_POINTS, TableDescriptor, TablePath
 
 
 class LakeCatalog(ABC):
-    """Creates and alters the lake tables of stream tables. Names and layouts are those that Fluss gives them."""
+    """Creates and alters the lake tables of stream tables, with the names and layouts of Fluss."""
 
     @abstractmethod
     def create_table(self, path: TablePath, descriptor: TableDescriptor, *, creating: bool) -> None:
-        """The lake table of `descriptor`; its database is created when missing.
+        """Create the lake table of `descriptor`, and its database if missing.
 
-        An existing table is taken if it fits, and, when the stream table is just being `creating`, is empty. Raises
+        An existing table is used if it fits and, when the stream table is just being `creating`, is empty. Raises
         `Conflict` (LAKE_TABLE_ALREADY_EXIST) saying what differs, `InvalidRequest` for options that may not be set.
         """
 
     @abstractmethod
     def alter_table(self, path: TablePath, current: TableDescriptor, expected: TableDescriptor) -> None:
-        """Bring the lake table from `current` to `expected`: options and nullable columns added at the end.
+        """Alter the lake table from `current` to `expected`: options, and nullable columns added at the end.
 
-        Where it is at `expected` already (an earlier attempt died before the stream table changed), nothing happens.
-        Raises `NotFound` where the table does not exist, `UnsupportedOperation` for other changes.
+        Does nothing if it is at `expected` already (after an attempt that failed before the stream table changed).
+        Raises `NotFound` if the table does not exist, `UnsupportedOperation` for other changes.
         """
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class LakeStorage(ABC):
     @property
     @abstractmethod
     def format(self) -> str:
-        """The format's name as `table.datalake.format` has it."""
+        """The format's name in `table.datalake.format`."""
 
     @abstractmethod
     def create_catalog(self) -> LakeCatalog: ...
@@ -67,7 +67,7 @@ class LakeStorage(ABC):
 
 # Lake formats by name, found by their entry points in the group `forebay.lakes`.
 #
-# A package adds a format in its pyproject.toml; the object is a callable that makes a `LakeStorage` of options:
+# A package adds a format in its pyproject.toml; the object is a callable that creates a `LakeStorage` from options:
 #
 #     [project.entry-points."forebay.lakes"]
 #     paimon = "forebay.lakes.paimon:PaimonLakeStorage"
@@ -75,16 +75,16 @@ class LakeStorage(ABC):
 # Options are a cluster's settings below `datalake.<format>.` without that prefix, as in Fluss (`datalake_options`).
 
 _found: dict[str, Callable[[Mapping[str, str]], LakeStorage]] = {}
-"""Formats that were asked for before: to find one, Python reads the metadata of every package that is installed."""
+"""Formats that were requested before: to find one, Python reads the metadata of every installed package."""
 
 
 def lake_formats() -> tuple[str, ...]:
-    """The names of the formats that are installed."""
+    """The names of the installed formats."""
     return tuple(sorted({entry.name for entry in entry_points(group=LAKE_ENTRY_POINTS)}))
 
 
 def create_lake_storage(name: str, options: Mapping[str, str]) -> LakeStorage:
-    """The lake of format `name`. Raises `UnsupportedOperation` naming the installed formats, or the missing package."""
+    """The lake of format `name`. Raises `UnsupportedOperation`, with the installed formats or the missing package."""
     factory = _found.get(name.lower())
     if factory is not None:
         return factory(options)
@@ -109,6 +109,6 @@ def _loaded(entry: EntryPoint) -> Callable[[Mapping[str, str]], LakeStorage]:
 
 
 def datalake_options(settings: Mapping[str, str], name: str) -> dict[str, str]:
-    """The options of format `name` among a cluster's settings: those below `datalake.<name>.`, without the prefix."""
+    """The options of format `name` in a cluster's settings: those with the prefix `datalake.<name>.`, without it."""
     prefix = f"datalake.{name.lower()}."
     return {key[len(prefix) :]: value for key, value in settings.items() if key.startswith(prefix)}

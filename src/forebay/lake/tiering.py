@@ -1,13 +1,13 @@
 """Writing rounds of a log into a lake table.
 
-A round: workers each write one bucket's records with a `LakeWriter` and hand their results, small and picklable, to
-the driver; there a `LakeCommitter` makes one lake snapshot of all of them, with the log offsets that it holds in the
-snapshot's properties. A round that ends before its commit leaves nothing but files that `abort` removes or the
-format's own clean-up finds.
+In a round, workers each write one bucket's records with a `LakeWriter` and send their results, small and picklable, to
+the driver. There, a `LakeCommitter` creates one lake snapshot from all of them, with the tiered log offsets in the
+snapshot's properties. A round that ends before its commit leaves only files that `abort` deletes or the format's own
+clean-up finds.
 
-Two rounds never both commit (Fluss issue 2648): a committer is made for a *base*, the newest tiering snapshot that
-its round started from, and a commit is refused where the lake has another one by then. The tiering epoch is stored in
-the snapshot too, and a committer refuses to follow a snapshot of a newer epoch.
+Two rounds never both commit (Fluss issue 2648): a committer is created for a *base*, the newest tiering snapshot when
+its round started, and a commit is rejected if the lake has another one by then. The snapshot also stores the tiering
+epoch, and a committer refuses to build on a snapshot of a newer epoch.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ TIERING_USER = "__fluss_lake_tiering"
 """The name of the committer of tiering rounds, in formats that record the writer of a snapshot."""
 
 OFFSETS_PROPERTY = "fluss-offsets"
-"""The snapshot property that says where the snapshot's log offsets are: the path of a file of `BucketOffsets`."""
+"""The snapshot property with the location of the log offsets: the path of a file of `BucketOffsets`."""
 
 EPOCH_PROPERTY = "forebay.tiering-epoch"
 """The snapshot property with the epoch of the worker that tiered it."""
 
 TABLE_PROPERTY = "forebay.table-id"
-"""The snapshot property with the id of the stream table: another table has the name if the table was recreated."""
+"""The snapshot property with the stream table's id: a recreated table has the same name, but another id."""
 
 CREATED_PROPERTY = "forebay.table-created-ms"
-"""The snapshot property that says when that table was created: tables of two clusters may have the same id."""
+"""The snapshot property with that table's creation time: tables of two clusters may have the same id."""
 
 KEEP_ALL_PREVIOUS = -1
-"""`LakeCommitResult.earliest_snapshot_to_keep`: the cluster forgets no earlier lake snapshot."""
+"""`LakeCommitResult.earliest_snapshot_to_keep`: the cluster keeps all earlier lake snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterContext:
     """The task of a writer: one bucket of one table in one round.
 
-    `partition` is the partition's values by key, None in tables without partitions. `attempt` differs between
-    attempts at the same bucket, so that their files do.
+    `partition` is the partition's values by key, None in tables without partitions. `attempt` differs between attempts
+    at the same bucket, so that their file names differ.
     """
 
     info: TableInfo
@@ -56,9 +56,9 @@ class WriterContext:
 
 @dataclass(frozen=True, slots=True)
 class CommitterContext:
-    """What a committer is for. `base` is the newest tiering snapshot that the round started from; None without one.
+    """The task of a committer. `base` is the newest tiering snapshot when the round started; None without one.
 
-    `takes_over`: the base is of another stream table, of another cluster, whose lake table this was until now.
+    `takes_over`: the base belongs to a stream table of another cluster, whose lake table this was until now.
     """
 
     info: TableInfo
@@ -68,14 +68,14 @@ class CommitterContext:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What each snapshot of the round says of its table and epoch."""
+        """The properties of each snapshot of the round that identify its table and epoch."""
         own = {EPOCH_PROPERTY: str(self.epoch), TABLE_PROPERTY: str(self.info.table_id)}
         return own if self.info.created_ms < 0 else {**own, CREATED_PROPERTY: str(self.info.created_ms)}
 
 
 @dataclass(frozen=True, slots=True)
 class TieringStats:
-    """What a table's newest lake snapshot holds; None where the format does not know."""
+    """The contents of a table's newest lake snapshot; None if the format does not know."""
 
     file_bytes: int | None = None
     rows: int | None = None
@@ -85,9 +85,9 @@ class TieringStats:
 class LakeCommitResult:
     """A committed lake snapshot.
 
-    `readable_snapshot_id` is the newest snapshot from which a union read may start; it is the committed one unless
-    the format needs a compaction first. `earliest_snapshot_to_keep`: snapshots from it on stay known to the
-    cluster; None forgets all but the committed one.
+    `readable_snapshot_id` is the newest snapshot from which a union read may start; it is the committed one unless the
+    format needs a compaction first. `earliest_snapshot_to_keep`: the cluster keeps snapshots from it on; None keeps
+    only the committed one.
     """
 
     snapshot_id: int
@@ -102,14 +102,14 @@ class LakeCommitResult:
 
 @dataclass(frozen=True, slots=True)
 class CommittedLakeSnapshot:
-    """A snapshot that tiering has committed, with its properties (`OFFSETS_PROPERTY`, `EPOCH_PROPERTY`)."""
+    """A snapshot committed by tiering, with its properties (`OFFSETS_PROPERTY`, `EPOCH_PROPERTY`)."""
 
     snapshot_id: int
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def belongs_to(properties: Mapping[str, str], info: TableInfo) -> bool:
-    """Whether a snapshot with these properties may be one of this table: nothing in them says otherwise."""
+    """Whether a snapshot with these properties can belong to this table: none of them contradicts it."""
     table = properties.get(TABLE_PROPERTY, str(info.table_id))
     created = properties.get(CREATED_PROPERTY, str(info.created_ms))
     return table == str(info.table_id) and (info.created_ms < 0 or created == str(info.created_ms))
@@ -122,7 +122,7 @@ def whose_snapshot(properties: Mapping[str, str]) -> str:
 
 
 def check_base(context: CommitterContext, base: int | None, newest: CommittedLakeSnapshot | None) -> None:
-    """Raise `Conflict` (FENCED_TIERING_EPOCH_EXCEPTION) unless a round on `base` may follow on `newest`.
+    """Raise `Conflict` (FENCED_TIERING_EPOCH_EXCEPTION) unless a round on `base` can be committed after `newest`.
 
     `newest` is the lake's newest tiering snapshot. Formats call this at a point where no other commit can intervene.
     """
@@ -148,48 +148,48 @@ class LakeWriter(ABC):
 
     @abstractmethod
     def write(self, records: ChangeRows) -> None:
-        """Take records, in the order of the log. Memory is bounded by the format's options.
+        """Write records, in log order. Memory is bounded by the format's options.
 
-        Tables without a primary key take APPEND_ONLY records; those with one take INSERT and UPDATE_AFTER as upserts,
-        DELETE as deletes, and ignore UPDATE_BEFORE.
+        Tables without a primary key accept APPEND_ONLY records; those with one treat INSERT and UPDATE_AFTER as
+        upserts, DELETE as deletes, and ignore UPDATE_BEFORE.
         """
 
     @abstractmethod
     def complete(self) -> Any:
-        """Finish the files; a picklable result for the committer. Nothing is visible yet."""
+        """Finish the files; return a picklable result for the committer. Nothing is visible yet."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Remove what was written. Does nothing after `complete`."""
+        """Delete the written files. Does nothing after `complete`."""
 
 
 class LakeCommitter(ABC):
-    """Makes lake snapshots of what writers wrote, on the driver."""
+    """Creates lake snapshots from the writers' results, on the driver."""
 
     @abstractmethod
     def commit(self, results: Sequence[Any], properties: Mapping[str, str]) -> LakeCommitResult:
-        """One snapshot of all results, with `properties` and the epoch; also without results, so offsets advance.
+        """Commit one snapshot of all results (even of none, to advance offsets), with `properties` and the epoch.
 
-        Raises `Conflict` (FENCED_TIERING_EPOCH_EXCEPTION) where the newest tiering snapshot is not the base of this
-        committer, or is of a newer epoch: nothing is visible then, and the files are still there for `abort`. After
-        any other error, `OutcomeUnknown` above all, ask `get_missing_lake_snapshot` whether it is there. A second
-        commit of one committer has the first one's snapshot as its base.
+        Raises `Conflict` (FENCED_TIERING_EPOCH_EXCEPTION) if the newest tiering snapshot is not the base of this
+        committer, or has a newer epoch: nothing is visible then, and the files remain for `abort`. After any other
+        error, most of all `OutcomeUnknown`, call `get_missing_lake_snapshot` to find out whether it exists. A second
+        commit of the same committer builds on the snapshot of the first.
         """
 
     @abstractmethod
     def abort(self, results: Sequence[Any]) -> None:
-        """Remove the files of results that were not committed."""
+        """Delete the files of uncommitted results."""
 
     @abstractmethod
     def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
         """The newest tiering snapshot in the lake if the cluster, which knows `latest_known`, does not know it."""
 
     def has_snapshot(self, snapshot_id: int) -> bool:
-        """Return whether a snapshot can still be read. Another process may have expired it."""
+        """Whether a snapshot can still be read. Another process may have expired it."""
         return True
 
     def maintain(self) -> None:
-        """What the table's options ask for after a commit, such as expiry and compaction. May take long."""
+        """Run the maintenance that the table's options require after a commit, like expiry or compaction. Can be slow."""
         return
 
     def close(self) -> None:

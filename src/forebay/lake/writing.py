@@ -1,4 +1,4 @@
-"""The preparation of log records in writers of every lake: validation, and mapping to the lake's columns."""
+"""Preparation of log records, shared by the writers of all lakes: validation, and mapping to the lake's columns."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from forebay.metadata.table import TableInfo
 from forebay.metadata.types import TypeRoot
 
 SYSTEM_COLUMN_COUNT = 3
-"""Bucket, offset and timestamp of each row: the last columns of lake tables that have them."""
+"""The number of system columns (bucket, offset and timestamp) at the end of lake tables that have them."""
 
 _PLAIN_ROOTS = frozenset({TypeRoot.STRING, TypeRoot.INT, TypeRoot.BIGINT, TypeRoot.DATE, TypeRoot.BOOLEAN})
-"""Types of partition keys of which every value has one text, whoever writes it."""
+"""The types of partition keys whose values have a unique text, whoever writes it."""
 
 
 class LakeRows:
     """Converts rows from the stream's schema to the lake table's."""
 
     def __init__(self, context: WriterContext, schema: pa.Schema, *, has_system_columns: bool) -> None:
-        """`schema` is the lake table's, system columns included if it has them."""
+        """`schema` is the lake table's, including system columns if it has them."""
         self._path, self._bucket = context.info.path, context.bucket
         self._schema, self._has_system_columns = schema, has_system_columns
         self._names = schema.names[:-SYSTEM_COLUMN_COUNT] if has_system_columns else schema.names
 
     def lake_batch(self, records: ChangeRows) -> pa.RecordBatch:
-        """The records as a batch of all of the lake table's columns; those that the stream lacks yet are null.
+        """The records as a batch of all of the lake table's columns; columns that the stream lacks yet are null.
 
-        Raises `InvalidRequest` where the records have other columns than the lake's first ones, and for a null in a
-        column that is NOT NULL in the lake.
+        Raises `InvalidRequest` if the records do not have the lake's first columns, and for a null in a column that is
+        NOT NULL in the lake.
         """
         rows, names = records.rows, self._names
         if rows.schema.names != names[: rows.num_columns]:
@@ -69,13 +69,13 @@ def _cast(column: pa.Array, target: pa.Field) -> pa.Array:
 
 
 def check_appended(info: TableInfo, records: ChangeRows) -> None:
-    """Raise `InvalidRequest` for changes of a table that has no key by which rows could change."""
+    """Raise `InvalidRequest` for changes in a table without a primary key."""
     if np.any(records.kinds != ChangeType.APPEND_ONLY):
-        raise InvalidRequest(f"table {info.path} has no primary key, so its log has nothing but appended rows")
+        raise InvalidRequest(f"table {info.path} has no primary key, so its log can only contain appended rows")
 
 
 def check_partition(context: WriterContext, row: Mapping[str, pa.Scalar]) -> None:
-    """Raise `InvalidRequest` unless the partition of `row`, by column, is the one that the writer is for."""
+    """Raise `InvalidRequest` unless the partition of `row`, by column, is the writer's."""
     for key, text in (context.partition or {}).items():
         t = context.info.schema.column(key).data_type
         if t.root in _PLAIN_ROOTS and partition_text(t, row[key].as_py()) != text:

@@ -1,9 +1,8 @@
 """Verifies an unused data directory: every file is read, nothing is changed.
 
 Order: the directory's lock is taken (so no server can start in the meantime), then the metadata, the offset
-checkpoints, and bucket by bucket the log and the state are checked. The metadata is read from a copy, because SQLite
-writes files beside it. LMDB's files are read without LMDB (`kv.lmdb_file`). Damage ends only the checks that depend on
-it.
+checkpoints, and the log and state of each bucket are checked. The metadata is read from a copy, because SQLite writes
+files beside it. LMDB's files are read without LMDB (`kv.lmdb_file`). Damage ends only the checks that depend on it.
 """
 
 from __future__ import annotations
@@ -57,9 +56,9 @@ def _locked(directory: str) -> Iterator[None]:
     """Hold the lock of a data directory, without writing to it."""
     lock = os.path.join(directory, names.LOCK_FILE)
     if not os.path.exists(os.path.join(directory, METADATA_FILE)) and not os.path.exists(lock):
-        raise NotFound(f"{directory} is no data directory of a Forebay server", ErrorCode.CLIENT_ERROR)
+        raise NotFound(f"{directory} is not a data directory of a Forebay server", ErrorCode.CLIENT_ERROR)
     if not os.path.exists(lock):
-        yield  # a copy without it: no server has this directory open
+        yield  # a copy without a lock file: no server has this directory open
         return
     descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -174,7 +173,7 @@ class _Directory:
     # ---- buckets ----------------------------------------------------------------------------------------------------
 
     def _log_folders(self, metadata: _Metadata | None) -> list[str]:
-        """Return log folders relative to the directory, without those that are about to be removed."""
+        """The log folders relative to the directory, without those that are about to be removed."""
         found = []
         for folder, folders, _ in os.walk(self._path):
             relative = os.path.relpath(folder, self._path)
@@ -215,7 +214,7 @@ class _Directory:
     # ---- the lake ---------------------------------------------------------------------------------------------------
 
     def _check_lake_offsets(self, metadata: _Metadata) -> None:
-        """Check that the logs have everything that lake snapshots hold of them."""
+        """Check that the logs contain everything that lake snapshots hold of them."""
         for table_id, snapshots in metadata.lake_snapshots.items():
             for file in dict.fromkeys(file for snapshot in snapshots for file in snapshot.files):
                 path = names.join(self._path, file.path)

@@ -66,7 +66,7 @@ class _Indexes:
 
     @property
     def positions(self) -> list[int]:
-        """Return the positions of batches according to the index."""
+        """The positions of batches according to the index."""
         return sorted(self._positions)
 
     def compare(self, position: int, header: LogBatchHeader) -> None:
@@ -80,7 +80,7 @@ class _Indexes:
             self._wrong.setdefault(self._time_path, entry[1])
 
     def report(self, report: Report, end_position: int, end_offset: int) -> None:
-        """Report entries that disagree with a batch, or name none below the sound end of the segment."""
+        """Report entries that disagree with a batch, or point to none, below the sound end of the segment."""
         for position, (_, byte) in sorted(self._positions.items()):
             if position < end_position:
                 self._wrong.setdefault(self._offset_path, byte)
@@ -177,7 +177,7 @@ def _bad_end(report: Report, path: str, text: str, is_fault: bool) -> None:
 
 
 def _follows(reader: PositionalReader, problem: CorruptBatch, size: int) -> bool:
-    """Return whether the damaged batch still gives the position of the next one, and that is sound."""
+    """Whether the damaged batch still gives the position of the next one, and that is sound."""
     try:
         position, header = next(scan_headers(reader, problem.position, size, problem.offset))
     except (CorruptData, StopIteration):
@@ -186,7 +186,7 @@ def _follows(reader: PositionalReader, problem: CorruptBatch, size: int) -> bool
 
 
 def _is_batch(reader: PositionalReader, position: int, size: int) -> bool:
-    """Return whether a sound batch begins at `position`, whatever its offset."""
+    """Whether a sound batch begins at `position`, whatever its offset."""
     try:
         header = parse_header(reader.pread(position, HEADER_SIZE_MAX), 0, size - position)
         return next(scan_batches(reader, position, size, header.base_offset, _CONFIG.scan_bytes), None) is not None

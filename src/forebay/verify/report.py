@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 OnStep = Callable[[str, int, int], None]
-"""Called with what is being checked, how much of it is done, and of how much (0: unknown)."""
+"""Called with the name of what is being checked, the amount done, and the total (0: unknown)."""
 
 
 def no_steps(_what: str, _done: int, _total: int) -> None:
@@ -59,7 +59,7 @@ class Report:
         self.counts[what] = self.counts.get(what, 0) + number
 
     def summary(self) -> str:
-        """Return what was checked, and the verdict."""
+        """The number of checked things, and the verdict, in words."""
         checked = ", ".join(f"{number:,} {what}" for what, number in self.counts.items()) or "nothing"
         faults, notes = len(self.faults), len(self.findings) - len(self.faults)
         found = [

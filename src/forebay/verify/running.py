@@ -34,7 +34,7 @@ _DAMAGE = (CorruptData, StorageFailure)
 def verify_server(
     connection: Connection, tables: Sequence[str | TablePath] = (), *, on_step: OnStep = no_steps
 ) -> Report:
-    """Check these tables of a running server, or all. Raises what asking raises, but for damage, which is reported."""
+    """Check these tables of a running server, or all. Raises errors of requests, except damage, which is reported."""
     report = Report()
     paths = [TablePath.parse(table) for table in tables] or [
         TablePath(database, name)
@@ -71,7 +71,7 @@ class _TableCheck:
             self._check_lake()
 
     def _guarded(self, bucket: TableBucket, check: Callable[[], None]) -> None:
-        """Damage of one bucket does not end the check of the others."""
+        """Run `check`; damage of one bucket does not end the checks of others."""
         try:
             check()
         except _DAMAGE as e:
@@ -83,7 +83,7 @@ class _TableCheck:
     # ---- the log ----------------------------------------------------------------------------------------------------
 
     def _check_log(self, bucket: TableBucket, start: int, end: int) -> None:
-        """Check that records are in order; only changelogs skip offsets, for puts that changed nothing."""
+        """Check that records are in order; only changelogs may skip offsets, for puts without a change."""
         if start >= end:
             return
         next_offset, last_time = start, -1
@@ -148,7 +148,7 @@ class _TableCheck:
             )
 
     def _same(self, found: pa.Table, row: pa.Table) -> bool:
-        """Return whether two rows are equal, with NaN equal to NaN; a missing row has a key of nulls."""
+        """Whether two rows are equal, with NaN equal to NaN; a missing row has a key of nulls."""
         if found.equals(row):
             return True
         if any(found[name].null_count for name in self._table.schema.primary_key):
@@ -156,7 +156,7 @@ class _TableCheck:
         return checksum_of(self._table.schema, found) == checksum_of(self._table.schema, row)
 
     def _changed_since(self, bucket: TableBucket, offset: int, names: list[str]) -> set[tuple[object, ...]]:
-        """Return the keys changed since the snapshot."""
+        """The keys changed since the snapshot."""
         end = self._admin.list_offsets(self._table.info, "latest", buckets=[bucket])[bucket]
         if end <= offset:
             return set()

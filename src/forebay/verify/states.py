@@ -1,8 +1,8 @@
 """One bucket's key-value state: its files, its digest, its checkpoints, and the fold of the changelog.
 
 The fold is built in a scratch engine; the newest sound checkpoint is not needed if the whole log exists. It is compared
-with the state by digest, and row by row if the digests differ: two encoders may write one row in different bytes, and
-then its values decide.
+with the state by digest, and row by row if the digests differ: two encoders may encode the same row differently, in
+which case the values decide.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _LmdbState:
 
 
 class _RocksDbState:
-    """RocksDB writes into every database that it opens, so a copy is read."""
+    """A copy of a RocksDB state, because RocksDB writes into every database that it opens."""
 
     def __init__(self, folder: str, scratch: Path) -> None:
         """Raises `CorruptData`."""
@@ -115,7 +115,7 @@ class StateCheck:
         self._on_step = on_step
 
     def run(self, clean: bool, witnesses: PageCacheWitnesses) -> None:
-        """Check everything; `clean` says that the server closed the bucket."""
+        """Check everything; `clean`: the server closed the bucket."""
         self._report.count("key-value states")
         base = self._check_checkpoints()
         if base is None and self._log.start > 0:
@@ -141,7 +141,7 @@ class StateCheck:
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def _check_checkpoints(self) -> str | None:
-        """Return the folder of the newest sound checkpoint."""
+        """The folder of the newest sound checkpoint."""
         newest = None
         for name in checkpoints(self._fs, self._folder):
             path = names.join(self._folder, name)
@@ -159,7 +159,7 @@ class StateCheck:
         return newest
 
     def _open_trusted(self, clean: bool, witnesses: PageCacheWitnesses) -> _State | None:
-        """Return the state that the server would use; None if it will not use its files. Raises `CorruptData`."""
+        """The state that the server would use; None if it will not use its files. Raises `CorruptData`."""
         mark = trust_mark(self._fs, self._folder)
         if not self._fs.exists(self._engine_folder) or mark.kind == Trust.MISSING:
             self._report.note(self._folder, "the state is missing or not trusted: the server rebuilds it")
@@ -219,7 +219,7 @@ class StateCheck:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _begin_fold(self, folder: Path, checkpoint: str | None, end: int) -> LmdbEngine | None:
-        """Return an engine with the rows that the log no longer has."""
+        """An engine with the rows that the log no longer has."""
         if self._log.start == 0:
             return LmdbEngine(folder)
         if checkpoint is None:
@@ -273,7 +273,7 @@ class StateCheck:
 
 
 def _same_row(codec: ChangelogCodec, value: bytes, other: bytes) -> bool:
-    """Return whether two stored values are the same row, in other bytes or under another schema."""
+    """Whether two stored values are the same row, encoded differently or with another schema."""
     try:
         first, second = codec.upgrade([value, other])
     except (ForebayError, ValueError):
