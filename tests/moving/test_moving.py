@@ -318,7 +318,7 @@ def test_a_plan_says_that_a_move_goes_on_with_what_the_target_has(servers: Serve
     for with_log in (True, False):  # without a lake, the log is all there is
         assert steps(servers, with_log=with_log) == [
             "table fluss.t: 3 buckets, 100 records in their logs",
-            "1. go on with the table on the target, whose logs have 100 records",
+            "1. continue with the table on the target, whose logs have 100 records",
             f"2. {logs}",
             "3. compare counts and checksums of both sides",
         ]

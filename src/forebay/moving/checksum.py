@@ -1,7 +1,7 @@
-"""Counts and checksums of the rows of a table: equal rows give equal ones, whoever has them.
+"""Counts and checksums of a table's rows: equal for equal rows, on any server.
 
-Rows are hashed as Fluss encodes them in its compacted format, 64 bits each, and summed up. A log is summed with the
-place of each row in its bucket, so that another order is another sum.
+Rows are hashed in Fluss's compacted encoding, 64 bits each, and the hashes summed. In the sum of a log, each hash is
+combined with the row's index in its bucket, so that another order gives another sum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """How many rows there are, and the sum of their hashes."""
+    """The number of rows, and the sum of their hashes."""
 
     rows: int = 0
     total: int = 0
@@ -48,19 +48,19 @@ def _of(schema: Schema, batches: Iterable[Any], *, in_order: bool) -> Checksum:
 
 
 def union_checksum(table: Table) -> Checksum:
-    """The rows of lake and stream as one table, in any order."""
+    """The checksum of the rows of lake and stream as one table, in any order."""
     with table.scan(source="union").reader() as scan:
         return _of(table.schema, scan, in_order=False)
 
 
 def live_checksum(table: Table) -> Checksum:
-    """The rows that the servers have of a table with a primary key, in any order."""
+    """The checksum of the rows that the servers have of a table with a primary key, in any order."""
     with table.scan().reader() as scan:
         return _of(table.schema, scan, in_order=False)
 
 
 def log_checksum(table: Table, bucket: TableBucket, start: int, end: int) -> Checksum:
-    """The records of a part of a bucket's log, in their order."""
+    """The checksum of the records of a part of a bucket's log, in order."""
     if start >= end:
         return Checksum()
     with table.changes({bucket: start}, {bucket: end}, include=()) as log:
@@ -68,5 +68,5 @@ def log_checksum(table: Table, bucket: TableBucket, start: int, end: int) -> Che
 
 
 def checksum_of(schema: Schema, rows: pa.Table) -> Checksum:
-    """Rows in any order."""
+    """The checksum of rows in any order."""
     return _of(schema, [rows], in_order=False)

@@ -1,9 +1,9 @@
-"""Handing a lake table over from one cluster to another.
+"""Handing over a lake table from one cluster to another.
 
-A lake snapshot belongs to a stream table: it names the log offsets that it holds, and these are offsets of one cluster.
-So the lake table goes over with one more snapshot, without rows, that names the offsets of the new cluster. It is made
-as rounds of tiering are (`forebay.tiering.round`): the new cluster saves the offsets, the lake commits a snapshot that
-has their path, and it is registered with the new cluster. From that commit on, rounds of the old cluster are refused.
+A lake snapshot belongs to a stream table: it contains log offsets, which are those of one cluster. So the lake table is
+handed over by an additional snapshot, without rows, with the offsets of the new cluster. It is created like a tiering
+round (`forebay.tiering.round`): the new cluster stores the offsets, the lake commits a snapshot with their path, and it
+is registered with the new cluster. From that commit on, rounds of the old cluster are rejected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from forebay.protocol.api import ApiKey
 
 
 def check_readable(storage: LakeStorage, source: Side, target: Side) -> None:
-    """Raise `UnsupportedOperation` where the target's release cannot read the lake table."""
+    """Raise `UnsupportedOperation` if the target's release cannot read the lake table."""
     columns = storage.create_source(source.info.path).schema.names
     if "__timestamp" in columns or _is_newer_than_0_9(target):
         return
@@ -32,13 +32,13 @@ def check_readable(storage: LakeStorage, source: Side, target: Side) -> None:
 
 
 def _is_newer_than_0_9(target: Side) -> bool:
-    """Whether a cluster offers what came after 0.9.1, as Forebay's servers do: FIP-17's scans."""
+    """Whether a cluster offers a feature later than 0.9.1, like Forebay's servers do: the scans of FIP-17."""
     cluster = target.connection.cluster
     return any(cluster.channel(n).versions.offers(ApiKey.SCAN_KV) for n in cluster.view.tablet_servers.values())
 
 
 def newest_snapshot(storage: LakeStorage, side: Side) -> CommittedLakeSnapshot | None:
-    """The newest snapshot of tiering, whoever made it."""
+    """The newest tiering snapshot, from any cluster."""
     committer = storage.create_tiering_factory().create_committer(CommitterContext(side.info, 0, None))
     try:
         return committer.get_missing_lake_snapshot(None)
@@ -47,15 +47,15 @@ def newest_snapshot(storage: LakeStorage, side: Side) -> CommittedLakeSnapshot |
 
 
 def was_made_for(snapshot: CommittedLakeSnapshot | None, side: Side) -> bool:
-    """Whether the snapshot was made for this side's table, by Forebay."""
+    """Whether Forebay created the snapshot for this side's table."""
     return snapshot is not None and TABLE_PROPERTY in snapshot.properties and belongs_to(snapshot.properties, side.info)
 
 
 def hand_over(storage: LakeStorage, source: Side, target: Side, offsets: Mapping[Place, int]) -> int:
-    """The id of the lake snapshot with which the target has the lake table.
+    """Commit the lake snapshot that hands the lake table over to the target, and return its id.
 
-    `offsets`: what of the target's logs is in it.
-    Raises `Conflict`, with nothing changed, if another worker committed a round in the meantime.
+    `offsets`: the end offsets of the target's logs in the snapshot. Raises `Conflict`, without any change, if another
+    worker committed a round meanwhile.
     """
     known, newest = source.known, newest_snapshot(storage, source)
     if (known is None) != (newest is None) or (known and newest and known.snapshot_id != newest.snapshot_id):
@@ -79,7 +79,7 @@ def hand_over(storage: LakeStorage, source: Side, target: Side, offsets: Mapping
 
 
 def tell_again(snapshot: CommittedLakeSnapshot, target: Side, offsets: Mapping[Place, int]) -> int:
-    """The id of a lake snapshot of the target that it was not told of, because the move died in between."""
+    """Register a lake snapshot with the target if the move was interrupted before, and return its id."""
     path = snapshot.properties.get(OFFSETS_PROPERTY)
     if path is None:
         raise NotFound(f"lake snapshot {snapshot.snapshot_id} of {target.info.path} names no offsets")

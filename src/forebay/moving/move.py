@@ -1,16 +1,16 @@
-"""The steps of a move, in an order in which every one may fail, or be repeated.
+"""The steps of a move, in an order in which each may fail or be repeated.
 
-    tier      the source's lake gets all that its logs have (tables with a lake)
+    tier      the source's lake gets all records of its logs (tables with a lake)
     create    the table on the target, without a lake, marked as a copy; its partitions
-    copy      logs in their order, or rows by upserts
+    copy      logs in order, or rows by upserts
     compare   the source's logs have not grown meanwhile; both sides' records are equal
     hand over the lake table gets a snapshot with the target's offsets: from here on it is the target's
-    switch on the target's table gets the lake. Where the target refuses that, the lake table goes back to the source
+    switch on the target's table gets the lake. If the target refuses, the lake table goes back to the source
     compare   both sides' rows of lake and stream are equal
 
-Nothing is written down but what the steps leave: the marked table and its logs' ends, the lake's snapshots, what the
-target knows of them. A move that is run again looks at these and goes on. The source is only read, but for its lake's
-rounds, until it is dropped, last of all and only if asked.
+No state is stored besides the results of the steps: the marked table and the ends of its logs, the lake's snapshots,
+and the target's knowledge of these. A repeated move checks them and continues. The source is only read, except for
+tiering rounds of its lake, until it is dropped, which is the last step and optional.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from forebay.tiering.now import tier_table
 from forebay.tiering.round import TieringLake
 
 ROUNDS_MAX = 20
-"""How many rounds of tiering a move waits for, where each ends when the table's freshness is over."""
+"""The maximum number of tiering rounds that a move waits for; each ends when the table's freshness is over."""
 
 OnProgress = Callable[[TablePath, str, int], None]
-"""Told of the table, the step and the rows that it has copied so far."""
+"""Called with the table, the step, and the number of rows that the step has copied so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveReport:
-    """What a move did: equal counts and checksums of both sides. `lake_snapshot` is the one that was handed over."""
+    """The result of a move: equal counts and checksums of both sides. `lake_snapshot` is the one handed over."""
 
     path: TablePath
     rows: Checksum
@@ -61,10 +61,10 @@ def move_table(
     lake: TieringLake | None = None,
     on_progress: OnProgress | None = None,
 ) -> MoveReport:
-    """Move one table, or go on with a move that was interrupted; parameters are those of `plan_move`.
+    """Move one table, or continue an interrupted move; parameters are those of `plan_move`.
 
-    `lake` has options of the lake that servers do not tell. Writers must have been stopped: raises `Conflict` where
-    the source's logs grow meanwhile, and then the lake still is the source's. Raises `CorruptData` where the rows of
+    `lake` has lake options that servers do not publish. Writers must have been stopped: raises `Conflict` if the
+    source's logs grow meanwhile, and the lake then still belongs to the source. Raises `CorruptData` if the rows of
     both sides differ in the end.
     """
     plan = plan_move(source, target, path, with_log=with_log, leave_out=leave_out)
@@ -81,7 +81,7 @@ def move_database(
     lake: TieringLake | None = None,
     on_progress: OnProgress | None = None,
 ) -> list[MoveReport]:
-    """Move all tables of a database, one after the other. Stops at the first that cannot be; run again, it goes on."""
+    """Move all tables of a database, one after the other. Stops at the first failure; a repeated move continues."""
     return [
         move_table(
             source, target, TablePath(database, table),
@@ -125,7 +125,7 @@ class _Move:
         return create_lake_storage(LAKE_FORMAT, options)
 
     def _is_handed_over(self, target: Side) -> bool:
-        """Whether the lake table is the target's already: a snapshot is registered there, or about to be."""
+        """Whether the lake table is already the target's: a snapshot is registered there, or about to be."""
         if not self._plan.with_lake:
             return False
         newest = newest_snapshot(self._storage(), self._source)
@@ -135,12 +135,12 @@ class _Move:
             return True
         if not was_made_for(newest, target):
             return False
-        self._step("telling the target of its lake snapshot")
+        self._step("registering the lake snapshot with the target")
         tell_again(newest, target, target.ends)
         return True
 
     def _tier(self) -> None:
-        """Rounds of the source until its lake has all that its logs had when the move began."""
+        """Run rounds of the source until its lake has everything that its logs had when the move began."""
         for _ in range(ROUNDS_MAX):
             known = self._source.known
             tiered = {} if known is None else known.log_offsets
@@ -172,7 +172,7 @@ class _Move:
         return target
 
     def _copied(self, target: Side) -> int:
-        """How many records of the logs both sides have."""
+        """Copy missing records, and return the number of log records that both sides have."""
         copied = 0
 
         def on_rows(rows: int) -> None:
@@ -196,13 +196,13 @@ class _Move:
         if now.ends != self._source.ends:
             raise Conflict(
                 f"table {self._plan.path} was written to while it was being moved: stop its writers, and run the move "
-                "again; what was copied counts, and the source has not changed"
+                "again; copied records are kept, and the source has not changed"
             )
 
     # ---- the lake ---------------------------------------------------------------------------------------------------
 
     def _with_lake(self, target: Side, handed_over: bool) -> int:
-        """The lake snapshot with which the target has the lake table, switched on."""
+        """Hand the lake table over, switch it on, and return the lake snapshot of the target."""
         known = target.known if handed_over else None
         if known is None:
             self._step("handing the lake table over")
@@ -215,13 +215,13 @@ class _Move:
             try:
                 self._to.table(self._plan.path).alter(set={ENABLED: "true"})
             except ForebayError as e:
-                if not isinstance(e, Unavailable):  # else it may be on: the next run finds out
+                if not isinstance(e, Unavailable):  # otherwise it may be on: the next run finds out
                     self._give_back(target, e)
                 raise
         return snapshot
 
     def _align(self, target: Side) -> None:
-        """Give the lake table the options that the target's table has: released Fluss wants them equal."""
+        """Set the lake table's options to those of the target's table: released Fluss requires that they are equal."""
         here, there = self._source.info.descriptor, target.info.descriptor
         expected = TableDescriptor(
             here.schema,
@@ -236,7 +236,7 @@ class _Move:
             catalog.alter_table(self._plan.path, here, expected)
 
     def _give_back(self, target: Side, refusal: ForebayError) -> None:
-        """The target does not take the lake table: it is the source's again."""
+        """Give the lake table back to the source after the target has refused it."""
         hand_over(self._storage(), target.again(), self._source, self._source.ends)
         refusal.add_note("the lake table was given back to the source, which has not changed")
 
@@ -253,8 +253,8 @@ class _Move:
         for wanted, found in pairs:
             if wanted != found:
                 raise CorruptData(
-                    f"table {path} has {wanted} on the source, and {found} on the target: it is no copy. Nothing was "
-                    "dropped; drop the table on the target and begin again, with the writers of both sides stopped",
+                    f"table {path} has {wanted} on the source, and {found} on the target: it is not a copy. Nothing "
+                    "was dropped; drop the table on the target and start again, with the writers of both sides stopped",
                     ErrorCode.UNKNOWN_SERVER_ERROR,
                 )
         return MoveReport(path, pairs[0][0], records, snapshot)

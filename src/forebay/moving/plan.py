@@ -1,7 +1,7 @@
-"""What there is of a table on both sides, and what keeps it from being moved.
+"""The state of a table on both sides, and whether it can be moved.
 
-The table on the target carries a *mark*, a custom property that names the table it is a copy of. So a move that was
-interrupted finds its own target again, and never writes to a table that is something else.
+The table on the target has a *mark*, a custom property that names the table it is a copy of. So an interrupted move
+finds its target again, and never writes to an unrelated table.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ MARK = "forebay.moved-from"
 
 ENABLED = "table.datalake.enabled"
 _OF_THE_SERVER = ("table.replication.factor", "table.kv.standby-replica.enabled")
-"""Properties that follow from the servers there are: the target sets its own, or does not know them."""
+"""Properties that depend on the servers: the target sets its own, or does not know them."""
 
 LAKE_FORMAT = "paimon"
 """The lake format whose tables can be handed over."""
 
 Place = tuple[str | None, int]
-"""The name of a partition (None in tables without), and a bucket: the same on both sides, where ids differ."""
+"""The name of a partition (None in tables without), and a bucket: equal on both sides, while ids differ."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """A table on one of the two: its buckets by place, and where their logs begin and end."""
+    """A table on one of the two sides: its buckets by place, and the start and end of their logs."""
 
     connection: Connection
     info: TableInfo
@@ -42,7 +42,7 @@ class Side:
 
     @classmethod
     def of(cls, connection: Connection, path: TablePath) -> Side:
-        """The table as it is now. Raises `NotFound`."""
+        """The current state of the table. Raises `NotFound`."""
         info = connection.cluster.table_info(path)
         names = (
             {p.partition_id: p.name for p in list_partitions(connection.cluster, path)} if info.is_partitioned else {}
@@ -60,7 +60,7 @@ class Side:
         )
 
     def again(self) -> Side:
-        """The same table, later. Raises `NotFound` where another one has its name."""
+        """The current state of the same table. Raises `NotFound` if another one has its name."""
         now = Side.of(self.connection, self.info.path)
         if now.info.table_id != self.info.table_id:
             raise NotFound(f"table {self.info.path} was dropped while it was being moved", ErrorCode.TABLE_NOT_EXIST)
@@ -73,19 +73,19 @@ class Side:
 
     @property
     def records(self) -> int:
-        """How many records its logs have."""
+        """The number of records in its logs."""
         return sum(end - self.starts[place] for place, end in self.ends.items())
 
 
 @dataclass(frozen=True)
 class MovePlan:
-    """What a move of one table has to do. `target` is None where the table is not there yet."""
+    """The plan for moving one table. `target` is None if the table does not exist there yet."""
 
     path: TablePath
     source: Side
     target: Side | None
     descriptor: TableDescriptor
-    """Of the table on the target: without a lake at first."""
+    """The descriptor of the table on the target: without a lake at first."""
     with_lake: bool
     with_log: bool
 
@@ -103,7 +103,7 @@ class MovePlan:
         if self.target is None:
             lines.append("create the table on the target, without a lake")
         else:
-            lines.append(f"go on with the table on the target, whose logs have {self.target.records:,} records")
+            lines.append(f"continue with the table on the target, whose logs have {self.target.records:,} records")
         partitions = sorted({place[0] for place in source.buckets if place[0] is not None})
         if partitions:
             lines.append(f"create partitions that are missing there, of {len(partitions)}")
@@ -129,11 +129,11 @@ def plan_move(
     with_log: bool = True,
     leave_out: Sequence[str] = (),
 ) -> MovePlan:
-    """What a move would do. Changes nothing.
+    """The plan of a move. Changes nothing.
 
-    `with_log`: records of a log table that its lake has are appended to the target's log, too. `leave_out` names
+    `with_log`: records of a log table that are in its lake are also appended to the target's log. `leave_out` names
     properties that the target does not know. Raises `UnsupportedOperation` or `InvalidRequest` for tables that cannot
-    be moved, `AlreadyExists` where the target has another table of this name.
+    be moved, `AlreadyExists` if the target has another table of this name.
     """
     chosen = TablePath.parse(path)
     from_side = Side.of(source, chosen)
@@ -173,7 +173,7 @@ def _check_movable(source: Connection, target: Connection, info: TableInfo) -> N
 
 
 def _warehouse(target: Connection) -> str | None:
-    """The warehouse of a cluster's lake; None where it does not tell."""
+    """The warehouse of a cluster's lake; None if it does not publish it."""
     try:
         found = {entry.key: entry.value for entry in target.admin.describe_configs()}
     except ForebayError:
@@ -186,7 +186,7 @@ def _plain(warehouse: str) -> str:
 
 
 def _target_descriptor(info: TableInfo, leave_out: Sequence[str]) -> TableDescriptor:
-    """The descriptor of the new table. What its server sets for each table is left to it."""
+    """The descriptor of the new table. Properties that its server sets for each table are omitted."""
     prefix = lake_options_prefix(info.descriptor)
     unknown = sorted(set(leave_out) - {*info.descriptor.properties, *info.descriptor.custom_properties})
     if unknown:

@@ -1,7 +1,7 @@
-"""Copying rows: logs bucket by bucket in their order, tables with a primary key by upserts.
+"""Copying rows: logs bucket by bucket in order, tables with a primary key by upserts.
 
-A log of a new table begins at offset 0, and takes one offset for each record. So the end of a bucket on the target says
-how many records of the source it has, and an interrupted copy goes on there: nothing is appended twice.
+A log of a new table begins at offset 0, and uses one offset per record. So the end offset of a bucket on the target is
+the number of the source's records that it has, and an interrupted copy continues there: no record is appended twice.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from forebay.moving.checksum import log_checksum
 from forebay.moving.plan import Place, Side
 
 OnRows = Callable[[int], None]
-"""Told how many more rows were copied."""
+"""Called with the number of rows copied since the last call."""
 
 
 def copy_logs(source: Side, target: Side, on_rows: OnRows) -> None:
-    """Append what each bucket of the target lacks. Raises `InvalidRequest` where its log is not the source's."""
+    """Append the records that each bucket of the target lacks. Raises `InvalidRequest` if its log is not a copy."""
     read = _table(source)
     encoder = WriteEncoder.of(target.connection.settings, target.info)
     for place, end in source.ends.items():
@@ -29,8 +29,8 @@ def copy_logs(source: Side, target: Side, on_rows: OnRows) -> None:
         if target.starts[place] != 0 or first > end:
             raise InvalidRequest(
                 f"bucket {_shown(place)} of table {target.info.path} has offsets {target.starts[place]} to "
-                f"{target.ends[place]} on the target, and {source.starts[place]} to {end} on the source: it is no "
-                "copy; drop the table on the target, and begin again",
+                f"{target.ends[place]} on the target, and {source.starts[place]} to {end} on the source: it is not a "
+                "copy; drop the table on the target, and start again",
                 ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
             )
         if first == end:
@@ -42,9 +42,9 @@ def copy_logs(source: Side, target: Side, on_rows: OnRows) -> None:
 
 
 def copy_rows(source: Side, target: Side, on_rows: OnRows) -> None:
-    """Upsert all rows of a table with a primary key: those of its lake, and of the stream behind it.
+    """Upsert all rows of a table with a primary key: those of its lake, and of the stream after it.
 
-    Partitions that only the lake has stay there: the stream dropped them.
+    Partitions that are only in the lake stay there, because the stream dropped them.
     """
     read, write = _table(source), _table(target)
     partitions = sorted({place[0] for place in source.buckets if place[0] is not None}) or None
@@ -57,7 +57,7 @@ def copy_rows(source: Side, target: Side, on_rows: OnRows) -> None:
 
 
 def check_logs(source: Side, target: Side) -> int:
-    """How many records both sides have, bucket by bucket in the same order. Raises `CorruptData` where they differ."""
+    """The number of records of both sides, bucket by bucket in the same order. Raises `CorruptData` if they differ."""
     records = 0
     for place, end in source.ends.items():
         here = log_checksum(_table(source), source.buckets[place], source.starts[place], end)
