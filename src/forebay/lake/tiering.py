@@ -189,7 +189,7 @@ class LakeCommitter(ABC):
         return True
 
     def maintain(self) -> None:
-        """Run the maintenance that the table's options require after a commit, like expiry or compaction. Can be slow."""
+        """Run the maintenance that the table's options require after a commit, such as compaction. Can be slow."""
         return
 
     def close(self) -> None:
