@@ -110,7 +110,7 @@ def test_a_server_that_does_not_tell_its_health_is_shown_all_the_same(capsys, sh
     monkeypatch.setattr(Admin, "cluster_health", refused)
     code, out, _ = run(capsys, shop, "status")
     assert code == 0
-    assert "\nhealth: this server does not tell\n" in out
+    assert "\nhealth: not reported by this server\n" in out
     assert "kv.engine" in out
 
 

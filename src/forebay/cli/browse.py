@@ -1,4 +1,4 @@
-"""`forebay tables | describe | tail | get | scan | explain | status`: look at a server from the command line."""
+"""`forebay tables | describe | changes | get | scan | explain | status`: inspect a server from the command line."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _status(connection: Connection, options: argparse.Namespace) -> int:
             f"\nhealth: {health.status.name}, {health.active_leader_replicas} of {health.leader_replicas} buckets serve"
         )
     except UnsupportedOperation:
-        print("\nhealth: this server does not tell")
+        print("\nhealth: not reported by this server")
     databases = [[d.name, "?" if d.table_count is None else str(d.table_count)] for d in admin.database_summaries()]
     print("\n" + "\n".join(text_table(["database", "tables"], databases, {1})))
     configs = [[entry.key, entry.value or ""] for entry in admin.describe_configs()]
@@ -138,13 +138,13 @@ def _status(connection: Connection, options: argparse.Namespace) -> int:
 
 def _rows_arguments(parser: argparse.ArgumentParser) -> None:
     _table_argument(parser)
-    parser.add_argument("-c", "--columns", metavar="A,B,...", help="these columns only")
-    parser.add_argument("-f", "--format", choices=FORMATS, default="table", help="how to print (default: %(default)s)")
+    parser.add_argument("-c", "--columns", metavar="A,B,...", help="only these columns")
+    parser.add_argument("-f", "--format", choices=FORMATS, default="table", help="output format (default: %(default)s)")
 
 
 def _scan_arguments(parser: argparse.ArgumentParser) -> None:
     _rows_arguments(parser)
-    parser.add_argument("-n", "--limit", type=int, metavar="N", help="at most so many rows")
+    parser.add_argument("-n", "--limit", type=int, metavar="N", help="print at most N rows")
     where_argument(parser)
 
 
@@ -162,11 +162,11 @@ def _changes_arguments(parser: argparse.ArgumentParser) -> None:
     _rows_arguments(parser)
     parser.add_argument(
         "--from", dest="start", default="latest", metavar="WHERE",
-        help="earliest, latest, full (the current rows first), or a time such as 2026-01-31T12:00 (UTC unless it says "
-        "otherwise) (default: latest)",
+        help="earliest, latest, full (the current rows first), or a time such as 2026-01-31T12:00, in UTC unless it "
+        "has an offset (default: latest)",
     )  # fmt: skip
-    parser.add_argument("--no-follow", action="store_true", help="stop at the present end instead of waiting for more")
-    parser.add_argument("-n", "--limit", type=int, metavar="N", help="stop after so many rows")
+    parser.add_argument("--no-follow", action="store_true", help="stop at the current end instead of waiting for more")
+    parser.add_argument("-n", "--limit", type=int, metavar="N", help="stop after N rows")
     where_argument(parser)
 
 
@@ -226,7 +226,7 @@ def _get(connection: Connection, options: argparse.Namespace) -> int:
 
 
 def _keys(table: Table, texts: list[str]) -> pa.Table:
-    """What the user typed, as a table of the primary key columns."""
+    """The typed keys, as a table of the primary key columns."""
     names = table.schema.primary_key
     columns: dict[str, list[str]] = {name: [] for name in names}
     for text in texts:
@@ -247,7 +247,7 @@ def _pairs(text: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _typed(table: Table, column: str, texts: list[str]) -> pa.Array:
-    """Text -> values of a column's type. Raises `InvalidRequest`, which names the column and the text."""
+    """The values of a column's type for texts. Raises `InvalidRequest`, naming the column and the text."""
     return typed_values(str(table.path), column, _type_of(table, column), texts)
 
 
@@ -260,7 +260,7 @@ def _columns(options: argparse.Namespace) -> list[str] | None:
 
 
 class _Browse:
-    """One of the commands: its arguments, what it does, and examples."""
+    """One of the commands: its arguments, its implementation, and examples."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`forebay compact`: the dedicated compaction job, for one table or many, once or for as long as it runs."""
+"""`forebay compact`: the dedicated compaction job, for one table or many, once or continuously."""
 
 from __future__ import annotations
 
@@ -44,19 +44,20 @@ _REDRAW_SECONDS = 0.5
 _HEADER = ["table", "state", "rows", "compactions", "files before", "files after", "last error"]
 _EPILOG = """\
 Writers of tables with the option 'write-only' = 'true' leave compaction to this job; it works on other tables, too.
-Readers and writers go on meanwhile. Once, it compacts everything ('full'); with --watch it looks after the tables
-until it is stopped, and compacts what their options say is due ('minor').
+Readers and writers continue meanwhile. Without --watch, it compacts everything once ('full'); with --watch it runs
+until it is stopped, and compacts what is due by the tables' options ('minor').
 
   forebay compact -w /lake --table sales.orders                        one table, once, in threads of this process
   forebay compact -w /lake --table sales.orders -p day=2026-01-31      one partition
   forebay compact -w /lake --table sales.visits --order zorder --order-by customer,day
-  forebay compact -w /lake --database sales --watch                    all tables of a database, those to come too
+  forebay compact -w /lake --database sales --watch                    all tables of a database, including new ones
   forebay compact -w /lake --database sales --spark-master 'local[2]'  as tasks of Spark
   forebay compact -w /lake --table sales.orders --json                 a line of JSON for each table
 
-Each table has turns of its own: one that is slow, broken or dropped holds no other back. Ctrl-C or SIGTERM gives up
-what is under way: nothing of it is committed, and its files are deleted. With --watch only the second one does so; the
-first one has it finished and committed. Exit codes: 0 done, 1 a table failed, 2 wrong usage, 130 given up."""
+Each table is compacted independently: a slow, broken or dropped table does not block the others. Ctrl-C or SIGTERM
+abandons the work in progress: nothing of it is committed, and its files are deleted. With --watch, the first signal
+finishes and commits the work in progress, and only the second one abandons it. Exit codes: 0 done, 1 a table failed, 2
+wrong usage, 130 interrupted."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
@@ -69,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument(
         "--database", action="append", default=[], metavar="NAME", help="all tables of a database; may be repeated"
     )
-    parser.add_argument("--watch", action="store_true", help="go on until it is stopped")
+    parser.add_argument("--watch", action="store_true", help="run until stopped")
     parser.add_argument(
         "--interval", default=f"{INTERVAL_SECONDS:g} s", metavar="DURATION",
         help="with --watch: time between a table's turns (default: %(default)s)",
@@ -88,11 +89,11 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     where.add_argument(
         "--threads", type=int, metavar="N", help="threads of this process for each table (default: one for each core)"
     )
-    where.add_argument("--spark-master", metavar="URL", help="do it as tasks of Spark, such as 'local[2]'")
+    where.add_argument("--spark-master", metavar="URL", help="run as tasks of Spark, with a master such as 'local[2]'")
     parser.add_argument(
         "--spark-conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark; may be repeated"
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each compaction, for programs")
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each compaction")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -136,7 +137,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _names(catalog: Catalog, options: argparse.Namespace) -> Callable[[], Sequence[str]]:
-    """The tables that are named, and those that the named databases have now."""
+    """The named tables, and the current tables of the named databases."""
 
     def names() -> Sequence[str]:
         found = list(options.table)
@@ -160,7 +161,7 @@ def _runner(options: argparse.Namespace) -> Iterator[Callable[[str], TaskRunner]
 
 
 class _Teller:
-    """Says what turns did, a line each. Called from several threads."""
+    """Prints the result of each turn on a line. Called from several threads."""
 
     def __init__(self, as_json: bool) -> None:
         self._json, self._lock = as_json, threading.Lock()
@@ -181,13 +182,13 @@ class _Teller:
                 )
 
     def watched(self, turn: CompactionRun) -> None:
-        """Only what was done: most turns find nothing due."""
+        """Print only turns that compacted something or failed: most turns find nothing due."""
         if turn.snapshot_id is not None or turn.error is not None:
             self.once(turn)
 
 
 def _rows(states: Sequence[TableState]) -> tuple[int, int]:
-    """Rows done, of how many, of all tables that are being compacted or were."""
+    """The rows done and in total, of all tables that have been or are being compacted."""
     return sum(s.rows_done for s in states), sum(s.rows for s in states)
 
 
@@ -223,7 +224,7 @@ def _watch(service: CompactionService, options: argparse.Namespace) -> int:
 
 @contextmanager
 def _screen(options: argparse.Namespace) -> Iterator[Callable[[Sequence[TableState]], None]]:
-    """What the service is at, rewritten in place on a terminal; elsewhere the lines of turns must do."""
+    """Show the state of the service, rewritten in place on a terminal; elsewhere only turns are printed."""
     if options.json or not sys.stdout.isatty():
         yield lambda states: None
         return

@@ -1,4 +1,4 @@
-"""What users type about columns: values, lists of columns, and SQL conditions such as `amount >= 100`."""
+"""Parsing of user input about columns: values, lists of columns, and SQL conditions such as `amount >= 100`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forebay.metadata.predicate import Predicate, all_of
 
 
 def typed_values(table: str, column: str, data_type: pa.DataType, texts: Sequence[str]) -> pa.Array:
-    """Text -> values of a column's type. Raises `InvalidRequest`, which names the column and the text."""
+    """The values of a column's type for texts. Raises `InvalidRequest`, naming the column and the text."""
     try:
         if pa.types.is_timestamp(data_type) and data_type.tz:
             return pa.array(texts).cast(pa.timestamp(data_type.unit)).cast(data_type)
@@ -25,7 +25,7 @@ def typed_values(table: str, column: str, data_type: pa.DataType, texts: Sequenc
 
 
 def column_names(text: str | None) -> list[str] | None:
-    """`"a, b"` -> its names; None for None, which means all."""
+    """The names in `"a, b"`; None for None, which means all."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
@@ -39,5 +39,5 @@ def where_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def conjunction(schema: pa.Schema, conditions: Sequence[str]) -> Predicate | None:
-    """All of the SQL `conditions` together; None if there are none. Raises `InvalidRequest` for anything else."""
+    """The conjunction of the SQL `conditions`; None if there are none. Raises `InvalidRequest` for invalid SQL."""
     return all_of(part for part in (as_predicate(condition, schema) for condition in conditions) if part is not None)

@@ -1,4 +1,4 @@
-"""Options with which a command finds its server and logs in."""
+"""The options for connecting to a server and logging in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from forebay.base.indirect import resolved
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--bootstrap-servers`, `--user`, `--password-file` and `--lake-option`."""
+    """Add `--bootstrap-servers`, `--user`, `--password-file` and `--lake-option`."""
     parser.add_argument(
         "-b",
         "--bootstrap-servers",
@@ -24,13 +24,13 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lake-option", action="append", default=[], metavar="key=value",
-        help="an option of the lake that the server does not tell, such as a secret, best given as '${env:NAME}' or "
+        help="a lake option that the server does not publish, such as a secret, best given as '${env:NAME}' or "
         "'${directory:path:file}'; may be repeated",
     )  # fmt: skip
 
 
 def password_of(options: argparse.Namespace) -> str | None:
-    """The password that goes with `--user`, from the file or the environment; None without a user."""
+    """The password for `--user`, from the file or the environment; None without a user."""
     if options.password_file is None:
         return os.environ.get("FOREBAY_PASSWORD") if options.user else None
     with open(options.password_file, encoding="utf-8") as file:
@@ -38,7 +38,7 @@ def password_of(options: argparse.Namespace) -> str | None:
 
 
 def lake_options_of(options: argparse.Namespace) -> dict[str, str]:
-    """The options of the lake that a command was given. Raises `InvalidRequest`."""
+    """The lake options on the command line. Raises `InvalidRequest`."""
     found = {}
     for text in options.lake_option:
         key, equals, value = text.partition("=")

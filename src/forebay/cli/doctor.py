@@ -1,4 +1,4 @@
-"""`forebay doctor`: look at this machine, and say what Forebay will miss and how to mend it."""
+"""`forebay doctor`: check this machine, and report what Forebay lacks and how to install it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SYNC_TRIALS = 25
 
 
 class Diagnosis(NamedTuple):
-    """One line of the report; `advice` says what to do where something is missing."""
+    """One line of the report; `advice` says what to do if something is missing."""
 
     mark: str
     what: str
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 1 if something that Forebay cannot do without is missing."""
+    """Print the report; return exit code 1 if a requirement of Forebay is missing."""
     bad = False
     for finding in examine(Path(options.data_dir)):
         bad = bad or finding.mark == _BAD
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine(data_dir: Path) -> Iterator[Diagnosis]:
-    """All findings, one by one: measuring the disk takes a moment."""
+    """All findings, one by one, because measuring the disk takes a moment."""
     yield _python()
     yield _kernels()
     yield Diagnosis(_GOOD, "Arrow", f"pyarrow {pa.__version__}")
@@ -119,7 +119,7 @@ def _open_files() -> Diagnosis:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that exists: nothing is created."""
+    """The folder, or its nearest existing parent: nothing is created."""
     folder = folder.absolute()
     while not folder.is_dir():
         folder = folder.parent

@@ -1,7 +1,7 @@
 """`forebay explain 'SELECT ...'`: which lake files and which log ranges a query reads, and why.
 
-A query of one table decides that by its columns, its condition and its limit. For everything else (joins, functions of
-columns, groups) ask Spark's EXPLAIN.
+For a query of one table, its columns, its condition and its limit determine this. For everything else (joins, functions
+of columns, groups) use Spark's EXPLAIN.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Query:
 
 
 def parse_select(text: str) -> Query:
-    """The parts of a SELECT. Raises `InvalidRequest` saying what is understood."""
+    """The parts of a SELECT. Raises `InvalidRequest` saying what is supported."""
     from sqlglot import exp, parse
     from sqlglot.errors import SqlglotError
 

@@ -1,4 +1,4 @@
-"""What commands share that run long: how they end, and how they use Spark."""
+"""Shared parts of long-running commands: signal handling and Spark."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _INTERRUPT_PAUSE_SECONDS = 0.05
 
 @contextmanager
 def ended_by_signals() -> Iterator[threading.Event]:
-    """Set by the first SIGINT or SIGTERM; the second one is a KeyboardInterrupt. For the main thread.
+    """Yield an event that the first SIGINT or SIGTERM sets; the second raises KeyboardInterrupt. For the main thread.
 
-    Python runs handlers in the main thread, which waits for locks without looking: where the system hands the signal to
-    another thread, or a moment before the wait begins, no handler runs as long as the wait lasts. So a thread is woken
-    by the byte that Python writes for each signal at once (`signal.set_wakeup_fd`), and wakes the main thread.
+    Python runs signal handlers in the main thread, but not while it waits for a lock, if the system delivers the signal
+    to another thread or just before the wait begins. So another thread waits for the byte that Python writes
+    immediately for each signal (`signal.set_wakeup_fd`), and wakes the main thread.
     """
     signals = _Signals()
     numbers = (signal.SIGTERM, signal.SIGINT)
@@ -39,7 +39,7 @@ def ended_by_signals() -> Iterator[threading.Event]:
 
 
 class _Signals:
-    """Signals on their way to the main thread: see `ended_by_signals`. Nothing is raised once `is_over`."""
+    """Signals on their way to the main thread; see `ended_by_signals`. Nothing is raised once `is_over`."""
 
     def __init__(self) -> None:
         self.ending = threading.Event()
@@ -54,7 +54,7 @@ class _Signals:
         return self._write_end.fileno()
 
     def handle(self, *_: object) -> None:
-        """In the main thread, which may hold any lock, so this takes none."""
+        """Handle a signal in the main thread. That may hold any lock, so this method takes none."""
         if self._interrupting and not self.is_over:
             self.is_over = True
             raise KeyboardInterrupt
@@ -76,7 +76,7 @@ class _Signals:
 
 
 def definitions(texts: Sequence[str]) -> dict[str, str]:
-    """Options given as key=value."""
+    """The options given as key=value."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -88,12 +88,12 @@ def definitions(texts: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def spark_context(name: str, master: str | None, settings: Mapping[str, str], instead: str) -> Iterator[Any]:
-    """The context of a Spark application of our own, which keeps quiet; `instead` says what does without Spark."""
+    """The context of a Spark application with little logging; `instead` says what works without Spark."""
     try:
         from forebay.spark import session
     except ImportError as e:
         raise UnsupportedOperation(f"{e}; or {instead}") from e
-    # Spark's own words would run through ours.
+    # Spark's log lines would be mixed with our output.
     quiet = Path(__file__).with_name("log4j2-quiet.properties").as_uri()
     chosen = {
         "spark.scheduler.mode": "FAIR",
@@ -104,7 +104,7 @@ def spark_context(name: str, master: str | None, settings: Mapping[str, str], in
     handler = signal.getsignal(signal.SIGINT)
     spark: Any = session(name, master, chosen)
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handler)  # PySpark's own ends every job that runs
+        signal.signal(signal.SIGINT, handler)  # PySpark's handler cancels all running jobs
     try:
         yield spark.sparkContext
     finally:

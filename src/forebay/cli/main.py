@@ -1,4 +1,4 @@
-"""The command `forebay`: finds the subcommand, runs it, and turns errors into messages for people."""
+"""The command `forebay`: finds the subcommand, runs it, and turns errors into user messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EXIT_INTERRUPTED = 130
 
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser; only the subcommand that is asked for is imported, so that `forebay --help` is instant."""
+    """The parser. It only imports the requested subcommand, so that `forebay --help` is fast."""
     parser = argparse.ArgumentParser(
         prog="forebay",
         description="Forebay: live tables for Python and PySpark, on the Apache Fluss protocol.",
@@ -59,7 +59,7 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code (0 good, 1 the user can mend it, 2 wrong usage, 130 interrupted)."""
+    """Run the command line; return the exit code (0 success, 1 error, 2 wrong usage, 130 interrupted)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(arguments)
     options = parser.parse_args(arguments)
@@ -74,6 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of our output, `head` for instance, has seen enough
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
         sys.stderr.close()
         return 0

@@ -19,15 +19,15 @@ _EPILOG = """examples:
   forebay move --from 127.0.0.1:9123 --to cluster:9123 --table sales.orders
   forebay move --from 127.0.0.1:9123 --to cluster:9123 --database sales --drop-source
 
-Stop the writers first. Both sides need the same lake ('datalake.paimon.warehouse'). A move that was interrupted goes on
-when it is run again. Passwords: --from-password-file, --to-password-file, or $FOREBAY_FROM_PASSWORD and
+Stop the writers first. Both sides need the same lake ('datalake.paimon.warehouse'). To continue an interrupted move,
+run it again. Passwords: --from-password-file, --to-password-file, or $FOREBAY_FROM_PASSWORD and
 $FOREBAY_TO_PASSWORD."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    for side, what in (("from", "where the tables are"), ("to", "where they go")):
+    for side, what in (("from", "the server that has the tables"), ("to", "the server to move them to")):
         parser.add_argument(f"--{side}", dest=f"{side}_servers", metavar="HOST:PORT", required=True, help=what)
         parser.add_argument(f"--{side}-user", help="log in there as this user, by SASL/PLAIN")
         parser.add_argument(f"--{side}-password-file", metavar="FILE", help="file that holds the password")
@@ -37,19 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument(
         "--database", action="append", default=[], metavar="NAME", help="all tables of a database; may be repeated"
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
     parser.add_argument(
         "--without-log", action="store_true",
-        help="do not append the log's records to the new table where its lake has them",
+        help="do not append records to the new table's log if they are in its lake",
     )  # fmt: skip
     parser.add_argument(
         "--leave-out", action="append", default=[], metavar="PROPERTY",
         help="a property that the target does not know; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--drop-source", action="store_true", help="drop each table on the source when it is moved")
+    parser.add_argument("--drop-source", action="store_true", help="drop each table on the source after moving it")
     parser.add_argument(
         "--lake-option", action="append", default=[], metavar="key=value",
-        help="an option of the lake that servers do not tell, such as a secret; may be repeated",
+        help="a lake option that servers do not publish, such as a secret; may be repeated",
     )  # fmt: skip
 
 

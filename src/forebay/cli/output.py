@@ -19,7 +19,7 @@ _NUMBERS_ALIGN_RIGHT = (pa.types.is_integer, pa.types.is_floating, pa.types.is_d
 
 
 def print_batches(batches: Iterable[pa.RecordBatch], form: str, out: TextIO | None = None) -> int:
-    """Print rows as they come, in one of `FORMATS` ("json" is one object a line); return how many there were."""
+    """Print rows as they arrive, in one of `FORMATS` ("json" is one object per line); return their number."""
     printer = _PRINTERS[form](out or sys.stdout)
     rows = 0
     for batch in batches:
@@ -29,7 +29,7 @@ def print_batches(batches: Iterable[pa.RecordBatch], form: str, out: TextIO | No
 
 
 def text_table(header: list[str], rows: list[list[str]], right: set[int] = frozenset()) -> Iterator[str]:  # type: ignore[assignment]
-    """Lines of a table; columns whose position is in `right` are aligned to the right."""
+    """The lines of a table; columns whose index is in `right` are right-aligned."""
     widths = [max([len(header[i]), *(len(row[i]) for row in rows)]) for i in range(len(header))]
 
     def line(cells: list[str]) -> str:
@@ -45,7 +45,7 @@ def text_table(header: list[str], rows: list[list[str]], right: set[int] = froze
 
 
 def _table_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
-    """Columns are as wide as the first rows need; the header is printed once."""
+    """A printer of tables whose columns are as wide as the first rows need; the header is printed once."""
     first = True
 
     def show(batch: pa.RecordBatch) -> None:
@@ -90,7 +90,7 @@ def _json_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
 
 
 def _text(value: Any) -> Any:
-    """A value for a cell: bytes as hexadecimal, nested values as JSON, nulls as nothing."""
+    """A value for a cell: bytes as hexadecimal, nested values as JSON, nulls as empty text."""
     if value is None:
         return ""
     if isinstance(value, bytes):
@@ -99,7 +99,7 @@ def _text(value: Any) -> Any:
 
 
 def _plain(value: Any) -> str:
-    """What JSON has no form for: bytes as hexadecimal, times and decimals as text."""
+    """A value that JSON does not support: bytes as hexadecimal, times and decimals as text."""
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
@@ -107,10 +107,10 @@ _PRINTERS = {"table": _table_printer, "csv": _csv_printer, "json": _json_printer
 
 
 class Progress:
-    """A line on standard error about work that takes long: how far, how fast. Silent for the first two seconds.
+    """A progress line on standard error for long operations: amount and speed. Silent for the first two seconds.
 
     On a terminal the line is rewritten in place; elsewhere (a log file) a line is added every ten seconds. `unit` is
-    what is counted.
+    the unit of the count.
     """
 
     def __init__(
@@ -130,11 +130,11 @@ class Progress:
         self._visible = False
 
     def advance(self, count: int) -> None:
-        """So many more are done."""
+        """Add `count` to the amount done."""
         self.at(self._done + count, self._total or 0)
 
     def at(self, done: int, total: int) -> None:
-        """So many are done, of `total` (0: not known): a `forebay.base.progress.OnProgress`."""
+        """Set the amount done, of `total` (0: unknown); a `forebay.base.progress.OnProgress`."""
         self._done, self._total = done, total or None
         now = self._clock.monotonic()
         terminal = self._out.isatty()
@@ -145,7 +145,7 @@ class Progress:
             self._out.flush()
 
     def line(self, now: float) -> str:
-        """What is shown: `scanning 1,200,000 of 2,000,000 rows (60 %), 850,000 rows/s`."""
+        """The progress line: `scanning 1,200,000 of 2,000,000 rows (60 %), 850,000 rows/s`."""
         rate = self._done / max(now - self._began, 1e-9)
         of = (
             f" of {self._total:,} {self._unit} ({100 * self._done // self._total} %)"

@@ -1,4 +1,4 @@
-"""`forebay paimon …`: look at tables in Apache Paimon's format, read them, and keep them in order."""
+"""`forebay paimon …`: inspect, read and maintain tables in Apache Paimon's format."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _describe(options: argparse.Namespace) -> int:
 
 
 def _description(table: Table) -> dict[str, Any]:
-    """The same for programs."""
+    """The description of a table as JSON."""
     schema, snapshot = table.schema, table.context.snapshots.latest()
     entries = [] if snapshot is None else table.context.manifests.live_files(snapshot)
     return {
@@ -124,7 +124,7 @@ def _description(table: Table) -> dict[str, Any]:
 
 
 def _state(table: Table) -> dict[str, str]:
-    """What the latest snapshot says of the table."""
+    """The facts about the table in its latest snapshot."""
     snapshot = table.context.snapshots.latest()
     if snapshot is None:
         return {"snapshot": "(none: nothing was written yet)"}
@@ -146,20 +146,20 @@ def _state(table: Table) -> dict[str, str]:
 
 
 def _format_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-f", "--format", choices=FORMATS, default="table", help="how to print (default: %(default)s)")
+    parser.add_argument("-f", "--format", choices=FORMATS, default="table", help="output format (default: %(default)s)")
     parser.add_argument(
-        "--json", action="store_const", const="json", dest="format", help="the same as -f json: an object in each line"
+        "--json", action="store_const", const="json", dest="format", help="the same as -f json: one object per line"
     )
 
 
 def _scan_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-c", "--columns", metavar="A,B,...", help="these columns only")
-    parser.add_argument("-n", "--limit", type=int, metavar="N", help="at most so many rows")
+    parser.add_argument("-c", "--columns", metavar="A,B,...", help="only these columns")
+    parser.add_argument("-n", "--limit", type=int, metavar="N", help="print at most N rows")
     where_argument(parser)
     then = parser.add_mutually_exclusive_group()
-    then.add_argument("--snapshot", type=int, metavar="ID", help="as it was at this snapshot")
-    then.add_argument("--tag", metavar="NAME", help="as it was when it was tagged so")
-    then.add_argument("--at", metavar="TIME", help="as it was at this time, such as 2026-01-31T12:00 (UTC)")
+    then.add_argument("--snapshot", type=int, metavar="ID", help="read this snapshot")
+    then.add_argument("--tag", metavar="NAME", help="read this tag")
+    then.add_argument("--at", metavar="TIME", help="read the state at this time, such as 2026-01-31T12:00 (UTC)")
     _format_argument(parser)
 
 
@@ -182,7 +182,7 @@ def _scan(options: argparse.Namespace) -> int:
 
 def _as_of(table: Table, options: argparse.Namespace) -> AsOf | None:
     if options.tag is not None:
-        table.context.tags.tag(options.tag)  # refuses what is a time, and no tag
+        table.context.tags.tag(options.tag)  # rejects a time, which is not a tag
         return str(options.tag)
     if options.at is not None:
         return moment_at(moment(options.at))
@@ -191,7 +191,7 @@ def _as_of(table: Table, options: argparse.Namespace) -> AsOf | None:
 
 
 def _system_table(name: str) -> str | None:
-    """`files` of `sales.orders$files`; None for a table itself, and for a branch of one."""
+    """`files` for `sales.orders$files`; None for a table or a branch."""
     last = name.rpartition(_SYSTEM_MARK)
     return last[2] if last[1] and not last[2].startswith("branch_") else None
 
@@ -243,7 +243,7 @@ _ACTIONS = {
     "describe": Action(
         "show a table's columns, keys, options, size and latest snapshot", _describe_arguments, _describe
     ),
-    "scan": Action("print a table's rows, now or as they were", _scan_arguments, _scan),
+    "scan": Action("print a table's rows, current or historical", _scan_arguments, _scan),
     "snapshots": Action("list a table's snapshots", _snapshots_arguments, _snapshots),
     **UPKEEP,
     **HISTORY,

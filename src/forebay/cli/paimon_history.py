@@ -35,7 +35,7 @@ def _list(options: argparse.Namespace, what: str, rows: Sequence[Mapping[str, An
 def _needs_name(options: argparse.Namespace, what: str, flags: Sequence[str]) -> None:
     given = [f"--{flag.replace('_', '-')}" for flag in flags if getattr(options, flag) not in (None, False)]
     if options.name is None and given:
-        raise InvalidRequest(f"which {what}? {given[0]} needs its name behind that of the table")
+        raise InvalidRequest(f"which {what}? {given[0]} needs its name after that of the table")
 
 
 # ---- tags -----------------------------------------------------------------------------------------------------------
@@ -45,11 +45,11 @@ def _tag_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="the tag; without it all tags are listed")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--snapshot", type=int, metavar="ID", help="tag this snapshot (default: the latest)")
-    which.add_argument("--at", metavar="TIME", help="tag the first snapshot made at this time (UTC) or later")
-    which.add_argument("--rename", metavar="NEW", help="give the tag another name")
+    which.add_argument("--at", metavar="TIME", help="tag the first snapshot created at this time (UTC) or later")
+    which.add_argument("--rename", metavar="NEW", help="rename the tag")
     which.add_argument("--delete", action="store_true", help="delete the tag, and the files that only it needs")
-    parser.add_argument("--keep", metavar="DURATION", help="let the tag go after this time, such as '30 d'")
-    parser.add_argument("--replace", action="store_true", help="move a tag that is there")
+    parser.add_argument("--keep", metavar="DURATION", help="expire the tag after this time, such as '30 d'")
+    parser.add_argument("--replace", action="store_true", help="move an existing tag")
     json_argument(parser)
 
 
@@ -96,9 +96,9 @@ def _tag(options: argparse.Namespace) -> int:
 def _branch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="the branch; without it all branches are listed")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--tag", metavar="NAME", help="begin with this tag's snapshot (default: an empty branch)")
-    what.add_argument("--rename", metavar="NEW", help="give the branch another name")
-    what.add_argument("--fast-forward", action="store_true", help="make the branch's history that of the table")
+    what.add_argument("--tag", metavar="NAME", help="start with this tag's snapshot (default: an empty branch)")
+    what.add_argument("--rename", metavar="NEW", help="rename the branch")
+    what.add_argument("--fast-forward", action="store_true", help="replace the table's history with the branch's")
     what.add_argument("--delete", action="store_true", help="delete the branch")
     json_argument(parser)
 
@@ -132,8 +132,8 @@ def _rollback_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--snapshot", type=int, metavar="ID", help="to this snapshot")
     where.add_argument("--tag", metavar="NAME", help="to this tag's snapshot")
-    where.add_argument("--at", metavar="TIME", help="to the last snapshot made until this time (UTC)")
-    parser.add_argument("--dry-run", action="store_true", help="only tell to which snapshot")
+    where.add_argument("--at", metavar="TIME", help="to the last snapshot created until this time (UTC)")
+    parser.add_argument("--dry-run", action="store_true", help="only print the snapshot to roll back to")
     json_argument(parser)
 
 
@@ -141,7 +141,7 @@ def _rollback(options: argparse.Namespace) -> int:
     table = open_table(options)
     before = table.context.snapshots.latest_id()
     if options.tag is not None:
-        table.context.tags.tag(options.tag)  # refuses what is a time, and no tag
+        table.context.tags.tag(options.tag)  # rejects a time, which is not a tag
     at = None if options.at is None else moment_at(moment(options.at))
     to = options.tag if options.tag is not None else at if at is not None else options.snapshot
     now = table.rollback_to(to, dry_run=options.dry_run)
@@ -156,8 +156,8 @@ def _rollback(options: argparse.Namespace) -> int:
 def _consumer_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="the consumer; without it all consumers are listed")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--next", type=int, metavar="ID", help="let it go on with this snapshot")
-    what.add_argument("--delete", action="store_true", help="forget it: expiry need not wait for it any more")
+    what.add_argument("--next", type=int, metavar="ID", help="continue reading with this snapshot")
+    what.add_argument("--delete", action="store_true", help="delete it, so that expiry no longer waits for it")
     json_argument(parser)
 
 
@@ -183,9 +183,9 @@ def _consumer(options: argparse.Namespace) -> int:
 
 
 HISTORY = {
-    "tag": Action("list, make, move or delete tags: snapshots that are kept", _tag_arguments, _tag),
-    "branch": Action("list, make, merge or delete branches", _branch_arguments, _branch),
+    "tag": Action("list, create, move or delete tags, which keep snapshots", _tag_arguments, _tag),
+    "branch": Action("list, create, merge or delete branches", _branch_arguments, _branch),
     "rollback": Action("make an older snapshot the latest again", _rollback_arguments, _rollback),
-    "consumer": Action("list, set or forget consumers: how far streaming readers are", _consumer_arguments, _consumer),
+    "consumer": Action("list, set or delete consumers, the progress of streams", _consumer_arguments, _consumer),
 }
-"""By name."""
+"""The actions by name."""

@@ -1,4 +1,4 @@
-"""What the actions of `forebay paimon` share: which table, which partitions, which time; how they answer."""
+"""Shared parts of the actions of `forebay paimon`: arguments for tables, partitions and times, and output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BRANCH_MARK = "$branch_"
 
 
 class Action(NamedTuple):
-    """One action: its line in the help, its arguments, what it does."""
+    """One action: its help line, its arguments, its implementation."""
 
     help: str
     arguments: Callable[[argparse.ArgumentParser], None]
@@ -31,7 +31,7 @@ class Action(NamedTuple):
 
 
 def catalog_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which catalog, and with which options."""
+    """Add the arguments for the catalog and its options."""
     parser.add_argument(
         "-w", "--warehouse", metavar="WHERE", default=os.environ.get("FOREBAY_PAIMON_WAREHOUSE"),
         help="directory or URI of the catalog's warehouse (default: $FOREBAY_PAIMON_WAREHOUSE)",
@@ -58,7 +58,7 @@ def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
 
 
 def open_table(options: argparse.Namespace, name: str | None = None) -> Table:
-    """The table that the command line names."""
+    """The table named on the command line."""
     name = options.table if name is None else name
     given, settings = catalog_options(options), pairs(options.settings, "--set")
     if "/" in name:
@@ -81,7 +81,7 @@ def catalog_options(options: argparse.Namespace) -> dict[str, str]:
 
 
 def json_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -101,7 +101,7 @@ def type_of(table: Table, column: str) -> pa.DataType:
 
 
 def moment(text: str) -> int:
-    """A time as milliseconds since the epoch; UTC unless it says otherwise."""
+    """A time as milliseconds since the epoch; UTC unless it has an offset."""
     try:
         time = dt.datetime.fromisoformat(text)
     except ValueError as e:
@@ -117,7 +117,7 @@ def partition_argument(parser: argparse.ArgumentParser, several: bool) -> None:
 
 
 def partitions_typed(table: Table, texts: Sequence[str]) -> list[dict[str, Any]] | None:
-    """The partitions that the user typed; None for all."""
+    """The partitions given by the user; None for all."""
     found = []
     for text in texts:
         values = pairs(text.split(","), "--partition")
@@ -136,7 +136,7 @@ def older_argument(parser: argparse.ArgumentParser, what: str, more: str = "") -
 
 
 def age(text: str | None) -> dt.timedelta | None:
-    """The length of time that an option such as `--older-than '3 d'` says; None without it."""
+    """The duration given by an option such as `--older-than '3 d'`; None without it."""
     try:
         return None if text is None else dt.timedelta(milliseconds=parse_duration_ms(text))
     except OverflowError as e:

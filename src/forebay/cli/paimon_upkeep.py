@@ -1,4 +1,4 @@
-"""Actions of `forebay paimon` that keep a table in order, from compact to purge."""
+"""Actions of `forebay paimon` for table maintenance, from compact to purge."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from forebay.paimon.table import Table
 
 
 def _compact_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--full", action="store_true", help="everything, not only what the table's options say is due")
+    parser.add_argument("--full", action="store_true", help="compact everything, not only what is due by the options")
     parser.add_argument("--order-by", metavar="A,B,...", help="sort an append table by these columns, too")
     parser.add_argument(
         "--strategy", choices=("order", "zorder", "hilbert"), default="order",
@@ -69,12 +69,12 @@ def _expire_arguments(parser: argparse.ArgumentParser) -> None:
         "--partitions", nargs="?", const="", metavar="AGE",
         help="also drop partitions older than AGE, such as '30 d', or than option partition.expiration-time says",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="only tell what would go")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
     json_argument(parser)
 
 
 def _expire(options: argparse.Namespace) -> int:
-    """Partitions first: dropping them makes the snapshot that lets go of their files. Then what the options say."""
+    """Expire partitions first, because dropping them creates the snapshot that releases their files; then the rest."""
     table = open_table(options)
     maintenance = table.maintenance()
     partitions: list[dict[str, Any]] = []
@@ -111,7 +111,7 @@ def _expire(options: argparse.Namespace) -> int:
 
 
 def _rescale_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("buckets", type=int, help="how many buckets each partition shall have")
+    parser.add_argument("buckets", type=int, help="the new number of buckets per partition")
     partition_argument(parser, several=True)
     json_argument(parser)
 
@@ -218,8 +218,8 @@ def _analyze(options: argparse.Namespace) -> int:
 
 
 def _purge_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="really; without it nothing is done")
-    parser.add_argument("--dry-run", action="store_true", help="only tell how much would go")
+    parser.add_argument("--yes", action="store_true", help="confirm; without it nothing is done")
+    parser.add_argument("--dry-run", action="store_true", help="only print how much would be deleted")
     json_argument(parser)
 
 
@@ -247,10 +247,10 @@ def _purge(options: argparse.Namespace) -> int:
 UPKEEP = {
     "compact": Action("merge a table's small files into larger ones", _compact_arguments, _compact),
     "expire": Action("delete old snapshots, and the files that only they need", _expire_arguments, _expire),
-    "rescale": Action("give a table another number of buckets, and rewrite it", _rescale_arguments, _rescale),
-    "orphans": Action("find, or delete, files that nothing refers to", _orphans_arguments, _orphans),
+    "rescale": Action("change a table's number of buckets, and rewrite it", _rescale_arguments, _rescale),
+    "orphans": Action("find or delete unreferenced files", _orphans_arguments, _orphans),
     "manifests": Action("merge a table's small manifests into larger ones", json_argument, _manifests),
-    "analyze": Action("collect statistics of a table for planners of queries", _analyze_arguments, _analyze),
+    "analyze": Action("collect statistics of a table for query planners", _analyze_arguments, _analyze),
     "purge": Action("delete all rows and all history of a table", _purge_arguments, _purge),
 }
-"""By name."""
+"""The actions by name."""

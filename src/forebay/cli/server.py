@@ -28,11 +28,14 @@ from forebay.server.server import Addresses, ForebayServer
 _LOGGER = logging.getLogger(__name__)
 
 _OPEN_FILES = 65_536
-"""What is asked of the system: the usual limit of 1,024 is too little for many buckets and clients."""
+"""The number of open files to request: the usual limit of 1,024 is too low for many buckets and clients."""
 
 _SWITCH_SECONDS = 0.001
-"""How long a thread computes while another one waits for Python's lock. A put takes that lock again many times, and
-waited up to 0.7 s beside four threads with long requests, with Python's default of 5 ms."""
+"""The maximum time that a thread computes while another one waits for the GIL.
+
+A put takes the GIL many times, and waited up to 0.7 s beside four threads with long requests, with Python's default of
+5 ms.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
@@ -43,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     )
     parser.epilog = f"settings for -D and --config:\n{settings}\n\nListener and security settings are Fluss's own."
     parser.add_argument(
-        "--data-dir", default="forebay-data", metavar="DIR", help="where tables live (default: %(default)s)"
+        "--data-dir", default="forebay-data", metavar="DIR", help="directory of the tables (default: %(default)s)"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
@@ -52,13 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument(
         "--tablet-port", type=int, default=9124, metavar="PORT", help="data is served here (default: %(default)s)"
     )
-    parser.add_argument(
-        "--sasl", action="store_true", help="ask clients for user and password, and serve no port without"
-    )
+    parser.add_argument("--sasl", action="store_true", help="require user and password on all ports")
     parser.add_argument(
         "--plain",
         action="store_true",
-        help="with --sasl: serve clients without a password, too; SASL then has ports of its own, which are printed",
+        help="with --sasl: also serve clients without a password; SASL then uses separate ports, which are printed",
     )
     parser.add_argument(
         "-D",
@@ -66,11 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         action="append",
         default=[],
         metavar="key=value",
-        help="a setting; may be repeated. A secret is better given as '${env:NAME}' or '${directory:path:file}'",
+        help="a setting; may be repeated. Secrets are better given as '${env:NAME}' or '${directory:path:file}'",
     )
     parser.add_argument("--config", metavar="FILE", help="settings as 'key: value' lines (Fluss's server.yaml)")
     parser.add_argument(
-        "--ready-file", metavar="FILE", help="write the addresses here, as JSON, once the server serves"
+        "--ready-file", metavar="FILE", help="write the addresses to this file, as JSON, once the server is ready"
     )
     parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR (default: %(default)s)")
 
@@ -106,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _warn_of_others(data_dir: Path) -> None:
-    """A directory of an earlier release, or one that was made by hand, may be open to other users of the machine."""
+    """Warn about a directory, of an earlier release or created by hand, that other users of the machine may enter."""
     if data_dir.is_dir() and data_dir.stat().st_mode & 0o077:
         _LOGGER.warning(
             "other users of this machine may enter the data directory %s; shut them out with: chmod -R go= %s",
@@ -118,9 +119,9 @@ def _warn_of_others(data_dir: Path) -> None:
 def when_told_to_stop(call: Callable[[], object]) -> None:
     """Have the running event loop make a call, once or more, at SIGTERM and SIGINT. Only in the main thread.
 
-    The loop's own way sends the signal's number through the pipe by which other threads wake the loop, and it is lost
-    where that pipe is full: where a thousand clients are served at once. Then the loop is awake, so that a handler of
-    Python's runs. Where the loop sleeps, and another thread gets the signal, the pipe is empty and wakes it.
+    The loop's own mechanism sends the signal number through the pipe that other threads use to wake the loop, and loses
+    it if that pipe is full, as with a thousand concurrent clients. But then the loop is awake, so that a Python signal
+    handler runs. If the loop sleeps and another thread gets the signal, the pipe is empty, and wakes the loop.
     """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -159,7 +160,7 @@ def _welcome(addresses: Addresses, config: ServerConfig) -> str:
 
 
 def _write_ready_file(path: Path, addresses: Addresses) -> None:
-    """Whole or not at all: whoever waits for the file must not read half of it."""
+    """Write the file atomically: a process that waits for it must not read half of it."""
     content = {
         "bootstrap.servers": addresses.bootstrap_servers,
         "sasl.bootstrap.servers": addresses.sasl_bootstrap_servers,

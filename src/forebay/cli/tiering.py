@@ -25,22 +25,22 @@ from forebay.tiering.status import HEADER, ServiceStatus
 _REDRAW_SECONDS = 0.5
 _CONNECT_PAUSE_SECONDS = 2.0
 _EPILOG = """examples:
-  forebay tiering                                   as often as each table's 'table.datalake.freshness' asks
-  forebay tiering --once                            every lake table now, then end
+  forebay tiering                                   as often as each table's 'table.datalake.freshness' requires
+  forebay tiering --once                            every lake table now, then stop
   forebay tiering --once --table sales.orders       one table
   forebay tiering --master 'spark://host:7077'      on a Spark cluster
   forebay tiering --without-spark                   in threads of this process
-  forebay tiering --lag                             how far each lake is behind, whoever tiers it
+  forebay tiering --lag                             how far each lake is behind, with any tiering service
 
-It ends with Ctrl-C or SIGTERM: logs are read no further then, and what was read is committed. A second one
-ends it at once, and nothing more is committed."""
+Ctrl-C or SIGTERM stops it: no more log records are read, and those already read are committed. A second signal stops
+it immediately, without committing anything more."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add_connection_arguments(parser)
-    parser.add_argument("--once", action="store_true", help="bring tables up to date now, then end")
+    parser.add_argument("--once", action="store_true", help="bring tables up to date now, then stop")
     parser.add_argument("--lag", action="store_true", help="only show how far the lakes are behind their logs")
     parser.add_argument(
         "--table",
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     )
     parser.add_argument(
         "--poll-seconds", type=float, default=POLL_SECONDS, metavar="S",
-        help="time between questions whose turn it is (default: %(default)s)",
+        help="interval of asking the server which tables are due (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--without-spark", action="store_true", help="write in threads of this process")
     parser.add_argument(
@@ -125,7 +125,7 @@ def _show_lag(connection: Connection, tables: Sequence[str] | None) -> int:
 
 
 def _once(connection: Connection, runner: SplitRunner, lake: TieringLake, options: argparse.Namespace) -> int:
-    """1 if a table failed."""
+    """Tier all tables once; return 1 if a table failed."""
     failed = False
 
     def tell(outcome: TierOutcome) -> None:
@@ -146,9 +146,9 @@ def _once(connection: Connection, runner: SplitRunner, lake: TieringLake, option
 
 
 def _connect_patiently(options: argparse.Namespace, ending: threading.Event) -> Connection | None:
-    """A connection, as soon as a server answers; None if it is to end before that.
+    """A connection, as soon as a server answers; None if the service is stopped before that.
 
-    A service that moves rows for months must not depend on which of two machines was started first.
+    A service that runs for months must not depend on which of two machines was started first.
     """
     told = ""
     while not ending.is_set():
@@ -194,7 +194,7 @@ def _serve(
 
 
 def _watch(service: TieringService, ending: threading.Event) -> None:
-    """Show what the service is at, rewritten in place, until `ending`."""
+    """Show the state of the service, rewritten in place, until `ending`."""
     from rich.console import Console
     from rich.live import Live
 

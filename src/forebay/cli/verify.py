@@ -1,4 +1,4 @@
-"""`forebay verify`: check everything that is stored, offline or on a running server."""
+"""`forebay verify`: check all stored data, offline or on a running server."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _verify(options: argparse.Namespace) -> Report:
 
 
 class _Steps:
-    """A line on standard error about what is being checked, when it takes more than two seconds."""
+    """A line on standard error with the current check, if it takes more than two seconds."""
 
     def __init__(self) -> None:
         self._shown = SYSTEM_CLOCK.monotonic() + _SILENT_SECONDS - _REDRAW_SECONDS

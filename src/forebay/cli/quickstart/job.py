@@ -1,9 +1,9 @@
 """`forebay quickstart`: the main job on real data, explained step by step, and proven at the end.
 
 A server with a lake starts in this process, Spark attaches to it, and a year of flights
-(forebay.cli.quickstart.flights) streams into a primary-key table and a log table. Spark moves both into the lake and
-answers questions meanwhile; again and again a union read, a full scan and a model must agree. In the end all ways to
-the rows must agree in every cell, and one of them opens the lake's files alone.
+(forebay.cli.quickstart.flights) streams into a primary-key table and a log table. Meanwhile Spark moves both into the
+lake and answers questions, and a union read, a full scan and a model are repeatedly compared. At the end all ways to
+read the rows must agree in every cell, including one that only opens the lake's files.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("--lake", choices=("iceberg", "paimon"), default="iceberg", help="default: %(default)s")
     parser.add_argument("--port", type=int, default=0, help="the server's port (default: one that is free)")
     parser.add_argument("--days", type=int, metavar="N", help="stream the first N days of the year only")
-    parser.add_argument("--serve", action="store_true", help="go on serving the tables afterwards, until Ctrl-C")
+    parser.add_argument("--serve", action="store_true", help="keep serving the tables afterwards, until Ctrl-C")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 0 if the proof holds."""
+    """Run the quickstart; return exit code 0 if the proof holds."""
     folder = Path(options.data_dir).absolute()
     lake = QuickstartLake(options.lake, folder / "lake")
     _require_spark()
@@ -141,13 +141,13 @@ def _spark(connection: EmbeddedConnection) -> SparkSession:
 
 
 class _Job:
-    """The steps from 3 on. Prints what it does."""
+    """The steps from 3 on. Prints its progress."""
 
     def __init__(self, connection: EmbeddedConnection, spark: SparkSession, lake: QuickstartLake) -> None:
         self._connection, self._spark, self._lake = connection, spark, lake
 
     def run(self, days: int | None) -> bool:
-        """Whether the proof holds. `days`: only the first ones of the year; None: all."""
+        """Run the steps; return whether the proof holds. `days`: only the first days of the year; None: all."""
         from forebay.spark.tiering import SparkRunner
 
         self._make_tables()
@@ -190,7 +190,7 @@ class _Job:
     # ---- while the stream runs --------------------------------------------------------------------------------------
 
     def _watch(self, stream: Stream, checker: Checker) -> None:
-        """Show how far the stream is, check every few seconds, and ask Spark a question now and then."""
+        """Show the progress of the stream, run checks every few seconds, and ask Spark a question now and then."""
         questions, asked = list(QUESTIONS), None
         next_check = SYSTEM_CLOCK.monotonic() + _CHECK_SECONDS
         with ThreadPoolExecutor(1, thread_name_prefix="question") as asker:
@@ -272,7 +272,7 @@ class _Job:
         return proof.show(len(checker.checks), disagreeing)
 
     def _lake_alone(self) -> tuple[pa.Table, pa.Table]:
-        """Both tables from the lake's files, after the rest was tiered, by a process that knows of no server."""
+        """Both tables from the lake's files, after tiering the rest, read by a process without a server."""
         from forebay.spark.tiering import SparkRunner
 
         with step("   the rest into the lake  ", "..."):

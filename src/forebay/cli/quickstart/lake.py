@@ -1,4 +1,4 @@
-"""The quickstart's lake: its options, how it is emptied, and how an independent program opens it."""
+"""The quickstart's lake: its options, clearing it, and reading it with an independent program."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ for name, table in (("flights", flights), ("events", events)):
 
 @dataclass(frozen=True)
 class QuickstartLake:
-    """A warehouse in a folder of its own. `format` is "iceberg" or "paimon"."""
+    """A warehouse in a separate folder. `format` is "iceberg" or "paimon"."""
 
     format: str
     folder: Path
 
     @property
     def settings(self) -> dict[str, str]:
-        """Of the server whose tables are tiered into it."""
+        """The settings of the server whose tables are tiered into it."""
         return {"datalake.format": self.format, f"datalake.{self.format}.warehouse": str(self.folder)}
 
     def check_installed(self) -> None:
-        """Raises `UnsupportedOperation` where a package is missing."""
+        """Raise `UnsupportedOperation` if a package is missing."""
         package = "pyiceberg" if self.format == "iceberg" else "duckdb"
         if find_spec(package) is None:
             raise UnsupportedOperation(f"the quickstart needs {package}: pip install 'forebay[quickstart]'")
 
     def drop_tables(self) -> None:
-        """Drop the tables that an earlier quickstart left: the server never drops what is in a lake."""
+        """Drop the tables of an earlier quickstart: the server never drops lake tables."""
         if self.format == "iceberg":
             from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
@@ -87,19 +87,19 @@ class QuickstartLake:
 
     @property
     def reader_name(self) -> str:
-        """Who reads the tables' files: software of others."""
+        """The third-party software that reads the tables' files."""
         return "pyiceberg" if self.format == "iceberg" else "DuckDB"
 
     @property
     def program(self) -> str:
-        """Python that reads both tables from their files, into `flights` and `events`, and knows of no server."""
+        """A Python program that reads both tables from their files, into `flights` and `events`, without a server."""
         if self.format == "iceberg":
             database = f"sqlite:///{self.folder / 'catalog.db'}"
             return _ICEBERG.format(uri=json.dumps(database), warehouse=json.dumps(self.folder.as_uri()))
         return _PAIMON.format(folder=json.dumps(str(self.folder)))
 
     def read_alone(self) -> tuple[pa.Table, pa.Table]:
-        """The flights and the events that `program` finds, in a process of its own."""
+        """The flights and the events that `program` finds, run in a separate process."""
         with tempfile.TemporaryDirectory(prefix="forebay-quickstart-") as folder:
             command = [sys.executable, "-c", self.program + _HAND_OVER, folder]
             done = subprocess.run(command, capture_output=True, text=True, check=False)

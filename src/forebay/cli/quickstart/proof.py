@@ -1,4 +1,4 @@
-"""The quickstart's proof: the same rows by several ways, compared cell by cell."""
+"""The quickstart's proof: the same rows, read in several ways, compared cell by cell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUMMED = ("dep_delay", "arr_delay", "distance", "air_time")
 
 
 def changelog_state(table: Table) -> pa.Table:
-    """The rows of a primary-key table, found without its state: the last change of every key, deletions left out."""
+    """The rows of a primary-key table, computed from the changelog: the last change of every key, without deletes."""
     changes = table.changes("earliest", "latest", include=("change_type",)).to_arrow()
     changes = changes.filter(pc.not_equal(changes["_change_type"].cast(pa.string()), "update_before"))
     numbered = changes.append_column("position", pa.array(range(changes.num_rows), pa.int64()))
@@ -30,7 +30,7 @@ def changelog_state(table: Table) -> pa.Table:
 
 @dataclass(frozen=True)
 class Witness:
-    """One way to the rows: what it is called, the rows in order, and their count and sums."""
+    """One way to read the rows: its name, the rows in order, and their count and sums."""
 
     name: str
     rows: Any
@@ -38,16 +38,17 @@ class Witness:
 
     @classmethod
     def of(cls, name: str, rows: Any) -> Witness:
-        """`rows` is a pandas frame as `forebay.cli.quickstart.flights.comparable` makes them."""
+        """The witness for `rows`, a pandas frame as returned by `forebay.cli.quickstart.flights.comparable`."""
         return cls(name, rows, (len(rows), *(int(rows[column].sum()) for column in _SUMMED)))
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What must agree at the end.
+    """The results that must agree at the end.
 
-    The first of the `witnesses` is the referee. `spark_totals` are sums that Spark SQL made, in the order of
-    `Witness.totals`; `logs` says how many events of each kind each reader found, and `expected` how many there are.
+    The first of the `witnesses` is the reference. `spark_totals` are sums computed by Spark SQL, in the order of
+    `Witness.totals`; `logs` has the number of events of each kind that each reader found, and `expected` the right
+    numbers.
     """
 
     witnesses: Sequence[Witness]
@@ -56,7 +57,7 @@ class Proof:
     expected: Mapping[str, int]
 
     def show(self, checks: int, disagreeing: int) -> bool:
-        """Print what each witness says; return whether all agree, as did all `checks` made on the way."""
+        """Print the result of each witness; return whether all agree, and all `checks` made on the way did, too."""
         good = self._show_flights()
         for name, found in self.logs.items():
             told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.items()))
@@ -86,7 +87,7 @@ class Proof:
 
 
 def _difference(referee: Witness, witness: Witness) -> str | None:
-    """What differs first, in a few words; None if nothing does."""
+    """The first difference, in a few words; None if there is none."""
     if list(referee.rows.columns) != list(witness.rows.columns):
         return f"DIFFERENT columns {list(witness.rows.columns)}"
     if len(referee.rows) != len(witness.rows):

@@ -1,4 +1,4 @@
-"""How the quickstart speaks: steps with their time, a bar that moves, lines between."""
+"""The quickstart's output: steps with their duration, a progress bar, lines in between."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from forebay.base.clock import SYSTEM_CLOCK
 BAR_CHARACTERS = 40
 
 _screen = threading.Lock()
-"""Answers of Spark come from a thread of their own: what belongs together is printed together."""
+"""Spark's answers come from another thread, so lines that belong together are printed under this lock."""
 
 
 @contextlib.contextmanager
 def step(name: str, what: str) -> Iterator[None]:
-    """A line that says what is going on, and how long it took once it is done."""
+    """Print what is being done, and its duration at the end."""
     print(f"{name:<11} {what}", end=" ", flush=True)
     began = SYSTEM_CLOCK.monotonic()
     yield
@@ -25,7 +25,7 @@ def step(name: str, what: str) -> Iterator[None]:
 
 
 def say(*lines: str) -> None:
-    """Lines of their own, in the place of the bar that is there now."""
+    """Print separate lines, in the place of the current bar."""
     with _screen:
         if sys.stdout.isatty():
             print("\r\033[K", end="")
@@ -45,5 +45,5 @@ def draw_bar(fraction: float, text: str, *, last: bool = False) -> None:
 
 
 def indented(text: str, spaces: int = 3) -> list[str]:
-    """The lines of a program or a statement, moved to the right."""
+    """The lines of a program or a statement, indented."""
     return [" " * spaces + line if line else "" for line in text.rstrip().splitlines()]

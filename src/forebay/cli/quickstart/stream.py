@@ -1,4 +1,4 @@
-"""The quickstart's application: writes the year of flights, and keeps a model of what must be in the tables by now."""
+"""The quickstart's application: writes the year of flights, and keeps a model of the expected table contents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Totals:
-    """What is counted of the flights that are in the table; delays are sums, in minutes."""
+    """Counts of the flights in the table; delays are sums, in minutes."""
 
     flights: int = 0
     departed: int = 0
@@ -34,7 +34,7 @@ class Totals:
 
     @classmethod
     def of(cls, batches: Iterable[pa.RecordBatch]) -> Totals:
-        """Of rows with the columns `COUNTED`, batch by batch."""
+        """The totals of rows with the columns `COUNTED`, batch by batch."""
         totals = cls()
         for batch in batches:
             dep_delay, arr_delay = batch["dep_delay"], batch["arr_delay"]
@@ -48,7 +48,7 @@ class Totals:
         return totals
 
     def after(self, moment: Moment) -> Totals:
-        """The model: what these totals become by the changes of a moment. It knows nothing of any table."""
+        """The model: these totals after the changes of a moment. It uses no table."""
         return replace(
             self,
             flights=self.flights + moment.announced.num_rows - moment.cancelled.num_rows,
@@ -67,7 +67,7 @@ def _sum(values: Any) -> int:
 
 
 class Stream(threading.Thread):
-    """Writes the year, moment by moment, as an application would. Others may read its fields while it runs."""
+    """Writes the year, moment by moment, like an application. Other threads may read its fields while it runs."""
 
     def __init__(self, connection: Connection, flights: pa.Table) -> None:
         super().__init__(name="flights", daemon=True)
@@ -126,7 +126,7 @@ class Stream(threading.Thread):
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Totals]:
-        """No write is under way while this lasts: the totals are those of what was written and acknowledged."""
+        """Hold all writes during the block, and yield the totals of everything written and acknowledged."""
         with self._turn:
             self._is_held = True
             self._turn.wait_for(lambda: not self._is_writing)
