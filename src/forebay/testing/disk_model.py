@@ -1,7 +1,7 @@
-"""What a disk holds when the power fails: the model below `forebay.testing.faulty_fs`.
+"""The contents of a disk after a power loss: the model that `forebay.testing.faulty_fs` is based on.
 
 A `File` has the content that programs see (`seen`), the content on the disk, and the pending changes between the two. A
-`Folder` has names in the same three forms. `after_power_loss` decides with a seeded generator what of the pending
+`Folder` has names in the same three forms. `after_power_loss` decides with a seeded generator which of the pending
 changes reached the disk. See `faulty_fs` for the rules; it is the only user of this module.
 """
 
@@ -25,7 +25,7 @@ class Write:
         content[self.position : self.position + len(self.data)] = self.data
 
     def pages(self, page_bytes: int) -> Iterator[Write]:
-        """This write, cut at page borders."""
+        """This write, split at page boundaries."""
         position, end = self.position, self.position + len(self.data)
         while position < end:
             stop = min(end, (position // page_bytes + 1) * page_bytes)
@@ -35,7 +35,7 @@ class Write:
 
 @dataclass
 class Truncate:
-    """A file cut, or filled with zeros, to a size."""
+    """A file truncated, or extended with zeros, to a size."""
 
     size: int
 
@@ -48,7 +48,7 @@ class Truncate:
 
 @dataclass(eq=False)
 class File:
-    """One file's bytes; `seen` already has the pending changes."""
+    """The bytes of one file; `seen` already includes the pending changes."""
 
     seen: bytearray = field(default_factory=bytearray)
     disk: bytearray = field(default_factory=bytearray)
@@ -59,13 +59,13 @@ class File:
         self.pending.append(change)
 
     def sync(self) -> None:
-        """Bring all pending changes to the disk."""
+        """Write all pending changes to the disk."""
         for change in self.pending:
             change.apply(self.disk)
         self.pending.clear()
 
     def forget_cached(self) -> None:
-        """See what a reader sees once the kernel has dropped all clean pages."""
+        """Show what a reader sees once the kernel has dropped all clean pages."""
         self.seen = bytearray(self.disk)
         for change in self.pending:
             change.apply(self.seen)
@@ -81,7 +81,7 @@ class File:
 def _surviving_changes(
     pending: list[Write | Truncate], size: int, rng: random.Random, page_bytes: int
 ) -> Iterator[Write | Truncate]:
-    """Yield the changes of `pending` that reach the disk without a sync."""
+    """The changes of `pending` that reach the disk without a sync."""
     fate = rng.choice(("none", "all", "torn", "pages")) if pending else "none"
     if fate == "all":
         yield from pending
@@ -96,7 +96,7 @@ def _surviving_changes(
             for part in change.pages(page_bytes) if isinstance(change, Write) else (change,):
                 if rng.random() < 0.5:
                     yield part
-        if rng.random() < 0.5:  # The size reached the disk, some of the bytes did not: zeros at the end.
+        if rng.random() < 0.5:  # The size reached the disk, but some of the bytes did not: zeros at the end.
             yield Truncate(size)
 
 
@@ -116,7 +116,7 @@ class NameChange:
 
 @dataclass(eq=False)
 class Folder:
-    """One folder's names; `seen` already has the pending changes."""
+    """The names of one folder; `seen` already includes the pending changes."""
 
     seen: dict[str, File | Folder] = field(default_factory=dict)
     disk: dict[str, File | Folder] = field(default_factory=dict)
@@ -128,18 +128,18 @@ class Folder:
         self.pending.append(change)
 
     def make_durable(self, name: str) -> None:
-        """Bring all pending changes of one name to the disk, and no others: the contract promises no more."""
+        """Write all pending changes of one name to the disk, and no others: the contract promises no more."""
         for change in [change for change in self.pending if name in change.changes]:
             change.apply(self.disk)
             self.pending.remove(change)
 
     def sync(self) -> None:
-        """Bring all pending changes of names to the disk."""
+        """Write all pending changes of names to the disk."""
         self.disk = dict(self.seen)
         self.pending.clear()
 
     def after_power_loss(self, rng: random.Random, page_bytes: int) -> Folder:
-        """The folder, with all below it, at the next start."""
+        """The folder, with everything below it, at the next start."""
         entries = dict(self.disk)
         fate = rng.choice(("none", "all", "first", "subset")) if self.pending else "none"
         count = rng.randint(0, len(self.pending))

@@ -1,4 +1,4 @@
-"""Failures that a test orders from `forebay.testing.faulty_fs`: which calls they strike, and what they do there."""
+"""Failures injected into `forebay.testing.faulty_fs`: which calls they affect, and their effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FaultEffect = Literal["before", "after", "partial", "drop"]
 
 @dataclass
 class Fault:
-    """A failure that strikes matching calls. Made by `FaultyFileSystem.inject`."""
+    """A failure that affects matching calls. Created by `FaultyFileSystem.inject`."""
 
     operation: Operation | Literal["any"]
     path_prefix: str
@@ -28,7 +28,7 @@ class Fault:
     fired: int = 0
 
     def strikes(self, operation: Operation, path: str) -> bool:
-        """Count this call if it matches; whether it is one that fails."""
+        """Count this call if it matches; return whether it fails."""
         if (
             self.operation not in (operation, "any")
             or not path.startswith(self.path_prefix)

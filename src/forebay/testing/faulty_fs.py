@@ -1,20 +1,22 @@
-"""A file system in memory that loses power, tears writes and fails on request.
+"""An in-memory file system that loses power, tears writes and fails on request.
 
-`FaultyFileSystem` keeps the contract of `forebay.fs.interface`, and no more than that: what the contract does not call
-durable may be gone after `crash()`. The choice is made with the injected `random.Random`, so a seed repeats exactly.
+`FaultyFileSystem` implements exactly the contract of `forebay.fs.interface`: anything that the contract does not call
+durable may be lost in `crash()`. The injected `random.Random` makes the choice, so a seed is reproducible.
 
-Nouns: a *file* has the content that programs see and the content on the disk, with the *pending* changes between the
-two (writes and truncations since the last sync); a *folder* has the names that programs see and those on the disk,
-with pending changes likewise. A *fault* strikes some calls of one operation below one path.
+Terms: a *file* has the content that programs see and the content on the disk, with the *pending* changes between the
+two (writes and truncations since the last sync). A *folder* likewise has the names that programs see and those on the
+disk, with pending changes. A *fault* affects some calls of one operation below one path.
 
 What a power loss leaves of the pending changes of one file, by seeded choice:
-  - none, or all of them;
-  - the first few, the last of these torn at any byte;
-  - any subset of their pages, with zeros in holes: the kernel writes pages back in any order.
+
+* none, or all of them;
+* the first few, the last of these torn at any byte;
+* any subset of their pages, with zeros in holes: the kernel writes pages back in any order.
+
 And of the pending names of one folder: none, all, the first few, or any subset.
 
-What it does not model: bytes that were synced and rot later (use `flip_byte`), and reads of half-written pages.
-Prior art: LevelDB's `FaultInjectionTestEnv`, LazyFS, and the crash model of ALICE (Pillai et al., OSDI 2014).
+Not modelled: bytes that were synced and rot later (use `flip_byte`), and reads of half-written pages. Prior art:
+LevelDB's `FaultInjectionTestEnv`, LazyFS, and the crash model of ALICE (Pillai et al., OSDI 2014).
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ __all__ = ["Fault", "FaultEffect", "FaultyFileSystem", "Operation"]
 class FaultyFileSystem:
     """An in-memory `FileSystem` with faults. See the module's docstring.
 
-    `rng` makes every choice. `page_bytes` is the unit in which the kernel writes back; small ones tear small files too.
+    `rng` makes every choice. `page_bytes` is the kernel's write-back unit; small values tear small files, too.
     """
 
     def __init__(self, rng: random.Random, page_bytes: int = 4096) -> None:
@@ -71,12 +73,12 @@ class FaultyFileSystem:
         error: int = errno.EIO,
         effect: FaultEffect = "before",
     ) -> Fault:
-        """Let calls of `operation` fail with the errno `error`, from the `on_call`-th match on, `times` times.
+        """Make calls of `operation` fail with the errno `error`, from the `on_call`-th match on, `times` times.
 
-        `effect`: "before" fails and does nothing; "after" does all and then fails (a lost answer); "partial" does a
-        part first (an append writes some bytes, an atomic write leaves its temporary file); "drop" (sync only) also
-        throws the unwritten pages away, which later syncs then do not write. Returns the fault, whose `fired` counts
-        its strikes.
+        `effect`: "before" fails without effect; "after" has the full effect and then fails (a lost response); "partial"
+        has a partial effect (an append writes some bytes, an atomic write leaves its temporary file); "drop" (sync
+        only) also discards the unwritten pages, which later syncs then do not write. Returns the fault; its `fired`
+        counts the failures.
         """
         fault = Fault(operation, path_prefix, path_suffix, on_call, times, error, effect)
         with self._mutex:
@@ -84,18 +86,18 @@ class FaultyFileSystem:
         return fault
 
     def clear_faults(self) -> None:
-        """Let everything work again."""
+        """Remove all faults."""
         with self._mutex:
             self._faults.clear()
             self._flips.clear()
 
     def flip_on_read(self, path: str, position: int, mask: int = 0xFF) -> None:
-        """Let every read of the byte at `position` of `path` see it XORed with `mask`; the file itself is whole."""
+        """Make reads of the byte at `position` of `path` return it XORed with `mask`; the file is unchanged."""
         with self._mutex:
             self._flips.append(Flip(path, position, mask))
 
     def flip_byte(self, path: str, position: int, mask: int = 0xFF) -> None:
-        """Change one stored byte for good, as a failing disk does."""
+        """Change one stored byte permanently, like a failing disk."""
         with self._mutex:
             file = self._file(path, "corrupt")
             for content in (file.seen, file.disk):
@@ -103,20 +105,20 @@ class FaultyFileSystem:
                     content[position] ^= mask
 
     def set_content(self, path: str, data: bytes) -> None:
-        """Replace the content of `path` durably, past all faults."""
+        """Replace the content of `path` durably, bypassing all faults."""
         with self._mutex:
             folder, name = self._parent(path, "write")
             folder.seen[name] = folder.disk[name] = File(bytearray(data), bytearray(data))
 
     def content(self, path: str) -> bytes:
-        """What programs see in `path`, past all faults."""
+        """The content of `path` that programs see, bypassing all faults."""
         with self._mutex:
             return bytes(self._file(path, "read").seen)
 
     # ---- ends of the world
 
     def crash(self) -> FaultyFileSystem:
-        """Cut the power. Returns the file system of the next start; this one and its open files are dead."""
+        """Cut the power. Returns the file system of the next start; this one and its open files become unusable."""
         with self._mutex:
             after = FaultyFileSystem(self._rng, self._page_bytes)
             after._root = self._root.after_power_loss(self._rng, self._page_bytes)
@@ -125,7 +127,7 @@ class FaultyFileSystem:
             return after
 
     def kill(self) -> FaultyFileSystem:
-        """Kill the process. Nothing written is lost; locks are free again. This object and its open files are dead."""
+        """Kill the process: no writes are lost, locks are released. This object and its open files become unusable."""
         with self._mutex:
             after = FaultyFileSystem(self._rng, self._page_bytes)
             after._root = self._root
@@ -310,7 +312,7 @@ class FaultyFileSystem:
 
 
 class _Run:
-    """One call: holds the mutex, looks for a fault before the body, and fails after it when the fault says so."""
+    """One call: holds the mutex, checks for a fault before the body, and fails after it if the fault says so."""
 
     def __init__(self, fs: FaultyFileSystem, operation: Operation, path: str) -> None:
         self._fs = fs
@@ -472,7 +474,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _empty(folder: Folder) -> None:
-    """Remove all names below `folder`, each of which a power loss may bring back."""
+    """Remove all names below `folder`; a power loss may restore each of them."""
     for name, node in list(folder.seen.items()):
         if isinstance(node, Folder):
             _empty(node)

@@ -1,7 +1,7 @@
-"""What every `forebay.fs.interface.FileSystem` must do, as a test class to subclass.
+"""The contract of `forebay.fs.interface.FileSystem`, as a test class to subclass.
 
-A subclass gives two pytest fixtures, `fs` (a fresh file system) and `root` (the path of an existing, empty folder in
-it), and inherits the tests. What survives a power loss is not tested here: only a simulated disk can lose power.
+A subclass provides two pytest fixtures, `fs` (a fresh file system) and `root` (the path of an existing, empty folder in
+it), and inherits the tests. Durability across power loss is not tested here: only a simulated disk can lose power.
 Prior art: `zarr.testing.store.StoreTests`.
 """
 
@@ -17,7 +17,7 @@ from forebay.fs.interface import FileMissing, FileSystem
 
 
 class FileSystemContract:
-    """The tests. See the module's docstring for what a subclass gives."""
+    """The tests. See the module's docstring for what a subclass must provide."""
 
     def test_appended_bytes_are_read_back_at_the_position_that_append_returned(self, fs: FileSystem, root: str) -> None:
         file = fs.open_append(f"{root}/a")

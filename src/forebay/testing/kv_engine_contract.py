@@ -1,4 +1,4 @@
-"""What every key-value engine must do. Subclass `KvEngineContract` and provide `open_engine`."""
+"""The contract of key-value engines. Subclass `KvEngineContract` and provide `open_engine`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class KvEngineContract:
     """Behaviour shared by all engines; the model is a dict."""
 
     reopens = True
-    """Whether a closed engine comes back with its rows when it is opened again."""
+    """Whether a closed engine still has its rows when it is opened again."""
 
     def open_engine(self, directory: Path) -> KvEngine:
         raise NotImplementedError("a contract test provides the engine")
@@ -36,7 +36,7 @@ class KvEngineContract:
         assert engine.multi_get([b"a"]) == [None]
         assert engine.first(10) == []
 
-    # Every subclass is an executor of its own, which is what a contract is for.
+    # Every subclass is a separate executor, which is the purpose of a contract.
     @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
     @given(batches=_operations)
     def test_reads_agree_with_a_dict(

@@ -1,10 +1,10 @@
-"""What every lake format must do. Subclass `LakeContract` and provide `open_storage`.
+"""The contract of lake formats. Subclass `LakeContract` and provide `open_storage`.
 
     class TestMyLake(LakeContract):
         def open_storage(self, directory: Path) -> LakeStorage:
             return MyLakeStorage({"warehouse": str(directory)})
 
-The attributes and hooks of `LakeContractBase` say what a format can and cannot do. The rules are in the modules
+The attributes and hooks of `LakeContractBase` declare what a format can and cannot do. The rules are in the modules
 `lake_contract_catalog`, `lake_contract_tiering`, `lake_contract_reading` and `lake_contract_random`.
 """
 

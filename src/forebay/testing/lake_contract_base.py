@@ -1,4 +1,4 @@
-"""What the lake contract knows of a format: how to open it, what it can do, and tables to try it with."""
+"""The base of the lake contract: how to open a format, its capabilities, and tables to test it with."""
 
 from __future__ import annotations
 
@@ -77,19 +77,19 @@ FULL_ROW: Row = {
 
 
 class LakeContractBase:
-    """How to open the format under test, and what it cannot do; override what differs."""
+    """How to open the format under test, and its limitations; override what differs."""
 
     bucket_format: str | None = None
-    """The table's `table.datalake.format`, by which rows find their buckets; None: none is recorded."""
+    """The table's `table.datalake.format`, which determines the bucket hash; None: not set."""
 
     sorts = True
-    """Whether `create_sorted_reader` gives readers for tables with a primary key."""
+    """Whether `create_sorted_reader` returns readers for tables with a primary key."""
 
     bucket_keys_max = 2
-    """The most columns of a bucket key."""
+    """The maximum number of columns of a bucket key."""
 
     has_nanoseconds = True
-    """Whether timestamps of nine digits are kept."""
+    """Whether timestamps with nine digits are stored."""
 
     partition_values: Sequence[tuple[DataType, tuple[Any, Any]]] = (
         (types.string(), ("2024-01-15", "a_b")),
@@ -98,36 +98,36 @@ class LakeContractBase:
         (types.date(), (dt.date(1969, 12, 31), dt.date(2024, 2, 29))),
         (types.boolean(), (False, True)),
     )
-    """Types that partition keys may have here, with two values of each."""
+    """The types that partition keys may have, with two values of each."""
 
     option_prefix: str | None = None
-    """Table options with this prefix go to the format without it; others are kept with the prefix `fluss.`."""
+    """Table options with this prefix are passed to the format without it; others are stored with the prefix `fluss.`.
+    """
 
     reserved_options: Sequence[str] = ()
-    """Options of the format that follow from the table's shape and cannot be set."""
+    """Options of the format that follow from the table's definition and cannot be set."""
 
     many_splits: Mapping[str, str] = MappingProxyType({})
-    """Table options that make splits as small as can be."""
+    """Table options that make splits minimal."""
 
     def open_storage(self, directory: Path) -> LakeStorage:
-        """The lake in `directory`; opened again, it is the same lake."""
+        """The lake in `directory`; opening it again returns the same lake."""
         raise NotImplementedError("a contract test provides the lake")
 
     def stored_options(self, storage: LakeStorage) -> Mapping[str, str] | None:
-        """The options of lake table `PATH` as others see them; None where they cannot be seen."""
+        """The options of lake table `PATH` as other software sees them; None if they are not visible."""
         return None
 
     def data_files(self, storage: LakeStorage) -> set[str] | None:
-        """The files of rows of lake table `PATH`, committed or not; None where they cannot be seen."""
+        """The data files of lake table `PATH`, committed or not; None if they are not visible."""
         return None
 
     def disturb(self, storage: LakeStorage) -> bool:
-        """Commit a snapshot to `PATH` that changes no rows (a compaction), as another program; return False if
-        impossible."""
+        """Commit a snapshot to `PATH` without row changes (a compaction), like another program; False if impossible."""
         return False
 
     def expire_old_snapshots(self, storage: LakeStorage) -> bool:
-        """Expire all snapshots of `PATH` but the newest, and their files; False where that cannot be done."""
+        """Expire all snapshots of `PATH` except the newest, and their files; False if impossible."""
         return False
 
     # -- tables -------------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class LakeContractBase:
         properties: Mapping[str, str] | None = None,
         custom: Mapping[str, str] | None = None,
     ) -> TableDescriptor:
-        """A table as a server would describe it."""
+        """A table descriptor like that of a server."""
         schema = Schema.of([Column(name, t) for name, t in columns.items()], primary_key)
         known = {"table.datalake.enabled": "true"}
         if self.bucket_format is not None:
@@ -160,7 +160,7 @@ class LakeContractBase:
     def create(
         self, storage: LakeStorage, descriptor: TableDescriptor, *, creating: bool = True, path: TablePath = PATH
     ) -> TieredTable:
-        """The lake table of `descriptor`, made unless it is there."""
+        """The lake table of `descriptor`, created if necessary."""
         with storage.create_catalog() as catalog:
             catalog.create_table(path, descriptor, creating=creating)
         table = TieredTable(storage, TableInfo(path, 7, 1, descriptor))
@@ -172,7 +172,7 @@ class LakeContractBase:
         return self.create(storage, self.descriptor(columns, **more))
 
     def keyed_table(self, storage: LakeStorage, columns: Mapping[str, DataType] = ID_NAME, **more: Any) -> TieredTable:
-        """A new table with the primary key `id` unless said otherwise."""
+        """A new table with the primary key `id` by default."""
         return self.create(storage, self.descriptor(columns, **{"primary_key": ["id"], **more}))
 
 

@@ -1,4 +1,4 @@
-"""The lake contract's rules for catalogs: making tables, taking existing ones, altering them."""
+"""The lake contract's rules for catalogs: creating tables, reusing existing ones, altering them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WITH_DAY: dict[str, DataType] = {**ID_NAME, "day": types.string()}
 
 
 def widened(descriptor: TableDescriptor, *columns: Column) -> TableDescriptor:
-    """`descriptor` with more columns at the end."""
+    """`descriptor` with additional columns at the end."""
     old = descriptor.schema
     first = old.highest_field_id + 1
     added = tuple(replace(c, column_id=first + i) for i, c in enumerate(columns))
@@ -29,7 +29,7 @@ def widened(descriptor: TableDescriptor, *columns: Column) -> TableDescriptor:
 
 
 def with_options(descriptor: TableDescriptor, **options: str | None) -> TableDescriptor:
-    """`descriptor` with custom options set, or (None) taken away."""
+    """`descriptor` with custom options set, or removed (None)."""
     merged = {**descriptor.custom_properties, **options}
     return replace(descriptor, custom_properties={k: v for k, v in merged.items() if v is not None})
 

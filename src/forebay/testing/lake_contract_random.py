@@ -1,4 +1,4 @@
-"""The lake contract's random histories: any rounds, against a dict or a list."""
+"""The lake contract's random histories: random rounds, compared with a dict or a list as model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _settings = settings(max_examples=12, deadline=None, suppress_health_check=[Heal
 
 
 class RandomRounds(LakeContractBase):
-    """Random rounds; each snapshot must hold what the model held then, and the last one also in key order."""
+    """Random rounds; each snapshot must equal the model at that time, and the last one also in key order."""
 
     @_settings
     @given(history=_histories, compacts=st.booleans())
@@ -48,7 +48,7 @@ class RandomRounds(LakeContractBase):
             self.check_order(table, snapshots[-1][1])
 
     def check_order(self, table: TieredTable, rows: list[Row]) -> None:
-        """All buckets, read in key order, hold `rows`."""
+        """Check that all buckets, read in key order, hold `rows`."""
         found: list[Row] = []
         for bucket in range(table.info.bucket_count):
             reader = table.source().create_sorted_reader([s for s in table.splits() if s.bucket() == bucket])

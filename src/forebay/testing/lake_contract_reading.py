@@ -26,7 +26,7 @@ from forebay.testing.lake_contract_catalog import WITH_DAY
 from forebay.testing.lake_rounds import Row, TieredTable, in_order, travelled
 
 SPLIT_BYTES_MAX = 8_000
-"""A split of a few files travels with a task."""
+"""The maximum size of a pickled split of a few files, as it is sent with a task."""
 
 NESTED: dict[str, DataType] = {
     "id": types.int_(),
@@ -129,14 +129,14 @@ class ReadingRules(LakeContractBase):
         table.upsert(*people(2))
         if not self.expire_old_snapshots(storage):
             pytest.skip("snapshots of this format cannot be expired here")
-        # A file that is still there may be read; what is not found is the snapshot.
+        # A file that still exists may be read; it is the snapshot that is not found.
         for attempt in (planner.plan, lambda: [list(table.source().create_record_reader(s).read()) for s in splits]):
             assert self.code_of(attempt) in (None, ErrorCode.LAKE_SNAPSHOT_NOT_EXIST)
         assert self.code_of(lambda: table.splits(old)) == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
         assert table.read() == [*people(1, name="r3"), *people(2)]
 
     def code_of(self, attempt: Callable[[], object]) -> int | None:
-        """The code of the `NotFound` that `attempt` ends with; None if it does not."""
+        """The error code of the `NotFound` raised by `attempt`; None if it does not raise it."""
         try:
             attempt()
         except NotFound as e:
@@ -247,11 +247,11 @@ class ReadingRules(LakeContractBase):
                 source.with_project(paths)
 
     def rows_of(self, table: TieredTable, source: LakeSource) -> list[Row]:
-        """The rows with the types of the lake."""
+        """The rows, with the types of the lake."""
         return in_order(r for split in table.splits(None, source) for r in self.read_split(source, split))
 
     def mixed(self, storage: LakeStorage, keyed: bool) -> TieredTable:
-        """A table with `MIXED_ROWS`, of which those of a keyed one have older versions and deleted neighbours."""
+        """A table with `MIXED_ROWS`; if it is keyed, these have older versions and deleted neighbours."""
         if not keyed:
             table = self.log_table(storage, MIXED)
             for part in (MIXED_ROWS[:15], MIXED_ROWS[15:]):
@@ -310,7 +310,7 @@ class ReadingRules(LakeContractBase):
         assert table.read(source=result.source, remaining=result.remaining) == []
 
     def matching(self, table: TieredTable, rows: list[Row], filters: list[Predicate]) -> list[Row]:
-        """The rows that match, by the library's own evaluation of filters."""
+        """The rows that match, by the library's own filter evaluation."""
         batch = pa.RecordBatch.from_pylist(rows, schema=user_schema(table.info.schema.columns))
         return table.plain(batch, None, filters)
 
@@ -354,7 +354,7 @@ class ReadingRules(LakeContractBase):
         ordered = [rank for part in ranks for rank in part]
         assert ordered == sorted(set(ordered))
         assert in_order(r for b in batches for r in table.plain(b)) == in_order(expected)
-        # The same keys one by one, as those of a log come, have the same bytes.
+        # The same keys encoded one by one, as they come from a log, have the same bytes.
         alone = [
             order.comparable(b.select(list(columns)).slice(i, 1))[0].as_py() for b in batches for i in range(len(b))
         ]
@@ -415,7 +415,7 @@ class ReadingRules(LakeContractBase):
         assert in_order(rows) == people(1, 3, name="old")
 
     def sorted_reader(self, table: TieredTable, source: LakeSource) -> SortedRecordReader:
-        """A sorted reader of the table's only bucket; skips where the format has none."""
+        """A sorted reader of the table's only bucket; skips the test if the format has none."""
         reader = travelled(source).create_sorted_reader(travelled(table.splits(None, source)))
         if not self.sorts:
             assert reader is None

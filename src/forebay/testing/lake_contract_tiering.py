@@ -1,4 +1,4 @@
-"""The lake contract's rules for writers and committers: rounds, fencing, failures, changes of columns."""
+"""The lake contract's rules for writers and committers: rounds, fencing, failures, column changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from forebay.testing.lake_contract_catalog import WITH_DAY, widened
 from forebay.testing.lake_rounds import Row, TieredTable
 
 RESULT_BYTES_MAX = 20_000
-"""A writer's result for a few files travels from a worker to the driver."""
+"""The maximum size of a pickled writer result for a few files, as it is sent to the driver."""
 
 
 class TieringRules(LakeContractBase):
@@ -148,7 +148,7 @@ class TieringRules(LakeContractBase):
         assert table.read() == [*rows, *people(4)]
 
     def newest_behind(self, table: TieredTable, snapshot_id: int) -> int:
-        """The last one of the snapshots that follow on each other behind one."""
+        """The last of the snapshots that follow a snapshot, each the successor of the previous one."""
         while (later := table.source().successor(snapshot_id)) is not None:
             snapshot_id = later.snapshot_id
         return snapshot_id
@@ -197,7 +197,7 @@ class TieringRules(LakeContractBase):
     # -- fencing ------------------------------------------------------------------------------------------------------
 
     def refused(self, table: TieredTable, results: list[Any], **committer: Any) -> None:
-        """A commit is refused as fenced off, and leaves the rows as they are; its files can be removed."""
+        """Check that a commit is fenced off and leaves the rows unchanged, and that its files can be deleted."""
         before = table.read() if table.base is not None else None
         zombie = table.committer(**committer)
         with pytest.raises(Conflict) as refused:
@@ -277,7 +277,7 @@ class TieringRules(LakeContractBase):
     def test_what_was_written_and_not_committed_is_not_seen(self, storage: LakeStorage) -> None:
         table = self.log_table(storage)
         table.append(*people(1))
-        table.write(((), 0), [("+A", r) for r in people(2)])  # and its worker died
+        table.write(((), 0), [("+A", r) for r in people(2)])  # its worker then crashed
         table.write(((), 1), [("+A", r) for r in people(3)], finish=False)
         assert table.read() == people(1)
         table.append(*people(2, 3))
@@ -322,7 +322,7 @@ class TieringRules(LakeContractBase):
         before = table.base
         result = table.write(((), 0), [("+A", r) for r in people(2)])
         committed = table.committer().commit([result], {OFFSETS_PROPERTY: "file-2"})
-        # The driver died here. The next one knows the snapshot before.
+        # The driver crashed here. The next one knows the previous snapshot.
         with pytest.raises(Conflict):
             table.committer(base=before).commit([result], {OFFSETS_PROPERTY: "file-2"})
         found = table.committer(base=before).get_missing_lake_snapshot(before)
@@ -348,7 +348,7 @@ class TieringRules(LakeContractBase):
         first, old_source = table.base, table.source()
         narrow = table
         table = table.altered(widened(table.info.descriptor, Column("extra", types.bigint())))
-        # The lake is wider than the log: the stream table changes last, and rows may still come without the column.
+        # The lake has more columns than the log: the stream table changes last, and rows may still lack the column.
         narrow.round(narrow.changes(kind, people(3)))
         table.base = narrow.base
         table.round(table.changes(kind, [{"id": 4, "name": "v4", "extra": 40}]))

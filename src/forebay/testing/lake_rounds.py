@@ -1,6 +1,6 @@
-"""A tiering service in small: rounds of changes into one lake table, and reading the lake back as plain rows.
+"""A minimal tiering service: rounds of changes into one lake table, and reading the lake back as plain rows.
 
-What crosses process borders in a real one (factories, results, sources, splits) is pickled here, too.
+Objects that cross process boundaries in a real one (factories, results, sources, splits) are pickled here, too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def travelled(value: T) -> T:
-    """`value` after a journey to another process."""
+    """`value` after pickling and unpickling."""
     moved: T = pickle.loads(pickle.dumps(value))
     return moved
 
@@ -58,7 +58,7 @@ def changes_of(info: TableInfo, changes: Iterable[Change], first_offset: int = 0
 
 @dataclass
 class TieredTable:
-    """A lake table that is tiered into. `base` is the snapshot that the next round starts from."""
+    """A lake table that is tiered into. `base` is the snapshot that the next round builds on."""
 
     storage: LakeStorage
     info: TableInfo
@@ -77,7 +77,7 @@ class TieredTable:
         attempt: str = "",
         finish: bool = True,
     ) -> Any:
-        """The result of a writer of one bucket; without `finish` the writer, whose files are not complete."""
+        """The result of a writer of one bucket; without `finish`, the writer, whose files are incomplete."""
         values, bucket = place
         partition = dict(zip(self.info.descriptor.partition_keys, values, strict=True)) or None
         factory = travelled(self.storage.create_tiering_factory())
@@ -90,7 +90,7 @@ class TieredTable:
         return travelled(writer.complete()) if finish else writer
 
     def committer(self, *, base: int | None = -1, epoch: int | None = None) -> LakeCommitter:
-        """A committer; by default for the base and epoch of this table."""
+        """A committer, by default with the base and epoch of this table."""
         chosen = self.base if base == -1 else base
         context = CommitterContext(self.info, self.epoch if epoch is None else epoch, chosen)
         return self.storage.create_tiering_factory().create_committer(context)
@@ -101,33 +101,33 @@ class TieredTable:
         properties: Mapping[str, str] | None = None,
         chunk: int | None = None,
     ) -> LakeCommitResult:
-        """One round from writers to commit."""
+        """Run one round, from writers to commit."""
         results = [self.write(place, listed, chunk=chunk) for place, listed in changes.items()]
         committed = self.committer().commit(results, properties or {})
         self.base = committed.snapshot_id
         return committed
 
     def changes(self, kind: str, rows: Iterable[Row]) -> dict[Place, list[Change]]:
-        """`rows` as changes of one kind, at the places where the stream would have them."""
+        """`rows` as changes of one kind, at their places in the stream."""
         placed: dict[Place, list[Change]] = {}
         for row in rows:
             placed.setdefault(self.place_of(row), []).append((kind, row))
         return placed
 
     def upsert(self, *rows: Row) -> LakeCommitResult:
-        """A round that inserts or updates."""
+        """Run a round that inserts or updates."""
         return self.round(self.changes("+U", rows))
 
     def append(self, *rows: Row) -> LakeCommitResult:
-        """A round of appended rows."""
+        """Run a round of appended rows."""
         return self.round(self.changes("+A", rows))
 
     def delete(self, *rows: Row) -> LakeCommitResult:
-        """A round that deletes."""
+        """Run a round that deletes."""
         return self.round(self.changes("-D", rows))
 
     def place_of(self, row: Row) -> Place:
-        """Where the stream has `row`: by the hash of its bucket key; rows without one go to bucket 0."""
+        """The place of `row` in the stream: by the hash of its bucket key; rows without one go to bucket 0."""
         descriptor = self.info.descriptor
         values = tuple(
             partition_text(descriptor.schema.column(key).data_type, row[key]) for key in descriptor.partition_keys
@@ -141,7 +141,7 @@ class TieredTable:
     # -- schemas ------------------------------------------------------------------------------------------------------
 
     def altered(self, expected: TableDescriptor) -> TieredTable:
-        """The lake table brought to `expected`, and the stream table, too."""
+        """Alter the lake table and the stream table to `expected`."""
         with self.storage.create_catalog() as catalog:
             catalog.alter_table(self.info.path, self.info.descriptor, expected)
         return replace(self, info=replace(self.info, descriptor=expected, schema_id=self.info.schema_id + 1))
@@ -152,7 +152,7 @@ class TieredTable:
         return self.storage.create_source(self.info.path)
 
     def splits(self, snapshot_id: int | None = None, source: LakeSource | None = None) -> list[LakeSplit]:
-        """The splits of a snapshot, by default of the one that is the base of the next round."""
+        """The splits of a snapshot, by default of the base of the next round."""
         chosen = self.base if snapshot_id is None else snapshot_id
         assert chosen is not None, "nothing was tiered yet"
         return (source or self.source()).create_planner(chosen).plan()
@@ -165,7 +165,7 @@ class TieredTable:
         columns: Sequence[str] | None = None,
         remaining: Sequence[Predicate] = (),
     ) -> list[Row]:
-        """The rows of a snapshot, in a fixed order; those of all columns of the stream table unless `columns` says."""
+        """The rows of a snapshot in a fixed order, by default with all columns of the stream table."""
         chosen = source or self.source()
         rows: list[Row] = []
         for split in self.splits(snapshot_id, chosen):
@@ -178,7 +178,7 @@ class TieredTable:
     def plain(
         self, batch: pa.RecordBatch, columns: Sequence[str] | None = None, remaining: Sequence[Predicate] = ()
     ) -> list[Row]:
-        """A batch of a reader as rows of the stream table's types, those that pass `remaining`."""
+        """The rows of a reader's batch that pass `remaining`, with the types of the stream table."""
         own = self.info.schema
         names = [n for n in batch.schema.names if n in own.names] if columns is None else columns
         wanted = user_schema([own.column(name) for name in names])
@@ -192,5 +192,5 @@ class TieredTable:
 
 
 def in_order(rows: Iterable[Row], key: Callable[[Row], Any] = repr) -> list[Row]:
-    """Rows in an order that depends on nothing but themselves."""
+    """Rows in an order that depends only on their values."""
     return sorted(rows, key=key)

@@ -1,4 +1,4 @@
-"""A key-value engine in memory: the simplest thing that keeps the contract, for tests and simulation."""
+"""An in-memory key-value engine: the simplest implementation of the contract, for tests and simulation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from forebay.kv.engine import UNBOUNDED, EngineState, KvCursor, WriteSize, just_
 
 
 class MemorySnapshot:
-    """A copy of the rows at one instant."""
+    """A copy of the rows at one point in time."""
 
     def __init__(self, rows: dict[bytes, bytes], state: EngineState) -> None:
         self._rows = rows
@@ -35,7 +35,7 @@ class MemorySnapshot:
 
 
 class MemoryEngine:
-    """Rows in a dict. Closing forgets nothing, so that a test can "reopen" the same object."""
+    """Rows in a dict. Closing keeps the rows, so that a test can "reopen" the same object."""
 
     name = "memory"
 

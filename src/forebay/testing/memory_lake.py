@@ -1,10 +1,10 @@
-"""A lake in memory, for tests: it lives as long as the process, and is found by name, so that it can be pickled.
+"""An in-memory lake for tests: it lives as long as the process, and is found by name, so that it can be pickled.
 
     storage = MemoryLakeStorage({"name": "mine"})
 
-It is meant to be awkward where a real lake may be: snapshot ids do not ascend, keys are sorted in descending order, a
-bucket has several splits in no order, batches are tiny, and some filters are applied exactly, some in part, some not.
-Whatever works with it and with Paimon has not taken one format's habits for rules. Nothing here is fast.
+It is deliberately awkward where a real lake may be: snapshot ids do not ascend, keys are sorted in descending order, a
+bucket has several unordered splits, batches are tiny, and some filters are applied exactly, some partly, some not at
+all. Code that works with it and with Paimon does not depend on the habits of one format. It is not fast.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REMOVING = (ChangeType.UPDATE_BEFORE, ChangeType.DELETE)
 
 
 class MemoryLakeStorage(LakeStorage):
-    """The lake of a name, in this process."""
+    """The in-memory lake of a name, in this process."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """`options` has `name`."""
@@ -138,7 +138,7 @@ class _Catalog(LakeCatalog):
 
 @dataclass(frozen=True)
 class _Written:
-    """What a writer hands to the committer: the name and the place of a file."""
+    """A writer's result for the committer: the name and the place of a file."""
 
     name: str
     place: Place
@@ -176,7 +176,7 @@ class _Writer(LakeWriter):
             raise InvalidRequest(f"records have the columns {records.rows.schema.names}, the lake table has {names}")
         kinds = tuple([0] * len(records) if records.change_types is None else records.change_types.to_pylist())
         if not self._context.info.has_primary_key and any(kinds):
-            raise InvalidRequest("a table without a primary key takes nothing but appended rows")
+            raise InvalidRequest("a table without a primary key can only contain appended rows")
         target = user_schema(self._table.columns[: records.rows.num_columns])
         columns = [c.cast(f.type) for c, f in zip(records.rows.columns, target, strict=True)]
         self._changes.append((pa.RecordBatch.from_arrays(columns, schema=target), kinds))
@@ -242,7 +242,7 @@ class _Committer(LakeCommitter):
 
 
 def _key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
-    """The key of a row as a dict takes it: all NaNs are one object there, else no two would be equal."""
+    """The key of a row for a dict: all NaNs are one object there, as no two would be equal otherwise."""
     return tuple(math.nan if row[name] != row[name] else row[name] for name in names)
 
 
@@ -250,14 +250,14 @@ def _key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
 
 
 def commit_as_somebody_else(storage: MemoryLakeStorage, path: TablePath) -> None:
-    """A snapshot with the same rows that no round has made."""
+    """Commit a snapshot with the same rows outside of any round."""
     with storage.lake.lock:
         table = storage.table(path)
         table.add(table.snapshots[-1].parts if table.snapshots else {}, {}, tiered=False)
 
 
 def expire_all_but_the_newest(storage: MemoryLakeStorage, path: TablePath) -> None:
-    """Forget older snapshots."""
+    """Expire older snapshots."""
     with storage.lake.lock:
         table = storage.table(path)
         table.snapshots = table.snapshots[-1:]

@@ -1,4 +1,4 @@
-"""Reading the lake in memory: see `forebay.testing.memory_lake`."""
+"""Reading the in-memory lake; see `forebay.testing.memory_lake`."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ class _Serializer(SplitSerializer[LakeSplit]):
         try:
             snapshot_id, (values, bucket), start, step = json.loads(data)
         except (ValueError, TypeError) as e:
-            raise CorruptData(f"these bytes are no split of a lake in memory: {e}") from e
+            raise CorruptData(f"these bytes are not a split of a lake in memory: {e}") from e
         return MemorySplit(snapshot_id, (tuple(values), bucket), start, step)
 
 
 def _ours(split: LakeSplit) -> MemorySplit:
     if not isinstance(split, MemorySplit):
-        raise InvalidRequest(f"a {type(split).__name__} is no split of a lake in memory")
+        raise InvalidRequest(f"a {type(split).__name__} is not a split of a lake in memory")
     return split
 
 
 @dataclass(frozen=True)
 class MemorySource(LakeSource):
-    """A scan. Equalities are applied exactly, other single tests to whole splits, and anything else remains."""
+    """A scan. Equalities are applied exactly, other single conditions to whole splits; anything else remains."""
 
     name: str
     path: TablePath
@@ -94,7 +94,7 @@ class MemorySource(LakeSource):
 
     @property
     def projected(self) -> tuple[Column, ...]:
-        """The columns that are read, with the fields that are read."""
+        """The columns that are read, with their selected fields."""
         if self.paths is None:
             return self.columns
         chosen: dict[int, list[tuple[int, ...]]] = {}
@@ -113,7 +113,7 @@ class MemorySource(LakeSource):
 
     def with_project(self, paths: Sequence[Sequence[int]]) -> MemorySource:
         made = replace(self, paths=tuple(tuple(path) for path in paths))
-        assert made.projected is not None  # refuses what is not there
+        assert made.projected is not None  # rejects missing columns
         return made
 
     def with_limit(self, limit: int) -> MemorySource:
@@ -197,7 +197,7 @@ def _cut(t: DataType, parts: Sequence[tuple[int, ...]]) -> DataType:
 
 
 def _batch(rows: Sequence[Row], columns: Sequence[Column]) -> pa.RecordBatch:
-    """The columns of `rows`, which may have more, or (older rows) fewer; fields of rows that are not asked for go."""
+    """The columns of `rows`, which may have more, or (older rows) fewer; unwanted fields are dropped."""
     schema = user_schema(columns)
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), len(rows), [None]))
@@ -248,7 +248,7 @@ class _SortedReader(_Reader, SortedRecordReader):
 
 @dataclass(frozen=True)
 class DescendingOrder(KeyOrder):
-    """The greatest key first."""
+    """Descending by key."""
 
     keys: tuple[Column, ...]
 
@@ -263,7 +263,7 @@ class DescendingOrder(KeyOrder):
 
 
 def _ascending(column: pa.Array) -> list[bytes]:
-    """Each value as bytes that none of the others begins with, and whose order is the values'."""
+    """Each value as order-preserving bytes, none of which is a prefix of another."""
     t = column.type
     if pa.types.is_temporal(t):
         column = column.cast(pa.int32() if t.bit_width == 32 else pa.int64())

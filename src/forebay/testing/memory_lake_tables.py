@@ -1,4 +1,4 @@
-"""What a lake in memory holds: see `forebay.testing.memory_lake`."""
+"""The tables of an in-memory lake; see `forebay.testing.memory_lake`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIRST_ID, _ID_STEP, _ID_MODULUS = 500, 7919, 10007
 
 @dataclass(frozen=True)
 class MemoryLakeSnapshot:
-    """All rows of a table, by partition and bucket; `tiered` if a round made it, `previous` is the one before it."""
+    """All rows of a table, by partition and bucket; `tiered` if a round created it, `previous` is the one before."""
 
     snapshot_id: int
     parts: Mapping[Place, tuple[Row, ...]]
@@ -59,7 +59,7 @@ class MemoryTable:
         return None
 
     def add(self, parts: Mapping[Place, tuple[Row, ...]], properties: Mapping[str, str], *, tiered: bool) -> int:
-        """A new snapshot; its id."""
+        """Add a snapshot; return its id."""
         self.made += 1
         snapshot_id = _FIRST_ID + self.made * _ID_STEP % _ID_MODULUS
         previous = self.snapshots[-1].snapshot_id if self.snapshots else None
@@ -81,7 +81,7 @@ _lakes_lock = threading.Lock()
 
 
 def lake_named(name: str) -> MemoryLake:
-    """The lake of this name, which is made if there is none."""
+    """The lake of this name, created if necessary."""
     with _lakes_lock:
         return _lakes.setdefault(name, MemoryLake())
 
@@ -95,6 +95,6 @@ def table_of(name: str, path: TablePath) -> MemoryTable:
 
 
 def forget_lake(name: str) -> None:
-    """Drop the lake in memory of this name, if there is one."""
+    """Drop the in-memory lake of this name, if it exists."""
     with _lakes_lock:
         _lakes.pop(name, None)

@@ -1,6 +1,6 @@
-"""The pytest fixture `forebay_server`: a server for one test, in this process, in a directory of its own.
+"""The pytest fixture `forebay_server`: a server for one test, in this process, with a fresh directory.
 
-Installed with the package, so a project that tests against Forebay writes:
+It is installed with the package. A project that tests against Forebay writes:
 
     def test_orders(forebay_server):
         conn = forebay.connect(forebay_server.bootstrap_servers)
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def forebay_server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A running embedded server; `forebay_server.bootstrap_servers` says where."""
+    """A running embedded server; `forebay_server.bootstrap_servers` has its address."""
     from forebay.server.embedded import EmbeddedServer
 
     with EmbeddedServer(tmp_path / "forebay") as server:

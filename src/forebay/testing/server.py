@@ -1,4 +1,4 @@
-"""A server for tests: in this process, or in a process of its own that can be killed."""
+"""A server for tests: in this process, or in a separate process that can be killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["EmbeddedServer", "ServerProcess"]
 
 
 class ServerProcess:
-    """`forebay server` as a child process on ports that the system picks; `kill` ends it as `kill -9` does."""
+    """`forebay server` as a child process on ports that the system picks; `kill` ends it like `kill -9`."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class ServerProcess:
 
     @property
     def log_path(self) -> Path:
-        """Where the server's output goes."""
+        """The file with the server's output."""
         return self.data_dir.parent / f"{self.data_dir.name}.log"
 
     def start(self, keep_ports: bool = False) -> ServerProcess:
-        """Start (again) and wait until the server serves. With `keep_ports` at the addresses of the last time."""
+        """Start (again) and wait until the server is ready. `keep_ports` reuses the previous addresses."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         ready_file = self.data_dir.parent / f"{self.data_dir.name}.ready.json"
         ready_file.unlink(missing_ok=True)
@@ -77,9 +77,10 @@ class ServerProcess:
         return self
 
     def _hold_ports(self) -> tuple[int, int]:
-        """Two new ports, kept while this object lives: no other process gets them while the server is away.
+        """Two new ports, reserved while this object lives: no other process gets them while the server is down.
 
-        A socket that does not listen, bound with SO_REUSEADDR, keeps a port so, and a server may listen there.
+        A socket that is bound with SO_REUSEADDR but does not listen reserves a port, and a server can still listen
+        there.
         """
         while self._held:
             self._held.pop().close()
@@ -109,13 +110,13 @@ class ServerProcess:
         return self._process
 
     def stop(self) -> int:
-        """End the server by SIGTERM; return its exit code."""
+        """Stop the server by SIGTERM; return its exit code."""
         process, self._process = self._running(), None
         process.send_signal(signal.SIGTERM)
         return process.wait(60)
 
     def kill(self) -> None:
-        """End the server by SIGKILL, as a crash does."""
+        """Stop the server by SIGKILL, like a crash."""
         process, self._process = self._running(), None
         process.kill()
         process.wait()
