@@ -1,8 +1,8 @@
-"""Dimension lookup join: a stream of orders meets a table of customers that changes meanwhile.
+"""Dimension lookup join: a stream of orders is joined with a table of customers that changes meanwhile.
 
-A broadcast join in Spark reads all customers for each micro-batch. A lookup keeps a copy of them, finds those that are
-asked for by key, and follows the table: only new files are copied. Each order meets the customers of one snapshot, and
-says which; so what came out can be checked against the customers of that moment.
+A broadcast join in Spark reads all customers for each micro-batch. A lookup table keeps a copy of them, finds the
+requested ones by key, and follows the table: only new files are copied. Each order is joined with the customers of one
+snapshot, and records its id, so the result can be checked against the customers of that time.
 
     python examples/dimension_join.py [--rows N] [--directory DIR]
 """
@@ -35,11 +35,11 @@ BATCHES = 4
 JOINED = "id BIGINT, customer BIGINT, name STRING, level BIGINT, snapshot BIGINT"
 
 Versions = list[tuple[int, dict[int, str]]]
-"""Snapshot ids, ascending, and for each the customers' names that it made."""
+"""Snapshot ids, ascending, each with the customers' names that it wrote."""
 
 
 class Customers:
-    """The dimension, and the program that changes it: a model of every version beside the table."""
+    """The dimension table, the program that changes it, and a model of every version."""
 
     def __init__(self, table: Table, number: int) -> None:
         self.table = table
@@ -49,14 +49,14 @@ class Customers:
         self._written(table.upsert(rows_of(self._now, 0)))
 
     def change(self) -> None:
-        """One in twenty gets another name, one leaves, and one comes."""
+        """Rename one customer in twenty, remove one, and add one."""
         change = len(self.versions)
         gone, *others = self._generator.permutation(list(self._now))[: max(len(self._now) // 20, 2)].tolist()
         changed = {n: f"customer {n} after change {change}" for n in others}
         changed[max(self._now) + 1] = f"customer new with change {change}"
         del self._now[gone]
         self._now.update(changed)
-        # One commit for all, so that there is no moment with half a change.
+        # One commit for all, so that no snapshot has half a change.
         rows = pa.concat_tables([rows_of(changed, change), rows_of({gone: ""}, change)])
         kinds = pa.array(["insert"] * len(changed) + ["delete"])
         self._written(self.table.write_changes(rows.append_column("_change_type", kinds)))
@@ -65,13 +65,13 @@ class Customers:
         self.versions.append((result.snapshot.id, dict(self._now)))
 
     def at(self, snapshot: int) -> dict[int, str]:
-        """The customers as of a snapshot. Those that compaction made have what was there before."""
+        """The customers as of a snapshot. Snapshots of compactions have those of the previous one."""
         return next(names for made, names in reversed(self.versions) if made <= snapshot)
 
 
 @contextlib.contextmanager
 def changing(customers: Customers, seconds: float = 0.3) -> Iterator[None]:
-    """Change the customers again and again while the `with` block runs. Raises what went wrong."""
+    """Change the customers repeatedly while the `with` block runs. Raises the error of a failed change."""
     stop = threading.Event()
 
     def run() -> None:
@@ -88,9 +88,10 @@ def changing(customers: Customers, seconds: float = 0.3) -> Iterator[None]:
 
 
 class Joining:
-    """Joins a micro-batch in the driver, and keeps the result, each batch once, in a lake table.
+    """Joins a micro-batch on the driver, and stores the result in a lake table, each batch once.
 
-    `customers` is the lookup. Batch numbers are Spark's: one that is repeated after a crash is committed already.
+    `customers` is the lookup table. Batch numbers are Spark's: a batch that is repeated after a crash is already
+    committed.
     """
 
     def __init__(self, customers: LakeLookupTable, target: Table) -> None:
@@ -100,7 +101,7 @@ class Joining:
     def __call__(self, batch: DataFrame, number: int) -> None:
         orders = batch.toArrow()
         began = time.monotonic()
-        self._customers.refresh()  # else it looks for news once in `continuous.discovery-interval`, 10 s
+        self._customers.refresh()  # otherwise it checks for a snapshot once per `continuous.discovery-interval`, 10 s
         joined = with_snapshot(self._customers, orders)
         self.seconds += time.monotonic() - began
         with self._target.stream_writer(user="dimension-join") as writer:
@@ -110,13 +111,13 @@ class Joining:
 
 
 def with_snapshot(customers: LakeLookupTable, orders: pa.Table) -> pa.Table:
-    """`orders` with name and level of their customers, and the snapshot that these are of."""
+    """`orders` with name and level of their customers, and the snapshot that these are from."""
     joined = customers.join(orders, on=["customer"])
     return joined.append_column("snapshot", pa.array([customers.snapshot_id] * joined.num_rows, pa.int64()))
 
 
 def in_workers(table: Table) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow: each worker has a lookup of its own, and keeps it from task to task."""
+    """The function for mapInArrow: each worker has its own lookup table, and keeps it from task to task."""
 
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         customers = shared_lookup(table, ["name", "level"])
@@ -146,7 +147,7 @@ def tell(story: Story) -> None:
         feed = Feed(story.folder / "orders", "id BIGINT, customer BIGINT")
         size = max(story.rows // BATCHES, 1)
         for at in range(BATCHES):
-            # One in ten customers is not known.
+            # One in ten customers does not exist.
             who = generator.integers(0, number + number // 10, size)
             feed.add(pa.table({"id": np.arange(at * size, (at + 1) * size), "customer": who}))
         story.say(f"{BATCHES * size:,} orders in {BATCHES} micro-batches")
@@ -177,7 +178,7 @@ def run(story: Story, feed: Feed, joining: Joining, name: str) -> None:
 
 
 def compare(story: Story, customers: Customers, feed: Feed, way: str) -> None:
-    """Each order must be there once, and must have met its customer as of the snapshot that it names."""
+    """Check that each order is there once, joined with its customer as of the snapshot that it names."""
     joined = story.spark.table(f"lake.shop.joined_{way}").toArrow()
     orders = story.spark.read.parquet(str(feed.folder)).toArrow()
     found = keyed(joined.select(["id", "customer", "name", "snapshot"]), "id")

@@ -1,8 +1,8 @@
 """Real-time warehouse enhancement: log and lake in one table. Back-fill first, then live rows.
 
-A warehouse has years of history in files, and nothing of the last minutes. Here one table has both: history is loaded
-once, tiering moves it into the lake, live changes follow through the log, and tiering goes on. A query reads lake and
-log as one table and is exact at every moment; a stream begins with all rows and goes on with every change.
+A warehouse has years of history in files, but not the last minutes. Here one table has both: history is loaded once,
+tiering moves it into the lake, live changes follow through the log, and tiering continues. A query reads lake and log
+as one table and is exact at any time; a stream begins with all rows and continues with every change.
 
     python examples/live_and_lake.py [--rows N] [--directory DIR]
 """
@@ -31,26 +31,26 @@ TABLE = "shop.stock"
 CHANGES_PER_ROUND = 40
 ROUNDS_MIN = 12
 SNAPSHOTS_MIN = 4
-"""Live changes go on until reads have begun at so many snapshots of the lake."""
+"""Live changes continue until reads have started from this many snapshots of the lake."""
 PAUSE_SECONDS = 0.1
 PATIENCE_SECONDS = 300
 
 Stock = dict[int, tuple[Any, ...]]
-"""By item: item, pieces and the number of its last change."""
+"""By item: the item, pieces, and the number of its last change."""
 
 
 class Shop:
-    """Makes changes of the stock, and keeps them: the model."""
+    """Generates changes of the stock, and records them: the model."""
 
     def __init__(self, items: int) -> None:
         self._generator = np.random.default_rng(6)
         self.stock: Stock = {n: (n, n % 100, 0) for n in range(items)}
         self.records = items
-        """Records that the changes so far make in the table's log: an insert 1, an update 2, a deletion 1."""
+        """The number of records of the changes so far in the table's log: an insert 1, an update 2, a deletion 1."""
         self._changes = 0
 
     def change(self) -> tuple[pa.Table, pa.Table]:
-        """Rows to upsert: new items and known ones; and the keys of items that are sold out."""
+        """The rows to upsert (new items and known ones), and the keys of items that are sold out."""
         known = self._generator.permutation(list(self.stock))[: CHANGES_PER_ROUND * 3 // 4].tolist()
         gone, counted = known[:5], known[5:]
         self._changes += 1
@@ -64,7 +64,7 @@ class Shop:
 
 
 class Follower:
-    """What a reader makes of the stream of changes: the rows, and the log offsets that it has seen, in order."""
+    """The state that a reader builds from the stream of changes: the rows, and the log offsets in order."""
 
     def __init__(self) -> None:
         self.stock: Stock = {}
@@ -73,7 +73,7 @@ class Follower:
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         for change in sorted(batch.toArrow().to_pylist(), key=lambda row: row["_log_offset"]):
-            if change["_log_offset"] < 0:  # a row that was there when the stream began
+            if change["_log_offset"] < 0:  # a row that existed when the stream began
                 self.from_start += 1
             else:
                 self.offsets.append(change["_log_offset"])
@@ -149,7 +149,7 @@ def tell_with(story: Story, connection: EmbeddedConnection) -> None:
 
 
 def live(story: Story, connection: EmbeddedConnection, shop: Shop) -> None:
-    """Change the stock again and again, and read the table after every change, until tiering has moved on often."""
+    """Change the stock repeatedly, and read the table after every change, until tiering has moved on often enough."""
     table = connection.table(TABLE)
     rounds = exact = 0
     snapshots: set[int] = set()

@@ -1,9 +1,9 @@
 """Partial update: three streams write one wide table, each its own columns, in any order.
 
-An order, its payment and its shipment come from three systems that know nothing of each other. Joining three streams
-needs state for as long as a payment may be late. Here nothing is joined: each stream writes the columns that it knows,
-and the table puts the rows of a key together. A sequence group for each stream says which of its rows is the newest, so
-rows may come late, twice and out of order.
+An order, its payment and its shipment come from three independent systems. Joining three streams needs state for as
+long as a payment may be late. Here nothing is joined: each stream writes its own columns, and the table merges the rows
+of a key. A sequence group for each stream determines which of its rows is the newest, so rows may arrive late, twice
+and out of order.
 
     python examples/partial_update.py [--rows N] [--directory DIR]
 """
@@ -30,7 +30,7 @@ VERSIONS_MAX = 3
 
 @dataclass(frozen=True)
 class Source:
-    """A system that tells of orders: of a `share` of them, by rows with a version and two columns."""
+    """A system that reports a `share` of the orders, in rows with a version and two columns."""
 
     name: str
     share: float
@@ -43,7 +43,7 @@ class Source:
         return ", ".join(f"{name} {types[kind]}" for name, kind in self.columns.items())
 
     def events(self, orders: int, generator: np.random.Generator) -> list[dict[str, Any]]:
-        """One to three versions of each order that the source knows, shuffled; some are there twice."""
+        """One to three versions of each order that the source knows, shuffled; some of them twice."""
         made = []
         for order in np.flatnonzero(generator.random(orders) < self.share).tolist():
             for version in range(1, int(generator.integers(1, VERSIONS_MAX + 1)) + 1):
@@ -53,7 +53,7 @@ class Source:
         return [all_events[at] for at in generator.permutation(len(all_events)).tolist()]
 
     def _values(self, generator: np.random.Generator) -> dict[str, Any]:
-        """Texts may be missing: a newer null goes before an older value."""
+        """The two values of a row. Texts may be missing: a newer null overrides an older value."""
         values: dict[str, Any] = {}
         for name, kind in self.columns.items():
             number = int(generator.integers(0, 1000))

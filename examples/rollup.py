@@ -1,8 +1,8 @@
-"""Pre-aggregation: a roll-up that is always up to date, also when sales are corrected and cancelled.
+"""Pre-aggregation: a roll-up that is always up to date, even when sales are corrected and cancelled.
 
-Dashboards ask for sums by shop all day. The roll-up has them ready: a table whose merge engine adds up what is written
-to it. It is fed by the changelog of the table of sales. Where a sale is corrected, the changelog takes the old row back
-(update_before) before it brings the new one (update_after), and so do the sums.
+Dashboards query sums by shop all day. The roll-up keeps them ready: a table whose merge engine adds up the rows that
+are written to it. It is fed by the changelog of the table of sales. For a corrected sale, the changelog retracts the
+old row (update_before) before it adds the new one (update_after), and so do the sums.
 
     python examples/rollup.py [--rows N] [--directory DIR]
 """
@@ -33,7 +33,7 @@ Row = tuple[Any, ...]
 
 
 class Till:
-    """Makes sales and what happens to them later, and keeps them: the model."""
+    """Generates sales and their later changes, and records them: the model."""
 
     def __init__(self) -> None:
         self._generator = np.random.default_rng(3)
@@ -43,7 +43,7 @@ class Till:
         self._next = 0
 
     def batch(self, rows: int) -> pa.Table:
-        """New sales, and, of those before, one in ten corrected and one in ten cancelled. A sale occurs once."""
+        """New sales, and, of earlier ones, one in ten corrected and one in ten cancelled. A sale occurs once."""
         changes: list[tuple[str, int, Row]] = []
         for sale, fate in zip(list(self.sales), self._generator.random(len(self.sales)).tolist(), strict=True):
             if fate < 0.1:
@@ -69,7 +69,7 @@ class Till:
         return SHOPS[shop], quantity + 1, price + 1
 
     def by_shop(self) -> dict[str, Row]:
-        """By shop: sales, pieces sold and turnover of what was not cancelled, and the highest price there ever was."""
+        """By shop: sales, pieces sold and turnover of sales that were not cancelled, and the highest price ever."""
         found: dict[str, Row] = {}
         for shop, quantity, price in self.sales.values():
             _, sales, sold, cents, dearest = found.get(shop, (shop, 0, 0, 0, self._dearest[shop]))
@@ -117,7 +117,7 @@ def tell(story: Story) -> None:
 
 
 def changes(spark: SparkSession) -> DataFrame:
-    """The changes of sales, from the first on, as rows of the roll-up. `_change_type` says which are taken back."""
+    """The changes of sales, from the first on, as rows of the roll-up. `_change_type` marks retractions."""
     stream = spark.readStream.option("scan.mode", "from-snapshot").option("scan.snapshot-id", 1)
     return stream.table("lake.shop.`sales$changelog`").selectExpr(
         "_change_type", "shop", "1L AS sales", "quantity AS sold", "quantity * price AS cents", "price AS dearest"
@@ -126,7 +126,7 @@ def changes(spark: SparkSession) -> DataFrame:
 
 def compare(story: Story, till: Till) -> None:
     expected = till.by_shop()
-    # A shop whose sales are all cancelled stays, with sums of 0; GROUP BY has no such row.
+    # A shop whose sales are all cancelled keeps a row with sums of 0, which GROUP BY does not have.
     rolled_up = keyed(story.spark.table(BY_SHOP).where("sales > 0").toArrow(), "shop")
     story.check(f"the roll-up of {len(till.sales):,} sales is what the till knows", rolled_up, expected)
     grouped = keyed(story.spark.sql(GROUP_BY).toArrow(), "shop")

@@ -1,7 +1,7 @@
-"""What the examples share: their options and folders, a Spark session, lines to follow, and checks.
+"""Shared parts of the examples: options and directories, a Spark session, output, and checks.
 
-An example is a function `tell(story)`. It says what it does in steps, and checks what comes out against a model: what
-the rows must be, found by other means than the tables. A check that fails makes the program end with exit code 1.
+An example is a function `tell(story)`. It reports what it does in steps, and checks the results against a model: the
+expected rows, computed independently of the tables. If a check fails, the program ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 TELL_SECONDS = 2
-"""How often a query that is waited for says how far it is."""
+"""The interval in seconds at which a query that is being waited for reports its progress."""
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
 _CONF = {
@@ -39,7 +39,7 @@ _CONF = {
 
 
 class Story:
-    """One run of an example. `rows` is its size, `folder` is empty and its own, catalog `lake` of `spark` is in it."""
+    """One run of an example. `rows` is its size, `folder` an empty directory, `spark` has the catalog `lake` in it."""
 
     def __init__(self, title: str, rows: int, folder: Path, spark: SparkSession) -> None:
         self.rows, self.folder = rows, folder
@@ -50,7 +50,7 @@ class Story:
 
     @contextlib.contextmanager
     def step(self, what: str) -> Iterator[None]:
-        """A step: what is done in it, and, once it is done, how long it took."""
+        """A step: prints its description, and at the end its duration."""
         self._steps += 1
         print(f"\n{self._steps}. {what}", flush=True)
         began = time.monotonic()
@@ -62,13 +62,13 @@ class Story:
             print(f"   {line}", flush=True)
 
     def sql(self, statement: str) -> DataFrame:
-        """Show a statement, and run it."""
+        """Print a statement, and run it."""
         for number, line in enumerate(statement.strip().splitlines()):
             self.say(("     " if number else "sql> ") + line.strip())
         return self.spark.sql(statement)
 
     def check(self, what: str, found: Any, expected: Any) -> bool:
-        """Say whether `found` is what the model `expected`; if not, the first difference."""
+        """Print whether `found` equals the model's `expected`, or the first difference; return whether it does."""
         self._checks += 1
         same = bool(found == expected)
         if same:
@@ -79,7 +79,7 @@ class Story:
         return same
 
     def end(self) -> int:
-        """Say how it ended; the exit code."""
+        """Print the result; return the exit code."""
         if self._failures or not self._checks:
             print(f"\nNOT AS IT SHOULD BE: {self._failures} of {self._checks} checks failed", flush=True)
             return 1
@@ -88,7 +88,7 @@ class Story:
 
 
 class Feed:
-    """A folder of Parquet files, in their order; each stands for what a queue brings in one go. `columns` is SQL."""
+    """A directory of ordered Parquet files; each represents one delivery of a queue. `columns` is SQL."""
 
     def __init__(self, folder: Path, columns: str) -> None:
         self.folder, self.columns = folder, columns
@@ -97,19 +97,19 @@ class Feed:
 
     def add(self, rows: pa.Table) -> None:
         path = self.folder / f"{self._files:04}.parquet"
-        hidden = path.with_name(f".{path.name}")  # a stream must not see half a file
+        hidden = path.with_name(f".{path.name}")  # a stream must not see an incomplete file
         pq.write_table(rows, hidden)
-        os.utime(hidden, (self._files, self._files))  # Spark takes files in the order of their times
+        os.utime(hidden, (self._files, self._files))  # Spark takes files in the order of their modification times
         hidden.rename(path)
         self._files += 1
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """A stream of the rows, a micro-batch for each file."""
+        """A stream of the rows, with one micro-batch per file."""
         return spark.readStream.schema(self.columns).option("maxFilesPerTrigger", 1).parquet(str(self.folder))
 
 
 def fill(frame: DataFrame, table: str, checkpoint: Path, **options: str) -> StreamingQuery:
-    """Start a query that writes what is there into `table`, and ends."""
+    """Start a query that writes the available rows into `table`, and ends."""
     writer: DataStreamWriter = frame.writeStream.option("checkpointLocation", str(checkpoint)).queryName(
         checkpoint.name
     )
@@ -117,9 +117,9 @@ def fill(frame: DataFrame, table: str, checkpoint: Path, **options: str) -> Stre
 
 
 def follow(story: Story, *queries: StreamingQuery) -> list[dict[str, Any]]:
-    """Wait until queries have ended, and tell how far they are; the last progress of each.
+    """Wait until queries have ended, and report their progress; return the last progress of each.
 
-    Raises what made one fail.
+    Raises the error of a failed query.
     """
     for query in queries:
         while not query.awaitTermination(TELL_SECONDS):
@@ -131,7 +131,7 @@ def follow(story: Story, *queries: StreamingQuery) -> list[dict[str, Any]]:
 
 
 def keyed(rows: pa.Table, key: str) -> dict[Any, tuple[Any, ...]]:
-    """Rows by key. A key that repeats is an error: the tables compared so have a primary key."""
+    """Rows by key. A duplicate key is an error: the compared tables have a primary key."""
     found = {row[key]: tuple(row.values()) for row in rows.to_pylist()}
     if len(found) != rows.num_rows:
         raise ValueError(f"{rows.num_rows} rows, and {len(found)} values of {key}")
@@ -145,9 +145,9 @@ def play(
     arguments: Sequence[str] | None = None,
     spark: SparkSession | None = None,
 ) -> int:
-    """Run an example with the options of the command line; the exit code. `spark` is a session to use, if there is one.
+    """Run an example with the options of the command line; return the exit code. `spark` is an existing session.
 
-    `title` is what it is about, `rows` its size unless an option says another.
+    `title` is printed, `rows` is the default size.
     """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--rows", type=int, default=rows, help=f"how much data (default: {rows:,})")

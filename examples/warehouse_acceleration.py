@@ -1,7 +1,7 @@
 """Offline warehouse acceleration: a stream fills a lake table, exactly once; four engines query it.
 
 The classic warehouse is loaded at night. Here a stream loads it all day: each micro-batch is one commit, small files
-are put together beside the stream, and whoever can read Parquet or Paimon can ask questions.
+are compacted beside the stream, and any engine that reads Parquet or Paimon can query it.
 
     python examples/warehouse_acceleration.py [--rows N] [--directory DIR]
 """
@@ -32,11 +32,11 @@ ITEMS = ("tea", "tin", "cup", "rum")
 DAYS = (dt.date(2026, 1, 1), dt.date(2026, 1, 2))
 
 Totals = dict[str, tuple[int, int]]
-"""By item: how many orders, and the sum of their amounts in cents."""
+"""By item: the number of orders, and the sum of their amounts in cents."""
 
 
 class Source:
-    """Makes orders, and keeps their totals: the model."""
+    """Generates orders, and records their totals: the model."""
 
     def __init__(self, rows: int) -> None:
         self._generator = np.random.default_rng(1)
@@ -46,7 +46,7 @@ class Source:
         self._cents: Counter[str] = Counter()
 
     def batch(self) -> pa.Table:
-        """What comes next."""
+        """The next orders."""
         ids = np.arange(self.rows, self.rows + self._size)
         items = self._generator.integers(0, len(ITEMS), self._size)
         cents = self._generator.integers(1, 10_000, self._size)
@@ -118,13 +118,13 @@ def count(spark: SparkSession) -> int:
 
 
 def commits(spark: SparkSession) -> str:
-    """How many commits of each kind there are."""
+    """The number of commits of each kind."""
     found = spark.sql("SELECT commit_kind, count(*) FROM lake.shop.`orders$snapshots` GROUP BY commit_kind").collect()
     return ", ".join(f"{row[1]} commits of kind {row[0]}" for row in sorted(found))
 
 
 def forget_last_batch(checkpoint: Path) -> int:
-    """What a crash does at the worst moment: Spark's note that its last micro-batch is done is not there."""
+    """Simulate a crash at the worst time: remove Spark's record that its last micro-batch is done."""
     notes = checkpoint / "commits"
     last = max(int(note.name) for note in notes.iterdir() if note.name.isdigit())
     (notes / f"{last}").unlink()
@@ -148,7 +148,7 @@ def by_spark(spark: SparkSession, warehouse: str) -> Totals:
 
 
 def by_duckdb(spark: SparkSession, warehouse: str) -> Totals:
-    """An append table's files hold its rows as they are, so any reader of Parquet will do."""
+    """The totals by DuckDB: an append table's files hold its rows as they are, so any Parquet reader can read them."""
     import duckdb
 
     return totals(duckdb.execute(QUESTION.format(orders="read_parquet(?)"), [files(warehouse)]).fetchall())

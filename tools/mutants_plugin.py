@@ -1,10 +1,10 @@
-"""What tools/mutants.py asks of pytest: which tests failed, which lines of our modules each test runs, and how long.
+"""The pytest plugin of tools/mutants.py: failing tests, the lines of our modules that each test runs, and durations.
 
-Loaded by `-p tools.mutants_plugin`. MUTANTS_FAILED names a file that gets the names of failing tests, a line each;
-MUTANTS_COVERAGE one that gets the lines, as data of coverage.py with a context for each test; MUTANTS_DURATIONS one
-that gets the seconds of each test, in JSON. MUTANTS_LIMITS names a file with the seconds that each test may take: one
-that takes longer is noted as failed, and ends the process. (To raise an error in it would not do: Hypothesis, for one,
-would run the test again.)
+Loaded by `-p tools.mutants_plugin`. MUTANTS_FAILED names a file for the names of failing tests, one per line;
+MUTANTS_COVERAGE one for the lines, as data of coverage.py with a context for each test; MUTANTS_DURATIONS one for the
+seconds of each test, in JSON. MUTANTS_LIMITS names a file with the time limit of each test: a test that exceeds it is
+recorded as failed, and ends the process. (Raising an error in the test does not work: Hypothesis, for example, would
+run the test again.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _limits: dict[str, float] = json.loads(Path(_LIMITS).read_text()) if _LIMITS els
 
 def pytest_configure() -> None:
     if _measured is not None:
-        # Forebay's own plugin for pytest has imported some modules; only what tests run is asked for.
+        # Forebay's own pytest plugin has imported some modules; only lines that tests run are measured.
         _measured.set_option("run:disable_warnings", ["module-not-measured"])
         _measured.set_option("run:relative_files", True)
         _measured.start()

@@ -1,10 +1,10 @@
-"""A process that has imported what our tests import besides our own modules, and forks for each run of tests.
+"""A process that has imported the third-party modules of our tests, and forks for each test run.
 
-To start Python, pytest, Arrow and pandas takes longer than the few tests that judge most mutants, so tools/mutants.py
-keeps one of these for each copy of the sources (PYTHONPATH says which). It reads a request in a line of JSON: the
-arguments of pytest, variables for the environment, and how many seconds the run may take. It answers with a line: the
-exit code of pytest, or `null` for a run that was ended because its time was over. A run is a process group of its own,
-which is killed at the end with the servers that its tests have left behind.
+Starting Python, pytest, Arrow and pandas takes longer than the few tests that judge most mutants, so tools/mutants.py
+keeps one of these for each copy of the sources (set by PYTHONPATH). It reads a request as a line of JSON: the arguments
+of pytest, environment variables, and the time limit of the run. It answers with a line: the exit code of pytest, or
+`null` for a run that exceeded its limit. Each run is a separate process group, which is killed at the end together with
+servers that its tests have left behind.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOOK_SECONDS = 0.02
 
 
 def _run(request: dict[str, Any]) -> int:
-    """In the child: the tests, with nothing to be seen of them."""
+    """Run the tests in the child, without output."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
@@ -40,7 +40,7 @@ def _run(request: dict[str, Any]) -> int:
 
 
 def _wait(child: int, seconds: float) -> int | None:
-    """The exit code of a child, or None if its time was over."""
+    """The exit code of a child, or None if it exceeded its time limit."""
     deadline = time.monotonic() + seconds
     ended, status = os.waitpid(child, os.WNOHANG)
     while not ended and time.monotonic() < deadline:

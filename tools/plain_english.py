@@ -1,10 +1,10 @@
-"""Find words that documents and sources shall not use, and name the usual word for each.
+"""Find phrases that documents and sources must not use, and print the usual term for each.
 
-The list is the table "Words" of CONTRIBUTING.md: a row names phrases, and what to write instead. A phrase is found in
-any case and across line ends, in documents and in all of a source: docstrings, comments, messages and names.
+The list is the table "Words" of CONTRIBUTING.md: a row has phrases, and their replacement. A phrase is found in any
+case and across line ends, in documents and everywhere in sources: docstrings, comments, messages and names.
 
     python tools/plain_english.py            # exit code 1 if there are any; `make lint` runs it
-    python tools/plain_english.py --count    # how many there are in each package, exceptions included
+    python tools/plain_english.py --count    # their number in each package, exceptions included
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ WORDS_IN = "CONTRIBUTING.md"
 WORDS_HEADING = "## Words"
 SUFFIXES = (".py", ".pyx", ".pxd", ".java", ".md")
 LINE_END = r"(?:\s+(?:#:?|//|\*)?\s*)"
-"""What may stand between two words of a phrase: spaces, or a line end and the mark of a comment."""
+"""The separator between two words of a phrase: spaces, or a line end and a comment marker."""
 
 NOT_YET: tuple[str, ...] = ()
-"""Files and folders that still use these words. Take them off the list; never add one."""
+"""Files and directories that still use these phrases. Remove entries; never add one."""
 
 
 class Finding(NamedTuple):
-    """A phrase that is not to be used: where it stands, and the usual word."""
+    """A forbidden phrase: its location, and the usual term."""
 
     path: str
     line: int
@@ -40,14 +40,14 @@ class Finding(NamedTuple):
 
 
 def words(contributing: str) -> dict[str, str]:
-    """Return the usual word for each phrase of the table in the text of CONTRIBUTING.md."""
+    """The usual term for each phrase in the table of CONTRIBUTING.md."""
     table = contributing.partition(WORDS_HEADING + "\n")[2].partition("\n## ")[0]
     rows = [re.split(r"(?<!\\)\|", line)[1:3] for line in table.splitlines() if line.startswith("|")][2:]
     return {phrase.strip().lower(): usual.strip() for phrases, usual in rows for phrase in phrases.split(",")}
 
 
 def findings(path: str, text: str, usual: dict[str, str]) -> Iterator[Finding]:
-    """Yield each use of a listed phrase in a file's text, in the order of its lines."""
+    """Yield each listed phrase in a file's text, in the order of its lines."""
     if path == WORDS_IN:
         text = re.sub(rf"(?ms)^{WORDS_HEADING}\n.*?(?=^## |\Z)", lambda table: "\n" * table[0].count("\n"), text)
     any_phrase = "|".join(LINE_END.join(map(re.escape, phrase.split())) for phrase in usual)
@@ -57,7 +57,7 @@ def findings(path: str, text: str, usual: dict[str, str]) -> Iterator[Finding]:
 
 
 def documents_and_sources() -> list[str]:
-    """Return the paths, relative to the repository, of everything that is checked."""
+    """The paths, relative to the repository, of all checked files."""
     found = [*ROOT.glob("*.md")]
     for folder in ("docs", "src"):
         found += [path for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES]
@@ -65,12 +65,12 @@ def documents_and_sources() -> list[str]:
 
 
 def is_excepted(path: str) -> bool:
-    """Return whether a file may still use the words."""
+    """Whether a file may still use the phrases."""
     return any(path == exception or path.startswith(exception + "/") for exception in NOT_YET)
 
 
 def all_findings() -> list[Finding]:
-    """Return every use of a listed phrase, exceptions included."""
+    """All listed phrases, exceptions included."""
     usual = words((ROOT / WORDS_IN).read_text())
     return [found for path in documents_and_sources() for found in findings(path, (ROOT / path).read_text(), usual)]
 

@@ -1,9 +1,9 @@
-"""Install wheels as a machine without a compiler would, and use what was installed.
+"""Install wheels as on a machine without a compiler, and use the installation.
 
-    python tools/try_wheel.py [WHEEL ...]        without, each wheel in dist/ whose CPython is on this machine
+    python tools/try_wheel.py [WHEEL ...]        by default, each wheel in dist/ whose CPython is on this machine
     python tools/try_wheel.py --installed        only use what this Python has installed
 
-A new virtual environment for each wheel; PATH holds nothing but its own programs, and CC is a program that fails.
+Each wheel gets a new virtual environment; PATH has only its programs, and CC is a program that fails.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ print(len(kernels), "kernels loaded, rows written and read,", lake.list_database
 
 
 def use(python: Path | str, environment: dict[str, str]) -> None:
-    """Run programs and the command line of an installed Forebay, in a folder that is not the checkout."""
+    """Run programs and the command line of an installed Forebay, in a directory outside of the checkout."""
     with tempfile.TemporaryDirectory() as folder:
         forebay = str(Path(python).with_name("forebay"))
         programs = [[str(python), "-c", program] for program in (PROGRAM, *readme(), *readme())]
@@ -65,19 +65,19 @@ def use(python: Path | str, environment: dict[str, str]) -> None:
 
 
 def readme() -> list[str]:
-    """The README's programs, but for the one that needs Spark and a server."""
+    """The README's programs, except the one that needs Spark and a server."""
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     return [program for program in programs if "spark" not in program]
 
 
 def try_wheel(wheel: Path, python: Path) -> None:
-    """Fails unless the wheel is small, holds no sources of kernels, installs without a compiler, and works."""
+    """Fail unless the wheel is small, contains no kernel sources, installs without a compiler, and works."""
     strange = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".c", ".pyx", ".pxd"))]
     if strange or wheel.stat().st_size > BYTES_MAX:
         sys.exit(f"{wheel.name} has {wheel.stat().st_size:,} bytes and sources of kernels: {strange[:3]}")
     with tempfile.TemporaryDirectory() as folder:
         installed = venv(python, Path(folder, "venv"))
-        # Variables of Python and of the compiler would bring the checkout or a compiler back.
+        # Variables of Python and of the compiler could make the checkout or a compiler available again.
         kept = {
             k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k not in ("CC", "CXX", "LDSHARED")
         }
