@@ -28,7 +28,7 @@ SECTIONS = {
     "pipelines": "lake tables in Spark: streams with and without compaction, scans, INSERT, against Parquet files",
 }
 PARTS = ("paimon", "union", "pipelines")
-"""Sections that are run by their names only, and that have a part of the report of their own."""
+"""Sections that only run when named, and have a separate part of the report."""
 
 _EPILOG = (
     "sections:\n"
@@ -54,7 +54,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("sections", nargs="*", metavar="SECTION", help="which ones (default: all but the last three)")
     made.add_argument("--rows", type=int, help="rows of each section, instead of its own number")
-    made.add_argument("--batches", type=int, help="micro-batches of pipelines' long stream (default: an hour's, 3600)")
+    made.add_argument(
+        "--batches", type=int, help="micro-batches of the long stream of pipelines (default: 3600, an hour)"
+    )
     made.add_argument("--only", choices=("tiering", "freshness", "reads", "growth"), help="one part of union")
     made.add_argument("--repeat", type=int, default=3, help="turns; the median counts (default: %(default)s)")
     made.add_argument(
@@ -63,12 +65,12 @@ def parser() -> argparse.ArgumentParser:
         "the parts of paimon, union and pipelines stay in it when other sections are written, and these stay when they "
         "are",
     )
-    made.add_argument("--dir", help="where to put servers' files meanwhile (default: the system's temporary folder)")
+    made.add_argument("--dir", help="directory for servers' files (default: the system's temporary directory)")
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; misses are printed, and are no failure."""
+    """Run the command line; misses are printed, but are not failures."""
     made = parser()
     options = made.parse_args(argv)
     unknown = [name for name in options.sections if name not in SECTIONS]
@@ -97,14 +99,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write_report(path: Path, sections: Sequence[Section], facts: Sequence[tuple[str, str]]) -> None:
-    """Write the report; parts that were not measured stay as they are."""
+    """Write the report; parts that were not measured are kept."""
     before = path.read_text() if path.exists() else ""
     parts = [section for section in sections if section.name in PARTS]
     path.write_text(merged(before, [s for s in sections if s.name not in PARTS], parts, facts))
 
 
 def run_section(name: str, run: Run) -> Section:
-    """One section's figures."""
+    """The figures of one section."""
     run.say(f"{name}: {SECTIONS[name]}")
     began = time.perf_counter()
     section: Section = importlib.import_module(f"benchmarks.{name}").run(run)

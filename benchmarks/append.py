@@ -50,7 +50,7 @@ def run(options: Run) -> Section:
 def _contenders(
     server: Bench, batches: Sequence[pa.RecordBatch], folder: Path, sizes: dict[str, float]
 ) -> dict[str, Callable[[], float]]:
-    """Each into a table of its own, made anew for every turn."""
+    """The contenders, each with a separate table that is recreated for every turn."""
     whole = pa.Table.from_batches(batches)
     turns = 0
 
@@ -106,7 +106,7 @@ def _table_bytes(server: Bench, table: Table) -> int:
 
 
 def _write_file(path: Path, batches: Sequence[pa.RecordBatch], encoded: list[bytes]) -> float:
-    """Encode and write, a sync for each batch; keeps the bytes for `_write_bytes`."""
+    """Encode and write, with a sync for each batch; keeps the bytes for `_write_bytes`."""
     encoded.clear()
     compression = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=3))
 

@@ -1,4 +1,4 @@
-"""The rows that everything here writes and reads: 8 mixed columns, about 70 bytes a row, the same in every run."""
+"""The rows of all benchmarks: 8 mixed columns, about 70 bytes a row, the same in every run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = pa.schema(
 KEY = "id"
 
 BATCH_ROWS = 50_000
-"""Rows that a program hands over in one go."""
+"""The number of rows that a program passes at a time."""
 
 _EPOCH_US = 1_700_000_000_000_000
 _STATUSES = pa.array(["ordered ", "packed  ", "shipped ", "returned"])
@@ -68,7 +68,7 @@ def table(rows: int, *, first: int = 0, seed: int = 1) -> pa.Table:
 def half_updates(rows: int, existing: int, seed: int = 2) -> list[pa.RecordBatch]:
     """`rows` rows to upsert into a table that has the ids below `existing`: every second one of them is new.
 
-    Updated ids are spread over all that exist, and none is updated twice if there are enough.
+    Updated ids are spread over all existing ones, and none is updated twice if there are enough.
     """
     rng = np.random.default_rng(seed)
     changed = rng.permutation(existing)[: (rows + 1) // 2]

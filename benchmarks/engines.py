@@ -17,10 +17,10 @@ from forebay.metadata.table import TableInfo
 
 ROWS = 2_000_000
 _CHANGED = 4
-"""One row in so many is written again."""
+"""One row in this many is written again."""
 
 _PAGE_VALUES = 14_000
-"""Values that make about 1 MiB, a page of a scan."""
+"""The number of values that make about 1 MiB, a page of a scan."""
 
 ENGINES: dict[str, EngineFactory] = {"LMDB": LmdbEngine, "RocksDB": RocksDbEngine}
 
@@ -86,7 +86,7 @@ def _measure(
 
 
 def _scan(bucket: put_steps.LocalBucket) -> int:
-    """Read all values as the server's scan does: joined to pages. Returns how many there were."""
+    """Read all values like the server's scan, joined to pages. Returns their number."""
     snapshot = bucket.engine.snapshot()
     try:
         values, rows = snapshot.values(), 0

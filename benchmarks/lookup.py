@@ -1,4 +1,4 @@
-"""Looking rows up by key: 100 keys at once and one at a time, ours and pyfluss."""
+"""Lookups by key: 100 keys at once and one at a time, ours and pyfluss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forebay.client.table import Table
 ROWS = 1_000_000
 GROUP_KEYS = 100
 CALLS = 500
-"""Calls of ours for each figure and turn; pyfluss, whose calls wait longer, gets fewer."""
+"""Our calls for each figure and turn; pyfluss, whose calls wait longer, gets fewer."""
 
 _THEIR_SINGLE_CALLS = 20
 _THEIR_GROUP_CALLS = 20

@@ -1,4 +1,4 @@
-"""What the report says of the machine and the software, without names of hosts and paths."""
+"""The facts about the machine and the software in the report, without names of hosts and paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGES = ("forebay", "pyfluss", "pyarrow", "numpy", "lmdb", "rocksdict", "pro
 
 
 def facts(folder: Path) -> list[tuple[str, str]]:
-    """(name, value) pairs; `folder` is where the benchmarks put their files."""
+    """(name, value) pairs; `folder` is the directory of the benchmarks' files."""
     return [
         ("date", dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")),
         ("processor", f"{_processor()}, {os.cpu_count()} cores"),
@@ -38,7 +38,7 @@ def _processor() -> str:
 
 
 def _file_system(folder: Path) -> str:
-    """The type of the file system that holds `folder`: of the longest mount point that leads to it."""
+    """The type of the file system that holds `folder`: that of the longest matching mount point."""
     place = str(folder.resolve())
     fitting = [p for p in psutil.disk_partitions(all=True) if place == p.mountpoint or place.startswith(_slashed(p))]
     return max(fitting, key=lambda p: len(p.mountpoint)).fstype if fitting else "unknown"

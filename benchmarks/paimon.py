@@ -20,17 +20,17 @@ from benchmarks.running import Run, scratch
 
 ROWS = 2_000_000
 APPEND_WRITE_MAX, READ_MAX = 1.3, 1.2
-"""Times, against plain Parquet."""
+"""Maximum times, relative to plain Parquet."""
 
 KEYED_WRITE_MIN, MERGE_MIN, COMPACT_MIN = 1_000_000, 2_500_000, 1_500_000
-"""Rows in a second, of all commits together."""
+"""Minimum rows per second, of all commits together."""
 
 FIND_MS_MAX, COMMIT_MS_MAX, PLAN_MS_MAX = 25, 200, 300
 
 OURS, UNSYNCED = "forebay", "forebay, files not synced"
 RAW, RAW_SYNCED = "pyarrow: one Parquet file", "pyarrow: one Parquet file, synced"
 _PYTHON_SHARE = 10
-"""pypaimon's own writes and merges of primary-key tables go row by row: it gets one row of so many."""
+"""pypaimon's own writes and merges of primary-key tables work row by row, so it gets one row in this many."""
 
 
 def run(options: Run) -> Section:
@@ -69,7 +69,7 @@ class _Comparison:
     # ---- peers ------------------------------------------------------------------------------------------------------
 
     def _peers(self, do: Callable[[bool], Cost], *, python: bool = True) -> dict[str, Contender]:
-        """Contenders that do it in Python and in Rust: those that can."""
+        """The contenders that run in Python and in Rust, as far as available."""
         found: dict[str, Contender] = {}
         for name, rust in ((PYTHON, False), (RUST, True)):
             if self._peer is None or not (rust or python):
@@ -183,7 +183,7 @@ class _Comparison:
         return table
 
     def _once(self, do: Callable[[bool], Cost]) -> dict[str, Turns]:
-        """One turn of pypaimon in Python, for what takes it long."""
+        """One turn of pypaimon in Python, for work that takes it long."""
         if self._peer is None:
             return {}
         try:
@@ -290,7 +290,7 @@ def _compare_times(
     most: float,
     bases: Mapping[str, str] | None = None,
 ) -> None:
-    """A row for each contender, in milliseconds, against `base` or its own of `bases`; `most` is ours to reach."""
+    """A row for each contender, in milliseconds, relative to `base` or its own of `bases`; `most` is our target."""
     for name, turns in found.items():
         against = found[(bases or {}).get(name, base)]
         figure = _time(name, turns, ratio=turns.wall / against.wall)
@@ -308,7 +308,7 @@ def _compare_times(
 def _compare_rates(
     table: FigureTable, what: str, found: Mapping[str, Turns], rows: int, few_rows: int, least: Mapping[str, float]
 ) -> None:
-    """A row for each contender, in rows for each second; pypaimon in Python had `few_rows`, the others `rows`."""
+    """A row for each contender, in rows per second; pypaimon in Python had `few_rows`, the others `rows`."""
     base = rows / next(iter(found.values())).wall
     for name, turns in found.items():
         done = few_rows if name == PYTHON else rows

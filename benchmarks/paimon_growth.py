@@ -24,13 +24,13 @@ _FULL_ROWS = 2_000_000
 MEMORY_PARTS = (0.5, 1.0, 2.0)
 MEMORY_RATIO_MAX = 1.5
 MEMORY_NOISE_BYTES = 16 << 20
-"""Allocators keep pages for later; differences below this are not the work's."""
+"""Allocators keep pages for later; smaller differences are noise."""
 
 _METADATA_TURNS = 3
 
 
 def tables(options: Run, folder: Path, rows: int) -> list[FigureTable | Grid]:
-    """All of it; `rows` is the size that the other tables of the section have."""
+    """All tables; `rows` is the size of the other tables of the section."""
     return [
         _memory(options, sorted({max(COMMITS, int(rows * part)) for part in MEMORY_PARTS})),
         _rows(options, folder, sorted({max(COMMITS, int(rows * part)) for part in ROW_PARTS})),
@@ -59,7 +59,7 @@ def _rows(options: Run, folder: Path, sizes: Sequence[int]) -> Grid:
     everything = data.table(sizes[-1])
     with scratch(options, "growth") as place:
         by_size = [_contenders(Lake(place / str(size)), everything.slice(0, size)) for size in sizes]
-        for name in by_size[0]:  # sizes take turns, so that a busy machine does not pass for growth
+        for name in by_size[0]:  # sizes take turns, so that a busy machine is not mistaken for growth
             options.say(f"  growth with rows: {name}")
             turns = take_turns(
                 {f"{size:,} rows": contenders[name] for size, contenders in zip(sizes, by_size)},

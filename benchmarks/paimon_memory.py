@@ -1,4 +1,4 @@
-"""Memory of work on one table, in a process of its own: prints the highest growth in bytes, as one line of JSON.
+"""Memory of work on one table, in a separate process: prints the maximum growth in bytes, as one line of JSON.
 
 `python -m benchmarks.paimon_memory WORK WAREHOUSE ROWS`; the works are the keys of `WORK`.
 """
@@ -26,7 +26,7 @@ _REHEARSAL_ROWS = 2_000
 
 
 def _stream(rows: int) -> Iterator[pa.RecordBatch]:
-    """Rows made as they are needed, ids in no order, so that what holds them is not our input."""
+    """Rows generated on demand, ids unordered, so that the input does not occupy memory."""
     ids = np.random.default_rng(3).permutation(rows)
     for start in range(0, rows, data.BATCH_ROWS):
         yield data.batch_of(ids[start : start + data.BATCH_ROWS], start)
@@ -55,7 +55,7 @@ def _upsert(lake: Lake, rows: int) -> None:
 
 
 def _prepare(lake: Lake, rows: int) -> None:
-    """The table that the works below read, with as many sorted runs at all sizes: no buffer is written out early."""
+    """Create the table that the works below read, with equally many runs at all sizes: no early flushes."""
     _written(lake.create("keyed", KEYED), rows, COMMITS)
 
 
@@ -79,7 +79,7 @@ WORK: dict[str, Callable[[Lake, int], None]] = {
     "compact": _compact,
     "read": _read,
 }
-"""By name, in the order in which they must be done to one warehouse."""
+"""By name, in the order in which they must run on one warehouse."""
 
 LABELS = {
     "append": "append in one commit",
@@ -91,7 +91,7 @@ LABELS = {
 
 
 def peak_bytes(work: str, warehouse: Path, rows: int) -> int:
-    """How much the memory of a fresh process grows at most while it works."""
+    """The maximum growth of the memory of a fresh process while it works."""
     command = [sys.executable, "-m", "benchmarks.paimon_memory", work, str(warehouse), str(rows)]
     root = Path(__file__).resolve().parents[1]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600, check=False)
@@ -102,7 +102,7 @@ def peak_bytes(work: str, warehouse: Path, rows: int) -> int:
 
 def main() -> None:
     work, warehouse, rows = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    rehearsal = warehouse / "rehearsal"  # what is loaded once is not the work's memory
+    rehearsal = warehouse / "rehearsal"  # one-time loading is not memory of the work
     rehearsal.mkdir(parents=True, exist_ok=True)
     WORK[work](Lake(rehearsal, sync=False), _REHEARSAL_ROWS)
     lake = Lake(warehouse, sync=False)

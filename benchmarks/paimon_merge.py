@@ -127,7 +127,7 @@ def measure_key(engines: dict[str, dict[str, str]], total: int, text_key: bool) 
 
 
 def arriving(run: pa.RecordBatch, rng: np.random.Generator) -> pa.RecordBatch:
-    """The rows of a run as a writer gets them: in any order of keys, numbered as they come."""
+    """The rows of a run as a writer gets them: in random key order, numbered in order of arrival."""
     numbers = run["_SEQUENCE_NUMBER"]
     return run.take(pa.array(rng.permutation(run.num_rows))).set_column(1, "_SEQUENCE_NUMBER", numbers)
 

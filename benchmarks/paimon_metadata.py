@@ -1,7 +1,7 @@
-"""Tables with many snapshots and many files: what committing to them and planning scans of them costs.
+"""Tables with many snapshots and many files: the cost of committing to them and of planning scans.
 
-Files are real, and so are the statistics that the manifests have of them: some are written by the writer, and the rest
-are links to these under names of their own, with the same rows.
+Files are real, and so are their statistics in the manifests: some are written by the writer, and the rest are links to
+these under other names, with the same rows.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ ROWS_PER_COMMIT = 200
 """Enough for each bucket to get some."""
 
 WINDOW = 100
-"""So many commits before the last are looked at: among them are some that merge manifests."""
+"""The number of last commits that are measured: among them are some that merge manifests."""
 
 _WRITTEN_COMMITS = 10
 
 
 class Work:
-    """Commit messages without end, each with a new file in each bucket."""
+    """An endless supply of commit messages, each with a new file in each bucket."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._names = FILES_PER_COMMIT  # a writer numbers its files from 0 in the order in which threads end them
+        self._names = FILES_PER_COMMIT  # a writer numbers its files from 0 in the order in which threads finish them
         self._commits = 0
         self._written = [self._write(number) for number in range(_WRITTEN_COMMITS)]
 
@@ -52,7 +52,7 @@ class Work:
         return messages
 
     def messages(self, commits: int = 1) -> list[CommitMessage]:
-        """What that many commits add, in one list."""
+        """The messages of that many commits, in one list."""
         first, self._commits = self._commits, self._commits + commits
         return [
             self._linked(message)
@@ -75,7 +75,7 @@ class Work:
 
 @dataclass
 class Measured:
-    """What a table of so many snapshots and files costs: on a table opened anew (cold), and on one in use (warm)."""
+    """The costs of a table of so many snapshots and files: just opened (cold), and in use (warm)."""
 
     snapshots: int
     files: int
@@ -84,11 +84,11 @@ class Measured:
     plan_cold: Turns
     plan_warm: Turns
     last_commits: Turns = field(default_factory=lambda: Turns([]))
-    """The last commits that made the table, one after the other."""
+    """The last commits that created the table, one after the other."""
 
 
 def measure(lake: Lake, name: str, work: Work, repeat: int) -> Measured:
-    """Plans and commits, `repeat` times each; the commits stay in the table, and change what it has very little."""
+    """Plan and commit, `repeat` times each; the commits stay in the table, and change its size very little."""
     table = lake.open(name)
     latest = table.context.snapshots.latest()
     assert latest is not None
@@ -114,7 +114,7 @@ def _planned(table: Table, files: int) -> None:
 
 
 def many_commits(lake: Lake, name: str, commits: int, repeat: int) -> Measured:
-    """A table made by so many commits, and its costs."""
+    """A table created by so many commits, and its costs."""
     table = lake.create(name, DEFINITION)
     work = Work(table)
     costs = []
@@ -135,7 +135,7 @@ def by_files(lake: Lake, name: str, files: int, repeat: int) -> Measured:
 
 
 def by_snapshots(lake: Lake, name: str, snapshots: int, repeat: int) -> Measured:
-    """A table with so many snapshots, all of which but the first changed nothing."""
+    """A table with so many snapshots, of which all but the first are without changes."""
     table = lake.create(name, DEFINITION)
     work = Work(table)
     commit = table.new_commit(ignore_empty=False)

@@ -1,6 +1,6 @@
-"""pypaimon, and its Rust engine, in a process of their own that lives through the whole run.
+"""pypaimon, and its Rust engine, in a separate process that lives through the whole run.
 
-What they do is timed inside that process: neither its start nor our talking to it counts.
+Their work is timed inside that process: neither its start nor our communication with it counts.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _PROGRAM = Path(__file__).with_name("paimon_peer_program.py")
 
 
 class PeerFailure(Exception):
-    """The peer could not do what it was asked for; the message is its own."""
+    """The peer failed; the message is its own."""
 
 
 class Peer:
-    """Asks the peer's process to do something, and tells what it took there."""
+    """Sends work to the peer's process, and returns what it cost there."""
 
     def __init__(self, process: subprocess.Popen[str], errors: IO[bytes], folder: Path) -> None:
         self._process, self._errors, self._folder = process, errors, folder
 
     def load(self, name: str, parts: Sequence[pa.Table]) -> None:
-        """Give the peer rows, a commit each, to use under `name`."""
+        """Give the peer rows, one table per commit, to use under `name`."""
         paths = []
         for i, part in enumerate(parts):
             paths.append(str(self._folder / f"{name}-{i}.arrow"))
@@ -42,7 +42,7 @@ class Peer:
         self.ask("load", name=name, paths=paths)
 
     def ask(self, do: str, rows: int | None = None, **arguments: Any) -> Cost:
-        """Do it; `rows` is how many must come back. Raises `PeerFailure`."""
+        """Run work; `rows` is the expected number of rows. Raises `PeerFailure`."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
@@ -72,7 +72,7 @@ class Peer:
 
 @contextmanager
 def peer(folder: Path) -> Iterator[tuple[Peer | None, str]]:
-    """The peer, or None and the reason why there is none. Ends its process."""
+    """The peer, or None and the reason why there is none. Ends its process afterwards."""
     python, reason = find_python()
     if python is None:
         yield None, reason
@@ -91,5 +91,5 @@ def peer(folder: Path) -> Iterator[tuple[Peer | None, str]]:
 
 
 def versions() -> str:
-    """What the peer is, for the report."""
+    """The peers and their versions, for the report."""
     return ", ".join(package.replace("==", " ") for package in PACKAGES)

@@ -1,8 +1,8 @@
-"""Runs under pypaimon's interpreter, not ours: does and times work on Paimon tables, one request a line.
+"""Runs under pypaimon's interpreter, not ours: does and times work on Paimon tables, one request per line.
 
 A request is a JSON object with `do` (one of `_WORK`) and the arguments of that function; the answer is one line, `@`
-and a JSON object with `wall` and `cpu` (seconds, without what comes before the work itself), `rows`, or `error`.
-Tables are written and read by pypaimon in Python, or, if `rust` is true, by its Rust engine as far as that goes.
+and a JSON object with `wall` and `cpu` (seconds, without preparation), `rows`, or `error`. Tables are written and read
+by pypaimon in Python, or, if `rust` is true, by its Rust engine as far as it supports that.
 """
 
 import json
@@ -22,7 +22,7 @@ _tables: dict[tuple[str, str, bool], Any] = {}
 
 
 def load(name: str, paths: list[str]) -> Answer:
-    """Keep the rows of Arrow files under a name: a list of tables, in memory."""
+    """Load the rows of Arrow files under a name: a list of tables, in memory."""
     _loaded[name] = [pa.ipc.open_file(pa.OSFile(path)).read_all() for path in paths]
     return {"wall": 0, "cpu": 0, "rows": sum(part.num_rows for part in _loaded[name])}
 
@@ -79,7 +79,7 @@ def plan(warehouse: str, table: str, rust: bool) -> Answer:
 
 
 def commit(warehouse: str, table: str, rust: bool, data: str) -> Answer:
-    """Commit rows that are written before: only the commit is timed, on a table opened anew."""
+    """Commit rows that were written before: only the commit is timed, on a newly opened table."""
     _tables.pop((warehouse, table, rust), None)
     builder = _table(warehouse, table, rust).new_batch_write_builder()
     writer, committer = builder.new_write(), builder.new_commit()
@@ -100,7 +100,7 @@ _WORK: dict[str, Callable[..., Answer]] = {work.__name__: work for work in (load
 
 
 def main() -> None:
-    # What libraries print must not come between the answers.
+    # Output of libraries must not be mixed with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     print("@ready", file=answers, flush=True)

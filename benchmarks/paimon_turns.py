@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Cost:
-    """What a piece of work took, in seconds: by the clock, and of CPU time, all threads of its process."""
+    """The cost of a piece of work in seconds: wall time, and CPU time of all threads of its process."""
 
     wall: float
     cpu: float
@@ -19,23 +19,23 @@ class Cost:
 
 @dataclass(frozen=True)
 class Turns:
-    """The costs of one contender, a turn each."""
+    """The costs of one contender, one per turn."""
 
     costs: Sequence[Cost]
 
     @property
     def wall(self) -> float:
-        """Median seconds by the clock."""
+        """The median wall time in seconds."""
         return statistics.median(c.wall for c in self.costs)
 
     @property
     def cpu(self) -> float:
-        """Median seconds of CPU time."""
+        """The median CPU time in seconds."""
         return statistics.median(c.cpu for c in self.costs)
 
     @property
     def spread(self) -> tuple[float, float]:
-        """Fastest and slowest turn, seconds by the clock."""
+        """The wall time of the fastest and the slowest turn, in seconds."""
         walls = [c.wall for c in self.costs]
         return min(walls), max(walls)
 
@@ -44,7 +44,7 @@ Contender = Callable[[], Cost]
 
 
 def cost_of(work: Callable[[], Any]) -> Cost:
-    """Do it once, in this process."""
+    """The cost of running `work` once, in this process."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return Cost(time.perf_counter() - wall, time.process_time() - cpu)
@@ -53,7 +53,7 @@ def cost_of(work: Callable[[], Any]) -> Cost:
 def take_turns(
     contenders: Mapping[str, Contender], repeat: int, say: Callable[[str], None], *, rehearse: bool = True
 ) -> dict[str, Turns]:
-    """Each contender runs once in every turn. A first turn, in which modules are loaded and so on, does not count."""
+    """The turns of each contender, which runs once in every turn. A first turn, for imports etc., does not count."""
     found: dict[str, list[Cost]] = {name: [] for name in contenders}
     for turn in range(-1 if rehearse else 0, repeat):
         for name, contender in contenders.items():

@@ -1,4 +1,4 @@
-"""What the lake engine's benchmark does to tables: the rows, our calls, and the same with pyarrow and plain Parquet."""
+"""The work of the lake engine's benchmark: the rows, our calls, and the same with pyarrow and plain Parquet."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ UPDATED = 0.3
 """Share of the rows of each commit after the first that update a row of an earlier commit."""
 
 CODEC, LEVEL = "zstd", 1
-"""Paimon's default compression, given to pyarrow too."""
+"""Paimon's default compression, also used for pyarrow."""
 
 APPEND: dict[str, Any] = {}
 KEYED: dict[str, Any] = {
     "primary_key": [data.KEY],
-    "options": {"bucket": str(BUCKETS), "write-only": "true"},  # no compaction while writing: it is measured apart
+    "options": {"bucket": str(BUCKETS), "write-only": "true"},  # no compaction while writing: it is measured separately
 }
 
 
@@ -58,12 +58,12 @@ def _shares(rows: int, commits: int) -> list[int]:
 
 
 def distinct_rows(parts: Sequence[pa.Table]) -> int:
-    """Rows that are left when each key keeps its last row."""
+    """The number of rows left when each key keeps its last row."""
     return len(pa.chunked_array([chunk for part in parts for chunk in part[data.KEY].chunks]).unique())
 
 
 class Lake:
-    """A warehouse in a folder: tables made, copied and read in it. `sync`: whether files are made durable."""
+    """A warehouse in a directory, for creating, copying and reading tables. `sync`: whether files are made durable."""
 
     def __init__(self, folder: Path, sync: bool = True) -> None:
         self.folder = folder
@@ -84,7 +84,7 @@ class Lake:
         shutil.rmtree(self.path(name))
 
     def copy(self, name: str, copy: str) -> Table:
-        """A table with the same files, linked: to do something to it that can be done once only."""
+        """A table with links to the same files, for work that can be done only once."""
         shutil.copytree(self.path(name), self.path(copy), copy_function=os.link)
         return self.open(copy)
 
@@ -105,7 +105,7 @@ def put(table: Table, rows: pa.Table) -> None:
 
 
 def write_cost(lake: Lake, definition: Mapping[str, Any], parts: Sequence[pa.Table]) -> Cost:
-    """Write and commit the parts into a new table, which is gone afterwards."""
+    """Write and commit the parts into a new table, which is deleted afterwards."""
     table = lake.create("written", definition)
 
     def work() -> None:

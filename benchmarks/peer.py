@@ -55,12 +55,12 @@ def append_seconds(bootstrap: str, table: Table, batches: Sequence[pa.RecordBatc
 
 
 def python_rows(batches: Sequence[pa.RecordBatch]) -> list[list[Any]]:
-    """Rows as pyfluss takes them for upserts: lists of Python values."""
+    """Rows in the form that pyfluss accepts for upserts: lists of Python values."""
     return [list(row) for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns))]
 
 
 def upsert_seconds(bootstrap: str, table: Table, rows: Sequence[Sequence[Any]]) -> float:
-    """Upsert rows that are Python lists already, until acknowledged."""
+    """Upsert rows that are already Python lists, until acknowledged."""
 
     async def work(their: Any) -> float:
         writer = their.new_upsert().create_writer()
@@ -74,9 +74,9 @@ def upsert_seconds(bootstrap: str, table: Table, rows: Sequence[Sequence[Any]]) 
 
 
 def lookup_seconds(bootstrap: str, table: Table, groups: Sequence[Sequence[int]]) -> list[float]:
-    """Seconds to look up each group of keys, all keys of a group at the same time, one group after the other.
+    """Seconds to look up each group of keys, all keys of a group concurrently, one group after the other.
 
-    Every key of a group has a lookuper of its own: the calls of one lookuper wait for each other.
+    Every key of a group has a separate lookuper, because the calls of one lookuper wait for each other.
     """
 
     async def work(their: Any) -> list[float]:

@@ -33,7 +33,7 @@ from benchmarks.union_work import write_files
 
 ROWS = 2_000_000
 _INSERT_PART, _STREAM_PART, _GROWTH_PART = 2, 100, 10
-"""Other things than scans have one row of so many; for streams it is a micro-batch."""
+"""Other sections than scans use one row in this many; for streams it is a micro-batch."""
 
 STREAM_BATCHES = 20
 HOUR_BUCKETS = 1
@@ -41,10 +41,10 @@ KEYED_BATCHES = 900
 """A quarter of an hour for primary-key tables: without compaction, each micro-batch takes longer than the last."""
 
 INSERT_MAX = {False: 1.5, True: 2.0}
-"""By whether there is a primary key: the most that INSERT may take, against Spark's writing of Parquet files."""
+"""The maximum time of INSERT, relative to Spark's writing of Parquet files, by whether there is a primary key."""
 
 SCAN_MAX = 1.3
-"""The most that a scan of a compacted table may take, against Spark's read of Parquet files."""
+"""The maximum time of a scan of a compacted table, relative to Spark's read of Parquet files."""
 
 APPEND_WAYS = (NONE, BESIDE, BEFORE, JOB)
 KEYED_WAYS = (NONE, WITHIN, BESIDE, BEFORE, JOB)
@@ -74,7 +74,7 @@ def run(options: Run) -> Section:
 
 
 class _Comparison:
-    """All that is compared in one Spark session."""
+    """All comparisons in one Spark session."""
 
     def __init__(self, options: Run, pipelines: Pipelines) -> None:
         self._options, self.pipelines = options, pipelines
@@ -85,7 +85,7 @@ class _Comparison:
     # ---- streams ----------------------------------------------------------------------------------------------------
 
     def ingest(self, rows: int) -> list[FigureTable]:
-        """Each stream runs once: it is many micro-batches already."""
+        """Streams run once: each consists of many micro-batches."""
         batches = STREAM_BATCHES if self._options.batches is None else min(STREAM_BATCHES, self._options.batches)
         contenders: dict[str, Contender] = {FILES: lambda: self.pipelines.into_files(rows, batches)}
         for keyed, ways in ((False, APPEND_WAYS), (True, KEYED_WAYS)):

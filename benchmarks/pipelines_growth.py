@@ -131,7 +131,7 @@ def _add(pipelines: Pipelines, name: str) -> Any:
 
 
 def _turns(options: Run, acts: Sequence[Contender], labels: Sequence[str]) -> list[Turns]:
-    """Sizes take turns, so that a busy machine does not pass for growth."""
+    """The turns of all sizes, which alternate, so that a busy machine is not mistaken for growth."""
     return list(take_turns(dict(zip(labels, acts, strict=True)), options.repeat, options.say).values())
 
 

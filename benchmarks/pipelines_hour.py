@@ -1,9 +1,9 @@
-"""An hour of small micro-batches, and what it leaves behind: files in a snapshot, and what they cost a reader.
+"""An hour of small micro-batches, and the resulting files in a snapshot with their cost for readers.
 
-What tasks and driver do in each micro-batch is done here without Spark in between: two tasks write data files, the
-driver commits them by `StreamCommits`, and the compaction that the table wants runs. Triggers of a second would leave
-compaction the time to end before the next commit, so the next commit waits for it here. What is left is a table like
-that of a query which ran for an hour, after a minute.
+The work of tasks and driver in each micro-batch is done here without Spark in between: two tasks write data files, the
+driver commits them by `StreamCommits`, and the compaction that the table requires runs. Triggers of a second would give
+compaction time to finish before the next commit, so here the next commit waits for it. The result is a table like that
+of a query which ran for an hour, after a minute.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ HOUR_WAYS = (NONE, BEFORE, BESIDE, JOB)
 
 @dataclass(frozen=True)
 class Left:
-    """What the micro-batches left: the table, its rows, files of the last snapshot, and the most of any (sampled)."""
+    """The result of the micro-batches: the table, its rows, the last snapshot's files, and the most of any (sampled)."""
 
     table: Table
     rows: int
@@ -67,7 +67,7 @@ class Left:
 
 
 def definition(keyed: bool, way: Way, buckets: int) -> dict[str, Any]:
-    """Of a table: append without buckets, or with a primary key and `buckets`."""
+    """The definition of a table: append without buckets, or with a primary key and `buckets`."""
     options = dict(way.options) | ({"bucket": str(buckets)} if keyed else {})
     return {"options": options, **({"primary_key": [data.KEY]} if keyed else {})}
 
@@ -96,7 +96,7 @@ def hour(lake: Lake, name: str, keyed: bool, way: Way, batches: int, buckets: in
 
 
 def _keys(keyed: bool, batches: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """By micro-batch and task. A key is in one task of a batch only, as behind a shuffle."""
+    """Keys by micro-batch and task. A key is in one task of a batch only, as after a shuffle."""
     shape = (batches, TASKS, TASK_ROWS)
     if not keyed:
         return np.arange(batches * TASKS * TASK_ROWS, dtype=np.int64).reshape(shape)
@@ -111,6 +111,6 @@ def _task(table: Table, index: int, ids: np.ndarray[Any, np.dtype[np.int64]]) ->
 
 
 def live_files(table: Table) -> int:
-    """Data files of the latest snapshot."""
+    """The number of data files of the latest snapshot."""
     snapshot = table.context.snapshots.latest()
     return 0 if snapshot is None else len(table.context.manifests.live_files(snapshot))

@@ -1,4 +1,4 @@
-"""What the benchmark of lake tables in Spark does: streams that write them, scans, and INSERT."""
+"""The work of the benchmark of lake tables in Spark: streams that write them, scans, and INSERT."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _COLUMNS = (
     "value % 2 = 0 AS paid",
     "CAST(pmod(xxhash64(value, 2), 10000000) / 100 AS DECIMAL(12, 2)) AS amount",
 )
-"""Of a row with number `value`: what `data.SCHEMA` has behind the key."""
+"""The columns of a row with number `value` after the key, as in `data.SCHEMA`."""
 
 
 class Pipelines:
-    """A Spark session with a lake in it, and Parquet files beside it.
+    """A Spark session with a lake, and Parquet files beside it.
 
-    What streams have written stays until all is removed: a task, or compaction, may still be at work after their end.
+    Tables of streams are kept until everything is removed: a task, or compaction, may still be running after their end.
     """
 
     def __init__(self, session: Any, lake: Lake, folder: Path) -> None:
@@ -56,13 +56,13 @@ class Pipelines:
     # ---- streams ----------------------------------------------------------------------------------------------------
 
     def into_files(self, rows: int, batches: int) -> Cost:
-        """Spark's own sink of Parquet files; the cost of `batches` micro-batches of `rows` rows."""
+        """The cost of `batches` micro-batches of `rows` rows into Spark's own sink of Parquet files."""
         target = self.folder / self.new_name()
         writer = self._writer(False, rows, batches, target).option("compression", CODEC).option(_ZSTD_LEVEL, LEVEL)
         return self._stream(lambda: writer.format("parquet").start(str(target)), batches)
 
     def into_table(self, keyed: bool, way: Way, rows: int, batches: int, buckets: int) -> Cost:
-        """A new table, compacted that way."""
+        """The cost of a stream into a new table, compacted that way."""
         name = self.new_name()
         table = self.lake.create(name, definition(keyed, way, buckets))
         writer = self._writer(keyed, rows, batches, self.folder / name)
@@ -80,7 +80,7 @@ class Pipelines:
         return frame.writeStream.option("checkpointLocation", f"{target}-checkpoint")
 
     def _stream(self, start: Callable[[], Any], batches: int) -> Cost:
-        """What `batches` micro-batches cost, after some that do not count, with all that happens beside them."""
+        """The cost of `batches` micro-batches after some warm-up, including everything that runs beside them."""
         query = start()
         try:
             first = self._wait_for(query, WARM_BATCHES)
@@ -93,7 +93,7 @@ class Pipelines:
 
     @staticmethod
     def _wait_for(query: Any, done: int) -> int:
-        """Wait until so many micro-batches are done; how many there are then."""
+        """Wait until so many micro-batches are done; return the number done."""
         deadline = time.monotonic() + _WAIT_SECONDS_MAX
         while True:
             if query.exception() is not None:
@@ -106,7 +106,7 @@ class Pipelines:
 
     @contextmanager
     def _job(self, name: str) -> Iterator[None]:
-        """`forebay compact --watch` beside the query, in one thread of a process of its own."""
+        """`forebay compact --watch` beside the query, with one thread, in a separate process."""
         command = [
             sys.executable, "-m", "forebay", "compact", "-w", str(self.lake.folder), "--table", f"db.{name}",
             "--watch", "--interval", "1 s", "--threads", "1",
@@ -128,7 +128,7 @@ class Pipelines:
     # ---- statements -------------------------------------------------------------------------------------------------
 
     def cost(self, work: Callable[[], Any]) -> Cost:
-        """Do it once. CPU time is that of this process, Spark and its workers."""
+        """The cost of running `work` once. CPU time is that of this process, Spark and its workers."""
         wall, cpu = time.perf_counter(), self._cpu()
         work()
         return Cost(time.perf_counter() - wall, self._cpu() - cpu)
@@ -138,18 +138,18 @@ class Pipelines:
         return time.process_time() + sum(cpu_now().values())
 
     def select(self, name: str) -> Cost:
-        """All columns and rows of a table, into Spark's noop sink."""
+        """Read all columns and rows of a table into Spark's noop sink."""
         return self.cost(lambda: consume(self.session.table(self.spark_name(name))))
 
     def data_files(self, name: str) -> Path:
-        """The folder of the data files of an append table without partitions."""
+        """The directory of the data files of an append table without partitions."""
         return self.lake.path(name) / "bucket-0"
 
     def select_files(self, folder: Path) -> Cost:
         return self.cost(lambda: consume(self.session.read.parquet(str(folder))))
 
     def insert(self, view: str, rows: int, keyed: bool, way: Way, buckets: int) -> Cost:
-        """INSERT of what a view has, `rows` rows, into a new table."""
+        """The cost of INSERT of the `rows` rows of a view into a new table."""
         name = self.new_name()
         self.lake.create(name, definition(keyed, way, buckets))
         cost = self.cost(lambda: self.session.sql(f"INSERT INTO {self.spark_name(name)} SELECT * FROM {view}"))
@@ -158,7 +158,7 @@ class Pipelines:
         return cost
 
     def write_files(self, view: str) -> Cost:
-        """The same as Parquet files."""
+        """The cost of writing the same as Parquet files."""
         target = self.folder / self.new_name()
         writer = self.session.table(view).write.option("compression", CODEC).option(_ZSTD_LEVEL, LEVEL)
         cost = self.cost(lambda: writer.parquet(str(target)))

@@ -1,8 +1,8 @@
-"""Where the time of a put goes: the real `KvTablet` in this process, with a stopwatch around each of its steps.
+"""The time of a put by step: the real `KvTablet` in this process, with a stopwatch around each of its steps.
 
-The stopwatch counts CPU time of the whole process (all threads, kernel included), which is this one thread's: nothing
-else runs here. Only the sync is told in wall time as well, because there the process waits for the disk. Bytes are
-those that our client sends; the server puts them in groups, here each is a group of its own.
+The stopwatch measures CPU time of the whole process (all threads, kernel included), which is that of this one thread:
+nothing else runs here. Only the sync is also measured in wall time, because there the process waits for the disk. The
+bytes are those that our client sends; the server groups them, while here each is a separate group.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class LocalBucket:
         self.open_engine("db")
 
     def open_engine(self, name: str) -> None:
-        """Begin with the engine files in folder `name`, which may be empty; the tablet is not caught up yet."""
+        """Start with the engine files in directory `name`, which may be empty; the tablet is not caught up yet."""
         self.engine = self.factory(self.folder / name)
         self.tablet = KvTablet(FixedTable(self.info), self.log, self.engine, _no_ids)
 
@@ -84,7 +84,7 @@ def _no_ids(count: int) -> int:
 
 
 def encoded(info: TableInfo, batches: Sequence[pa.RecordBatch], batch_bytes: int = 2 << 20) -> list[tuple[bytes, int]]:
-    """The KV batches that our client sends for these rows, and the rows in each."""
+    """The KV batches that our client sends for these rows, and the number of rows in each."""
     encoder = KvEncoder(info, batch_bytes)
     made = []
     for given in batches:
@@ -146,7 +146,7 @@ def watched(bucket: LocalBucket) -> Iterator[Stopwatch]:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Nanoseconds of CPU a row for each step, for the whole put, and the wall time of the sync."""
+    """CPU nanoseconds per row of each step and of the whole put, and the wall time of the sync."""
 
     steps: dict[str, float]
     total: float

@@ -1,4 +1,4 @@
-"""Coming back: opening a data directory after kill -9, and restoring the key-value state from the changelog."""
+"""Recovery: opening a data directory after kill -9, and restoring the key-value state from the changelog."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _killed(folder: Path, rows: int) -> float:
 
 
 def _start_seconds(server: ServerProcess, names: list[str]) -> float:
-    """Seconds until the server has told the end of the log of each table, which opens it."""
+    """Seconds until the server has returned the end of the log of each table, which opens it."""
     began = time.perf_counter()
     with server, forebay.connect(server.bootstrap_servers) as connection:
         for name in names:
@@ -88,7 +88,7 @@ def _start_seconds(server: ServerProcess, names: list[str]) -> float:
 
 
 def _whole_check(folder: Path) -> Figure:
-    """The rate at which a log is checked that has no recovery point."""
+    """The rate of checking a log without a recovery point."""
     log = next(path for path in (folder / "data").rglob("log-*") if path.is_dir() and "log-" in path.parent.name)
     size = disk_bytes(log)
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Figures, sections, and how they are written: text tables for the terminal, Markdown for docs/benchmarks.md."""
+"""Figures, sections, and their output: text tables for the terminal, Markdown for docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _RIGHT = {1, 2, 3}
 class Figure:
     """One measured value.
 
-    `ratio` compares it with another row of its table; which one, the table's explanation says. A target is a least or
-    a most, of the ratio if there is a `ratio_min` or `ratio_max`. `spread` is the least and the most of the turns whose
-    median the value is. `reason` tells why a target is missed, and is printed only then.
+    `ratio` compares it with another row of its table, which the table's explanation names. A target is a minimum or
+    maximum, of the ratio if there is a `ratio_min` or `ratio_max`. `spread` is the minimum and maximum of the turns
+    whose median the value is. `reason` explains why a target is missed, and is printed only then.
     """
 
     what: str
@@ -38,7 +38,7 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """`OK`, `MISS`, or nothing where there is no target."""
+        """`OK`, `MISS`, or empty if there is no target."""
         if not self.target:
             return ""
         missed = (
@@ -71,7 +71,7 @@ class Figure:
 
 
 def number(value: float) -> str:
-    """A value with about three digits that matter: 1,234,567 / 12.3 / 0.123."""
+    """A value with about three significant digits: 1,234,567 / 12.3 / 0.123."""
     size = abs(value)
     if size >= 100:
         return f"{value:,.0f}"
@@ -80,7 +80,7 @@ def number(value: float) -> str:
 
 @dataclass
 class FigureTable:
-    """Figures that are read together. `explanation` says what was done and what ratios are against."""
+    """Figures that belong together. `explanation` says what was done and what ratios are relative to."""
 
     title: str
     explanation: str
@@ -171,7 +171,7 @@ def document(sections: Sequence[Section], facts: Sequence[tuple[str, str]]) -> s
 
 
 def part(section: Section, facts: Sequence[tuple[str, str]]) -> str:
-    """A section that is measured by a command of its own: with the machine and the misses of that run, and marked."""
+    """A section that is measured by a separate command: with the machine and the misses of that run, and marked."""
     lines = [f"<!-- part {section.name}: begin -->", "", *_section_lines(section, intro=["", *_facts_lines(facts)])]
     missing = [
         f"* {table.title}, {figure.what}: {figure.reason or _UNEXPLAINED}"
@@ -184,9 +184,9 @@ def part(section: Section, facts: Sequence[tuple[str, str]]) -> str:
 
 
 def merged(before: str, sections: Sequence[Section], parts: Sequence[Section], facts: Sequence[tuple[str, str]]) -> str:
-    """The document `before`, with `sections` in place of all that it has outside of parts, and `parts` renewed.
+    """The document `before`, with `sections` in place of everything outside of parts, and with `parts` replaced.
 
-    No sections: what is there stays. Parts that are not renewed stay, too.
+    Without sections, the existing ones are kept. Parts that are not replaced are kept, too.
     """
     kept = {found["name"]: found[0].rstrip("\n") for found in _PART.finditer(before)}
     rest = _PART.sub("", before)

@@ -1,4 +1,4 @@
-"""What sections share: a server process, tables, stopwatches, and what a process has used."""
+"""Shared parts of sections: a server process, tables, stopwatches, and resource usage of processes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ BUCKETS = 4
 """Buckets of every table, unless a section says otherwise."""
 
 SHARED_BUCKETS = 1
-"""Buckets of primary-key tables that pyfluss uses as well. pyfluss 1.0.0 hashes keys whose last bytes are above 127
-(integers from 128 on) to other buckets than Java Fluss and we do, so with more buckets it would update other rows."""
+"""Buckets of primary-key tables that pyfluss uses as well.
+
+pyfluss 1.0.0 hashes keys whose last bytes are above 127 (integers from 128 on) to other buckets than Java Fluss and we
+do, so with more buckets it would update other rows.
+"""
 
 _SAMPLE_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the user asked for: how many rows (None: each section's own number), how many turns, where to put files.
+    """The command line's settings: rows (None: each section's own number), number of turns, directory for files.
 
-    `batches` is how many micro-batches a stream writes where that is the question (None: the section's own number).
+    `batches` is the number of micro-batches that a stream writes, if that is measured (None: the section's own number).
     `only` is the part of a section to run, of those that have parts (None: all).
     """
 
@@ -52,7 +55,7 @@ class Run:
 
 @contextmanager
 def scratch(run: Run, name: str) -> Iterator[Path]:
-    """An empty folder that is gone afterwards."""
+    """An empty directory that is removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=run.directory))
     try:
         yield folder
@@ -61,7 +64,7 @@ def scratch(run: Run, name: str) -> Iterator[Path]:
 
 
 class Bench:
-    """A server in a process of its own, and a connection to it."""
+    """A server in a separate process, and a connection to it."""
 
     def __init__(self, server: ServerProcess, connection: Connection) -> None:
         self.server = server
@@ -104,7 +107,7 @@ class Bench:
 
 @contextmanager
 def bench(run: Run, name: str, settings: Mapping[str, str] | None = None) -> Iterator[Bench]:
-    """A fresh server that is gone afterwards, with its files."""
+    """A fresh server that is removed afterwards, with its files."""
     with (
         scratch(run, name) as folder,
         ServerProcess(folder / "data", settings=settings) as server,
@@ -122,7 +125,7 @@ def seconds_of(work: Callable[[], Any]) -> float:
 def in_turns(
     contenders: Mapping[str, Callable[[], float]], repeat: int, say: Callable[[str], None]
 ) -> dict[str, float]:
-    """The median of what each contender returns (seconds, as a rule); each runs once in every turn."""
+    """The median of each contender's results (usually seconds); each runs once in every turn."""
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(repeat):
         for name, contender in contenders.items():
@@ -138,21 +141,21 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Bytes that the files in a folder really take: the holes of sparse files do not count."""
+    """The disk space that the files in a directory really use: holes of sparse files do not count."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
 def anonymous_bytes(pid: int) -> int:
-    """The memory that is a process's own: without the files that it has mapped, which are the kernel's page cache."""
+    """The private memory of a process: without mapped files, which belong to the kernel's page cache."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
-    raise OSError(f"the kernel does not tell RssAnon of process {pid}")
+    raise OSError(f"the kernel does not report RssAnon of process {pid}")
 
 
 @contextmanager
 def highest_memory(pid: int) -> Iterator[list[int]]:
-    """Watches a process's own memory; afterwards the list holds how much it grew at most, in bytes (sampled)."""
+    """Watch a process's private memory; afterwards the list holds its maximum growth, in bytes (sampled)."""
     before = anonymous_bytes(pid)
     highest = before
     done = threading.Event()

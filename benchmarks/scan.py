@@ -19,7 +19,7 @@ ROWS = 2_000_000
 SCAN_ROWS_MIN = 2_000_000
 MEMORY_RATIO_MAX = 1.5
 MEMORY_NOISE_BYTES = 16 << 20
-"""Allocators keep pages for later; differences below this are not the scan's."""
+"""Allocators keep pages for later; smaller differences are noise."""
 
 _PARTS = (0.25, 0.5, 1.0)
 

@@ -1,4 +1,4 @@
-"""A client process of its own that scans a table as a stream, for measuring its memory: prints one line of JSON.
+"""A separate client process that scans a table as a stream, for measuring its memory: prints one line of JSON.
 
 `python -m benchmarks.scan_client BOOTSTRAP TABLE`
 """
@@ -18,7 +18,7 @@ def main() -> None:
     with forebay.connect(bootstrap) as connection:
         table = connection.table(name)
         rows = 0
-        with table.scan(limit=1).reader() as scan:  # what is imported and opened once is not the scan's memory
+        with table.scan(limit=1).reader() as scan:  # one-time imports and opening are not memory of the scan
             rows = sum(batch.num_rows for batch in scan)
         with highest_memory(os.getpid()) as growth, table.scan().reader() as scan:
             rows = sum(batch.num_rows for batch in scan)

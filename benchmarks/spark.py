@@ -25,7 +25,7 @@ _FILE_ROWS = 1_000_000
 """Rows of one Parquet file."""
 
 _PARTS = ("server", "Python workers", "JVM")
-"""Who uses CPU time in a scan of ours; Parquet files are read by the JVM alone."""
+"""The processes that use CPU time in a scan of ours; Parquet files are read by the JVM alone."""
 
 _CPU = "CPU time of {}, {}"
 _OURS, _THEIRS = "catalog, all columns", "parquet, all columns"
@@ -52,7 +52,7 @@ def run(options: Run) -> Section:
 
 
 def _load(server: Bench, folder: Path, name: str, rows: int) -> None:
-    """The same rows into our table and into Parquet files (Spark's default compression, snappy)."""
+    """Write the same rows into our table and into Parquet files (Spark's default compression, snappy)."""
     table = server.create(name.partition(".")[2], primary_key=name == _KV)
     files = folder / name
     files.mkdir()
@@ -68,7 +68,7 @@ def session_of(server: Bench, folder: Path) -> Any:
 
 
 def session_with(folder: Path, **catalog: Any) -> Any:
-    """A Spark session on `CORES` cores of this machine, with the catalog that `forebay.spark.session` is told of."""
+    """A Spark session on `CORES` cores of this machine, with a catalog created by `forebay.spark.session`."""
     from forebay.spark import session
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -118,7 +118,7 @@ def cpu_by_part(server: Bench, work: Callable[[], Any]) -> dict[str, float]:
 
 
 def cpu_now(server: Bench | None = None) -> dict[str, float]:
-    """CPU seconds so far. Workers are processes below the JVM, which is below this process as the server is.
+    """CPU seconds so far. Workers are processes below the JVM, which is below this process like the server.
 
     Workers that have ended count with the daemon that started them. Other children of this process count as JVM.
     """
@@ -127,7 +127,7 @@ def cpu_now(server: Bench | None = None) -> dict[str, float]:
         if server is not None and child.pid == server.process.pid:
             continue
         totals["JVM"] += _cpu_of(child)
-        # Spark starts its JVM by a shell script: what is not Java below it is Python.
+        # Spark starts its JVM by a shell script: anything below it that is not Java is Python.
         for process in child.children(recursive=True):
             is_java = "java" in _name_of(process)
             totals["JVM" if is_java else "Python workers"] += _cpu_of(process, with_ended=not is_java)
@@ -135,7 +135,7 @@ def cpu_now(server: Bench | None = None) -> dict[str, float]:
 
 
 def _cpu_of(process: psutil.Process, *, with_ended: bool = False) -> float:
-    """Of `process` itself, or with the children of it that have ended."""
+    """The CPU seconds of `process` itself, or including its children that have ended."""
     try:
         times = process.cpu_times()
     except psutil.NoSuchProcess:
@@ -152,7 +152,7 @@ def _name_of(process: psutil.Process) -> str:
 
 
 def _writes(options: Run, server: Bench, session: Any, folder: Path, rows: int) -> dict[str, float]:
-    """INSERT of rows that Spark reads from Parquet, into new tables and into new Parquet files."""
+    """Seconds of INSERT of rows that Spark reads from Parquet, into new tables and into new Parquet files."""
     source = folder / "source"
     source.mkdir()
     for number in range(CORES):
@@ -217,7 +217,7 @@ def _scan_table(title: str, rows: int, seconds: dict[str, float], ratio_min: flo
 
 
 def _why(cpu: dict[str, float]) -> str:
-    """What a miss comes from, in this run's own figures."""
+    """The cause of a miss, in this run's own figures."""
     ours = {part: cpu[_CPU.format(part, _OURS)] for part in _PARTS}
     theirs = sum(cpu[_CPU.format(part, _THEIRS)] for part in _PARTS)
     best = theirs / sum(ours.values()) if sum(ours.values()) else 0.0

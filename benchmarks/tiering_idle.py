@@ -1,4 +1,4 @@
-"""What tables without news cost: CPU of the server and of a tiering worker, for each table's freshness that passes.
+"""The cost of idle tables: CPU of the server and of a tiering worker, for each table and freshness period.
 
 Run by hand: `python -m benchmarks.tiering_idle [tables] [freshness seconds] [seconds]`. Every table has one row, which
 is in the lake before counting begins. The first CREATE of a lake table after the start of the server is timed, too:
@@ -31,7 +31,7 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 def create(connection: Connection, name: str, freshness: float) -> float:
-    """Make a table; the seconds it took."""
+    """Create a table; return the seconds it took."""
     began = time.perf_counter()
     properties = {"table.datalake.enabled": "true", "table.datalake.freshness": f"{round(freshness * 1000)} ms"}
     connection.create_table(name, SCHEMA, primary_key=["id"], buckets=1, options=properties)

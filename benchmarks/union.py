@@ -37,10 +37,10 @@ from forebay.tiering.service import POLL_SECONDS, TieringService
 
 ROWS = 5_000_000
 _TIERED_PART, _GROWTH_PART, _FRESH_PART = 20, 10, 50
-"""Tables for other things than union reads have one row of so many."""
+"""Tables for other purposes than union reads have one row in this many."""
 
 TAILS = {0.0: 1.3, 0.01: 1.5, 0.1: 2.0}
-"""By share of the rows in the stream: the most that a union read may take, against Spark's read of Parquet files."""
+"""The maximum time of a union read relative to Spark's read of Parquet files, by share of the rows in the stream."""
 
 VISIBLE_MS_MAX = 300
 SAMPLES, SPARK_SAMPLES, LAKE_SAMPLES = 100, 40, 8
@@ -52,7 +52,7 @@ WAYS = {
     ("ParquetScan", "by lake and stream"): "files by Spark, the rest by Python",
     ("ParquetScan",): "files by Spark",
 }
-"""How Spark reads our table, by all that its plan says; else Python reads everything."""
+"""How Spark reads our table, by the markers in its plan; otherwise Python reads everything."""
 
 _WAIT_SECONDS_MAX = 120.0
 _POLL_SECONDS = 0.01
@@ -91,7 +91,7 @@ def _compared(made: _Comparison, only: str | None, rows: int) -> list[FigureTabl
 
 
 class _Comparison:
-    """All that is compared over one lake, in one Spark session."""
+    """All comparisons over one lake, in one Spark session."""
 
     def __init__(self, options: Run, server: LakeBench, session: Any, folder: Path) -> None:
         self._options, self._server, self._session, self._folder = options, server, session, folder
@@ -293,7 +293,7 @@ class _Comparison:
             )
 
     def _way(self, table: Table) -> str:
-        """Who reads the lake's files of a table, by Spark's plan."""
+        """The reader of a table's lake files, according to Spark's plan."""
         plan = self._session.table(f"forebay.{table.path}")._jdf.queryExecution().executedPlan().toString()
         return next((way for marks, way in WAYS.items() if all(mark in plan for mark in marks)), "Python")
 

@@ -15,16 +15,19 @@ from benchmarks.union_work import LakeBench, Tail, put, read_union
 ROW_PARTS = (0.25, 0.5, 1.0)
 BUCKET_COUNTS = (1, 4, 16)
 TAIL = 0.01
-"""Share of the rows that only the stream has in its newest version."""
+"""The share of the rows whose newest version is only in the stream."""
 
 MEMORY_ROWS_FACTOR = 8
-"""Tables whose reads are watched have so many times as many rows: a bucket of the smallest has several batches, and a
-read of it all the memory that a read needs at a time."""
+"""The factor by which tables for memory measurements are larger.
+
+It makes a bucket of the smallest table have several batches, so that its read needs all the memory that a read ever
+does.
+"""
 
 MEMORY_TAIL_ROWS = 10_000
 MEMORY_RATIO_MAX = 1.5
 MEMORY_NOISE_BYTES = 16 << 20
-"""Allocators keep pages for later; differences below this are not the read's."""
+"""Allocators keep pages for later; smaller differences are noise."""
 
 
 def tables(options: Run, server: LakeBench, rows: int) -> list[FigureTable | Grid]:
@@ -52,7 +55,7 @@ def tables(options: Run, server: LakeBench, rows: int) -> list[FigureTable | Gri
 
 
 class _Sized:
-    """A table of one size, in its lake, with a tail in the stream; and what is done to it."""
+    """A table of one size, in its lake, with a tail in the stream; and the work on it."""
 
     def __init__(self, server: LakeBench, rows: int, buckets: int) -> None:
         self.server, self.rows = server, rows
@@ -66,7 +69,7 @@ class _Sized:
         return self.server.cost(lambda: read_union(self.table, self.rows))
 
     def round(self) -> Cost:
-        """A round of as many changes as the tail has."""
+        """Run a round of as many changes as the tail has."""
         self._turn += 1
         keys = np.random.default_rng(self._turn).choice(self.rows, self.changes, replace=False)
         put(self.table, [data.batch_of(np.sort(keys).astype(np.int64), self._turn)])
@@ -74,7 +77,7 @@ class _Sized:
 
 
 def _measure(options: Run, sized: Sequence[_Sized], labels: Sequence[str]) -> dict[str, list[Turns]]:
-    """Sizes take turns, so that a busy machine does not pass for growth."""
+    """The turns of all sizes, which alternate, so that a busy machine is not mistaken for growth."""
 
     def turns(do: Callable[[_Sized], Contender]) -> list[Turns]:
         contenders = {label: do(each) for label, each in zip(labels, sized, strict=True)}

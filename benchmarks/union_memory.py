@@ -1,4 +1,4 @@
-"""Memory of a union read, in a process of its own: prints the highest growth in bytes, as one line of JSON.
+"""Memory of a union read, in a separate process: prints the maximum growth in bytes, as one line of JSON.
 
 `python -m benchmarks.union_memory BOOTSTRAP TABLE ROWS`
 """
@@ -18,7 +18,7 @@ from forebay.client.table import Table
 
 
 def peak_bytes(bootstrap: str, table: Table, rows: int) -> int:
-    """How much the memory of a fresh process grows at most while it reads the table batch by batch."""
+    """The maximum growth of the memory of a fresh process while it reads the table batch by batch."""
     command = [sys.executable, "-m", "benchmarks.union_memory", bootstrap, str(table.path), str(rows)]
     root = Path(__file__).resolve().parents[1]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600, check=False)
@@ -31,7 +31,7 @@ def main() -> None:
     bootstrap, name, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
     with forebay.connect(bootstrap) as connection:
         table = connection.table(name)
-        table.scan(limit=10, source="union").to_arrow()  # what is loaded once is not the read's memory
+        table.scan(limit=10, source="union").to_arrow()  # one-time loading is not memory of the read
         with highest_memory(os.getpid()) as growth:
             read_union(table, rows)
     print(json.dumps({"bytes": growth[0]}))

@@ -1,4 +1,4 @@
-"""What the benchmark of lake and stream does: servers with a lake, tables in it, rounds of tiering, reads of both."""
+"""The work of the benchmark of lake and stream: servers with a lake, tables in it, rounds of tiering, reads of both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from forebay.tiering.runner import SplitRunner, ThreadRunner
 LAKES = ("paimon", "iceberg")
 
 CODEC, LEVEL = "zstd", 1
-"""What Paimon and Iceberg compress with by default; given to Spark and pyarrow, too."""
+"""The default compression of Paimon and Iceberg; also used for Spark and pyarrow."""
 
 _NEVER = "1 d"
 _FILE_ROWS = 1_000_000
@@ -36,7 +36,7 @@ _FILE_ROWS = 1_000_000
 
 
 class LakeBench(Bench):
-    """A server with a lake, in a process of its own, and a connection to it. `folder` is for files meanwhile."""
+    """A server with a lake, in a separate process, and a connection to it. `folder` is for temporary files."""
 
     def __init__(self, server: ServerProcess, connection: Connection, lake: str, folder: Path) -> None:
         super().__init__(server, connection)
@@ -44,12 +44,12 @@ class LakeBench(Bench):
         self._numbers = count()
 
     def lake_table(self, primary_key: bool, *, buckets: int = BUCKETS, freshness: str = _NEVER) -> Table:
-        """An empty table that is tiered when we say so, or as often as `freshness` asks once there is a service."""
+        """An empty table that is tiered on request, or as often as `freshness` requires once a service runs."""
         properties = {"table.datalake.enabled": "true", "table.datalake.freshness": freshness}
         return self.create(f"t{next(self._numbers)}", primary_key, buckets=buckets, options=properties)
 
     def filled(self, primary_key: bool, rows: int, *, buckets: int = BUCKETS, tiered: bool = True) -> Table:
-        """A table of so many rows, with ids from 0 on, in its lake or in the stream alone."""
+        """A table of so many rows, with ids from 0 on, in its lake or only in the stream."""
         table = self.lake_table(primary_key, buckets=buckets)
         put(table, data.batches(rows))
         if tiered:
@@ -57,14 +57,14 @@ class LakeBench(Bench):
         return table
 
     def tier(self, table: Table, rows: int | None = None, runner: SplitRunner | None = None) -> RoundReport:
-        """One round. Fails unless it wrote `rows` rows, and the lake has everything afterwards."""
+        """Run one round. Fails unless it wrote `rows` rows, and the lake has everything afterwards."""
         report = tier_table(self.connection, table.path, runner or ThreadRunner(1))
         check(report.lag_records == 0, f"the lake of {table.path} is {report.lag_records} records behind")
         check(rows is None or report.rows == rows, f"a round of {table.path} wrote {report.rows} rows, not {rows}")
         return report
 
     def cost(self, work: Callable[[], Any]) -> Cost:
-        """Do it once. CPU time is that of all who take part: this process, the server, Spark and its workers."""
+        """The cost of running `work` once. CPU time is that of this process, the server, Spark and its workers."""
         own, began = time.process_time(), time.perf_counter()
         elsewhere = cpu_by_part(self, work)
         return Cost(time.perf_counter() - began, time.process_time() - own + sum(elsewhere.values()))
@@ -72,7 +72,7 @@ class LakeBench(Bench):
 
 @contextmanager
 def lake_bench(options: Run, lake: str) -> Iterator[LakeBench]:
-    """A fresh server with a lake; both are gone afterwards, with their files."""
+    """A fresh server with a lake; both are removed afterwards, with their files."""
     with scratch(options, lake) as folder:
         settings = {"datalake.format": lake, f"datalake.{lake}.warehouse": str(folder / "lake")}
         with (
@@ -105,7 +105,7 @@ class Tail:
         self._keys = np.random.default_rng(11).permutation(rows).astype(np.int64)
 
     def grow(self, length: int) -> list[pa.RecordBatch]:
-        """Write as many as it takes to have `length` of them; gives what was written."""
+        """Write as many changes as needed to have `length` of them; return those written."""
         chosen = self._keys if self._table.has_primary_key else np.arange(self._rows, 2 * self._rows, dtype=np.int64)
         places = range(self.length, length, data.BATCH_ROWS)
         batches = [data.batch_of(chosen[i : min(i + data.BATCH_ROWS, length)], 100 + i) for i in places]
@@ -115,7 +115,7 @@ class Tail:
 
 
 def write_files(folder: Path, batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> Path:
-    """Rows as Parquet files in a new folder, or beside those that it has."""
+    """Write rows as Parquet files into a new directory, or beside existing ones; return it."""
     folder.mkdir(exist_ok=True)
     gathered: list[pa.RecordBatch] = []
     rows = 0

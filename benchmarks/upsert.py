@@ -55,7 +55,7 @@ def _contenders(
     cpu: dict[str, list[float]],
     client: dict[str, list[float]],
 ) -> dict[str, Callable[[], float]]:
-    """Each upserts the changes into a table of its own, loaded before with the rows that it updates."""
+    """The contenders, each with a separate table that is loaded before with the rows that it updates."""
     before, whole = pa.Table.from_batches(load), pa.Table.from_batches(changes)
     expected = before.num_rows + whole.num_rows // 2
     turns = 0
