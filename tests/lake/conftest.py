@@ -1,4 +1,4 @@
-"""Nothing stays open after a test of lakes."""
+"""Checks that nothing stays open after a test of lakes."""
 
 from __future__ import annotations
 

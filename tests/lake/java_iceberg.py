@@ -1,6 +1,6 @@
-"""Java Iceberg on our tables, driven by a program of ours (`java/IcebergExam.java`): the last word on the format.
+"""Java Iceberg on our tables, driven by a program of ours (`java/IcebergExam.java`): the reference implementation.
 
-Each request is a JVM of its own: the SQLite file of the catalog has one owner at a time.
+Each request is a separate JVM, because the SQLite file of the catalog has one owner at a time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Apache Spark with Apache Iceberg on our tables: Spark 4.1, the newest for which Iceberg has a runtime.
 
-Spark lies in a folder of its own in the cache of the exams, beside the one that Forebay is tested with. Run as a
+Spark is in a separate directory in the cache of the exams, beside the one that Forebay is tested with. Run as a
 program, this module is the exam: it reads a table and prints its rows as JSON.
 """
 

@@ -1,4 +1,4 @@
-"""Others read the Iceberg tables that tiering makes, and we read, and go on with, what Fluss's tiering writes."""
+"""Other software reads the Iceberg tables of our tiering, and we read and continue those of Fluss's tiering."""
 
 from __future__ import annotations
 

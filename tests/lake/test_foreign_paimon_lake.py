@@ -1,4 +1,4 @@
-"""pypaimon and Java Paimon read the tables that tiering makes: the rows that the stream had."""
+"""pypaimon and Java Paimon read the tables of our tiering: the rows of the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiering into a lake whose disk is full, at one step or another, and has room again afterwards."""
+"""Tiering into a lake whose disk is full at some step, and has space again afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Iceberg table a stream table asks for, how one that is there differs, and which catalog options lead to it."""
+"""The Iceberg table of a stream table, how an existing one differs, and the catalog options that determine it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iceberg passes the lake contract."""
+"""Iceberg fulfils the lake contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What deletes of all kinds leave of data files: positions, deletion vectors, equality with nulls and of every type."""
+"""Live rows after deletes of all kinds: positions, deletion vectors, equality with nulls and of every type."""
 
 from __future__ import annotations
 

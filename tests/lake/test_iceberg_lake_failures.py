@@ -1,4 +1,4 @@
-"""Tiering into Iceberg when storage fails, catalogs do not answer, and several parties commit at once."""
+"""Tiering into Iceberg when storage fails, catalogs do not respond, and several writers commit at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Iceberg tables of streams look like, which options lead to them, and what their files tell."""
+"""The layout of Iceberg tables of streams, the options that determine it, and the metadata of their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits, projections and limits of Paimon and Iceberg: what comes back, and what is refused by name."""
+"""Splits, projections and limits of Paimon and Iceberg: what is returned, and what is rejected by name."""
 
 from __future__ import annotations
 

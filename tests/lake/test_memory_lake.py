@@ -1,4 +1,4 @@
-"""The lake in memory passes the lake contract."""
+"""The in-memory lake fulfils the lake contract."""
 
 from __future__ import annotations
 

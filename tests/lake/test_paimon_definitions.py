@@ -1,4 +1,4 @@
-"""Which Paimon table a stream table asks for, and how one that is there differs from it."""
+"""The Paimon table of a stream table, and how an existing one differs from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paimon passes the lake contract, with system columns (the default) and without."""
+"""Paimon fulfils the lake contract, with system columns (the default) and without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiering into Paimon when processes die, storage fails, and several workers commit at once."""
+"""Tiering into Paimon when processes die, storage fails, and several workers commit at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Paimon tables of streams look like: as a Fluss cluster makes them, so that Flink can go on with them."""
+"""The layout of Paimon tables of streams: that of a Fluss cluster, so that Flink can continue with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients are told of a lake's options, and what of them is hidden in texts."""
+"""The lake options that clients see, and the secrets that are removed from texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of a table after an act on it failed, or died, at any step."""
+"""What must hold of a table after an operation on it failed, or its process died, at any step."""
 
 from __future__ import annotations
 

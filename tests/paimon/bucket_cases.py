@@ -1,4 +1,4 @@
-"""Bucket keys, and the buckets that Java Paimon 1.4.2 gives them; the exam has Java confirm each."""
+"""Bucket keys, and their buckets in Java Paimon 1.4.2; the exam has Java confirm each."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Random lives of one table beside a model of it in plain Python, which is obviously right.
+"""Random histories of one table beside a simple model of it in plain Python.
 
-A `Life` does one thing after the other to a table and to the model: writes with every kind of row, compactions, expiry,
-tags, rollback, rescale, overwrites, restarts, changes of the schema. After each, readers, time travellers and a stream
-with restarts must see what the model says. Rows of the model are dicts by field id, so renamed columns stay, dropped
-ones vanish, and new ones are null.
+A `Life` applies one operation after the other to a table and to the model: writes with every kind of row, compactions,
+expiry, tags, rollback, rescale, overwrites, restarts, schema changes. After each, readers, time travel and a stream
+with restarts must agree with the model. Rows of the model are dicts by field id, so renamed columns stay, dropped ones
+vanish, and new ones are null.
 """
 
 from __future__ import annotations

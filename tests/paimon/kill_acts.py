@@ -1,4 +1,4 @@
-"""What is killed: every act that changes a table, on a table made for it, and the rows that may be there afterwards."""
+"""The operations to kill: all that change a table, each on a table made for it, with the rows allowed afterwards."""
 
 from __future__ import annotations
 

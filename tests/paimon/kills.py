@@ -1,7 +1,7 @@
-"""Processes that are killed, for real, at a named step of what they do to a table's files.
+"""Processes that are really killed, at a named step of their work on a table's files.
 
-A step is an operation that changes something: `before create snapshot 1`, `after delete data 3` (the third file of rows
-that is deleted). `steps_of` runs an act to its end and lists its steps; `killed_at` runs it in a process of its own and
+A step is an operation that changes something: `before create snapshot 1`, `after delete data 3` (the third data file
+that is deleted). `steps_of` runs an act to its end and lists its steps; `killed_at` runs it in a separate process and
 kills that with SIGKILL at one of them.
 """
 

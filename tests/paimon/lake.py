@@ -1,4 +1,4 @@
-"""What tests of whole tables share: a catalog on a directory, without fsync, and rows of all types."""
+"""Helpers of tests of whole tables: a catalog on a directory, without fsync, and rows of all types."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""pypaimon (and its Rust reader) in an environment of its own, driven by subprocess: somebody else's reading of Paimon.
+"""pypaimon (and its Rust reader) in a separate environment, driven by subprocess: an independent Paimon reader.
 
-pypaimon pins an old pyarrow, so it cannot live in ours. The environment is `~/.cache/forebay-exams/pypaimon` (or below
-`FOREBAY_EXAMS_CACHE`), and is made on first use; tests that need it skip with a message where that cannot be done.
+pypaimon pins an old pyarrow, so it cannot be installed with ours. The environment is `~/.cache/forebay-exams/pypaimon`
+(or below `FOREBAY_EXAMS_CACHE`), and is created on first use; tests that need it are skipped if that fails.
 """
 
 from __future__ import annotations

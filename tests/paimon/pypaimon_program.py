@@ -1,7 +1,7 @@
-"""Runs under pypaimon's interpreter, not ours: reads or writes a table as `argv` says, with files between us.
+"""Runs under pypaimon's interpreter, not ours: reads or writes a table according to `argv`, exchanging files.
 
-read  <warehouse> <table> <out.arrow> <rust?> [<id>]     rows (with that id) as an Arrow file
-write <warehouse> <table> <definition.json> <rust?> <in.arrow>...      creates the table; one commit for each file
+read  <warehouse> <table> <out.arrow> <rust?> [<id>]     rows (with that id) as an Arrow file write <warehouse> <table>
+<definition.json> <rust?> <in.arrow>...      creates the table; one commit for each file
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What users meet first: mistakes that are told in words, looks in a notebook, news from long work."""
+"""The user interface: error messages for mistakes, notebook displays, progress of long operations."""
 
 from __future__ import annotations
 

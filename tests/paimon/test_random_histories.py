@@ -1,4 +1,4 @@
-"""Tables of every merge engine live random lives, and equal their models. `PAIMON_SEEDS` asks for more lives."""
+"""Random histories of tables of every merge engine equal their models. `PAIMON_SEEDS` runs more histories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole tables: what is written is what is read, whatever the kind of table, filter or schema change."""
+"""Whole tables: written rows are read back, for every kind of table, filter and schema change."""
 
 from __future__ import annotations
 

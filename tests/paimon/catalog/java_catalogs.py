@@ -1,4 +1,4 @@
-"""Java Paimon's own catalogs, driven by a program of ours (`java/CatalogExam.java`): Hive's, and JDBC's in SQLite.
+"""Java Paimon's own catalogs, driven by a program of ours (`java/CatalogExam.java`): Hive, and JDBC in SQLite.
 
 `JavaCatalogs` is one JVM for any number of catalogs; a `JavaCatalog` is one of them.
 """

@@ -1,7 +1,7 @@
-"""Apache Hive's Metastore, real but small: the one in PySpark's jars, with its embedded database, in a JVM of its own.
+"""Apache Hive's Metastore, real but small: the one in PySpark's jars, with its embedded database, in a separate JVM.
 
-`MetastoreServer` is the process: on 127.0.0.1, at a port that the system picks, until `close`. A `Cutter` stands
-between a client and a server, and cuts connections.
+`MetastoreServer` is the process: on 127.0.0.1, at a port that the system picks, until `close`. A `Cutter` is a proxy
+between a client and a server that cuts connections.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The file system catalog, and what may be a table."""
+"""The file system catalog, and valid definitions of tables."""
 
 from __future__ import annotations
 

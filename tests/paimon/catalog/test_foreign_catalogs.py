@@ -1,4 +1,4 @@
-"""Java Paimon and we share catalogs: a Hive Metastore, which Spark looks into as well, and JDBC with its locks."""
+"""Java Paimon and we share catalogs: a Hive Metastore, which Spark reads as well, and JDBC with its locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JDBC catalog in SQLite and, where a server can be started, in PostgreSQL; its locks; pypaimon beside us."""
+"""The JDBC catalog in SQLite and, if a server can be started, in PostgreSQL; its locks; concurrent pypaimon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The REST catalog against a small server: names, schemas, commits by the server, and what goes wrong on the way."""
+"""The REST catalog against a small server: names, schemas, commits by the server, and failures on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`forebay paimon`: what a user types, and what is printed."""
+"""`forebay paimon`: its arguments and output."""
 
 from __future__ import annotations
 

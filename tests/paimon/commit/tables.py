@@ -1,4 +1,4 @@
-"""A small partitioned primary-key table and messages about files that do not exist: what commit tests need."""
+"""A small partitioned primary-key table and messages about files that do not exist, for commit tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits by one committer: what becomes of messages, and what is refused."""
+"""Commits by one committer: the effect of messages, and what is rejected."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Several committers at once: none loses a commit, none commits twice.
+"""Concurrent committers: none loses a commit, none commits twice.
 
-`PAIMON_COMMITS` sets how many commits the processes make together (300 by default; 10000 in long runs).
+`PAIMON_COMMITS` sets the number of commits of all processes together (300 by default; 10000 in long runs).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""pypaimon and its Rust engine read what our compaction leaves behind, and write on top of it."""
+"""pypaimon and its Rust engine read the results of our compaction, and write on top of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random writes, deletes and compactions against a dict, for each merge engine and changelog producer.
 
-Whatever is compacted when, a reader sees the state of the dict; and who follows a changelog that compaction made has
-the same state, with every change fitting on what was there.
+Whatever is compacted when, a reader sees the state of the dict; a follower of a changelog made by compaction has the
+same state, with every change matching the previous row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who opened a table before its schema changed compacts and reads it without losing what others have written since."""
+"""A process that opened a table before its schema changed compacts and reads it without losing later writes."""
 
 from __future__ import annotations
 

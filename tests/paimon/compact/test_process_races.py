@@ -1,7 +1,7 @@
-"""Processes at work on one table at once: writers, deletes, overwrites, compactors, expiry, rescaling. No row is lost.
+"""Concurrent processes on one table: writers, deletes, overwrites, compactors, expiry, rescaling. No row is lost.
 
-Every writer has a partition of its own, as Paimon asks of primary-key tables, so what must be there in the end is
-known. `PAIMON_RACES` sets how many commits each writer makes.
+Every writer has a separate partition, as Paimon requires for primary-key tables, so the expected result is known.
+`PAIMON_RACES` sets the number of commits of each writer.
 """
 
 from __future__ import annotations

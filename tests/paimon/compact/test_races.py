@@ -1,4 +1,4 @@
-"""Compaction beside writers, overwrites and other compactions: somebody loses, and no row does."""
+"""Compaction beside writers, overwrites and other compactions: one operation loses, but no rows are lost."""
 
 from __future__ import annotations
 

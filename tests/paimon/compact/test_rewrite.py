@@ -1,4 +1,4 @@
-"""What compaction of a primary-key table does with files: what moves, what is rewritten, what is dropped."""
+"""Compaction of primary-key tables by file: what moves, what is rewritten, what is dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compaction service: every table has its turns, whatever becomes of the others."""
+"""The compaction service: every table has its turns, independently of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs universal compaction picks."""
+"""The runs that universal compaction picks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction of tables with deletion vectors: deleted rows go, and the vectors with them."""
+"""Compaction of tables with deletion vectors: deleted rows are dropped together with their vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compaction tests share: made-up files, and the changelog of a table read row by row."""
+"""Helpers of compaction tests: artificial files, and the changelog of a table read row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns read as another type: Java's conversions, checked against values worked out by hand."""
+"""Columns read as another type: Java's conversions, checked against hand-computed values."""
 
 from __future__ import annotations
 

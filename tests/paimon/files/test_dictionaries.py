@@ -1,4 +1,4 @@
-"""Which columns of a data file get a dictionary: by what a sample shows, and by the table's options."""
+"""The columns of a data file that get a dictionary: by a sample, and by the table's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data files as they are written: sizes, statistics, sequence numbers, and what a Parquet reader finds in them."""
+"""Written data files: sizes, statistics, sequence numbers, and what a Parquet reader finds in them."""
 
 from __future__ import annotations
 

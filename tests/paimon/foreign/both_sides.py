@@ -1,4 +1,4 @@
-"""What tests share in which both sides write one table in turn."""
+"""Helpers of tests in which both sides write one table in turn."""
 
 from __future__ import annotations
 

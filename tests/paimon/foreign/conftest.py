@@ -1,4 +1,4 @@
-"""The fixture of the exams by Java Paimon."""
+"""The fixture of the exams with Java Paimon."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Apache Paimon's own Java API, driven by a program of ours (`java/PaimonExam.java`): the last word on the format.
+"""Apache Paimon's own Java API, driven by a program of ours (`java/PaimonExam.java`): the reference implementation.
 
-Nouns: `JavaPaimon` is one JVM that answers requests, one JSON line each, until it is closed. Values cross as *plain*
-values, which lose nothing: floating point as the bits of a double and bytes in hexadecimal, decimals as text, dates in
-days, times in milliseconds, timestamps in nanoseconds, maps as `{"map": list of pairs}`, rows as lists.
+Terms: `JavaPaimon` is one JVM that answers requests, one JSON line each, until it is closed. Values are exchanged as
+*plain* values, which are lossless: floating point as the bits of a double and bytes in hexadecimal, decimals as text,
+dates in days, times in milliseconds, timestamps in nanoseconds, maps as `{"map": list of pairs}`, rows as lists.
 
 The jar comes from Maven Central into the cache of `tests/foreign`; Hadoop's client comes from PySpark's jars.
 """

@@ -1,4 +1,4 @@
-"""Columns and rows of every type that Paimon has and we serve, at the ends of their ranges and in their middles."""
+"""Columns and rows of every supported type of Paimon, with boundary and ordinary values."""
 
 from __future__ import annotations
 

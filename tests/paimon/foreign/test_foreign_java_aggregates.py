@@ -1,4 +1,4 @@
-"""Aggregate functions over columns of every type: refused alike, and alike in what they make of values."""
+"""Aggregate functions over columns of every type: both sides reject the same ones, and compute the same values."""
 
 from __future__ import annotations
 

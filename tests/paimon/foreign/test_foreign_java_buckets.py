@@ -1,4 +1,4 @@
-"""Bucket functions `mod` and `hive`: Java and we put rows into the same buckets, and find each other's there."""
+"""Bucket functions `mod` and `hive`: both sides use the same buckets, and find each other's rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every change of a column's type, from each type to each: allowed by both or by neither, and read alike."""
+"""Every change of a column's type, from each type to each: allowed by both sides or by neither, and read identically.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each way to read gives, for every merge engine, changelog producer and with deletion vectors: as Java Paimon.
+"""The result of each way to read, for every merge engine, changelog producer and with deletion vectors: as in Java.
 
 Each table has commits of writers that do not compact, and compactions between them, so that there are rows at level 0
 and above it in every range that is read.

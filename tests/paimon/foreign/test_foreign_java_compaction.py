@@ -1,4 +1,4 @@
-"""Compaction while writing, by Java and by us: the same levels, the same changelog, the same rows."""
+"""Compaction during writing, by Java and by us: the same levels, the same changelog, the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What else a schema says: defaults, nullability, comments, positions, codecs, bucket counts; set by either side."""
+"""Other parts of a schema, set by either side: defaults, nullability, comments, positions, codecs, bucket counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merge engines: the same commits give the same rows, whoever writes them, merges them, compacts them or reads them."""
+"""Merge engines: the same commits give the same rows, whichever side writes, merges, compacts or reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions of all types, and pruning: Java finds exactly the files of ours that it needs, and we those of Java."""
+"""Partitions of all types, and pruning: each side reads exactly the needed files of the other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Long random histories of one table, by both sides in turn: writes, deletes, compactions, expiry.
 
-After every step both read the same rows, and for deduplicate they are those of a dict. `PAIMON_SEEDS` asks for more.
+After every step both read the same rows, and for deduplicate they are those of a dict. `PAIMON_SEEDS` runs more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schema changes by either side, and old files read under new schemas by both."""
+"""Schema changes by either side; both read old files with new schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes as streams: both sides tell the same ones, whoever wrote and compacted the table."""
+"""Changes as streams: both sides report the same ones, whichever side wrote and compacted the table."""
 
 from __future__ import annotations
 

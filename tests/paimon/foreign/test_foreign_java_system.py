@@ -1,4 +1,4 @@
-"""System tables row by row, and the statistics of data files: what Java shows of a table is what we show, and write."""
+"""System tables row by row, and the statistics of data files: ours equal Java's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What keeps or drops parts of a history, by either side: tags with a time, consumers, watermarks, branches."""
+"""Operations that keep or drop parts of a history, by either side: tags with a time, consumers, watermarks, branches.
+"""
 
 from __future__ import annotations
 

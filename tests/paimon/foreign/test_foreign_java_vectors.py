@@ -1,4 +1,4 @@
-"""Deletion vectors and index files that Java wrote, in tables that we then write, compact, expire and rescale."""
+"""Deletion vectors and index files written by Java, in tables that we then write, compact, expire and rescale."""
 
 from __future__ import annotations
 

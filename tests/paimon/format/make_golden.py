@@ -1,7 +1,7 @@
-"""Makes `golden/`: a small table that pypaimon wrote, without its data files.
+"""Creates `golden/`: a small table written by pypaimon, without its data files.
 
 Run it from the repository's root with `python -m tests.paimon.format.make_golden`; the files are committed, so that the
-tests need no pypaimon.
+tests do not need pypaimon.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Avro records as columns: any schema that a writer may have had, and no bytes that crash."""
+"""Avro records as columns: any writer schema, and no bytes that crash."""
 
 from __future__ import annotations
 

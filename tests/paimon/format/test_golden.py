@@ -1,4 +1,4 @@
-"""Metadata that pypaimon wrote (`golden/`, made by make_golden.py): read right, and written back the same."""
+"""Metadata written by pypaimon (`golden/`, made by make_golden.py): read correctly, and written back identically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests as columns: against fastavro's reading of the same bytes, and merging against merging objects."""
+"""Manifests as columns: compared with fastavro's reading of the same bytes, and with merging objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commit messages and splits as bytes; pypaimon reads them and writes the same."""
+"""Commit messages and splits as bytes; pypaimon reads them and writes the same bytes."""
 
 from __future__ import annotations
 

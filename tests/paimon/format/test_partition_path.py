@@ -1,4 +1,4 @@
-"""Directories of partitions."""
+"""Partition directories."""
 
 from __future__ import annotations
 

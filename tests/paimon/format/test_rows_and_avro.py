@@ -1,4 +1,4 @@
-"""BinaryRows of columns, Avro containers, manifests that newer and older writers make, deletion vectors."""
+"""BinaryRows of columns, Avro containers, manifests of newer and older writers, deletion vectors."""
 
 from __future__ import annotations
 

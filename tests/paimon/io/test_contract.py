@@ -1,4 +1,4 @@
-"""What every file system promises, by all implementations."""
+"""The contract of file systems, for all implementations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables on S3, played by moto. Needs boto3 and moto (`pip install boto3 'moto[s3,server]'`); skipped without."""
+"""Tables on S3, simulated by moto. Needs boto3 and moto (`pip install boto3 'moto[s3,server]'`); skipped without."""
 
 from __future__ import annotations
 

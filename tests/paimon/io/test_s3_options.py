@@ -1,4 +1,4 @@
-"""S3 without a server: what is asked of pyarrow and of boto3, and what their answers mean. Needs neither boto3."""
+"""S3 without a server: the calls to pyarrow and to boto3, and the handling of their results. Needs neither boto3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookups by primary key: what they find is what a read finds, whatever is cached, compacted or written meanwhile."""
+"""Lookups by primary key return what a read returns, whatever is cached, compacted or written meanwhile."""
 
 from __future__ import annotations
 

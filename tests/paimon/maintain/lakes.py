@@ -1,4 +1,4 @@
-"""What tests of upkeep share: a table with a clock, copies of it, and what is on its disk."""
+"""Helpers of maintenance tests: a table with a clock, copies of it, and the contents of its disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Automatic tags: which snapshot gets which name, and when old tags go."""
+"""Automatic tags: the names of snapshots, and when old tags are deleted."""
 
 from __future__ import annotations
 

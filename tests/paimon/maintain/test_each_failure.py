@@ -1,6 +1,6 @@
-"""Every operation of everything that changes a table fails once, before or after its effect: no row is lost.
+"""Every step of every operation that changes a table fails once, before or after its effect: no row is lost.
 
-By default a few operations of each act are tried; `PAIMON_KILLS=20` tries twenty, `PAIMON_KILLS=all` all of them.
+By default a few steps of each operation are tried; `PAIMON_KILLS=20` tries twenty, `PAIMON_KILLS=all` all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Expiry of snapshots, changelogs and tags: what goes, what stays, and what a crash at any moment leaves."""
+"""Expiry of snapshots, changelogs and tags: what is deleted, what is kept, and the state after a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expiry beside readers, writers and consumers: who comes too late is told so, in words; nobody else notices."""
+"""Expiry beside readers, writers and consumers: those that are too late get a clear error; others are not affected."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`kill -9` at every named step of everything that changes a table: it reads right, goes on, and comes clean.
+"""`kill -9` at every named step of every operation that changes a table: it stays readable, usable and clean.
 
-By default a few steps of each act are tried, always the same ones; `PAIMON_KILLS=20` tries twenty of each act, and
+By default a few steps of each operation are tried, always the same ones; `PAIMON_KILLS=20` tries twenty of each, and
 `PAIMON_KILLS=all` all of them (470).
 """
 

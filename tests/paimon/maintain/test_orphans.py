@@ -1,4 +1,4 @@
-"""Orphan files: what nothing refers to goes when it is old, and nothing else ever does."""
+"""Orphan files: old unreferenced files are deleted, and no others ever."""
 
 from __future__ import annotations
 

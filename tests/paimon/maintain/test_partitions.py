@@ -1,4 +1,4 @@
-"""Expiry of partitions by the time that their values stand for, or of their last change; upkeep after commits."""
+"""Expiry of partitions by the time in their values, or of their last change; maintenance after commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rollback to a snapshot, a tag or a moment."""
+"""Rollback to a snapshot, a tag or a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging one row after the other, as Paimon's documentation and sources describe it: slow, and plain to read.
+"""Row-by-row merging, as described in Paimon's documentation and sources: slow, and simple to read.
 
 A record is (key, sequence number, kind, row); a row is a dict of plain Python values. Lists of nested rows hold dicts,
 maps are dicts.

@@ -1,6 +1,6 @@
-"""pypaimon and its Rust engine merge the level-0 files that we wrote: do they find the rows that we find?
+"""pypaimon and its Rust engine merge level-0 files that we wrote, with the same rows as ours.
 
-Options that theirs refuse (sequence groups, retractions) are left out: the reference and Java's sources decide those.
+Options that they reject (sequence groups, retractions) are left out: the reference and Java's sources decide those.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keys in order: every type, several columns, nulls, descending."""
+"""Key order: every type, several columns, nulls, descending."""
 
 from __future__ import annotations
 

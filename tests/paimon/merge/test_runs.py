@@ -1,4 +1,4 @@
-"""Windows over runs: what is loaded, what comes out, duplicates, projections, deletes."""
+"""Windows over runs: what is loaded and returned, duplicates, projections, deletes."""
 
 from __future__ import annotations
 

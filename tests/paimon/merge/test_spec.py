@@ -1,4 +1,4 @@
-"""Options of merging: what is refused, with which words."""
+"""Merge options: what is rejected, and the messages."""
 
 from __future__ import annotations
 

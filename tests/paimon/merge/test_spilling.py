@@ -1,4 +1,4 @@
-"""Merging more runs than are merged at once: the same rows as without the detour, and nothing left behind."""
+"""Merging more runs than are merged at once: the same rows as without spilling, and no files left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader is told whose files are gone: that the snapshot has expired, or just what is missing."""
+"""The error of a reader whose files are gone: that the snapshot has expired, or only what is missing."""
 
 from __future__ import annotations
 

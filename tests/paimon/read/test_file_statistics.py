@@ -1,4 +1,4 @@
-"""Deciding many files by columns: the same answers as one file at a time, from objects and from manifests."""
+"""Pruning many files by columns: the same result as one file at a time, from objects and from manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sorted reads of a bucket, and the order that they promise."""
+"""Sorted reads of a bucket, and their order."""
 
 from __future__ import annotations
 

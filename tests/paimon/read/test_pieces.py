@@ -1,4 +1,4 @@
-"""Splits cut to files and joined again, and streams that hand out such pieces by any rule."""
+"""Splits cut into files and joined again, and streams that return such pieces by any rule."""
 
 from __future__ import annotations
 

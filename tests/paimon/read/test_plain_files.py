@@ -1,4 +1,4 @@
-"""Which splits any reader of Parquet reads as we do, and of which the number of rows is known."""
+"""The splits that any Parquet reader reads like ours, and those with a known number of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of whole tables: deletion vectors, levels that are not read, statistics that mislead nobody."""
+"""Plans of whole tables: deletion vectors, levels that are not read, misleading statistics."""
 
 from __future__ import annotations
 

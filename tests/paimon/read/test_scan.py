@@ -1,4 +1,4 @@
-"""Scans of lake tables: lazy, read again and again, in other libraries, of the past, counted, taken apart."""
+"""Scans of lake tables: lazy, repeatable, in other libraries, of the past, counted, split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`table.alter()`: all kinds of changes, by names, in one change of the schema."""
+"""`table.alter()`: all kinds of changes, by names, in one schema change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reading and committing costs in files opened, and what of them stays in memory."""
+"""The number of files that reads and commits open, and what of them is cached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes make of a schema, and which are refused."""
+"""The effect of changes on a schema, and the changes that are rejected."""
 
 from __future__ import annotations
 

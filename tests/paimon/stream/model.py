@@ -1,4 +1,4 @@
-"""What tests of streams share: a small keyed table, changes applied to a dictionary, and compaction done by hand."""
+"""Helpers of stream tests: a small keyed table, changes applied to a dictionary, and compaction done by hand."""
 
 from __future__ import annotations
 

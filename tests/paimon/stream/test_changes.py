@@ -1,4 +1,4 @@
-"""`table.changes()`: where it begins and ends, what comes, and how one goes on."""
+"""`table.changes()`: start and end, contents, and continuing."""
 
 from __future__ import annotations
 

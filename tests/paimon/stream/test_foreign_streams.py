@@ -1,4 +1,4 @@
-"""Java Paimon and pypaimon see the same streams, the same system tables, and whole tables after our upkeep."""
+"""Java Paimon and pypaimon see the same streams, the same system tables, and whole tables after our maintenance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a stream, or a batch read, begins: every scan mode, and what it takes."""
+"""The start of a stream, or of a batch read: every scan mode with its options."""
 
 from __future__ import annotations
 

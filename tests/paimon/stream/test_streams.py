@@ -1,4 +1,4 @@
-"""Streams against replay: whatever happens to the table meanwhile, each change comes once and in order."""
+"""Streams against replay: whatever happens to the table meanwhile, each change is returned once and in order."""
 
 from __future__ import annotations
 

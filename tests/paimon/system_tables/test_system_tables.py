@@ -1,4 +1,4 @@
-"""System tables say what is so, in the columns of Java Paimon."""
+"""System tables are correct, with the columns of Java Paimon."""
 
 from __future__ import annotations
 

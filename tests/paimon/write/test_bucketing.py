@@ -1,4 +1,4 @@
-"""Rows divided by partition and bucket; dynamic buckets."""
+"""Splitting rows by partition and bucket; dynamic buckets."""
 
 from __future__ import annotations
 

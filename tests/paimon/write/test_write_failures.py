@@ -1,4 +1,4 @@
-"""Writing on a file system that fails: what failed leaves nothing, what was committed is all there."""
+"""Writing on a file system that fails: failed writes leave no files, and committed ones are complete."""
 
 from __future__ import annotations
 

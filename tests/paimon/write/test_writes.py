@@ -1,4 +1,4 @@
-"""Writes in users' words: append, upsert, delete, changes and overwrite, what they return and what they refuse."""
+"""The public write methods: append, upsert, delete, changes and overwrite, their results and errors."""
 
 from __future__ import annotations
 
