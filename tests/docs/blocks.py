@@ -1,12 +1,12 @@
-"""The code blocks of README.md and docs, and a reader who types them into Python, a shell and Spark.
+"""The code blocks of README.md and docs, and a runner that executes them in Python, a shell and Spark.
 
-Every block of Python, SQL and shell is typed, but those with a comment in the line above that the page does not show:
+Every block of Python, SQL and shell is run, except those with an invisible comment in the line above:
 
     <!-- not run: WHY -->         it cannot run here: it needs another cluster, or is an excerpt of a program
-    <!-- needs: MODULE -->        it runs where this module is installed
+    <!-- needs: MODULE -->        it runs if this module is installed
 
-What a page says is typed as it stands, with two exceptions: `127.0.0.1:9123` is the server that the page has started,
-on a port that was free, and /tmp is a directory of the test.
+Blocks are run verbatim, with two exceptions: `127.0.0.1:9123` is replaced by the server that the page has started, on a
+free port, and /tmp by a directory of the test.
 """
 
 from __future__ import annotations

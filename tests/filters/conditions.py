@@ -1,7 +1,7 @@
-"""Random tables of values that are easy to get wrong, random filters on them, and which rows a filter lets through.
+"""Random tables of error-prone values, random filters on them, and the rows that a filter accepts.
 
-`matches` says it in Python, row by row, by the rules of SQL and of Spark's order of floats. It shares no code with the
-filters that it judges.
+`matches` is the reference in Python, row by row, by the rules of SQL and of Spark's order of floats. It shares no code
+with the filters that it tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Filters pushed down give the rows that the filter lets through: random tables, random filters, every reader.
+"""Pushed-down filters return exactly the matching rows: random tables, random filters, every reader.
 
 `FILTER_SEEDS=2000 make filter-fuzz` runs many; a failure names its seed.
 """

@@ -1,4 +1,4 @@
-"""Record batches made by hand, so that they can be made wrong (reference, parts 2.1, 2.2 and 2.5).
+"""Hand-made record batches, so that they can be made wrong (reference, parts 2.1, 2.2 and 2.5).
 
 Only what the script needs: Arrow log batches of format 0, key-value batches of compacted rows with an INT key and a
 STRING column, and the header fields of batches that a server returned.

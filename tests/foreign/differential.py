@@ -1,14 +1,13 @@
-"""The same script of questions to two clusters, and where their answers differ.
+"""The same script of questions to two clusters, and the differences between their answers.
 
-Usage:
-  differential.py ADDRESS ADDRESS [--sasl ADDRESS ADDRESS]      compare two clusters
-  differential.py ADDRESS --check GOLDEN [--sasl ADDRESS]       compare one cluster with a golden file
-  differential.py ADDRESS --record GOLDEN [--sasl ADDRESS]      write the golden file
+Usage: differential.py ADDRESS ADDRESS [--sasl ADDRESS ADDRESS]      compare two clusters differential.py ADDRESS
+--check GOLDEN [--sasl ADDRESS]       compare one cluster with a golden file differential.py ADDRESS --record GOLDEN
+[--sasl ADDRESS]      write the golden file
 
 Each prints a table of the steps that differ (`--all` for every step) and the counts. Exit code 0 if nothing differs
-but what `--deviations FILE` names: a JSON object {"differential": {step name: reason}}. A named deviation that no
+except what `--deviations FILE` names: a JSON object {"differential": {step name: reason}}. A named deviation that no
 longer differs is reported too, so that the list only shrinks. Users on the SASL listener must be admin/admin-secret and
-alice/alice-secret, as in the suites of others.
+alice/alice-secret, as in the third-party suites.
 """
 
 from __future__ import annotations

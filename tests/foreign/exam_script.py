@@ -1,11 +1,11 @@
-"""One run of the differential script against one cluster, and what each of its steps saw.
+"""One run of the differential script against one cluster, and the outcomes of its steps.
 
-Nouns: a *step* is one question to a server with a name that never changes; its *outcome* is a small JSON value: a
-result, an error code, or silence. Outcomes hold no ids, times or sentences, so those of two servers can be compared
-and one server's can be kept as a golden file.
+Terms: a *step* is one question to a server with a name that never changes; its *outcome* is a small JSON value: a
+result, an error code, or silence. Outcomes contain no ids, times or sentences, so those of two servers can be compared
+and one server's can be stored as a golden file.
 
-Flow: a scenario (`steps_*.py`) calls `Exam.step(name, action)` for each of its questions, through pyfluss where
-pyfluss can ask it and by raw frames where it cannot. A step never ends a scenario: what it raises is its outcome.
+Flow: a scenario (`steps_*.py`) calls `Exam.step(name, action)` for each of its questions, through pyfluss if pyfluss
+supports the question and by raw frames otherwise. A step never ends a scenario: the error it raises is its outcome.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The cache folder of the exams: everything that others wrote and we only download.
+"""The cache directory of the exams, for downloaded third-party software.
 
-Nouns: a *cache entry* is a folder named after the content that it was made from (a pom, a set of sources), so that
-a change of the recipe makes a new entry and two checkouts can share one cache. An *exam that cannot be held*
-(`ExamUnavailable`) is not a failure: a tool or a registry is missing, and its message says which.
+Terms: a *cache entry* is a directory named after the content that it was made from (a pom, a set of sources), so that a
+change of the recipe makes a new entry and two checkouts can share one cache. An *unavailable exam* (`ExamUnavailable`)
+is not a failure: a tool or a registry is missing, and its message says which.
 
-Flow: `entry(...)` takes the cache's lock, returns the finished entry if there is one, otherwise builds it in a
-scratch folder and publishes it by one rename.
+Flow: `entry(...)` takes the cache's lock, returns the finished entry if there is one, otherwise builds it in a scratch
+directory and publishes it by one rename.
 """
 
 from __future__ import annotations

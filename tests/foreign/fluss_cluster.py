@@ -1,14 +1,14 @@
-"""A real Apache Fluss cluster on this machine, from Maven Central, for as long as a `with` block lasts.
+"""A real Apache Fluss cluster on this machine, from Maven Central, for the duration of a `with` block.
 
-Nouns: one JVM (`java/cluster/RealFlussCluster.java`) holds ZooKeeper, the coordinator and the tablet servers; a
-*plain* and a *SASL* listener per server, every port picked by the system, everything on 127.0.0.1.
+Terms: one JVM (`java/cluster/RealFlussCluster.java`) holds ZooKeeper, the coordinator and the tablet servers; a *plain*
+and a *SASL* listener per server, every port picked by the system, everything on 127.0.0.1.
 
-Rule: exactly the process that was started is ended, and it ends by itself when we die: it halts as soon as its
-standard input closes.
+Only the process that was started is ended, and it ends automatically when we die: it halts as soon as its standard
+input closes.
 
 As a program: `python tests/foreign/fluss_cluster.py [-D key=value]...` starts a cluster, prints its addresses as one
-JSON line and runs until standard input closes or it is interrupted. `--ready-file FILE` writes the same JSON to a
-file once the cluster serves.
+JSON line and runs until standard input closes or it is interrupted. `--ready-file FILE` writes the same JSON to a file
+once the cluster is ready.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Java client of Apache Fluss, driven by a program of ours (`java/client`) against any server.
 
-Nouns: a *scenario* is a list of steps in Java; each prints what it saw as one JSON line. Its *outcome* is written as
-in the differential script: a value, or the Fluss error code, or the name of an exception that the client made up.
+Terms: a *scenario* is a list of steps in Java; each prints its outcome as one JSON line. The *outcome* has the form of
+the differential script: a value, or the Fluss error code, or the name of an exception of the client.
 
 As a program: `java_client.py ADDRESS [--scenarios a,b] [--check GOLDEN | --record GOLDEN] [--deviations FILE]
 [--setting key=value]...`. Without `--check` and `--record` it prints the JSON lines.

@@ -1,8 +1,8 @@
-"""The Fluss wire protocol at its smallest: frames and field-numbered protobuf over a blocking socket.
+"""The Fluss wire protocol in minimal form: frames and field-numbered protobuf over a blocking socket.
 
-Independent of `forebay.protocol` on purpose: a mistake shared by a codec and its test would hide itself. Nothing
-here knows a message by name. A request is a list of `(field number, value)` pairs, a response a dict from field
-number to the list of raw values; callers know which fields they mean (reference, parts 1.4 and 1.5).
+Deliberately independent of `forebay.protocol`: a mistake shared by a codec and its test would go unnoticed. Messages
+have no names here. A request is a list of `(field number, value)` pairs, a response a dict from field number to the
+list of raw values; callers know the meaning of the fields (reference, parts 1.4 and 1.5).
 
 Values: `bool` and `int` become varints (negative ones take ten bytes), `str` and `bytes` length-delimited fields, a
 list of pairs a nested message, `Packed` a packed list of varints.

@@ -1,4 +1,4 @@
-"""The differential script, second part: what pyfluss sees of rows, logs, keys, scans and offsets."""
+"""The differential script, second part: rows, logs, keys, scans and offsets through pyfluss."""
 
 from __future__ import annotations
 

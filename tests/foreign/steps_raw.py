@@ -1,8 +1,8 @@
 """The differential script, third part: requests about records that no client would send, and their error codes.
 
-A per-bucket answer is written as {"bucket": error code, ...}, so that an error in the body and an error frame stay
-two different outcomes. Offsets that a write returned are written as their distance from where the log ended before,
-so that a server which refuses one write differs in that step and not in all that follow.
+A per-bucket response is written as {"bucket": error code, ...}, so that an error in the body and an error frame are two
+different outcomes. Offsets returned by a write are recorded relative to the previous end of the log, so that a server
+which rejects one write differs in that step and not in all that follow.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Other people's own test programs, run unmodified against a server that is already there.
+"""Third-party test programs, run unmodified against a running server.
 
-Nouns: a *suite* is the test programs of one client: `pyfluss` (pytest) and `rust` (the crate `fluss-rs`). Both come
-from one source distribution, `pyfluss` on PyPI, which holds the tests of the Python binding and of the Rust crate
-below it, at exactly the version that the wheel has. Nothing of them is kept in this repository.
+Terms: a *suite* is the test programs of one client: `pyfluss` (pytest) and `rust` (the crate `fluss-rs`). Both come
+from one source distribution, `pyfluss` on PyPI, which contains the tests of the Python binding and of the Rust crate
+that it is based on, at exactly the version of the wheel. Nothing of them is kept in this repository.
 
-Flow: fetch and unpack into the cache -> make the tools (a virtual environment; a cargo workspace in which the crate
-`fluss-test-cluster` is ours, because theirs starts containers) -> run -> read the results -> print passed, failed
-and skipped with their names, and compare the failures with the known ones where a file of them is named.
+Flow: fetch and unpack into the cache -> create the tools (a virtual environment; a cargo workspace in which the crate
+`fluss-test-cluster` is ours, because theirs starts containers) -> run -> read the results -> print passed, failed and
+skipped with their names, and compare the failures with a file of known ones if given.
 
 As a program: `suites.py pyfluss|rust ADDRESS SASL_ADDRESS [--known-failures FILE] [--only TEXT]`. Exit code 0 if all
 passed, or exactly the known ones failed; 1 otherwise; 2 if the suite cannot be run here.

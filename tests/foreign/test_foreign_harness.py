@@ -1,4 +1,4 @@
-"""The exam harness itself: what it compares, reads and skips. No Java, no network."""
+"""The exam harness itself: what it compares, reads and skips. Needs neither Java nor a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiering on a real Fluss cluster with a real lake: it makes the tables, and our worker fills them."""
+"""Tiering on a real Fluss cluster with a real lake: the cluster creates the tables, and our worker fills them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our lake tables at a released Fluss cluster: moved there, read and tiered by Fluss itself, and moved back.
+"""Our lake tables on a released Fluss cluster: moved there, read and tiered by Fluss itself, and moved back.
 
 Fluss's readers and its tiering service are those of 0.9.1 in Flink's mini cluster, with the Paimon of its pom.
 """

@@ -1,4 +1,4 @@
-"""Our server before the examiners: its answers against the golden ones of a real cluster, and other people's tests."""
+"""Our server in the exams: its answers against the golden ones of a real cluster, and third-party tests."""
 
 from __future__ import annotations
 

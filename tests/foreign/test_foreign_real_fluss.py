@@ -1,4 +1,4 @@
-"""The examiners themselves, against a real Apache Fluss cluster: what they say of ours is worth what they say of it."""
+"""The exams themselves, validated against a real Apache Fluss cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our tiering service against a real Fluss cluster with a Paimon lake: the lake's tables hold what the cluster's do."""
+"""Our tiering service against a real Fluss cluster with a Paimon lake: the lake tables equal the cluster's tables."""
 
 from __future__ import annotations
 

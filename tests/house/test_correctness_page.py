@@ -1,4 +1,4 @@
-"""docs/correctness.md says what the trials wrote, and names tests and commands that exist."""
+"""docs/correctness.md agrees with the results of the trials, and names existing tests and commands."""
 
 from __future__ import annotations
 

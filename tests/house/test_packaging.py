@@ -1,4 +1,4 @@
-"""What a wheel and the source distribution contain, and what their metadata say."""
+"""The contents of a wheel and of the source distribution, and their metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's Spark program in a process of its own; all blocks of the README run in tests/spark/test_pages.py."""
+"""The README's Spark program in a separate process; all blocks of the README run in tests/spark/test_pages.py."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Accounts, the transfers between them, and what a read at any moment may find.
+"""Accounts, the transfers between them, and what a read at any time may find.
 
 A *bank* is a bucket key: its accounts are in one bucket, so a transfer (one upsert of all accounts that it touches) is
-there whole or not at all. A writer has several banks, in different buckets, and writes them one after the other. Every
-row carries the number of the writer's operation that wrote it. So a read of one bank must be the model's state after
-one of its operations, and a read of all banks at one instant the state of all of them after one operation.
+visible completely or not at all. A writer has several banks, in different buckets, and writes them one after the other.
+Every row has the number of the writer's operation that wrote it. So a read of one bank must equal the model's state
+after one of its operations, and a read of all banks at one point in time the state of all of them after one operation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes wrong while money is moved: servers and tiering workers are killed, started anew, replaced."""
+"""The faults during transfers: servers and tiering workers are killed, restarted, replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who read while money is moved. Each has a thread and a connection, and checks everything that it reads."""
+"""The readers during transfers. Each has a thread and a connection, and checks everything that it reads."""
 
 from __future__ import annotations
 

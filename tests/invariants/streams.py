@@ -1,7 +1,7 @@
-"""A stream of the accounts' changelog among the readers: what it has delivered must come to a state that there was.
+"""A stream of the accounts' changelog among the readers: its rows must add up to a state that existed.
 
-It is called as Spark calls it, without Spark (`tests.spark.streams`). It begins with a lake snapshot, and is restarted
-from its checkpoint again and again: before a batch, after a batch was logged, after it was delivered.
+It is called like Spark calls it, without Spark (`tests.spark.streams`). It begins with a lake snapshot, and is
+repeatedly restarted from its checkpoint: before a batch, after a batch was logged, after it was delivered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The checks of the transfers' test find what they are there to find."""
+"""The checks of the transfers' test detect the faults that they are for."""
 
 from __future__ import annotations
 

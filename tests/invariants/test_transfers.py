@@ -1,8 +1,8 @@
-"""Money is moved by several writers while everything else happens; no read may ever miss any of it, or find too much.
+"""Several writers transfer money under every kind of fault; no read may ever miss any of it, or find too much.
 
 Meanwhile the tables are tiered, the lake tables compacted, their snapshots and the logs expired, tiering workers killed
-and replaced, and the server killed and restarted. INVARIANT_SECONDS says how long, for all lakes together
-(`make invariants`: 30 minutes); INVARIANT_SEED repeats the random choices, though not the timing.
+and replaced, and the server killed and restarted. INVARIANT_SECONDS sets the duration, for all lakes together (`make
+invariants`: 30 minutes); INVARIANT_SEED repeats the random choices, though not the timing.
 """
 
 from __future__ import annotations

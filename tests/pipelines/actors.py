@@ -1,11 +1,11 @@
-"""The processes of the invariant. `test_pipelines` starts them, kills them, and starts them again.
+"""The processes of the invariant. `test_pipelines` starts, kills and restarts them.
 
     python -m tests.pipelines.actors write|read WAREHOUSE FOLDER [--name NAME] [--spark]
 
-With --spark they are drivers of Spark: three streaming queries in each. Without, they do what Spark does, in one small
-process: a micro-batch is logged before its work begins and marked as done afterwards, and what is logged and not done
-is done again after a restart. FOLDER has their checkpoints. A reader delivers each micro-batch as a file; one that
-comes again must be the same.
+With --spark they are drivers of Spark, with three streaming queries each. Without, they do what Spark does, in one
+small process: a micro-batch is logged before its work begins and marked as done afterwards, and a batch that is logged
+and not done is repeated after a restart. FOLDER has their checkpoints. A reader delivers each micro-batch as a file; a
+repeated one must be identical.
 """
 
 from __future__ import annotations

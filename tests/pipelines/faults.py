@@ -1,4 +1,4 @@
-"""The processes that work on the tables, and what happens to them. One thread uses it."""
+"""The processes that work on the tables, and their faults. Used by one thread."""
 
 from __future__ import annotations
 

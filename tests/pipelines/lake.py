@@ -1,7 +1,7 @@
 """The three tables of the invariant, the rows that are written into them, and what every reader must have seen.
 
 Row number `id` is the same in all tables, and in a Spark writer and one without Spark: its key is `key_of(id)`.
-Micro-batch b brings the rows from b * `BATCH_ROWS` on.
+Micro-batch b has the rows from b * `BATCH_ROWS` on.
 """
 
 from __future__ import annotations

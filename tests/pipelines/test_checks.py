@@ -1,4 +1,4 @@
-"""The checks of the invariant find what they are there for."""
+"""The checks of the invariant detect the faults that they are for."""
 
 from __future__ import annotations
 

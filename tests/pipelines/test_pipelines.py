@@ -1,11 +1,11 @@
-"""A stream writes lake tables while compaction, expiry and two streaming readers run, and everybody is killed.
+"""A stream writes lake tables while compaction, expiry and two streaming readers run, and all processes are killed.
 
-Every reader sees every row once, in order within a bucket, and the changelog of a primary-key table leads to the table.
-Compaction is the query's own and that of a dedicated job, both at once. PIPELINE_SECONDS says how long (`make
-pipeline-invariants`: 10 minutes), PIPELINE_SEED repeats the random choices, though not the timing.
+Every reader sees every row once, in order within a bucket, and the changelog of a primary-key table adds up to the
+table. Compaction runs in the query and in a dedicated job, both at the same time. PIPELINE_SECONDS sets the duration
+(`make pipeline-invariants`: 10 minutes), PIPELINE_SEED repeats the random choices, though not the timing.
 
-The run that is not slow has no Spark: its writer and readers do what Spark does with ours in small processes, which
-start in a second. In the slow one the writer and one reader are drivers of Spark.
+The run that is not marked slow has no Spark: its writer and readers do what Spark does in small processes, which start
+in a second. In the slow one the writer and one reader are drivers of Spark.
 """
 
 from __future__ import annotations

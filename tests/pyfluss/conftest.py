@@ -1,6 +1,6 @@
 """One server for all tests here, and asynchronous test functions: pyfluss is an asyncio library.
 
-`session` is what a test works with: a connection, its admin, and tables with names of their own.
+`session` is what a test works with: a connection, its admin, and tables with unique names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nothing of pyfluss's public API is left untested here: every public name is used by some test of this folder."""
+"""Every public name of pyfluss's API is used by some test of this directory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Hostile and slow clients against a server process, and what they cost an honest client beside them.
+"""Hostile and slow clients against a server process, and their effect on a concurrent honest client.
 
-For each attack: the most anonymous memory that the server had, and how long each call of an honest client took, which
-puts a row, looks it up, and connects anew now and then, in a process of its own.
+For each attack: the maximum anonymous memory of the server, and the duration of each call of an honest client, which
+puts a row, looks it up, and reconnects now and then, in a separate process.
 
     python -m tests.reliability.hostile_clients             (`make hostile-clients`; --write keeps the figures)
     python -m tests.reliability.hostile_clients --scale 0.01 --only metadata

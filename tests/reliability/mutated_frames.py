@@ -1,9 +1,9 @@
-"""Mutated frames against a server process that serves an honest client beside them.
+"""Mutated frames against a server process that also serves an honest client.
 
 A session of every request that the server implements is recorded; a seeded generator changes the requests
-(`mutations`), and they are sent over many connections. All the while an honest client writes and reads tables of its
-own. In the end: what the honest client was told is there, once; the server is alive, within its memory, without an
-internal error, and stops clean; and the data directory verifies, with the tables that mutants changed.
+(`mutations`), and they are sent over many connections. Meanwhile an honest client writes and reads its own tables. At
+the end, everything acknowledged to the honest client is there, once; the server is alive, within its memory, without an
+internal error, and stops cleanly; and the data directory verifies, including the tables that mutants changed.
 
     python -m tests.reliability.mutated_frames --frames 20000 --seed 7      (`make mutated-frames`)
 """

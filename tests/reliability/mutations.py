@@ -1,8 +1,8 @@
-"""Requests that no client of ours would send, made from requests that one did send, by a seeded generator.
+"""Requests that our client would never send, derived from recorded requests by a seeded generator.
 
-Nouns: a `Recorded` request is what a client sent; a *mutant* is the frame that is made of it, with a story of what was
-done. Half of the changes know the format (fields of messages, headers of batches, documents in JSON), and repair what
-stands before the place that is meant, such as checksums: else nothing would get past the first check of the server.
+Terms: a `Recorded` request was sent by a client; a *mutant* is the frame derived from it, with a description of the
+changes. Half of the changes know the format (fields of messages, headers of batches, documents in JSON), and repair
+what precedes the changed place, such as checksums: otherwise no mutant would pass the first check of the server.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     python -m tests.reliability.power_cuts --cuts 20 [--seed N] [--write]
 
-Each cut: the server stands still in the middle of its work, after random pages of the key-value maps were written back,
+Each cut: the server is suspended in the middle of its work, after random pages of the key-value maps were written back,
 as the kernel may do at any time; the file system is shut down without a flush of its journal (EXT4_IOC_SHUTDOWN), so
 that everything unsynced is lost; the server is killed; the file system is mounted again, which replays its journal; the
-server starts, and the writers go on. After each cut `forebay verify` looks at the directory before the start, and every
-few cuts all rows are compared. Needs root, loop devices and mkfs.ext4 (apt install e2fsprogs); exit code 77 says that
-this machine does not allow it, and nothing was tried.
+server starts, and the writers continue. After each cut `forebay verify` checks the directory before the start, and
+every few cuts all rows are compared. Needs root, loop devices and mkfs.ext4 (apt install e2fsprogs); exit code 77 means
+that this machine does not allow it, and nothing was tried.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Damage to the files of a stopped or killed server: it starts, repairs or refuses; it never serves wrong rows.
 
-A data directory with everything in it is made once. Each trial copies it, damages one file (one bit flipped, the end
-cut off, or bytes added), starts a server on the copy and asks for everything: tables, rows by key and by full scan,
-changelogs and logs, whole, projected and filtered. After an orderly stop every answer must be the right one, or an
-error that names the file. After `kill -9` a log may also end earlier, at a batch that was written after the last
-recovery point, and then the rows must be those of the shorter changelog.
+A data directory with every kind of file is created once. Each trial copies it, damages one file (one bit flipped, the
+end cut off, or bytes added), starts a server on the copy and reads everything: tables, rows by key and by full scan,
+changelogs and logs, whole, projected and filtered. After a graceful shutdown every result must be right, or an error
+that names the file. After `kill -9` a log may also end earlier, at a batch that was written after the last recovery
+point, and then the rows must be those of the shorter changelog.
 
-`verify_directory` looks at every copy before the server does, and must have found whatever the server then refuses.
+`verify_directory` checks every copy before the server does, and must have found whatever the server then refuses.
 
-CORRUPTION_ROUNDS says how often each kind of file is damaged in each way (`make damage-trials`: once; 0, for CI: half
+CORRUPTION_ROUNDS sets how often each kind of file is damaged in each way (`make damage-trials`: once; 0, for CI: half
 of the kinds, once, in one of the ways).
 """
 

@@ -1,4 +1,4 @@
-"""The trial of `make hostile-clients` at a hundredth of its size: that it runs, and finds an honest client served."""
+"""The trial of `make hostile-clients` at a hundredth of its size: it runs, and the honest client is served."""
 
 from __future__ import annotations
 

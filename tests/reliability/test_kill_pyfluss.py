@@ -1,7 +1,7 @@
-"""`kill -9` under pyfluss: a client that we did not write keeps what our server has acknowledged to it.
+"""`kill -9` under pyfluss: our server keeps what it has acknowledged to a third-party client.
 
-pyfluss writes with acks=all and its idempotent writer, which numbers batches and sends again what was not answered.
-Rows that it gives up are in doubt: they may be there, once. KILL_ROUNDS says how often the server is killed.
+pyfluss writes with acks=all and its idempotent writer, which numbers batches and resends unacknowledged ones. The
+outcome of rows that it gives up on is unknown: they may be there, once. KILL_ROUNDS sets the number of kills.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`kill -9` under load: what was acknowledged is found again, once, in its place.
+"""`kill -9` under load: acknowledged rows are found again, once, in order.
 
-Writers go on through the kills: their client sends again what was not answered, and the server recognises what it had
-written before it died (idempotent writing). KILL_ROUNDS says how often the server is killed (`make kill-trials`: 100).
+Writers continue through the kills: their client resends unacknowledged batches, and the server recognises those that it
+had written before (idempotent writing). KILL_ROUNDS sets the number of kills (`make kill-trials`: 100).
 """
 
 from __future__ import annotations

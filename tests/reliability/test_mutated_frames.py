@@ -1,4 +1,4 @@
-"""The trial of `make mutated-frames` with a few hundred frames, and that it would notice what it is there for."""
+"""The trial of `make mutated-frames` with a few hundred frames, and that it detects what it is for."""
 
 from __future__ import annotations
 

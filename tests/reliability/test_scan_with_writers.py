@@ -1,7 +1,7 @@
-"""Full scans while others write: what a scan sees is one state of its bucket, and its log offset says which.
+"""Full scans beside writers: a scan sees one state of its bucket, that of its log offset.
 
-Writers and scanners run against one server at the same time; pages, pauses and batches are of random size.
-SCAN_ROUNDS says how long: the number of scans of each scanner. SCAN_SEED repeats the random choices (not the timing).
+Writers and scanners run against one server at the same time; pages, pauses and batches are of random size. SCAN_ROUNDS
+sets the number of scans of each scanner. SCAN_SEED repeats the random choices (not the timing).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What must hold when everything has healed: see docs/simulation.md."""
+"""The invariants at the end, when all faults have stopped: see docs/simulation.md."""
 
 from __future__ import annotations
 

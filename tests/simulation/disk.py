@@ -1,7 +1,7 @@
 """The disk of a simulated machine: `FaultyFileSystem`, with random access, latency, a full disk and kills at any call.
 
-A `PagedFile` is for programs that write anywhere in a file (SQLite, a key-value engine on a map): what a power loss
-leaves of it is any subset of the sectors that were written since the last sync, each with its newest content.
+A `PagedFile` is for programs with random writes (SQLite, a key-value engine on a map): a power loss leaves any subset
+of the sectors that were written since the last sync, each with its newest content.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What befalls a history: see docs/simulation.md."""
+"""The faults of a history: see docs/simulation.md."""
 
 from __future__ import annotations
 

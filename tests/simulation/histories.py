@@ -1,8 +1,8 @@
-"""Whether what clients saw of one key could have been seen of a register that does one thing at a time.
+"""Linearizability: whether the clients' observations of one key are possible for an atomic register.
 
-This shares no code with the server or the client: it knows times, values and nothing else. The search is the one of
-Wing and Gong with Lowe's memory of visited states. A write whose outcome is unknown may happen at any time after it
-was asked for, or never.
+This shares no code with the server or the client: it only uses times and values. The search is that of Wing and Gong
+with Lowe's memory of visited states. A write whose outcome is unknown may happen at any time after it was requested, or
+never.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A network in memory: connections with delay, cut, partitioned, and peers that vanish without a word.
+"""An in-memory network: connections with delay, cut, partitioned, and peers that vanish silently.
 
-A connection has two pipes. Bytes of a pipe arrive in order, late, in pieces that have nothing to do with how they were
-sent; pipes of different connections know nothing of each other, so their bytes overtake one another. A *partition*
-between two processes keeps everything back until it heals (then it arrives, as TCP sends again) or until a connection
-is reset. A process that is killed resets its connections; a machine that loses power says nothing, and who writes to
-it gets a reset once it is back.
+A connection has two pipes. Bytes of a pipe arrive in order, late, in pieces that are independent of how they were sent;
+pipes of different connections are independent, so their bytes overtake one another. A *partition* between two processes
+holds everything back until it heals (then it arrives, as TCP resends it) or until a connection is reset. A process that
+is killed resets its connections; a machine that loses power sends nothing, and a peer that writes to it gets a reset
+once it is back.
 """
 
 from __future__ import annotations

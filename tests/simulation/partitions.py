@@ -1,4 +1,4 @@
-"""A partitioned table in a history: partitions come and go while clients write to them, and what must hold of it."""
+"""A partitioned table in a history: partitions are created and dropped while clients write, and the invariants."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     python -m tests.simulation.run --first 0 --seeds 1000
     python -m tests.simulation.run --trace 13
 
-Prints how many seeds a minute it runs. With `--write` the figures are added to those in docs/results/simulate.json,
-which keeps each run with its seeds, its commit and what it found.
+Prints the number of seeds per minute. With `--write` the figures are added to those in docs/results/simulate.json,
+which keeps each run with its seeds, its commit and its findings.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Threads of which one runs at a time, chosen by a seed, on virtual time.
 
-Nouns: a *task* is a thread of control (a greenlet); a *process* owns tasks, is killed as a whole, and may be held (its
-tasks do not run, as those of a suspended machine); the *scheduler* runs one task until it waits or is made to yield,
-then picks the next one at random. Time passes only when nothing can run, and a few microseconds with each step.
+Terms: a *task* is a thread of control (a greenlet); a *process* owns tasks, is killed as a whole, and may be held (its
+tasks do not run, as on a suspended machine); the *scheduler* runs one task until it waits or is made to yield, then
+picks the next one at random. Time passes only when nothing can run, and a few microseconds with each step.
 
-Rule: everything that is random here comes from the seed, and nothing iterates over a set.
+Rule: all randomness here comes from the seed, and nothing iterates over a set.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""One primary-key bucket under faults: a writer that retries, a disk that fails, power that goes.
+"""One primary-key bucket under faults: a writer that retries, a disk that fails, power losses.
 
 Everything random comes from one seed, everything else is production code: `LogTablet` and `KvTablet` over
-`FaultyFileSystem`. The writer is idempotent (a writer id, sequences) and sends a batch again until it is acknowledged,
-as clients do. After every restart the checker demands:
+`FaultyFileSystem`. The writer is idempotent (a writer id, sequences) and resends a batch until it is acknowledged, as
+clients do. After every restart the checker requires:
 
-- every batch that was acknowledged with acks=all is in the log, whole, once, in order;
-- offsets have no gap, and the log is a prefix of what was sent;
-- the state is exactly what the changelog says, and so is the row count;
-- a batch sent again after a lost answer is not written twice;
-- changelog that retention removed is not missed: a checkpoint that survives stands for it.
+- every batch that was acknowledged with acks=all is in the log, whole, once, in order; - offsets have no gap, and the
+log is a prefix of what was sent; - the state is exactly what the changelog says, and so is the row count; - a batch
+that is resent after a lost response is not written twice; - changelog that retention removed is not missed: a surviving
+checkpoint replaces it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who does what in a history: writers and readers of three tables, and tiering workers."""
+"""The actors of a history: writers and readers of three tables, and tiering workers."""
 
 from __future__ import annotations
 

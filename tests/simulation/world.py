@@ -1,7 +1,7 @@
-"""A machine with a server on a simulated disk, clients, tiering workers and a lake; what may befall them; what is true.
+"""A machine with a server on a simulated disk, clients, tiering workers and a lake; its faults; its true state.
 
-`World(seed).run()` is one history: actors use the real client against the real server while faults strike, then
-everything heals and the checks of `tests.simulation.checks` are made. See docs/simulation.md.
+`World(seed).run()` is one history: actors use the real client against the real server while faults strike, then all
+faults stop and the checks of `tests.simulation.checks` are made. See docs/simulation.md.
 """
 
 from __future__ import annotations
