@@ -1,4 +1,4 @@
-"""The commands that look at a server: what a user types, and what is printed."""
+"""The commands that inspect a server: their arguments and output."""
 
 from __future__ import annotations
 

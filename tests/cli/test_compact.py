@@ -1,4 +1,4 @@
-"""`forebay compact`: what a user types, and what becomes of the tables."""
+"""`forebay compact`: its arguments, and its effect on tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor's report, and what it says where something is missing."""
+"""The doctor's report, and its advice if something is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`forebay explain`: the SQL that it takes, and what it prints."""
+"""`forebay explain`: the SQL that it supports, and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that the help and the quickstart show are commands that the command line takes."""
+"""The command line accepts the commands that the help and the quickstart show."""
 
 from __future__ import annotations
 

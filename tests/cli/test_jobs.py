@@ -1,4 +1,4 @@
-"""How commands that run long are told to end."""
+"""How long-running commands are stopped."""
 
 from __future__ import annotations
 

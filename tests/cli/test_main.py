@@ -1,4 +1,4 @@
-"""The command line itself: help, and output that nobody reads."""
+"""The command line itself: help, and output to a closed pipe."""
 
 from __future__ import annotations
 

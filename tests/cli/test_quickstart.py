@@ -1,4 +1,4 @@
-"""The main job, on the first days of the year, and what the proof does with wrong rows."""
+"""The quickstart on the first days of the year, and its proof's reaction to wrong rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks that the quickstart makes while stream and tiering go on, and its lake, without Spark."""
+"""The quickstart's checks during streaming and tiering, and its lake, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`forebay server`: what a user types, and what is printed. It runs in this process, and ends by a signal."""
+"""`forebay server`: its arguments and output. It runs in this process, and is stopped by a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving tables from one server to another: rows, order, lake history; interrupted anywhere, and refused in time."""
+"""Moving tables from one server to another: rows, order, lake history; interrupted anywhere, and rejected in time."""
 
 from __future__ import annotations
 

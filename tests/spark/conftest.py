@@ -1,4 +1,4 @@
-"""One server and one Spark session for all tests of this folder; a database of its own for each test."""
+"""One server and one Spark session for all tests of this directory; a separate database for each test."""
 
 from __future__ import annotations
 

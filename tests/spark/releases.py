@@ -1,4 +1,4 @@
-"""Which PySpark the tests run on, and what it cannot do."""
+"""The PySpark release that the tests run on, and its limitations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What streams must have delivered: found out from the full changelog of the table that they read."""
+"""What streams must have delivered, computed from the full changelog of their table."""
 
 from __future__ import annotations
 

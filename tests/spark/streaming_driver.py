@@ -2,10 +2,10 @@
 
     python -m tests.spark.streaming_driver SERVERS TABLE FOLDER [--rows N] [--die POINT:BATCH] [--up-to-now]
 
-In FOLDER each of the two queries has a checkpoint, and a file for each batch; a batch that comes again must be the
-same. `--die` ends this process, its JVM and all workers at once, as `kill -9` of the machine's user would, when the
-changelog's query is with batch BATCH where POINT says: "entered" (the batch is logged) or "delivered" (its rows are in
-the file, and Spark has not committed it).
+In FOLDER each of the two queries has a checkpoint, and a file for each batch; a repeated batch must be identical.
+`--die` ends this process, its JVM and all workers at once, as `kill -9` would, when the changelog's query reaches POINT
+of batch BATCH: "entered" (the batch is logged) or "delivered" (its rows are in the file, and Spark has not committed
+it).
 """
 
 from __future__ import annotations

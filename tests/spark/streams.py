@@ -1,4 +1,4 @@
-"""A stream without Spark: its reader is called as Spark calls it, and every value goes through JSON or pickle."""
+"""A stream without Spark: its reader is called like Spark calls it, and every value goes through JSON or pickle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and rows for the tests of this folder."""
+"""Tables and rows for the tests of this directory."""
 
 from __future__ import annotations
 

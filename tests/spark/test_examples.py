@@ -1,4 +1,4 @@
-"""The examples hold on small data, and fail when something is wrong."""
+"""The examples succeed on small data, and fail if something is wrong."""
 
 from __future__ import annotations
 

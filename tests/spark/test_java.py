@@ -1,4 +1,4 @@
-"""Finding a Java for Spark, and the shim around the one that pip brings."""
+"""Finding a Java for Spark, and the shim around the one that pip installs."""
 
 from __future__ import annotations
 

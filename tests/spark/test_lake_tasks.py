@@ -1,4 +1,4 @@
-"""Plans of lake tables as tasks, without Spark: what goes where, how large tasks are, what a limit does."""
+"""Plans of lake tables as tasks, without Spark: distribution, task sizes, limits."""
 
 from __future__ import annotations
 

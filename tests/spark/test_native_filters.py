@@ -1,4 +1,4 @@
-"""Which filters Spark's own Parquet reader is given."""
+"""The filters that Spark's own Parquet reader gets."""
 
 from __future__ import annotations
 

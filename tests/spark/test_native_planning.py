@@ -1,4 +1,4 @@
-"""Which part of a union read goes to Spark's own reader, without Spark."""
+"""The part of a union read for Spark's own reader, without Spark."""
 
 from __future__ import annotations
 

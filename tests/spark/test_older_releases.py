@@ -1,4 +1,4 @@
-"""What is written for PySpark's newest release loads in older ones, too, and says what they lack."""
+"""Code for PySpark's newest release also loads in older ones, and reports what they lack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every block of README.md and docs runs as it stands, in order, and a second time; here the pages with Spark."""
+"""Every block of README.md and docs runs verbatim, in order, and a second time; here the pages with Spark."""
 
 from __future__ import annotations
 

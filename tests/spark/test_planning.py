@@ -1,4 +1,4 @@
-"""Splits -> tasks."""
+"""Grouping splits into tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers run to read, without Spark: functions and partitions are pickled as Spark does it."""
+"""The read functions of workers, without Spark: functions and partitions are pickled like Spark does it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types, both ways."""
+"""Types, in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole primary-key tables are read at one instant: by pickled tasks as Spark sends them, and through Spark."""
+"""Whole primary-key tables are read at one point in time: by pickled tasks like Spark's, and through Spark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Spark's filters give the same rows however a table is read: by Spark's own Parquet reader, by Python tasks, by both.
+"""Spark's filters return the same rows by Spark's own Parquet reader, by Python tasks, and by both.
 
-What is right is said by Spark itself, which evaluates the same filters on the same rows in memory, with nothing to push
-them into, and by `matches`. `FILTER_SEEDS=50 make filter-fuzz` runs many tables; a failure names its seed.
+The reference is Spark itself, which evaluates the same filters on the same rows in memory, without push-down, and
+`matches`. `FILTER_SEEDS=50 make filter-fuzz` runs many tables; a failure names its seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options of the lake that a session brings itself: they reach workers, and are not shown."""
+"""Lake options set by a session: they reach workers, and are not displayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lake files in the hands of Spark's own Parquet reader: the same rows as by Python tasks, or not at all."""
+"""Lake files read by Spark's own Parquet reader: the same rows as by Python tasks, or not at all."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Reading through Spark: push-down, statistics, strategies, virtual tables, types, the format. What servers really read
-is counted where they answer."""
+"""Reading through Spark: push-down, statistics, strategies, virtual tables, types, the format.
+
+What servers really read is counted in their responses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: threads, catalogs, derived sessions, a server that restarts, workers that nobody needs any more."""
+"""Sessions: threads, catalogs, derived sessions, a server that restarts, workers that are no longer needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams without Spark: the reader is called as Spark calls it, and every value goes through JSON or pickle."""
+"""Streams without Spark: the reader is called like Spark calls it, and every value goes through JSON or pickle."""
 
 from __future__ import annotations
 

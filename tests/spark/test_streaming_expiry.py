@@ -1,4 +1,4 @@
-"""Streams whose lake snapshot expires before they have read it: the right rows, or an error that says what to do."""
+"""Streams whose lake snapshot expires before they have read it: the right rows, or an error with a remedy."""
 
 from __future__ import annotations
 

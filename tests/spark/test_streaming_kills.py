@@ -1,7 +1,7 @@
 """Drivers of streaming queries are killed while their table is written to, tiered, compacted and its lake expired.
 
 Two queries read a primary-key table from a lake snapshot on: the table itself, and its changelog. Whatever is killed
-when, each of their batches is in the end what the full changelog says that it must be.
+when, each of their batches must finally agree with the full changelog.
 
     STREAM_KILLS=20 pytest tests/spark/test_streaming_kills.py -m slow -s
 """

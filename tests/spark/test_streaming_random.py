@@ -1,7 +1,7 @@
-"""Streams through random histories: restarts at every step of a batch, limits, partitions that come and go, tiering.
+"""Streams through random histories: restarts at every step of a batch, limits, dynamic partitions, tiering.
 
-What is expected comes from the full changelog, which the history keeps, also of partitions that it drops.
-STREAM_SEEDS=100 STREAM_FIRST_SEED=0 tries more histories.
+The expected rows come from the full changelog, which the history keeps, also of dropped partitions. STREAM_SEEDS=100
+STREAM_FIRST_SEED=0 tries more histories.
 """
 
 from __future__ import annotations

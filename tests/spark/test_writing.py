@@ -1,4 +1,4 @@
-"""What workers run to write, without Spark."""
+"""The write functions of workers, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker in a process of its own that is killed, for real, when a round has reached a step.
+"""A worker in a separate process that is really killed when a round has reached a step.
 
 python -m tests.tiering.dying_worker BOOTSTRAP STEP TABLE
 """

@@ -1,4 +1,4 @@
-"""A server with a lake, tables in it, and what the lake must hold: a replay of the log up to the tiered offsets."""
+"""A server with a lake, tables in it, and the expected lake rows: a replay of the log up to the tiered offsets."""
 
 from __future__ import annotations
 

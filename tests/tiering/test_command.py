@@ -1,4 +1,4 @@
-"""`forebay tiering`: what a user types, and what is printed."""
+"""`forebay tiering`: its arguments and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that are killed (SIGKILL) at every step of a round; another one goes on: no row is lost, none is twice."""
+"""Workers that are killed (SIGKILL) at every step of a round; another one continues: no row is lost or duplicated."""
 
 from __future__ import annotations
 

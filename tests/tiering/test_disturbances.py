@@ -1,4 +1,4 @@
-"""What happens beside a round: scans that end too early, writers at work, compaction, expiry, changes by others."""
+"""Events during a round: scans that end too early, concurrent writers, compaction, expiry, foreign changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random histories: writes, new columns and partitions, rounds that die, are cut or overtaken. The lake is a prefix.
 
-After every round that ends, the lake's rows are the log up to the offsets that the cluster knows, replayed; in the end
-they are all there are.
+After every round that ends, the lake's rows are the log up to the offsets that the cluster knows, replayed; at the end
+they are all rows.
 """
 
 from __future__ import annotations

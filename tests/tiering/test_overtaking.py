@@ -1,4 +1,4 @@
-"""Rounds that overtake each other, or whose table goes away: one commits, the others leave nothing behind."""
+"""Rounds that overtake each other, or whose table is dropped: one commits, the others leave nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service's exchange with the cluster, and the small parts of a round: without a server, by a clock of the test."""
+"""The service's exchange with the cluster, and parts of a round: without a server, with a clock of the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One round after the other: what the lake holds is the log up to the tiered offsets, exactly."""
+"""Consecutive rounds: the lake contains exactly the log up to the tiered offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service: whose turn it is, several tables at once, broken and slow ones, restarts, stopping."""
+"""The service: table assignment, several tables at once, broken and slow ones, restarts, stopping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lake format of somebody else: a package with an entry point is all that server, tiering and reads need."""
+"""A third-party lake format: a package with an entry point is sufficient for server, tiering and reads."""
 
 from __future__ import annotations
 

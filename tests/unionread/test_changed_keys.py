@@ -1,4 +1,4 @@
-"""Keys of a piece of changelog: the same set, whether numbers are told by flags or as bytes."""
+"""Keys of a piece of changelog: the same set, whether integers are tracked by flags or as bytes."""
 
 from __future__ import annotations
 

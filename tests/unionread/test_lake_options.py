@@ -1,4 +1,4 @@
-"""Readers and workers that bring options of the lake of their own."""
+"""Readers and workers with their own lake options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partitions a read covers, and which partition of the stream one of the lake is."""
+"""The partitions that a read covers, and matching lake partitions with those of the stream."""
 
 from __future__ import annotations
 

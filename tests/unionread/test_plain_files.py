@@ -1,4 +1,4 @@
-"""Lake files that other engines read as they are: which they may, and which rows of them a changelog overrides."""
+"""Lake files that other engines read directly: which ones, and which of their rows a changelog overrides."""
 
 from __future__ import annotations
 

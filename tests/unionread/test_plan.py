@@ -1,4 +1,4 @@
-"""A plan in words: each line of it, for plans that were put together by hand."""
+"""A plan in words: each line of it, for hand-made plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With which lake snapshot a stream of a whole table begins, and in which order its splits come."""
+"""The lake snapshot that a stream of a whole table begins with, and the order of its splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folding a changelog and overriding lake rows by it: the outcome never depends on how batches are cut."""
+"""Folding a changelog and overriding lake rows by it: the result does not depend on how batches are cut."""
 
 from __future__ import annotations
 

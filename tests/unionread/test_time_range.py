@@ -1,4 +1,4 @@
-"""What was written between two instants: by the log alone, exactly by commit timestamps."""
+"""Records written between two times: from the log alone, exactly by commit timestamps."""
 
 from __future__ import annotations
 

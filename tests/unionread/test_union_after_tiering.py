@@ -1,4 +1,4 @@
-"""Union reads of what the tiering job itself has written: first rounds of table snapshots, later ones of the log."""
+"""Union reads of tables that the tiering job has written: first rounds of table snapshots, later ones of the log."""
 
 from __future__ import annotations
 

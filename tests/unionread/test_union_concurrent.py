@@ -1,4 +1,4 @@
-"""Union reads beside a writer and a tiering worker: each one sees a state that was there at some instant."""
+"""Union reads beside a writer and a tiering worker: each one sees a state that existed at some time."""
 
 from __future__ import annotations
 

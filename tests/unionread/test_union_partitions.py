@@ -1,4 +1,4 @@
-"""Partitions of lake and stream: of every type, on one side or both, new, dropped and made again, ruled out."""
+"""Partitions of lake and stream: of every type, on one side or both, new, dropped and recreated, pruned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door: `table.scan(source="union")`, its limit, what it does when a snapshot expires under it, and `explain`."""
+"""The entry point: `table.scan(source="union")`, its limit, a snapshot that expires during it, and `explain`."""
 
 from __future__ import annotations
 

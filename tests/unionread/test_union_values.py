@@ -1,4 +1,4 @@
-"""Values come out of the lake as they come out of the log: every type, and columns added on either side."""
+"""Values from the lake equal those from the log: every type, and columns added on either side."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Lake tables with deletion vectors, which others tier: their newest rows can be read only after a compaction.
+"""Lake tables with deletion vectors, tiered by other software: their newest rows are readable only after compaction.
 
-Fluss tells the cluster of two kinds of snapshots of such a table. One that was appended holds the log up to its
-offsets, and its newest files (level 0) are not read. One that was compacted is readable, with offsets of its own, which
-may differ from bucket to bucket: what a compaction has left at level 0 is not in it. `VectorsWorld` plays that part.
+Fluss reports two kinds of snapshots of such a table to the cluster. One that was appended holds the log up to its
+offsets, and its newest files (level 0) are not read. One that was compacted is readable, with separate offsets, which
+may differ between buckets: rows that a compaction has left at level 0 are not in it. `VectorsWorld` plays that part.
 """
 
 from __future__ import annotations

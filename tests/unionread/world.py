@@ -1,7 +1,8 @@
-"""A server with a lake, in small: tables, rounds of tiering that a test plays by hand, and what a read must give.
+"""A minimal server with a lake: tables, rounds of tiering that a test performs, and the expected rows of a read.
 
 `World.tier` does what a tiering worker does: it reads a range of each bucket's log, writes it through the lake's
-writers, commits one lake snapshot, and tells the server. What crosses process borders there is pickled here, too.
+writers, commits one lake snapshot, and reports it to the server. Objects that cross process boundaries are pickled
+here, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of one log, examined without opening it: what is a fault, what a note, and what is neither."""
+"""The files of one log, examined without opening it: faults, notes, and neither."""
 
 from __future__ import annotations
 

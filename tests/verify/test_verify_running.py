@@ -1,4 +1,4 @@
-"""`forebay verify` on a running server: each promise that is broken is told, and what writers did meanwhile is not."""
+"""`forebay verify` on a running server: each broken guarantee is reported, and concurrent writes are not."""
 
 from __future__ import annotations
 

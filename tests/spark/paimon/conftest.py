@@ -1,4 +1,4 @@
-"""A lake beside the cluster: catalog `lake` in the shared Spark session, and a database of its own for each test."""
+"""A lake beside the cluster: catalog `lake` in the shared Spark session, and a separate database for each test."""
 
 from __future__ import annotations
 

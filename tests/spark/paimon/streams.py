@@ -1,4 +1,4 @@
-"""A stream of a Paimon table without Spark: its reader is called as Spark calls it."""
+"""A stream of a Paimon table without Spark: its reader is called like Spark calls it."""
 
 from __future__ import annotations
 

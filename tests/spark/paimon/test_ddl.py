@@ -1,4 +1,4 @@
-"""CREATE TABLE, ALTER TABLE and their kin on tables of a lake, and what is refused with which words."""
+"""CREATE TABLE, ALTER TABLE and similar statements on lake tables, and what is rejected with which messages."""
 
 from __future__ import annotations
 

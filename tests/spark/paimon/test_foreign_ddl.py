@@ -1,4 +1,4 @@
-"""Java Paimon and pypaimon read a table that Spark SQL has made and changed in every way there is."""
+"""Java Paimon and pypaimon read a table that Spark SQL has created and changed in every possible way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookups that the tasks of a worker share; no Spark is needed for it."""
+"""Lookup tables that the tasks of a worker share; Spark is not needed for it."""
 
 from __future__ import annotations
 

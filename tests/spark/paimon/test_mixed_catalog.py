@@ -1,4 +1,4 @@
-"""One catalog of two: tables of a cluster, and beside them tables of a lake."""
+"""One catalog with two sides: tables of a cluster, and tables of a lake."""
 
 from __future__ import annotations
 

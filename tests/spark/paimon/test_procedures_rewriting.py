@@ -1,4 +1,4 @@
-"""`CALL lake.sys.compact` and `rescale`: files are rewritten by Spark's workers, and nobody reads other rows."""
+"""`CALL lake.sys.compact` and `rescale`: files are rewritten by Spark's workers, and all readers see the same rows."""
 
 from __future__ import annotations
 

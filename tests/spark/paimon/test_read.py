@@ -1,4 +1,4 @@
-"""Batch reads of Paimon tables without Spark: what is planned, how it is dealt out, and what tasks yield."""
+"""Batch reads of Paimon tables without Spark: plans, their distribution to tasks, and the rows of tasks."""
 
 from __future__ import annotations
 

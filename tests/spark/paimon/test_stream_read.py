@@ -1,4 +1,4 @@
-"""Streams of Paimon tables without Spark: where they begin, how batches are cut, and that restarts change nothing."""
+"""Streams of Paimon tables without Spark: starting points, batch sizes, and that restarts change nothing."""
 
 from __future__ import annotations
 

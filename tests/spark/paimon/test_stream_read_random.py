@@ -1,5 +1,7 @@
-"""Random lives of tables under a stream: whatever happens to the table, and however often the query dies, each change
-arrives once. `STREAM_SEEDS=1000 pytest tests/spark/paimon/test_stream_read_random.py` looks for more."""
+"""Random histories of tables under a stream: each change is returned once, however often the query dies.
+
+`STREAM_SEEDS=1000 pytest tests/spark/paimon/test_stream_read_random.py` runs more.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random lives of tables that streaming queries write, against a model: repeats, restarts, other writers, upkeep."""
+"""Random histories of tables that streaming queries write, against a model: repeats, restarts, other writers, upkeep.
+"""
 
 from __future__ import annotations
 

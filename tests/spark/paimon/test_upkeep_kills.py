@@ -1,4 +1,5 @@
-"""A driver that dies while it compacts or rescales on Spark: the table is unharmed, and what is left can be removed."""
+"""A driver that dies while it compacts or rescales on Spark: the table is intact, and left-over files can be removed.
+"""
 
 from __future__ import annotations
 
