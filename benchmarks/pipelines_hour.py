@@ -57,7 +57,7 @@ HOUR_WAYS = (NONE, BEFORE, BESIDE, JOB)
 
 @dataclass(frozen=True)
 class Left:
-    """The result of the micro-batches: the table, its rows, the last snapshot's files, and the most of any (sampled)."""
+    """The result of the micro-batches: the table, its rows, the last snapshot's files, and the maximum (sampled)."""
 
     table: Table
     rows: int

@@ -1,4 +1,4 @@
-"""Programs of ours in Java, which drive the software of others: their jars, their classes, and running ones.
+"""Our Java programs, which drive third-party software: their jars, their classes, and running them.
 
 Jars come from Maven Central into the cache of the exams (tests/foreign/exams_cache.py), and from PySpark.
 """

@@ -1,4 +1,4 @@
-"""How Java runs in programs that tests start with a Spark of their own."""
+"""JVM settings of programs that tests start with a separate Spark."""
 
 from __future__ import annotations
 

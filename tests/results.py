@@ -1,8 +1,7 @@
 """Figures of long trials: one JSON file each in docs/results/, and the table of them in docs/correctness.md.
 
-Trials call `write` when they are told to: `--write`, or WRITE_RESULTS=1 where pytest runs them (`write_if_wanted`).
-`python -m tests.results` writes the table again;
-`tests/house/test_correctness_page.py` checks that it says what the files say.
+Trials call `write` on request: with `--write`, or WRITE_RESULTS=1 if pytest runs them (`write_if_wanted`). `python -m
+tests.results` rewrites the table; `tests/house/test_correctness_page.py` checks that it agrees with the files.
 """
 
 from __future__ import annotations

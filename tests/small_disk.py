@@ -1,4 +1,4 @@
-"""Small file systems of their own for tests of full disks; they need root, and are skipped without."""
+"""Small separate file systems for tests of full disks; they need root, and are skipped without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One vocabulary: what a user does to a live table and to a lake table, in the same words, with the same answers."""
+"""One vocabulary: the same calls on a live table and a lake table have the same results."""
 
 from __future__ import annotations
 

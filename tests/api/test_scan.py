@@ -1,4 +1,4 @@
-"""A scan reads nothing before it is asked, reads again when it is asked again, and goes into other libraries."""
+"""A scan is lazy, can be read repeatedly, and can be passed to other libraries."""
 
 from __future__ import annotations
 

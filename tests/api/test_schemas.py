@@ -1,4 +1,4 @@
-"""Schemas as users write them become the same columns, and what cannot be one is refused by name."""
+"""All forms of schemas that users write become the same columns, and invalid ones are rejected by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Type checkers understand the API as users do: right programs pass, and mistakes are shown where they are made."""
+"""Type checkers understand the API: right programs pass, and mistakes are reported on their lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients do after an error that a server sent."""
+"""The reaction of clients to an error sent by a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine tells: types of file systems, limits of open files, what proves that its page cache stayed."""
+"""Facts about the machine: file system types, limits of open files, proof that the page cache was kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options: how values are read, and which words an error has."""
+"""Options: how values are read, and the words of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lake engine's benchmark on a few rows: it runs, and measures what it says. Speed is not judged here."""
+"""The lake engine's benchmark on a few rows: it runs, and measures what it claims. Speed is not tested here."""
 
 from __future__ import annotations
 

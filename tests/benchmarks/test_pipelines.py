@@ -1,4 +1,4 @@
-"""The benchmark of lake tables in Spark, on a few rows: it runs and measures what it says."""
+"""The benchmark of lake tables in Spark, on a few rows: it runs and measures what it claims."""
 
 from __future__ import annotations
 

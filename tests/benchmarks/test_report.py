@@ -1,4 +1,4 @@
-"""Figures, their verdicts, and how they are written."""
+"""Figures, their verdicts, and their output."""
 
 from __future__ import annotations
 

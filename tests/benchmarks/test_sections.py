@@ -1,4 +1,4 @@
-"""Each section on a few rows: it runs, and reports what the document needs. Speed is not judged here."""
+"""Each section on a few rows: it runs, and reports what the document needs. Speed is not tested here."""
 
 from __future__ import annotations
 

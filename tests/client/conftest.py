@@ -1,7 +1,7 @@
-"""A server for all tests of the client, and tables of their own for each.
+"""A server for all tests of the client, and separate tables for each.
 
-With FOREBAY_TEST_BOOTSTRAP=host:port in the environment the tests run against that cluster instead of our server (the
-exam of test_foreign_cluster.py does that with a real Apache Fluss cluster); those that need our server are skipped.
+With FOREBAY_TEST_BOOTSTRAP=host:port in the environment, the tests run against that cluster instead of our server
+(test_foreign_cluster.py does this with a real Apache Fluss cluster); those that need our server are skipped.
 """
 
 from __future__ import annotations

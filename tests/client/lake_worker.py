@@ -1,4 +1,4 @@
-"""A tiering worker in small: rounds by hand, for tests of whoever serves them."""
+"""A minimal tiering worker: rounds by hand, for tests of the server's side."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A TCP proxy between client and server that loses, delays, cuts and answers frames as a test wants.
+"""A TCP proxy between client and server that loses, delays, cuts and answers frames as a test requires.
 
-It stands before both roles of a server and rewrites the addresses in Metadata answers, so that a client which
-bootstraps through it never talks to the server directly. A test sets `on_request` and `on_response`: functions that see
-each frame and say what becomes of it.
+It listens in front of both roles of a server and rewrites the addresses in Metadata responses, so that a client which
+bootstraps through it never connects to the server directly. A test sets `on_request` and `on_response`: functions that
+receive each frame and decide what happens to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What users see of a connection, a table and listings, in a terminal and in a notebook."""
+"""The representation of a connection, a table and listings in a terminal and in a notebook."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The tables of docs/client.md say what the code says. tests/docs runs its examples.
+"""The tables of docs/client.md agree with the code. tests/docs runs its examples.
 
-`python -m tests.client.test_docs` writes the tables anew.
+`python -m tests.client.test_docs` rewrites the tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`forebay.embedded`: what ends with the connection, with a failed start, and with the process."""
+"""`forebay.embedded`: what is closed with the connection, after a failed start, and with the process."""
 
 from __future__ import annotations
 

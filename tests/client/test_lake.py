@@ -1,4 +1,4 @@
-"""A tiering worker's calls against our server: whose turn it is, offsets, snapshots, restarts."""
+"""A tiering worker's calls against our server: table assignment, offsets, snapshots, restarts."""
 
 from __future__ import annotations
 

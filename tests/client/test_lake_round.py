@@ -1,4 +1,4 @@
-"""Rounds of tiering by hand: our server, the client's calls, and a Paimon lake that the client was told of."""
+"""Rounds of tiering by hand: our server, the client's calls, and a Paimon lake that the server publishes."""
 
 from __future__ import annotations
 

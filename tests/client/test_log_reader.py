@@ -1,4 +1,4 @@
-"""Reading logs: bounded and for ever, from any place, with everything that can stand in them."""
+"""Reading logs: bounded and unbounded, from any position, with everything that a log can contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong between threads and processes only: each of these was a bug once."""
+"""Races between threads and processes: each of these was a bug once."""
 
 from __future__ import annotations
 

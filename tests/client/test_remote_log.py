@@ -1,4 +1,4 @@
-"""Segments that a Fluss cluster moved to remote storage, read from a folder as the client reads them from a store."""
+"""Segments that a Fluss cluster moved to remote storage, read from a local directory like from a store."""
 
 from __future__ import annotations
 

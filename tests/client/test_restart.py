@@ -1,4 +1,4 @@
-"""A server that goes away and comes back, under whatever is running."""
+"""A server that stops and restarts while operations are running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bucket and which partition rows go to, and which buckets a read covers: without a server."""
+"""The bucket and partition of rows, and the buckets that a read covers, without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels: requests of many parts, logins, sockets that break, and what becomes of them after a fork."""
+"""Channels: requests of many parts, logins, broken sockets, and behaviour after a fork."""
 
 from __future__ import annotations
 

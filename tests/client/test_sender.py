@@ -1,4 +1,4 @@
-"""What the sender does about batches whose leader cannot be found, without a server."""
+"""The sender's handling of batches whose leader cannot be found, without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that stay silent, lack an API, or fail in the middle: what scans, readers and the sender make of it."""
+"""Servers that do not respond, lack an API, or fail midway: the reaction of scans, readers and the sender."""
 
 from __future__ import annotations
 

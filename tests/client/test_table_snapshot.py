@@ -1,4 +1,4 @@
-"""Table snapshots: the same rows for everybody, any number of times, and the changelog that goes on behind them."""
+"""Table snapshots: the same rows for all readers, any number of times, and the changelog that continues after them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table snapshots on clusters that have none: plain scans in their place. An exam runs this against Apache Fluss."""
+"""Table snapshots on clusters that have none: plain scans instead. An exam runs this against Apache Fluss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users are told: damage at once, long waits after two seconds, unknown outcomes by a kind of their own."""
+"""Reporting to users: damage immediately, long waits after two seconds, unknown outcomes as a separate error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing at once: append, upsert, partial update, delete; partitions, buckets, and what is refused."""
+"""Direct writes: append, upsert, partial update, delete; partitions, buckets, and rejected data."""
 
 from __future__ import annotations
 

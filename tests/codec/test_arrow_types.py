@@ -1,4 +1,4 @@
-"""Which Fluss type an Arrow type becomes."""
+"""The Fluss type of each Arrow type."""
 
 from __future__ import annotations
 

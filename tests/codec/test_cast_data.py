@@ -1,4 +1,4 @@
-"""What users bring becomes exactly what a table stores, or an error that says why not."""
+"""Users' data becomes exactly what a table stores, or an error that explains why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns become exactly the type that is asked for: what is renamed, what is cast, and what is of another kind."""
+"""Columns are converted exactly to the requested type: what is renamed, what is cast, and what does not fit."""
 
 from __future__ import annotations
 

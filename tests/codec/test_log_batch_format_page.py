@@ -1,4 +1,4 @@
-"""docs/format/log_batch.md: its worked example is what the code writes."""
+"""The worked example of docs/format/log_batch.md agrees with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes from strangers: malformed batches raise `CorruptData`, and never crash or read something else."""
+"""Untrusted bytes: malformed batches raise `CorruptData`, and never crash or read something else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches built here and read back: every type, every layout, every place in a buffer."""
+"""Batches built here and read back: every type, every layout, every position in a buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local file system: the contract, and what only a real kernel interface can show."""
+"""The local file system: the contract, and behaviour that only a real kernel shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File and folder names: what is made is parsed back, and nothing else is taken for one of ours."""
+"""File and directory names: generated names are parsed back, and no others are accepted."""
 
 from __future__ import annotations
 

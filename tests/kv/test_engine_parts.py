@@ -1,4 +1,4 @@
-"""What all engines share: the bytes of their state, sizes of writes, bounded lists of values, kinds of failures."""
+"""Parts shared by all engines: the bytes of their state, sizes of writes, bounded lists of values, failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All key-value engines keep the contract; what is special about one is tested below it."""
+"""All key-value engines fulfil the contract; tests of a single engine follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The listing of an engine's files: what stands in it, and that every difference is named."""
+"""The listing of an engine's files: its content, and that every difference is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints on a full disk, and a RocksDB that met one."""
+"""Checkpoints on a full disk, and a RocksDB whose disk was full."""
 
 from __future__ import annotations
 

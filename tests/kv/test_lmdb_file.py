@@ -1,6 +1,6 @@
-"""LMDB's file examined without LMDB: what it holds, and that damage is found before LMDB would end the process by it.
+"""LMDB's file examined without LMDB: its contents, and that damage is found before LMDB would abort the process.
 
-LMDB_FLIPS says how many damaged files are tried (0, for CI: few).
+LMDB_FLIPS sets the number of damaged files to try (0, for CI: few).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an open file of LMDB takes, in a process whose heaps have been used before, as a server's have."""
+"""The memory of an open LMDB file, in a process whose heaps have been used before, like a server's."""
 
 from __future__ import annotations
 

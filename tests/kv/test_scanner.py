@@ -1,4 +1,4 @@
-"""Full-scan sessions: the ScanKv rules of FIP-17, and the lines of failure-scenarios 1a that a manager can show."""
+"""Full-scan sessions: the ScanKv rules of FIP-17, and the scenarios of docs/failure-scenarios.md for a manager."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A primary-key bucket against a model: a dict for the state, a list for the changelog, copies for scans.
 
-Real files and the real default engine. Reopening is a rule like any other, orderly or not.
+Real files and the real default engine. Reopening is a rule like any other, graceful or not.
 """
 
 from __future__ import annotations

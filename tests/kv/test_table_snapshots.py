@@ -1,4 +1,4 @@
-"""Table snapshots: handles, pins, pages and leases, and the lines of failure-scenarios 1a that a manager can show."""
+"""Table snapshots: handles, pins, pages and leases, and the scenarios of docs/failure-scenarios.md for a manager."""
 
 from __future__ import annotations
 

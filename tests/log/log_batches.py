@@ -1,4 +1,4 @@
-"""Batches for the tests of the log: any header that a client may send, with bytes for a body."""
+"""Batches for the tests of the log: any header that a client may send, with arbitrary bytes as a body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that fails at any step: what was promised stays, what failed is absent, and the log says what it can do."""
+"""A disk that fails at any step: promised data stays, failed data is absent, and the log reports its abilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worked example of docs/format/log_segment.md is what the code writes."""
+"""The worked example of docs/format/log_segment.md agrees with the code."""
 
 from __future__ import annotations
 

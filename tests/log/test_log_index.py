@@ -1,4 +1,4 @@
-"""Sparse indexes by themselves: lookups, files, and what is left of damaged ones."""
+"""Sparse indexes alone: lookups, files, and the rest of damaged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a log that a crash, a disk or an operator has left in any state (failure-scenarios 1b)."""
+"""Opening a log that a crash, a disk or an operator has left in any state (failure scenarios)."""
 
 from __future__ import annotations
 

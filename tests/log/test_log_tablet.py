@@ -1,4 +1,4 @@
-"""What a log promises its callers, one behaviour per test."""
+"""The guarantees of a log, one behaviour per test."""
 
 from __future__ import annotations
 

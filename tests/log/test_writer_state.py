@@ -1,4 +1,4 @@
-"""The rules for writers' sequences, and the snapshot of their state, by themselves."""
+"""The rules for writers' sequences, and the snapshot of their state, in isolation."""
 
 from __future__ import annotations
 

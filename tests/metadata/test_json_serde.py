@@ -1,4 +1,4 @@
-"""Schemas as JSON: what comes back, and what is refused."""
+"""Schemas as JSON: what is read back, and what is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which types every reader of Parquet finds alike in a file."""
+"""The types that every Parquet reader reads identically."""
 
 from __future__ import annotations
 

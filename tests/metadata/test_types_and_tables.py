@@ -1,4 +1,4 @@
-"""Types, columns and tables as they are described: what can be, how it is told, and which ids columns get."""
+"""Descriptions of types, columns and tables: what is valid, how it is displayed, and the ids of columns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Records what the real pyfluss sends: `python -m tests.protocol.record_golden` rewrites golden/*.hex.
+"""Records the requests of the real pyfluss: `python -m tests.protocol.record_golden` rewrites golden/*.hex.
 
-It asks a ToyServer everything that pyfluss can ask and keeps each different request once: one file per API, one frame
-per line, in hex, length field included.
+It sends a ToyServer every request that pyfluss supports and keeps each different request once: one file per API, one
+frame per line, in hex, length field included.
 """
 
 from __future__ import annotations

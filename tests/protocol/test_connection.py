@@ -1,4 +1,4 @@
-"""Both ends of a connection: what each event says, what is bound to one request and what ends the stream."""
+"""Both ends of a connection: the events, what is bound to one request and what ends the stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real pyfluss 1.0.0 against the toy server: frames, errors and authentication as others understand them."""
+"""The real pyfluss 1.0.0 against the toy server: frames, errors and authentication in a third-party client."""
 
 from __future__ import annotations
 

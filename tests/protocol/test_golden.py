@@ -1,4 +1,4 @@
-"""Requests that real clients sent, both ways: our server understands them, our client would send the same bytes."""
+"""Requests of real clients, both ways: our server understands them, and our client sends the same bytes."""
 
 from __future__ import annotations
 

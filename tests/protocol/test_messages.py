@@ -1,4 +1,4 @@
-"""Bodies: what is not a whole message is refused, and payloads go around protobuf without a difference."""
+"""Bodies: incomplete messages are rejected, and payloads bypass protobuf without a difference."""
 
 from __future__ import annotations
 

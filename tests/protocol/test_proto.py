@@ -1,4 +1,4 @@
-"""fluss.proto, the code made from it, and the table of APIs agree with one another."""
+"""fluss.proto, the generated code, and the table of APIs agree with one another."""
 
 from __future__ import annotations
 

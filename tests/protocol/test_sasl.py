@@ -1,4 +1,4 @@
-"""SASL/PLAIN and listeners without it: who gets in, who does not, and that neither can break the exchange."""
+"""SASL/PLAIN and listeners without it: which users are admitted, and that neither side can break the exchange."""
 
 from __future__ import annotations
 

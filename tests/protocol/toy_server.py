@@ -1,8 +1,8 @@
-"""A toy server in asyncio, just real enough to be asked everything by a real client.
+"""A toy server in asyncio that can answer every request of a real client.
 
-It keeps databases and tables in dicts and log batches as bytes; it understands no rows. What it is for: frames,
-errors and authentication of `forebay.protocol` against clients that others wrote, and recording what they send
-(`recorded`, see record_golden.py).
+It keeps databases and tables in dicts and log batches as bytes; it understands no rows. It serves to test frames,
+errors and authentication of `forebay.protocol` against third-party clients, and to record their requests (`recorded`,
+see record_golden.py).
 """
 
 from __future__ import annotations

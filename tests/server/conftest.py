@@ -1,6 +1,6 @@
-"""A fresh server for each test module that does not need one of its own.
+"""A fresh server for each test module that does not create its own.
 
-OPEN_BUCKETS=1 runs all tests on servers of this process that keep so few buckets open, where a test does not say more.
+OPEN_BUCKETS=1 runs all tests on servers of this process that keep so few buckets open, unless a test sets the number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A client that sends exactly what it is told: one blocking socket, messages in and out, bad bytes if need be."""
+"""A client that sends exactly the given bytes: one blocking socket, messages in and out, bad bytes if needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room in memory for answers that may be large."""
+"""Memory for responses that may be large."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,4 +1,4 @@
-"""Partitions that come and go with the clock: which there should be, and the server that makes it so."""
+"""Automatic partitions: which ones should exist, and the server that creates and drops them."""
 
 from __future__ import annotations
 

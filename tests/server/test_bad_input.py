@@ -1,4 +1,4 @@
-"""Whatever comes in, the server answers with the protocol's error or closes that connection, and nothing changes."""
+"""To any input, the server responds with the protocol's error or closes that connection, and nothing changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalog: each change is there after a restart, or is refused and leaves nothing behind."""
+"""The catalog: each change is there after a restart, or is rejected and leaves nothing behind."""
 
 from __future__ import annotations
 

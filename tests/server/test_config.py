@@ -1,4 +1,4 @@
-"""Settings of the server: bounds of their values, what is refused and what is passed over."""
+"""Settings of the server: bounds of their values, what is rejected and what is ignored."""
 
 from __future__ import annotations
 

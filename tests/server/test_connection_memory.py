@@ -1,4 +1,4 @@
-"""What one connection takes from the budget of all, and how it gives it back: without sockets."""
+"""The memory that one connection takes from the shared budget, and its release, without sockets."""
 
 from __future__ import annotations
 

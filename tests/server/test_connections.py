@@ -1,4 +1,4 @@
-"""Which connections are let in, which make room for others, and which are closed: without sockets."""
+"""Which connections are accepted, which are replaced by others, and which are closed, without sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What long requests wait for: the gate lets in a few at a time, whoever of those that wait goes away."""
+"""The gate of long requests: a few are admitted at a time, whichever waiting ones go away."""
 
 from __future__ import annotations
 

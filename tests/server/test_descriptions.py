@@ -1,4 +1,4 @@
-"""Descriptions of tables are made once, change with the table, and are bounded in memory."""
+"""Descriptions of tables are created once, change with the table, and are bounded in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stop that cannot write its last files, or in which others come in."""
+"""A shutdown that cannot write its last files, or is interrupted by requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders and files of a data directory: names that fit, and modes that keep other users out."""
+"""Directories and files of a data directory: names that fit, and modes that keep other users out."""
 
 from __future__ import annotations
 

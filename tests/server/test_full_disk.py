@@ -1,4 +1,4 @@
-"""A server whose disk is full: clear errors, reads go on, nothing acknowledged is lost, and writes go on with room."""
+"""A server whose disk is full: clear errors, reads continue, nothing acknowledged is lost, writes resume with space."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a server takes when there is much of everything: tables, partitions, scans that have ended, writers.
+"""The resource usage of a server with large numbers of tables, partitions, finished scans and writers.
 
-`make growth` makes 5,000 tables, 2,000 partitions, 10,000 scans and 20,000 writers in a server process, and prints what
-it takes and how long requests take before and after. `--write` keeps the figures in docs/results. In CI the scale is
-small (GROWTH_SCALE), and the bounds are checked all the same.
+`make growth` creates 5,000 tables, 2,000 partitions, 10,000 scans and 20,000 writers in a server process, and prints
+its resource usage and the duration of requests before and after. `--write` keeps the figures in docs/results. In CI the
+scale is small (GROWTH_SCALE), and the bounds are checked all the same.
 """
 
 from __future__ import annotations

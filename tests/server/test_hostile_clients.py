@@ -1,4 +1,4 @@
-"""Clients that mean harm, at a small scale: limits are set so low that a few connections reach them.
+"""Hostile clients, at a small scale: limits are set so low that a few connections reach them.
 
 `make hostile-clients` does the same at full scale against a server process, and measures
 (tests/reliability/hostile_clients.py).

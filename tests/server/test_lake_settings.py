@@ -1,6 +1,6 @@
-"""What a catalog asks about lakes: which tables may be in one, what the lake is told, and which are to be tiered.
+"""The catalog's rules for lakes: which tables may be in one, the calls to the lake, and the tables to tier.
 
-Without a server, on a lake that only notes what it hears.
+Without a server, on a lake that only records its calls.
 """
 
 from __future__ import annotations

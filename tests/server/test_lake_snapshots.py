@@ -1,4 +1,4 @@
-"""Which lake snapshots are known: prepared, committed, kept, forgotten, and found again after a restart."""
+"""The known lake snapshots: prepared, committed, kept, dropped, and found again after a restart."""
 
 from __future__ import annotations
 

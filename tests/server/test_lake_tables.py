@@ -1,4 +1,4 @@
-"""Lake tables: made and altered with their stream tables, before these; what clients are told of the lake."""
+"""Lake tables: created and altered before their stream tables; the lake options that clients see."""
 
 from __future__ import annotations
 

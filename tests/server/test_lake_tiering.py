@@ -1,4 +1,4 @@
-"""The tiering manager: whose turn it is, and who is refused."""
+"""The tiering manager: which table is next, and which workers are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting, stopping, killing and restarting servers; what is left on the disk; who may share it."""
+"""Starting, stopping, killing and restarting servers; the remaining files; sharing of the disk."""
 
 from __future__ import annotations
 

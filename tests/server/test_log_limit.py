@@ -1,4 +1,4 @@
-"""Lines that clients can cause do not fill a disk."""
+"""Log lines caused by clients do not fill a disk."""
 
 from __future__ import annotations
 

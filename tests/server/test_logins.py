@@ -1,4 +1,4 @@
-"""Guesses of passwords: how they are slowed down, on a clock of the test's own; and by a real server."""
+"""Password guesses: how they are slowed down, with a clock of the test; and by a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lookups and limit scans on the wire: every key its value, in order, however many there are."""
+"""Lookups and limit scans on the wire: each key's value, in order, for any number of keys."""
 
 from __future__ import annotations
 

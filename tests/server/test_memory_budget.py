@@ -1,4 +1,4 @@
-"""The budget that all connections share, and the rotation of their turns, without sockets."""
+"""The budget shared by all connections, and their rotation, without sockets."""
 
 from __future__ import annotations
 

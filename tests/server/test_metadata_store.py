@@ -1,4 +1,4 @@
-"""The metadata file after a kill and damage: every commit that was told of is in it, or the damage is told."""
+"""The metadata file after a kill and damage: every acknowledged commit is in it, or the damage is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Clients that behave oddly but not wrongly: they ask and do not listen, vanish, come in crowds, or want everything."""
+"""Odd but valid clients: they send requests without reading responses, vanish, come in crowds, or request everything.
+"""
 
 from __future__ import annotations
 

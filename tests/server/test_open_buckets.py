@@ -1,4 +1,4 @@
-"""Buckets that are closed because too many are open: what is under way goes on, and they open again on demand."""
+"""Buckets that are closed because too many are open: running operations continue, and they reopen on demand."""
 
 from __future__ import annotations
 

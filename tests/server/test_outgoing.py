@@ -1,4 +1,4 @@
-"""Answers on their way out of a connection, in slices as the peer takes them."""
+"""Outgoing responses of a connection, sent in slices as the peer reads them."""
 
 import asyncio
 from typing import Any

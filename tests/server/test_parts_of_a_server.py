@@ -1,5 +1,4 @@
-"""What a server is made of: its listeners, the upkeep that it does again and again, and what it lets go of when it
-stops or cannot start."""
+"""The parts of a server: its listeners, its periodic upkeep, and what it releases when it stops or cannot start."""
 
 from __future__ import annotations
 

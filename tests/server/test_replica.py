@@ -1,5 +1,4 @@
-"""One bucket: what is acknowledged and seen when, what upkeep does and leaves alone, and what is left of it when it is
-closed."""
+"""One bucket: when writes are acknowledged and visible, its upkeep, and its state after it was closed."""
 
 from __future__ import annotations
 

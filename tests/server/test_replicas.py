@@ -1,4 +1,4 @@
-"""All buckets of a server: what upkeep writes about them, what closing and dropping them leaves behind."""
+"""All buckets of a server: what upkeep records about them, and the state after closing and dropping them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of requests, the gate of long ones, and who is woken by news: without sockets."""
+"""Limits of requests, the gate of long ones, and which waiters progress wakes up, without sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expiry of log records: which segments go, and who keeps them."""
+"""Expiry of log records: which segments are deleted, and what retains them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection of a client, without a socket: what is begun when, what is counted, and what ends it."""
+"""One connection of a client, without a socket: when requests start, what is counted, and what ends it."""
 
 from __future__ import annotations
 

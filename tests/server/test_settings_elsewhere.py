@@ -1,4 +1,4 @@
-"""Settings whose values stand in files or the environment, so that `ps` does not show them."""
+"""Settings with values from files or the environment, so that `ps` does not show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the answers to small requests hold: databases, options, health, partitions, rounds of tiering workers."""
+"""The contents of small responses: databases, options, health, partitions, rounds of tiering workers."""
 
 from __future__ import annotations
 

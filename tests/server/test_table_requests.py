@@ -1,4 +1,4 @@
-"""What requests about tables change and leave behind: columns, schemas, folders, offsets, and what they refuse."""
+"""The effects of requests about tables: columns, schemas, directories, offsets, and what they reject."""
 
 from __future__ import annotations
 

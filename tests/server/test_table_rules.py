@@ -1,4 +1,4 @@
-"""What CREATE TABLE and ALTER TABLE may ask for: each rule, and its neighbour that is allowed."""
+"""The rules of CREATE TABLE and ALTER TABLE: each rule, and the nearest allowed case."""
 
 from __future__ import annotations
 

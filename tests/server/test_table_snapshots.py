@@ -1,4 +1,4 @@
-"""Table snapshots on the wire: one instant over all buckets, pages of ScanKv, ends, and what plain clients see."""
+"""Table snapshots on the wire: one point in time for all buckets, pages of ScanKv, ends, and what plain clients see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bucket that nobody opens between an unclean end and an orderly stop."""
+"""A bucket that is not opened between an unclean end and a graceful shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of writers are given once, and cheaply."""
+"""Writer ids are unique, and cheap."""
 
 from __future__ import annotations
 

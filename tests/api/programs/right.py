@@ -1,4 +1,4 @@
-"""What users write, as their type checker sees it; tests/api/test_user_programs.py checks it, nothing runs it."""
+"""Programs of users, for type checkers; tests/api/test_user_programs.py checks them, and they are never run."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""Mistakes that a type checker shows before a program runs: each line that ends in `# wrong` is one."""
+"""Mistakes that a type checker must report: each line that ends in `# wrong` is one."""
 
 import forebay
 from forebay.paimon import Catalog
