@@ -1,5 +1,4 @@
-"""Odd but valid clients: they send requests without reading responses, vanish, come in crowds, or request everything.
-"""
+"""Odd but valid clients: they do not read responses, vanish, come in crowds, or request everything."""
 
 from __future__ import annotations
 

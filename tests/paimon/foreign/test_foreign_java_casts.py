@@ -1,5 +1,4 @@
-"""Every change of a column's type, from each type to each: allowed by both sides or by neither, and read identically.
-"""
+"""Every change of a column's type, from each type to each: allowed by both sides or by neither; same values read."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Operations that keep or drop parts of a history, by either side: tags with a time, consumers, watermarks, branches.
-"""
+"""Operations that keep or drop parts of a history, by either side: tags with a time, consumers, watermarks, and others."""
 
 from __future__ import annotations
 

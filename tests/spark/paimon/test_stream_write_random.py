@@ -1,5 +1,4 @@
-"""Random histories of tables that streaming queries write, against a model: repeats, restarts, other writers, upkeep.
-"""
+"""Random histories of tables that streaming queries write, against a model: repeats, restarts, other writers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A driver that dies while it compacts or rescales on Spark: the table is intact, and left-over files can be removed.
-"""
+"""A driver that dies while it compacts or rescales on Spark: the table is intact, left-over files can be removed."""
 
 from __future__ import annotations
 
