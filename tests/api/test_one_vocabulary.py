@@ -123,7 +123,7 @@ def test_columns_are_added_and_options_set(place: Any, keyed: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["keyed", "plain"])
-def test_rows_are_read_into_whatever_is_asked_for(place: Any, kind: str, request: pytest.FixtureRequest) -> None:
+def test_rows_are_read_into_whatever_is_requested(place: Any, kind: str, request: pytest.FixtureRequest) -> None:
     table = request.getfixturevalue(kind)
     scan = table.scan()
     assert sorted_rows(scan.to_arrow()) == sorted_rows(scan.to_arrow()) == ROWS
@@ -248,7 +248,7 @@ def test_rows_are_joined_by_key(keyed: Any) -> None:
 # ---- changes --------------------------------------------------------------------------------------------------------
 
 
-def test_changes_come_in_order_and_go_on_from_a_position(plain: Any) -> None:
+def test_changes_come_in_order_and_continue_from_a_position(plain: Any) -> None:
     with plain.changes(stop="latest") as changes:
         first = changes.to_arrow()
         position = changes.position

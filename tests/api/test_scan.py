@@ -80,7 +80,7 @@ def scan(readings: Readings, **request: Any) -> Scan:
     return _Rows(ScanRequest(**request), readings)
 
 
-def test_nothing_is_read_before_it_is_asked_for_and_it_may_be_read_again(readings: Readings) -> None:
+def test_nothing_is_read_before_it_is_requested_and_it_may_be_read_again(readings: Readings) -> None:
     rows = scan(readings, columns=["a"])
     assert (rows.schema.names, repr(rows), readings.begun) == (["a"], "<forebay._Rows, columns a>", 0)
     assert "a</td>" in rows._repr_html_()

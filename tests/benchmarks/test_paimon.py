@@ -83,7 +83,7 @@ def test_peers_are_measured_beside_us(small: Run) -> None:
 @pytest.mark.foreign
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_a_peer_cannot_do_is_an_error_and_it_goes_on(tmp_path: Path) -> None:
+def test_what_a_peer_cannot_do_is_an_error_and_it_continues(tmp_path: Path) -> None:
     with peer(tmp_path) as (other, reason):
         if other is None:
             pytest.skip(reason)

@@ -63,7 +63,7 @@ def test_tables_are_compacted_and_each_says_how(tables: dict[str, Table], typed)
     assert len(rows_of(tables["b"])) == 6
 
 
-def test_what_is_due_is_compacted_where_that_is_asked_for_and_everything_else(tables: dict[str, Table], typed) -> None:
+def test_what_is_due_is_compacted_where_that_is_requested_and_everything_else(tables: dict[str, Table], typed) -> None:
     tables["b"].compact()
     put(tables["b"], [{"id": 9, "day": "mon"}])
     assert typed("--table", "db.b", "--strategy", "minor")[:2] == (0, "nothing to compact in db.b\n")

@@ -126,7 +126,7 @@ def test_a_command_that_needs_spark_says_what_does_without(monkeypatch: pytest.M
         pytest.fail("there is no Spark")
 
 
-def test_without_a_signal_nothing_is_asked_for() -> None:
+def test_without_a_signal_nothing_is_requested() -> None:
     with ended_by_signals() as ending:
         pass
     assert not ending.is_set()

@@ -44,7 +44,7 @@ def make_tables(connection) -> None:
     connection.create_table("nyc.events", events, buckets=2, options=TIERED)
 
 
-def test_checks_agree_at_every_instant_while_the_stream_and_its_tiering_go_on(connection):
+def test_checks_agree_at_every_instant_while_the_stream_and_its_tiering_continue(connection):
     stream = Stream(connection, FLIGHTS)
     checker = Checker(connection.table("nyc.flights"), stream)
     with TieringService(connection, poll_seconds=0.05):
@@ -73,7 +73,7 @@ def test_a_row_that_the_model_does_not_know_is_told(connection, capsys):
     assert "DIFFERENT" in capsys.readouterr().out
 
 
-def test_an_error_of_the_stream_reaches_whoever_watches(connection):
+def test_an_error_of_the_stream_reaches_its_watcher(connection):
     stream = Stream(connection, FLIGHTS)
     connection.drop_table("nyc.flights")
     stream.start()

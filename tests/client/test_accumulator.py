@@ -61,7 +61,7 @@ def drain(accumulator: Accumulator) -> list[bytes]:
     return sent
 
 
-def test_rows_of_a_partition_that_was_made_again_wait_behind_those_of_its_name(accumulator: Accumulator) -> None:
+def test_rows_of_a_partition_that_was_recreated_wait_behind_those_of_its_name(accumulator: Accumulator) -> None:
     first = add(accumulator, OLD, b"1")
     add(accumulator, OLD, b"2")
     assert take(accumulator) == [first]
@@ -241,7 +241,7 @@ def test_what_is_sent_again_waits_twice_as_long_each_time_and_stands_in_its_plac
     assert (batch.sequence, batch.attempts) == (0, 10)
 
 
-def test_pressure_pauses_a_bucket_and_its_end_lets_it_go_on() -> None:
+def test_pressure_pauses_a_bucket_and_its_end_lets_it_continue() -> None:
     clock = ManualClock()
     accumulator = queues(clock)
     put(accumulator)

@@ -144,7 +144,7 @@ def test_one_name_is_a_key_and_not_its_letters(conn: Connection) -> None:
         conn.create_table(path, columns, primary_key=["id", 3])  # type: ignore[list-item]
 
 
-def test_options_of_the_server_and_others_are_told_apart_by_their_names(make_table: MakeTable) -> None:
+def test_options_of_the_server_and_others_are_distinguished_by_their_names(make_table: MakeTable) -> None:
     descriptor = make_table(
         {"a": "INT"}, options={"table.log.ttl": "1 d", "owner": "ann", "n": 3, "on": True}
     ).info.descriptor

@@ -299,9 +299,7 @@ def test_pressure_slows_the_next_batch_down(make_table: MakeTable, proxy: Proxy,
     assert time.monotonic() - began >= 0.3
 
 
-def test_a_batch_that_nobody_acknowledges_fails_in_the_end(
-    make_table: MakeTable, proxy: Proxy, through: Through
-) -> None:
+def test_an_unacknowledged_batch_fails_in_the_end(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
     table = make_table({"a": pa.int64()})
     other = through(table, writer_delivery_timeout="300 ms")
     proxy.on_request = lambda f: (
@@ -431,7 +429,7 @@ def test_an_answer_without_the_bucket_fails_the_batch(make_table: MakeTable, pro
         other.append([{"a": 1}])
 
 
-def test_writes_go_on_after_all_connections_broke(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
+def test_writes_continue_after_all_connections_broke(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
     table = make_table({"a": pa.int64()}, buckets=2)
     other = through(table)
     with other.writer() as writer:
@@ -546,7 +544,7 @@ def scanned(make_table: MakeTable) -> Table:
 
 @pytest.mark.parametrize("fault", [CLOSE, CUT], ids=["lost", "cut"])
 @pytest.mark.parametrize("direction", ["request", "response"])
-def test_a_lost_page_is_asked_for_again(
+def test_a_lost_page_is_requested_again(
     make_table: MakeTable, proxy: Proxy, through: Through, fault: Action, direction: str
 ) -> None:
     """failure-scenarios 1a: retry of the same page after lost response."""
@@ -617,7 +615,7 @@ def test_a_session_that_ends_before_its_first_row_is_begun_again(
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SCANNER_ID])
-def test_a_scan_that_has_handed_out_nothing_begins_anew(
+def test_a_scan_that_has_returned_nothing_starts_over(
     make_table: MakeTable, proxy: Proxy, through: Through, code: ErrorCode
 ) -> None:
     table = scanned(make_table)
@@ -644,7 +642,7 @@ def test_a_scan_whose_bucket_moves_says_so(make_table: MakeTable, proxy: Proxy, 
 
 
 @pytest.mark.parametrize("fault", [CLOSE, CUT], ids=["lost", "cut"])
-def test_a_log_reader_goes_on_after_broken_connections(
+def test_a_log_reader_continues_after_broken_connections(
     make_table: MakeTable, proxy: Proxy, through: Through, fault: Action
 ) -> None:
     table = make_table({"a": pa.int64()}, buckets=2)
@@ -829,7 +827,7 @@ def cut_batch(proxy: Proxy, make_table: MakeTable, through: Through) -> Table:
     return through(table, scanner_log_fetch_max_bytes_for_bucket="5000b")
 
 
-def test_a_batch_that_is_cut_is_asked_for_again_with_more_room(proxy: Proxy, cut_batch: Table) -> None:
+def test_a_batch_that_is_cut_is_requested_again_with_more_room(proxy: Proxy, cut_batch: Table) -> None:
     asked: list[int] = []
     proxy.on_request = proxy.on_response = cutting(asked, longest=1 << 30)
     assert cut_batch.changes(stop="latest").to_arrow()["s"].to_pylist() == ["x" * 100_000]
@@ -845,7 +843,7 @@ def test_a_server_that_never_sends_a_whole_batch_is_found_out(proxy: Proxy, cut_
     assert asked == ([5000] if longest == 4999 else [5000, 10000])
 
 
-def test_no_more_room_is_asked_for_than_a_batch_may_have(
+def test_no_more_room_is_requested_than_a_batch_may_have(
     proxy: Proxy, cut_batch: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forebay.client.log_reader._BATCH_BYTES_MAX", 10_000)

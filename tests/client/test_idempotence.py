@@ -38,7 +38,7 @@ def state() -> Idempotence:
     return state
 
 
-def test_sequences_count_for_each_bucket_by_itself(state: Idempotence) -> None:
+def test_sequences_count_for_each_bucket_separately(state: Idempotence) -> None:
     assert [batch.sequence for batch in begun(state, 3)] == [0, 1, 2]
     assert [batch.sequence for batch in begun(state, 2, OTHER)] == [0, 1]
 
@@ -140,7 +140,7 @@ def test_a_bucket_that_is_gone_is_forgotten_with_its_sequences(state: Idempotenc
     assert begun(state, 1, OTHER)[0].sequence == 2
 
 
-def test_a_lost_writer_state_begins_anew_with_another_id(state: Idempotence) -> None:
+def test_a_lost_writer_state_starts_over_with_another_id(state: Idempotence) -> None:
     first, second = begun(state, 2)
     state.failed(first, ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, certain=True)
     assert state.writer_id == NO_WRITER_ID

@@ -316,7 +316,7 @@ def test_partitions_are_chosen_by_values_of_the_key_s_type(make_table: MakeTable
     assert len(table.partitions()) == 1
 
 
-def test_one_bucket_can_be_read_by_itself(conn: Connection, make_table: MakeTable) -> None:
+def test_one_bucket_can_be_read_alone(conn: Connection, make_table: MakeTable) -> None:
     table = numbered(make_table, 100, buckets=2)
     scans = [bucket_scan(conn, table.info, 0), bucket_scan(conn, table.info, table.buckets()[1], ["id"])]
     rows = [pa.Table.from_batches(list(scan), schema=scan.schema) for scan in scans]
@@ -474,7 +474,7 @@ def test_an_unknown_source_is_refused_with_those_there_are(make_table: MakeTable
         numbered(make_table, 0).scan(source="lake")
 
 
-def test_rows_come_once_and_go_on_after_a_pause(make_table: MakeTable, bootstrap: str) -> None:
+def test_rows_come_once_and_continue_after_a_pause(make_table: MakeTable, bootstrap: str) -> None:
     table = numbered(make_table, 200, buckets=2)
     with connect(bootstrap, scanner_kv_fetch_max_bytes="300b") as other:
         reader = other.table(table.path).scan().reader()

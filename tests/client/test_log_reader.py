@@ -92,7 +92,7 @@ def test_bounds_may_fall_inside_batches(make_table: MakeTable, log_format: str) 
         assert reader.position[table.bucket(0)] == max(start, stop)
 
 
-def test_reading_can_go_on_from_stored_positions(make_table: MakeTable) -> None:
+def test_reading_can_continue_from_stored_positions(make_table: MakeTable) -> None:
     table = make_table({"a": pa.int64()}, buckets=3)
     for i in range(20):
         table.append([{"a": i}])
@@ -229,7 +229,7 @@ def test_a_reader_that_is_closed_among_the_current_rows_releases_them(make_table
 
 
 @own_server  # a table snapshot holds the rows at one instant; without one each bucket has its own
-def test_a_reader_that_lost_its_current_rows_does_not_go_on_with_the_changes(make_table: MakeTable) -> None:
+def test_a_reader_that_lost_its_current_rows_does_not_continue_with_the_changes(make_table: MakeTable) -> None:
     table = make_table({"id": "BIGINT"}, primary_key="id", buckets=4)
     table.upsert([{"id": i} for i in range(10)])
     with table.changes("full") as reader:
@@ -477,7 +477,7 @@ def test_places_and_offsets_may_be_mixed(make_table: MakeTable) -> None:
     assert reader.to_arrow().num_rows == ends[table.bucket(0)] - 2 + 1
 
 
-def test_one_bucket_can_be_read_by_itself(conn: Connection, make_table: MakeTable) -> None:
+def test_one_bucket_can_be_read_alone(conn: Connection, make_table: MakeTable) -> None:
     table = make_table({"a": pa.int64()}, buckets=2)
     table.append([{"a": 1}])
     table.append([{"a": 2}])

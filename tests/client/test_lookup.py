@@ -139,7 +139,7 @@ def test_few_choices_of_columns_are_kept(make_table: MakeTable, monkeypatch: pyt
         assert len(table._lookups) == kept
 
 
-def test_lookups_return_the_columns_that_were_asked_for(make_table: MakeTable) -> None:
+def test_lookups_return_the_columns_that_were_requested(make_table: MakeTable) -> None:
     table = make_table({"id": pa.int32(), "v": pa.string(), "w": pa.timestamp("us", "UTC")}, primary_key=["id"])
     at = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
     table.upsert([{"id": 1, "v": "a", "w": at}])

@@ -251,7 +251,7 @@ def test_closing_while_busy_ends_everything_that_waits(bootstrap: str, make_tabl
     assert outcomes == ["Unavailable"] * 4
 
 
-def test_a_connection_that_nobody_refers_to_closes_itself(bootstrap: str, make_table: MakeTable) -> None:
+def test_an_unreferenced_connection_closes_itself(bootstrap: str, make_table: MakeTable) -> None:
     table = make_table({"a": pa.int64()})
     before = forebay_threads()
     other = connect(bootstrap)

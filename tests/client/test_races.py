@@ -250,7 +250,7 @@ def test_a_process_that_ends_closes_every_connection_though_one_of_them_fails(
     (3, 12) <= sys.version_info < (3, 12, 2), reason="at its end this Python starts no threads: python/cpython#113964"
 )
 @own_server
-def test_an_embedded_server_that_nobody_closed_ends_orderly_with_the_process(tmp_path: Path) -> None:
+def test_an_unclosed_embedded_server_shuts_down_gracefully_with_the_process(tmp_path: Path) -> None:
     code = (
         f"import forebay; c = forebay.embedded({str(tmp_path / 'data')!r}, writer_batch_timeout='1 h')\n"
         "c.create_table('fluss.t', {'a': forebay.types.bigint()}, buckets=1)\n"
@@ -291,7 +291,7 @@ fork = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 @fork
-def test_a_log_reader_goes_on_in_a_forked_child(make_table: MakeTable, in_child: InChild) -> None:
+def test_a_log_reader_continues_in_a_forked_child(make_table: MakeTable, in_child: InChild) -> None:
     table = make_table({"a": pa.int64()})
     reader = table.changes("earliest")
     assert reader.poll(0.1) is None  # a fetch is under way now, whose answer the parent will take
@@ -394,7 +394,7 @@ def test_a_reader_of_a_whole_table_lets_go_of_partitions_that_are_dropped(
     reader.close()
 
 
-def test_reading_goes_on_from_positions_with_partitions_that_are_new_since(
+def test_reading_continues_from_positions_with_partitions_that_are_new_since(
     make_table: MakeTable, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forebay.client.log_reader._DISCOVERY_SECONDS", 0.0)

@@ -123,7 +123,7 @@ def test_files_that_cannot_be_read_are_a_failure_of_the_storage(path: str) -> No
 
 
 @own_server
-def test_a_reader_takes_what_the_server_points_to_and_goes_on_behind_it(
+def test_a_reader_takes_what_the_server_points_to_and_continues_after_it(
     tmp_path: Path, make_table: MakeTable, proxy: Proxy, through: Through
 ) -> None:
     table = make_table({"a": pa.int64()})

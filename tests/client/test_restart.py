@@ -133,7 +133,7 @@ def test_a_server_that_stays_away_is_reported(server: ServerProcess) -> None:
         assert table.lookup([4])["id"].to_pylist() == [4]
 
 
-def test_nobody_to_connect_to_is_reported_quickly() -> None:
+def test_a_missing_server_is_reported_quickly() -> None:
     began = time.monotonic()
     with pytest.raises(Unavailable, match=r"no bootstrap server responds: cannot connect to 127\.0\.0\.1:1"):
         connect("127.0.0.1:1")

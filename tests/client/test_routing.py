@@ -161,7 +161,7 @@ def test_a_new_partition_that_the_servers_do_not_know_yet_is_waited_for() -> Non
         router.existing(info(partitioned=True), ["x"])
 
 
-def test_partitions_that_somebody_drops_all_the_time_are_given_up() -> None:
+def test_partitions_that_are_dropped_all_the_time_are_given_up() -> None:
     cluster = Cluster()
     cluster.drops = True
     with pytest.raises(Unavailable, match=r"partitions x of table d\.t are dropped as often as they are created"):
@@ -179,7 +179,7 @@ def test_partitions_that_somebody_drops_all_the_time_are_given_up() -> None:
         ({"other": 5}, {"other": "5"}, []),
     ],
 )
-def test_the_server_is_asked_for_the_partitions_that_are_wanted_only(
+def test_the_server_is_asked_only_for_the_wanted_partitions(
     partial: dict[str, Any] | None, sent: dict[str, str], found: list[str]
 ) -> None:
     table, asked = info(partitioned=True, keys=("p", "day")), []

@@ -98,7 +98,7 @@ def test_rows_that_have_waited_long_for_a_leader_are_told_of(caplog: pytest.LogC
         (ZeroDivisionError("a bug"), "the sender failed: ZeroDivisionError: a bug", False),
     ],
 )
-def test_the_sender_goes_on_after_an_error_and_asks_a_cluster_that_is_away_with_pauses(
+def test_the_sender_continues_after_an_error_and_asks_a_cluster_that_is_away_with_pauses(
     error: Exception, told: str | None, pauses: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster(GONE, GONE)

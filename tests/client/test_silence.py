@@ -52,7 +52,7 @@ def keyed(make_table: MakeTable, rows: int = 300, buckets: int = 1) -> Table:
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-def test_a_first_page_that_never_comes_is_asked_for_again(
+def test_a_first_page_that_never_comes_is_requested_again(
     make_table: MakeTable, proxy: Proxy, through: Through
 ) -> None:
     table = keyed(make_table)
@@ -77,7 +77,7 @@ def test_a_fetch_that_is_never_answered_is_sent_again(make_table: MakeTable, pro
 
 
 @pytest.mark.parametrize("how", ["log", "live", "snapshot"])
-def test_a_read_whose_request_cannot_be_sent_goes_on(
+def test_a_read_whose_request_cannot_be_sent_continues(
     make_table: MakeTable, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     table = keyed(make_table, rows=10)
@@ -252,7 +252,7 @@ def test_a_snapshot_scan_tells_which_buckets_it_has_begun_and_which_not(make_tab
     ],
     ids=["passing", "final", "bug"],
 )
-def test_a_sender_that_fails_itself_fails_its_batches_or_goes_on(
+def test_a_sender_that_fails_itself_fails_its_batches_or_continues(
     make_table: MakeTable, bootstrap: str, monkeypatch: pytest.MonkeyPatch, error: Exception, ends: str | None
 ) -> None:
     table = make_table({"a": pa.int64()})
@@ -321,7 +321,7 @@ def test_a_channel_on_which_nothing_came_is_closed_and_one_that_works_is_kept(
     assert channel.closed
 
 
-def test_the_next_page_of_a_snapshot_is_asked_for_ahead_unless_a_limit_may_be_reached(
+def test_the_next_page_of_a_snapshot_is_requested_ahead_unless_a_limit_may_be_reached(
     make_table: MakeTable, proxy: Proxy, through: Through
 ) -> None:
     other = through(keyed(make_table), scanner_kv_fetch_max_bytes="1b")
@@ -433,7 +433,7 @@ class PausesNoted(SystemClock):
         super().sleep(seconds)
 
 
-def test_a_bucket_that_cannot_be_scanned_yet_is_asked_for_after_pauses(make_table: MakeTable, proxy: Proxy) -> None:
+def test_a_bucket_that_cannot_be_scanned_yet_is_requested_after_pauses(make_table: MakeTable, proxy: Proxy) -> None:
     table, clock = keyed(make_table, rows=3), PausesNoted()
     refused = answered(pb.ScanKvResponse(error_code=int(ErrorCode.TOO_MANY_SCANNERS), error_message="full"))
     proxy.on_request = only(ApiKey.SCAN_KV, refused, refused)
@@ -451,7 +451,7 @@ def test_a_connection_asks_for_servers_when_it_has_to(make_table: MakeTable, boo
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_table_that_is_made_again_takes_nothing_over_from_the_older_one(
+def test_a_table_that_is_recreated_takes_nothing_over_from_the_older_one(
     conn: Connection, bootstrap: str, elsewhere: bool
 ) -> None:
     path = "client_tests.made_again"
@@ -480,7 +480,7 @@ def test_a_table_that_is_made_again_takes_nothing_over_from_the_older_one(
 # ---- admin ----------------------------------------------------------------------------------------------------------
 
 
-def test_settings_and_access_rules_go_over_the_wire_as_they_were_asked_for(proxy: Proxy) -> None:
+def test_settings_and_access_rules_go_over_the_wire_as_they_were_requested(proxy: Proxy) -> None:
     """Our server has neither; a cluster of Fluss has both."""
     rule = AccessRule(AclResourceType.TABLE, "d.t", "u", AclOperation.READ)
     requests: list[object] = []

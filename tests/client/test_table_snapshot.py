@@ -305,7 +305,7 @@ def test_a_reading_of_a_bucket_shows_how_far_it_is(make_table, bootstrap):
 
 @pytest.mark.parametrize("fault", [DROP, CLOSE, CUT], ids=lambda a: a.kind)
 @pytest.mark.parametrize("direction", ["request", "response"])
-def test_a_lost_page_is_asked_for_again(make_table, bootstrap, fault: Action, direction: str):
+def test_a_lost_page_is_requested_again(make_table, bootstrap, fault: Action, direction: str):
     """failure-scenarios 1a: retry of the same page after a lost response."""
     table = numbered(make_table, 500, buckets=2)
     options = {"scanner_kv_fetch_max_bytes": "1kb", "request_timeout": 500, "retry_timeout": "30 s"}

@@ -29,7 +29,7 @@ def _damaged_log(data_dir: Path, bucket: int) -> Path:
     return segment
 
 
-def test_a_damaged_segment_is_an_error_at_once_that_names_file_and_position_and_other_buckets_go_on(
+def test_a_damaged_segment_is_an_error_at_once_that_names_file_and_position_and_other_buckets_continue(
     tmp_path: Path,
 ) -> None:
     settings = {"log.segment.file-size": "4kb"}

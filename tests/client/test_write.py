@@ -255,7 +255,7 @@ def test_a_partition_that_was_dropped_is_created_again_by_the_next_write(
 
 
 @own_server
-def test_a_partition_that_was_made_anew_takes_writes_lookups_and_deletes_of_clients_that_knew_the_old_one(
+def test_a_partition_that_was_recreated_takes_writes_lookups_and_deletes_of_clients_that_knew_the_old_one(
     conn: Connection, make_table: MakeTable, bootstrap: str
 ) -> None:
     table = make_table(
@@ -280,7 +280,7 @@ def test_a_partition_that_was_made_anew_takes_writes_lookups_and_deletes_of_clie
 
 @own_server
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_a_writer_keeps_its_order_while_its_partition_is_dropped_and_made_anew_again_and_again(
+def test_a_writer_keeps_its_order_while_its_partition_is_repeatedly_dropped_and_recreated(
     conn: Connection, make_table: MakeTable, bootstrap: str, idempotent: bool
 ) -> None:
     table = make_table({"v": pa.int32(), "p": pa.string()}, partition_keys=["p"])

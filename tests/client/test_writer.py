@@ -35,7 +35,7 @@ def test_rows_are_written_by_flush_and_by_the_end_of_the_block(conn: Connection,
         writer.append({"a": 6})
 
 
-def test_a_buffered_row_leaves_by_itself_after_the_linger(make_table: MakeTable, bootstrap: str) -> None:
+def test_a_buffered_row_is_sent_automatically_after_the_linger(make_table: MakeTable, bootstrap: str) -> None:
     table = make_table({"a": pa.int64()})
     with connect(bootstrap, writer_batch_timeout="30 ms") as other, other.table(table.path).writer() as writer:
         writer.append({"a": 1})
@@ -159,7 +159,7 @@ def test_a_bad_dict_that_lingers_is_reported_by_the_next_call(make_table: MakeTa
             writer.close()
 
 
-def test_arrow_rows_that_do_not_fit_are_refused_at_once_and_hurt_nobody(make_table: MakeTable) -> None:
+def test_arrow_rows_that_do_not_fit_are_refused_at_once_and_affect_no_other_client(make_table: MakeTable) -> None:
     table = make_table({"a": pa.int8()})
     with table.writer() as writer:
         writer.append({"a": 1})
@@ -189,9 +189,7 @@ def test_a_batch_that_the_server_refuses_fails_flush_and_everything_after(
 
 
 @own_server
-def test_errors_that_nobody_was_told_of_surface_when_the_connection_closes(
-    make_table: MakeTable, bootstrap: str
-) -> None:
+def test_unreported_errors_surface_when_the_connection_closes(make_table: MakeTable, bootstrap: str) -> None:
     table = make_table({"id": pa.int32()}, primary_key=["id"], options={"table.delete.behavior": "DISABLE"})
     other = connect(bootstrap)
     writer = other.table(table.path).writer()

@@ -379,7 +379,7 @@ def test_nulls_in_a_not_null_column_are_counted_from_the_first_row_of_all_data()
         to_record_batches(table, schema, max_rows=2)
 
 
-def test_nulls_below_a_null_row_are_nobodys_fault():
+def test_nulls_below_a_null_row_are_no_error():
     t = types.row(types.field("x", types.int_().not_null()))
     assert column(pa.array([None, {"x": 1}], pa.struct([("x", pa.int64())])), t).to_pylist() == [None, {"x": 1}]
 

@@ -182,7 +182,7 @@ def test_tables_without_a_lake_move_there_and_back(both: Both) -> None:
         assert len(after) == len(before) + 1
 
 
-def test_tables_of_a_real_cluster_are_read_and_tiered_by_us_and_it_goes_on_with_them(
+def test_tables_of_a_real_cluster_are_read_and_tiered_by_us_and_it_continues_with_them(
     both: Both, flink: FlussFlink
 ) -> None:
     tables = [

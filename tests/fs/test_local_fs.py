@@ -137,7 +137,9 @@ def test_an_atomic_write_syncs_the_new_content_before_the_folder(tmp_path: Path,
     assert synced[1] == str(tmp_path)
 
 
-def test_the_name_of_a_published_file_is_durable_whoever_published_it(tmp_path: Path, synced: list[str]) -> None:
+def test_the_name_of_a_published_file_is_durable_whichever_thread_published_it(
+    tmp_path: Path, synced: list[str]
+) -> None:
     fs = LocalFileSystem(SeededIds(1))
     for is_first in (True, False):
         assert fs.publish_if_absent(f"{tmp_path}/a", b"x") is is_first

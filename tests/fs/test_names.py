@@ -89,7 +89,7 @@ def test_path_and_bucket_must_agree_about_a_partition() -> None:
         names.tablet_folder("log", PhysicalTablePath(TablePath("db", "t")), TableBucket(1, 0, 2))
 
 
-def test_temporary_dying_and_lake_files_are_told_from_others() -> None:
+def test_temporary_dying_and_lake_files_are_distinguished_from_others() -> None:
     assert names.is_temporary(names.temporary_name("marker", "1"))
     for other in ("marker.tmp", ".marker", "marker"):
         assert not names.is_temporary(other)

@@ -140,7 +140,7 @@ def test_files_that_the_engine_itself_finds_damaged_are_replaced_by_the_checkpoi
     assert "left over" not in found[1]
 
 
-def test_a_file_changed_after_an_orderly_close_is_not_trusted(bucket: Bucket, caplog) -> None:
+def test_a_file_changed_after_a_graceful_close_is_not_trusted(bucket: Bucket, caplog) -> None:
     changed = bucket.file_with_rows("db")
     flip(changed)
     assert bucket.offset_found() == 100

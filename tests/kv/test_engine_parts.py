@@ -46,7 +46,7 @@ def test_values_end_behind_the_first_that_is_too_much(bytes_max: int, count: int
     assert len(just_longer_than(bytes_max, [b"123", b"456", b"789"])) == count
 
 
-def test_a_full_disk_is_told_from_other_failures_of_lmdb() -> None:
+def test_a_full_disk_is_distinguished_from_other_failures_of_lmdb() -> None:
     full = lmdb.Error("write")
     full.code = errno.ENOSPC
     other = lmdb.Error("write")

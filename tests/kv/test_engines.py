@@ -137,7 +137,7 @@ class TestRocksDbEngine(KvEngineContract):
     @pytest.mark.parametrize(
         ("text", "kind"), [("IO error: No space left on device", DiskFull), ("IO error: Bad", StorageFailure)]
     )
-    def test_a_full_disk_is_told_from_other_failures(
+    def test_a_full_disk_is_distinguished_from_other_failures(
         self, text: str, kind: type[StorageFailure], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Failing:

@@ -153,7 +153,7 @@ def test_a_pin_shows_the_rows_of_its_instant_whatever_is_written_later(engine):
     rows=st.dictionaries(st.binary(min_size=1, max_size=5), st.binary(max_size=9), min_size=1, max_size=12),
     reads=st.lists(st.tuples(st.integers(0, 12), st.integers(1, 60), st.integers(1, 5)), max_size=12),
 )
-def test_any_page_can_be_asked_for_in_any_order_any_number_of_times(rows, reads):
+def test_any_page_can_be_requested_in_any_order_any_number_of_times(rows, reads):
     engine = filled(MemoryEngine(), sorted(rows.items()))
     manager = TableSnapshotManager(TableSnapshotLimits(), ManualClock(), SeededIds(1))
     opened = manager.open(1, [A], lambda: {A: engine.snapshot()})
@@ -219,7 +219,7 @@ def test_two_readers_of_one_bucket_take_turns():
 # ---- leases ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_that_nobody_uses_ends_with_its_lease_and_says_so():
+def test_an_unused_snapshot_ends_with_its_lease_and_says_so():
     bench = Bench()
     opened = bench.open(lease=10)
     bench.clock.advance(9.9)
@@ -233,7 +233,7 @@ def test_a_snapshot_that_nobody_uses_ends_with_its_lease_and_says_so():
     assert "open another" in message
 
 
-def test_a_lease_is_over_even_before_anybody_looks_for_idle_snapshots():
+def test_a_lease_is_over_even_before_idle_snapshots_are_looked_for():
     bench = Bench()
     opened = bench.open(lease=10)
     bench.clock.advance(10)
@@ -242,7 +242,7 @@ def test_a_lease_is_over_even_before_anybody_looks_for_idle_snapshots():
         bench.manager.renew(opened.snapshot_id)
 
 
-def test_reading_and_renewing_begin_the_lease_anew():
+def test_reading_and_renewing_restart_the_lease():
     bench = Bench()
     opened = bench.open(lease=10)
     for _ in range(3):
@@ -303,7 +303,7 @@ def test_there_are_no_more_snapshots_than_the_limit_and_an_ended_one_makes_room(
     assert bench.read(third)
 
 
-def test_ten_thousand_snapshots_that_nobody_releases_leave_nothing_behind():
+def test_ten_thousand_unreleased_snapshots_leave_nothing_behind():
     bench = Bench(handles_max=10_000)
     for _ in range(10_000):
         bench.open(lease=10)

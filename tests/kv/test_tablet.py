@@ -396,7 +396,7 @@ def test_state_is_rebuilt_from_the_log_alone():
 
 
 @pytest.mark.parametrize("properties", FORMATS)
-def test_recovery_goes_on_from_the_applied_offset_across_schema_versions(properties):
+def test_recovery_continues_from_the_applied_offset_across_schema_versions(properties):
     bench = Bench(FakeTable(properties))
     bench.put(row(1, "a"))
     older = MemoryEngine()
@@ -489,7 +489,7 @@ def test_a_retry_after_a_failed_apply_is_recognised():
     assert bench.log.high_watermark == 1
 
 
-def test_a_retry_for_all_is_durable_though_the_first_attempt_asked_for_less():
+def test_a_retry_for_all_is_durable_though_the_first_attempt_requested_less():
     bench = Bench()
     assert bench.put(row(1, "a"), writer_id=3, sequence=0, acks=1) == 1
     assert bench.log.synced_offset == 0

@@ -138,7 +138,7 @@ def test_a_table_may_have_more_columns_where_that_is_allowed_and_never_fewer() -
     assert told(LOG, WIDE, wider=True) == "its columns are id, name, and should be id, name, more"
 
 
-def test_tables_of_others_that_are_laid_out_otherwise_are_told_from_ours() -> None:
+def test_tables_of_others_that_are_laid_out_otherwise_are_distinguished_from_ours() -> None:
     wanted = definition_of(LOG)
     for more, problem in (
         ({"sort_order": UNSORTED_SORT_ORDER}, r"its sort order is [], and should be [('__offset', 'identity'"),

@@ -109,7 +109,7 @@ def test_keys_of_nulls_are_the_same_in_every_batch() -> None:
         assert found.to_pylist() == [value is None for value in batch]
 
 
-def test_positions_are_kept_for_each_data_file_and_read_for_those_asked_for(tmp_path: Path) -> None:
+def test_positions_are_kept_for_each_data_file_and_read_for_those_requested(tmp_path: Path) -> None:
     gone = {"file:///b": np.array([5, 1, 5]), "file:///a": np.array([0]), "file:///c": np.empty(0, np.int64)}
     written = write_positions(IO, str(tmp_path / "d.parquet"), ("x", 1), gone, {})
     assert (written.records, written.is_delete, written.partition) == (3, True, ("x", 1))
@@ -162,7 +162,7 @@ def test_rows_are_left_out_by_position_across_batches(tmp_path: Path) -> None:
     assert left == [1, 2, 5, 6, 7, 8]
 
 
-def test_a_file_that_lacks_all_columns_asked_for_has_rows_of_nulls(tmp_path: Path) -> None:
+def test_a_file_that_lacks_all_requested_columns_has_rows_of_nulls(tmp_path: Path) -> None:
     schema = Schema(NestedField(1, "n", IntegerType(), True))
     path = put(tmp_path / "data.parquet", schema, [{"n": i} for i in range(5)])
     batches = list(read_rows(IO, path, [NestedField(9, "later", StringType())], batch_rows=2))

@@ -258,7 +258,7 @@ def test_a_compaction_gives_way_to_a_round_that_was_faster(table: TieredTable, m
     check_files(lake_table(table.storage))
 
 
-def test_rounds_go_on_while_somebody_compacts(table: TieredTable) -> None:
+def test_rounds_continue_while_another_job_compacts(table: TieredTable) -> None:
     stop = threading.Event()
     failures: list[Exception] = []
     compacted: list[int] = []
@@ -313,7 +313,7 @@ def test_a_catalog_is_closed_after_its_use_also_after_an_error(
     assert closed == [first, second]
 
 
-def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: TieredTable) -> None:
+def test_a_lake_table_that_was_recreated_refuses_rounds_of_the_old_one(table: TieredTable) -> None:
     first = table.write(((), 0), [("+U", r) for r in people(3)])
     assert isinstance(table.storage, IcebergLakeStorage)
     with opened(table.storage.options) as catalog:

@@ -131,7 +131,9 @@ def test_splits_of_others_and_bytes_that_are_none_are_refused(lake: str, storage
             use(foreign)
 
 
-def test_snapshots_that_are_not_there_are_told_from_files_that_are_not(lake: str, storage: LakeStorage) -> None:
+def test_snapshots_that_are_not_there_are_distinguished_from_files_that_are_not(
+    lake: str, storage: LakeStorage
+) -> None:
     table = log_of(lake, storage)
     table.append(*people(1))
     source = table.source()

@@ -123,7 +123,7 @@ def test_options_that_say_what_is_so_anyway_are_taken() -> None:
     assert definition_of(describe(bucket_count=None)).options["bucket"] == "-1"
 
 
-def test_the_layout_is_asked_for_by_the_table_or_by_the_lake() -> None:
+def test_the_layout_is_chosen_by_the_table_or_by_the_lake() -> None:
     name = "paimon.forebay.system-columns"
     for text, wanted in (("true", True), ("false", False)):
         assert asks_for_system_columns(describe(custom_properties={name: text}), not wanted) is wanted
@@ -155,7 +155,7 @@ def made(folder: Path, descriptor: TableDescriptor, *, system_columns: bool = Tr
 
 
 @pytest.mark.parametrize("system_columns", [True, False])
-def test_columns_of_the_stream_are_told_from_those_of_the_system(tmp_path: Path, system_columns: bool) -> None:
+def test_columns_of_the_stream_are_distinguished_from_those_of_the_system(tmp_path: Path, system_columns: bool) -> None:
     schema = made(tmp_path, WIDE, system_columns=system_columns)
     assert has_system_columns(schema) is system_columns
     assert [f.name for f in business_fields(schema)] == ["id", "name", "more"]

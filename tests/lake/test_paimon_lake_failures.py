@@ -121,7 +121,7 @@ def test_of_workers_that_commit_at_once_on_one_base_exactly_one_does(table: Tier
     assert table.read(snapshot_id) == people(0, name=f"w{winner} ")
 
 
-def test_rounds_go_on_while_somebody_compacts(table: TieredTable) -> None:
+def test_rounds_continue_while_another_job_compacts(table: TieredTable) -> None:
     stop = threading.Event()
     failures: list[Exception] = []
 
@@ -161,7 +161,7 @@ def test_a_base_that_has_expired_behind_snapshots_of_others_does_not_stop_tierin
     assert table.read() == in_order([*people(1, 2, name="new"), *people(3)])
 
 
-def test_a_lake_table_that_was_made_anew_refuses_rounds_of_the_old_one(table: TieredTable) -> None:
+def test_a_lake_table_that_was_recreated_refuses_rounds_of_the_old_one(table: TieredTable) -> None:
     table.upsert(*people(1))
     table.upsert(*people(2))
     assert isinstance(table.storage, PaimonLakeStorage)

@@ -133,7 +133,7 @@ def test_a_lake_table_that_got_deletion_vectors_is_no_longer_taken(storage: Paim
         storage.create_tiering_factory().validate(table.info)
 
 
-def test_files_of_a_format_that_is_written_may_be_asked_for_by_name(storage: PaimonLakeStorage) -> None:
+def test_files_of_a_format_that_is_written_may_be_requested_by_name(storage: PaimonLakeStorage) -> None:
     chosen = {"paimon.file.format": "PARQUET", "paimon.file.format.per.level": "0:parquet"}
     table = create(storage, describe(ID_NAME, primary_key=("id",), custom_properties=chosen))
     storage.create_tiering_factory().validate(table.info)
@@ -450,7 +450,7 @@ def test_a_sorted_reader_of_a_bucket_without_splits_is_empty_and_one_with_splits
 
 
 @pytest.mark.parametrize(("paths", "names"), [([[1]], ["name", "id"]), ([[0]], ["id"]), ([[1], [0]], ["name", "id"])])
-def test_a_sorted_reader_has_the_key_columns_behind_those_that_were_asked_for(
+def test_a_sorted_reader_has_the_key_columns_behind_those_that_were_requested(
     storage: PaimonLakeStorage, paths: list[list[int]], names: list[str]
 ) -> None:
     table = create(storage, describe(ID_NAME, primary_key=("id",), bucket_count=1))

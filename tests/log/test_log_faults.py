@@ -203,7 +203,7 @@ def test_after_a_failed_sync_the_log_is_offline_for_good() -> None:
             work()
 
 
-def test_an_offline_log_does_not_pass_for_orderly_closed() -> None:
+def test_an_offline_log_does_not_count_as_gracefully_closed() -> None:
     """Its owner would otherwise mark a clean shutdown, and the next start would trust what nobody knows."""
     fs = faulty_fs()
     tablet = filled_log(fs)

@@ -284,7 +284,7 @@ def test_the_index_of_a_segment_that_is_full_is_written_before_the_log_is_closed
     assert len(fs.content(full)) >= 3 * 8
 
 
-def test_an_index_that_was_made_from_the_log_is_not_made_again_where_the_log_is_damaged() -> None:
+def test_an_index_that_was_made_from_the_log_is_not_rebuilt_where_the_log_is_damaged() -> None:
     fs = faulty_fs()
     tablet = sealed_segment_of_large_batches(fs)
     index, log = segment_paths(fs, names.OFFSET_INDEX_SUFFIX)[0], segment_paths(fs, names.LOG_SUFFIX)[0]
@@ -420,7 +420,7 @@ def test_left_overs_are_removed_and_strange_files_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_empty_last_segment_is_where_the_log_goes_on(clean: bool) -> None:
+def test_an_empty_last_segment_is_where_the_log_continues(clean: bool) -> None:
     fs = faulty_fs()
     tablet = filled_log(fs)
     tablet.roll()
@@ -489,7 +489,7 @@ def test_the_log_start_may_have_passed_the_recovery_point() -> None:
     assert (after.log_start_offset, after.log_end_offset) == (start, 60)
 
 
-def test_what_recovery_keeps_is_durable_before_anybody_builds_on_it() -> None:
+def test_what_recovery_keeps_is_durable_before_anything_builds_on_it() -> None:
     for seed in range(30):
         fs = faulty_fs(seed)
         filled_log(fs)

@@ -385,7 +385,7 @@ def test_a_writer_without_id_is_not_checked() -> None:
     assert tablet.writer_states() == {}
 
 
-def test_a_silent_writer_is_forgotten_after_the_expiry_and_begins_anew() -> None:
+def test_a_silent_writer_is_forgotten_after_the_expiry_and_starts_over() -> None:
     clock = ManualClock()
     fs = faulty_fs()
     tablet = open_log(fs, clock=clock)
@@ -416,7 +416,7 @@ def test_opening_forgets_the_writers_that_were_silent_for_too_long() -> None:
     assert set(open_log(fs, clock=clock, recovery_point=2, clean_shutdown=True).writer_states()) == {8}
 
 
-def test_duplicates_can_be_asked_for_before_an_append() -> None:
+def test_duplicates_can_be_requested_before_an_append() -> None:
     tablet = open_log(faulty_fs())
     assert tablet.find_duplicate(7, 0) is None
     answer = tablet.append_as_leader(make_batch(2, writer_id=7, sequence=0))
@@ -500,7 +500,7 @@ def test_a_truncated_log_does_not_bring_back_what_was_cut() -> None:
         assert [bytes(data[48:51]) for _, data in after.iterate_batches(1)] in ([], [b"new"])
 
 
-def test_what_follows_a_truncation_is_synced_anew() -> None:
+def test_what_follows_a_truncation_is_synced_again() -> None:
     for seed in range(20):
         fs = faulty_fs(seed)
         tablet = filled_log(fs)
@@ -684,7 +684,7 @@ def test_closing_makes_everything_durable() -> None:
         assert len(after.writer_states()[9]) == 5
 
 
-def test_a_deleted_log_is_gone_durably_and_can_be_made_anew() -> None:
+def test_a_deleted_log_is_gone_durably_and_can_be_recreated() -> None:
     for seed in range(20):
         fs = faulty_fs(seed)
         tablet = filled_log(fs)

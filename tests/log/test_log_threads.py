@@ -152,7 +152,7 @@ def test_a_read_that_a_cut_overtakes_begins_again(monkeypatch: pytest.MonkeyPatc
     assert (piece.base_offset, piece.next_offset) == (0, 2)
 
 
-def test_readers_go_on_while_old_segments_are_deleted(tablet: LogTablet) -> None:
+def test_readers_continue_while_old_segments_are_deleted(tablet: LogTablet) -> None:
     for _ in range(100):
         append(tablet, 0)
     threads = Threads()
@@ -215,7 +215,7 @@ def test_a_synced_offset_never_runs_ahead_of_what_was_synced(tmp_path: Path) -> 
     assert tablet.sync() == tablet.log_end_offset
 
 
-def test_an_index_made_anew_by_a_reader_misses_nothing_that_is_appended_meanwhile(tmp_path: Path) -> None:
+def test_an_index_rebuilt_by_a_reader_misses_nothing_that_is_appended_meanwhile(tmp_path: Path) -> None:
     folder = f"{tmp_path}/log-2"
     first = LogTablet.open(LocalFileSystem(), folder, config=LogConfig(index_interval_bytes=100))
     for _ in range(500):

@@ -100,7 +100,7 @@ def test_writers_of_one_request_are_checked_each_for_itself() -> None:
         states.check([header(1), header(1, 8)], 0, 0)
 
 
-def test_a_writer_that_begins_anew_has_nothing_older_to_repeat() -> None:
+def test_a_writer_that_starts_over_has_nothing_older_to_repeat() -> None:
     states = states_with(0, 1, 0)
     assert [batch.base_offset for batch in states.as_mapping()[7]] == [2]
     assert states.check([header(1)], 0, 0) is None

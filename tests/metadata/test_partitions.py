@@ -250,7 +250,7 @@ def test_rules_that_can_be() -> None:
     assert day.value(JANUARY) == "2024-02-01"
 
 
-def test_hours_and_days_go_on_through_changes_of_summer_time_and_the_ends_of_time() -> None:
+def test_hours_and_days_continue_through_changes_of_summer_time_and_the_ends_of_time() -> None:
     zone = {"time_zone": "Europe/Berlin", "enabled": "true"}
     hours = AutoPartitioning.of(partitioned("p", time_unit="HOUR", **zone))
     days = AutoPartitioning.of(partitioned("p", time_unit="DAY", **zone))

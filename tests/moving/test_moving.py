@@ -106,7 +106,7 @@ def test_rows_order_and_definition_arrive(servers: Servers, keyed: bool, partiti
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_the_target_goes_on_tiering_where_the_source_stopped_and_the_source_is_fenced_off(
+def test_the_target_continues_tiering_where_the_source_stopped_and_the_source_is_fenced_off(
     servers: Servers, keyed: bool
 ) -> None:
     table = servers.make(keyed=keyed)
@@ -148,7 +148,7 @@ STEPS = (
 
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_move_that_is_killed_goes_on_and_doubles_nothing(servers: Servers, step: str, keyed: bool) -> None:
+def test_a_move_that_is_killed_continues_and_doubles_nothing(servers: Servers, step: str, keyed: bool) -> None:
     expected = bag(servers.make(keyed=keyed, partitioned=True))
     seen = []
 
@@ -266,7 +266,7 @@ def test_a_table_of_the_target_that_is_something_else_is_left_alone(servers: Ser
         move_table(servers.here, servers.there, PATH)
 
 
-def test_a_lake_table_that_somebody_tiers_meanwhile_is_not_handed_over(servers: Servers, tmp_path: Path) -> None:
+def test_a_lake_table_that_is_tiered_meanwhile_is_not_handed_over(servers: Servers, tmp_path: Path) -> None:
     table = servers.make()
     plan = plan_move(servers.here, servers.there, PATH)
     servers.there.admin.create_table_as(PATH, plan.descriptor)
@@ -282,7 +282,7 @@ def test_a_lake_table_that_somebody_tiers_meanwhile_is_not_handed_over(servers: 
     assert target.known is None
 
 
-def test_a_lake_snapshot_without_the_log_is_enough_where_it_is_asked_for(servers: Servers) -> None:
+def test_a_lake_snapshot_without_the_log_is_enough_where_it_is_requested(servers: Servers) -> None:
     expected = bag(servers.make())
     report = move_table(servers.here, servers.there, PATH, with_log=False)
     moved = servers.there.table(PATH)
@@ -311,7 +311,7 @@ def test_a_plan_says_what_is_to_be_done_and_does_nothing(servers: Servers) -> No
     assert not servers.there.table_exists(PATH)
 
 
-def test_a_plan_says_that_a_move_goes_on_with_what_the_target_has(servers: Servers) -> None:
+def test_a_plan_says_that_a_move_continues_with_what_the_target_has(servers: Servers) -> None:
     servers.make(lake=False)
     move_table(servers.here, servers.there, PATH)
     logs = "append the logs, bucket by bucket in their order"
@@ -375,7 +375,7 @@ def test_lake_tables_of_formats_that_cannot_be_handed_over_are_refused(servers: 
         assert not plan_move(here, servers.there, PATH).with_lake
 
 
-def test_a_table_that_was_made_anew_is_told_from_the_one_that_is_moved(servers: Servers) -> None:
+def test_a_table_that_was_recreated_is_distinguished_from_the_one_that_is_moved(servers: Servers) -> None:
     servers.make(lake=False)
     side = plan_move(servers.here, servers.there, PATH).source
     assert side.again().info.table_id == side.info.table_id

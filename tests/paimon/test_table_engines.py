@@ -56,7 +56,7 @@ def test_aggregations_add_up_over_commits(tmp_path: Path) -> None:
     assert rows_of(table, ["a"], col("a") == 6) == [(6,)]
 
 
-def test_a_sequence_field_decides_even_if_nobody_reads_it(tmp_path: Path) -> None:
+def test_a_sequence_field_decides_even_if_it_is_not_read(tmp_path: Path) -> None:
     table = table_with(tmp_path, sequence__field="seq")
     write(table, (1, 1, "late", 9))
     write(table, (1, 2, "early", 3))

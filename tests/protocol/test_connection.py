@@ -411,7 +411,7 @@ def test_whatever_a_server_sends_the_client_has_events_and_no_exceptions(parts: 
 # --- what a server gives a client that it does not know yet ----------------------------------------------------
 
 
-def test_a_client_is_trusted_from_its_first_request_on_where_that_is_asked_for() -> None:
+def test_a_client_is_trusted_from_its_first_request_on_where_that_is_requested() -> None:
     assert ServerConnection(EVERYTHING).is_trusted
     assert ServerConnection(EVERYTHING, frame_bytes_max=1000, first_frame_bytes_max=1000).is_trusted
     server = ServerConnection(EVERYTHING, frame_bytes_max=1000, first_frame_bytes_max=200)
@@ -450,7 +450,7 @@ def test_a_large_request_that_is_given_up_is_answered_and_the_next_one_is_served
     assert server.give_up_large(error) is None  # the id of another one
 
 
-def test_a_large_request_gets_the_room_that_it_wants_and_the_next_one_begins_small_where_that_is_asked_for() -> None:
+def test_a_large_request_gets_the_room_that_it_wants_and_the_next_one_begins_small_where_that_is_requested() -> None:
     server = ServerConnection(EVERYTHING)
     body = bytes(100_000)
     begun = [struct.pack(">ihhi", 8 + len(body), ApiKey.PUT_KV, 0, 9), body[: 1 << 14]]

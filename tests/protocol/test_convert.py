@@ -500,7 +500,7 @@ WIDE = Schema.of(
 """The table for which record_golden.py makes pyfluss send its filters."""
 
 
-def test_filters_that_pyfluss_sends_are_read_as_they_were_written_and_made_again() -> None:
+def test_filters_that_pyfluss_sends_are_read_as_they_were_written_and_reproduced() -> None:
     messages: list[pb.PbPredicate] = []
     for name, frame in golden_frames():
         if name == "fetch_log":

@@ -215,7 +215,7 @@ def test_a_large_frame_says_when_it_needs_more_room_and_how_much() -> None:
     assert drain(decoder) == [(b"header--", body)]
 
 
-def test_a_large_frame_can_be_given_up_and_the_stream_goes_on_behind_it() -> None:
+def test_a_large_frame_can_be_given_up_and_the_stream_continues_after_it() -> None:
     decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES)
     assert decoder.drop_large() is None
     decoder.receive_data(struct.pack(">i8s", 8 + 100_000, b"header--") + bytes(4000))
@@ -273,7 +273,7 @@ def test_a_buffer_that_is_more_than_half_full_of_one_frame_grows() -> None:
     assert len(decoder.get_buffer()) == 4 * FIRST_BUFFER_BYTES - 3000
 
 
-def test_frames_that_nobody_has_asked_for_leave_half_of_the_largest_buffer_free() -> None:
+def test_unrequested_frames_leave_half_of_the_largest_buffer_free() -> None:
     decoder = FrameDecoder(HEADER_BYTES, HEADER_BYTES)
     frame = struct.pack(">i8s", 1008, b"header--") + bytes(1000)
     stream = frame * 200

@@ -56,7 +56,7 @@ def key_of(message: Message) -> ApiKey:
 
 
 @pytest.mark.parametrize(("text", "request_id", "version", "message"), CAPTURED)
-def test_captured_frames_are_understood_and_made_again(
+def test_captured_frames_are_understood_and_reproduced(
     text: str, request_id: int, version: int, message: Message
 ) -> None:
     frame = bytes.fromhex(text)
@@ -98,7 +98,7 @@ def test_captured_writes_begin_as_ours_do(
 
 
 @pytest.mark.parametrize(("name", "frame"), golden_frames())
-def test_recorded_frames_of_pyfluss_are_understood_and_made_again(name: str, frame: bytes) -> None:
+def test_recorded_frames_of_pyfluss_are_understood_and_reproduced(name: str, frame: bytes) -> None:
     event = deliver_one([frame], ServerConnection(EVERYTHING))
     assert isinstance(event, RequestReceived)
     assert event.api.key.name.lower() == name

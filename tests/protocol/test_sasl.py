@@ -96,7 +96,7 @@ def test_mechanism_names_are_compared_without_case() -> None:
     assert server.principal is not None
 
 
-def test_without_sasl_everybody_is_anonymous_and_only_the_same_protocol_is_answered() -> None:
+def test_without_sasl_all_clients_are_anonymous_and_only_the_same_protocol_is_answered() -> None:
     server = PlaintextAuthenticator()
     assert server.principal == ANONYMOUS
     assert server.receive(plain(b"anything", "plaintext")) == pb.AuthenticateResponse()

@@ -273,7 +273,7 @@ def test_each_connection_gets_an_authenticator_of_its_listeners_kind() -> None:
         ({"security.sasl.plain.credentials": ""}, "no user is known"),
     ],
 )
-def test_a_sasl_listener_that_nobody_could_use_is_refused_at_start(change: dict[str, Any], reason: str) -> None:
+def test_a_sasl_listener_that_no_user_could_use_is_refused_at_start(change: dict[str, Any], reason: str) -> None:
     settings = SASL | change
     with pytest.raises(InvalidRequest, match=reason):
         authenticator_factory(parse_listeners(settings)[0], settings)

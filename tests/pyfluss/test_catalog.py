@@ -84,7 +84,7 @@ async def test_connections_and_handles_are_context_managers_and_describe_themsel
         assert await connection.get_admin().database_exists("fluss")
 
 
-async def test_nobody_at_the_address_is_an_error_of_the_client():
+async def test_a_missing_server_is_an_error_of_the_client():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(fluss.FlussError) as failed:
@@ -92,7 +92,7 @@ async def test_nobody_at_the_address_is_an_error_of_the_client():
     assert failed.value.is_retriable in (True, False)
 
 
-async def test_users_are_let_in_with_their_password_and_nobody_else_is(server):
+async def test_only_users_with_their_password_are_let_in(server):
     sasl = server.addresses.sasl_bootstrap_servers
 
     async def log_in(name: str, password: str):

@@ -97,7 +97,7 @@ KEY_TYPES = {
 
 
 @pytest.mark.parametrize("kind", list(KEY_TYPES))
-async def test_keys_of_every_type_are_told_apart(session, kind):
+async def test_keys_of_every_type_are_distinguished(session, kind):
     data_type, values = KEY_TYPES[kind]
     table = await session.create(pa.schema([("v", pa.string()), ("k", data_type)]), ["k"], bucket_count=2)
     await write(table, *({"k": value, "v": f"{number}"} for number, value in enumerate(values)))

@@ -390,7 +390,7 @@ async def test_partitions_are_written_and_read_by_their_ids(session):
     assert rows["day"].to_pylist() == [days[0]] * 20
 
 
-async def test_an_open_reader_goes_on_through_added_columns(session):
+async def test_an_open_reader_continues_through_added_columns(session):
     table = await session.create(POINTS)
     path = table.get_table_path()
     writer = table.new_append().create_writer()

@@ -16,7 +16,7 @@ from tests.reliability.mutations import Mutant, Mutator, Recorded, frame, writes
 from tests.server.running import log_records
 
 
-def test_mutated_frames_hurt_nobody(tmp_path: Path) -> None:
+def test_mutated_frames_affect_no_other_client(tmp_path: Path) -> None:
     seed = int(os.environ.get("MUTATED_SEED", "1"))  # new ones are for `make mutated-frames`
     tally, figures = run(tmp_path, 300, seed)
     assert tally.finds == [], f"seed {seed}"
@@ -48,7 +48,7 @@ def test_a_seed_makes_the_same_mutants_again_and_another_one_others() -> None:
     assert any("right checksum" in mutant.story for mutant in made(1))
 
 
-def test_a_write_into_an_honest_table_is_told_from_other_requests() -> None:
+def test_a_write_into_an_honest_table_is_distinguished_from_other_requests() -> None:
     write, create, _ = (frame(each.key, each.version, 5, each.body) for each in recorded())
     assert writes_to(write) == 7
     assert writes_to(write[:-20]) is None

@@ -434,7 +434,7 @@ def test_a_partition_that_could_not_be_dropped_takes_writes_again() -> None:
 
 
 @pytest.mark.parametrize("code", [None, ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.TABLE_NOT_EXIST])
-def test_of_a_partition_that_somebody_else_has_dropped_nothing_is_removed_twice(code: ErrorCode | None) -> None:
+def test_nothing_of_a_partition_dropped_by_another_client_is_removed_twice(code: ErrorCode | None) -> None:
     sealed = [FakeReplica()]
     context = FakeContext(sealed, None if code is None else NotFound("gone", code))
     drop_expired(context)

@@ -63,14 +63,14 @@ def assert_others_are_served(bench: Bench) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
     ],
 )
-def test_a_stream_that_is_no_fluss_protocol_is_closed_and_hurts_nobody(bench, data):
+def test_a_stream_that_is_no_fluss_protocol_is_closed_and_affects_no_other_client(bench, data):
     with raw_socket(bench) as sock:
         sock.sendall(data)
         assert is_closed_by_peer(sock)
     assert_others_are_served(bench)
 
 
-def test_truncated_frames_and_sudden_ends_hurt_nobody(bench):
+def test_truncated_frames_and_sudden_ends_affect_no_other_client(bench):
     frame = struct.pack(">ihhi", 100, 1012, 0, 1) + bytes(10)
     for cut in range(len(frame)):
         with raw_socket(bench) as sock:
@@ -78,7 +78,7 @@ def test_truncated_frames_and_sudden_ends_hurt_nobody(bench):
     assert_others_are_served(bench)
 
 
-def test_random_bytes_hurt_nobody(bench):
+def test_random_bytes_affect_no_other_client(bench):
     rng = random.Random(7)
     for _ in range(60):
         with raw_socket(bench) as sock:

@@ -104,7 +104,7 @@ def test_short_work_is_done_at_once_and_others_have_their_turn_after_each_piece_
     asyncio.run(test())
 
 
-def test_a_piece_ends_after_its_number_of_items_or_its_time_and_the_next_one_begins_anew() -> None:
+def test_a_piece_ends_after_its_number_of_items_or_its_time_and_the_next_one_starts_over() -> None:
     async def test() -> None:
         clock = ManualClock()
         async with context.RequestCosts(clock).pieces() as pieces:

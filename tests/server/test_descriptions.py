@@ -46,7 +46,7 @@ def test_a_table_that_is_altered_again_and_again_takes_the_memory_of_one_descrip
     assert (len(descriptions), descriptions._bytes) == (2, 2 * used)
 
 
-def test_descriptions_are_bounded_and_those_asked_for_last_stay() -> None:
+def test_descriptions_are_bounded_and_those_requested_last_stay() -> None:
     infos = [info_of(table_id, 50) for table_id in range(20)]
     size = len(json_serde.dumps(json_serde.descriptor_to_json(infos[0].descriptor)))
     descriptions = Descriptions(lambda descriptor: descriptor, bytes_max=6 * size)

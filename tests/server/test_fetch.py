@@ -171,7 +171,7 @@ def test_a_filter_without_a_schema_is_one_of_the_latest(bench):
     assert (nothing.records, nothing.filtered_end_offset) == (b"", 10)
 
 
-def test_all_columns_may_be_asked_for_and_not_one_more(bench):
+def test_all_columns_may_be_requested_and_not_one_more(bench):
     created = new_table(bench, "projected_whole", 1)
     assert numbers(bench.fetch(created, 0, projected_fields=[0, 1]).records) == list(range(10))
     request = bench.fetch_request(created, 0, projected_fields=[0, 1, 0])
@@ -188,7 +188,7 @@ def test_of_a_bucket_that_is_named_twice_the_last_word_counts(bench):
     assert numbers(answer.records) == list(range(20, 30))
 
 
-def test_a_long_poll_waits_for_as_many_bytes_as_are_asked_for(bench):
+def test_a_long_poll_waits_for_as_many_bytes_as_are_requested(bench):
     created = new_table(bench, "patient", 1)
     size = len(bench.fetch(created).records)
     with RawClient(bench.server.addresses.tablet_servers) as reader:
@@ -232,7 +232,7 @@ def test_batches_side_by_side_are_sent_in_one_piece():
 # ---- how much, and how long -----------------------------------------------------------------------------------------
 
 
-def test_without_a_word_about_waiting_an_answer_waits_only_for_bytes_that_are_asked_for(bench, monkeypatch):
+def test_without_a_word_about_waiting_an_answer_waits_only_for_bytes_that_are_requested(bench, monkeypatch):
     monkeypatch.setattr(fetch, "_MIN_BYTES_WAIT_MS", 60_000)
     created = new_table(bench, "wordless")
     request = bench.fetch_request(created, 0)
@@ -304,7 +304,7 @@ def test_a_long_poll_looks_again_only_when_there_is_news(bench, monkeypatch):
     assert len(looks) < 10
 
 
-def test_an_answer_is_as_long_as_is_asked_for_with_all_columns_and_without(bench):
+def test_an_answer_is_as_long_as_is_requested_with_all_columns_and_without(bench):
     created = new_table(bench, "measured")
     for _ in range(20):
         bench.append(created, log_records(list(range(10))))

@@ -77,7 +77,7 @@ def met_by_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("engine", "refused"), [("lmdb", True), ("lmdb", False), ("rocksdb", True)])
-def test_writes_on_a_full_disk_fail_and_go_on_with_room_and_nothing_is_lost(
+def test_writes_on_a_full_disk_fail_and_continue_with_room_and_nothing_is_lost(
     engine: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if engine == "rocksdb":
@@ -139,7 +139,7 @@ def test_metadata_on_a_full_disk_stays_as_it_is_and_can_be_changed_with_room(tmp
             bench.create(tried[-1], columns)  # the name is not taken
 
 
-def test_upkeep_on_a_full_disk_is_a_line_in_the_log_and_goes_on_with_room(
+def test_upkeep_on_a_full_disk_is_a_line_in_the_log_and_continues_with_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with mounted_tmpfs(tmp_path / "disk", 32) as disk, running(disk.path / "data", **SETTINGS) as bench:

@@ -187,7 +187,7 @@ def test_of_large_answers_that_are_not_taken_two_are_made_and_the_others_wait(tm
                 assert len(slow.receive(poll.request_id).tables_resp[0].buckets_resp[0].records) > 5 * MEGABYTE
 
 
-def test_requests_without_records_may_not_be_as_long_as_others_and_the_connection_goes_on(tmp_path):
+def test_requests_without_records_may_not_be_as_long_as_others_and_the_connection_continues(tmp_path):
     with (
         running(tmp_path / "data", server_request_max__control__size="100kb") as bench,
         RawClient(bench.server.addresses.tablet_servers) as client,
@@ -271,7 +271,7 @@ def test_pipelined_requests_are_all_answered_in_the_end_in_order(tmp_path):
         assert all(client.receive(request_id).exists for request_id in ids)
 
 
-def test_a_connection_with_too_many_open_requests_goes_on_when_they_have_ended(tmp_path):
+def test_a_connection_with_too_many_open_requests_continues_when_they_have_ended(tmp_path):
     with (
         running(tmp_path / "data", netty_server_max__queued__requests="4") as bench,
         RawClient(bench.server.addresses.tablet_servers) as client,
@@ -393,7 +393,7 @@ def test_a_server_that_stops_closes_refused_connections_too(tmp_path):
             assert all(transport.is_closing() and transport._sock is None for transport in held)
 
 
-def test_a_refused_connection_ends_although_its_client_goes_on_sending(tmp_path, monkeypatch):
+def test_a_refused_connection_ends_although_its_client_continues_sending(tmp_path, monkeypatch):
     monkeypatch.setattr(rpc, "_REFUSAL_SECONDS", 0.01)
     with (
         running(tmp_path / "data", server_connections_max="2") as bench,

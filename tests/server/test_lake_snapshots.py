@@ -220,7 +220,7 @@ def test_files_of_rounds_that_never_ended_are_removed_by_the_second_commit_after
     assert lake.files() == {fourth}
 
 
-def test_the_file_of_a_lake_snapshot_that_nobody_was_told_of_is_kept_for_who_finds_it(lake: Lake) -> None:
+def test_the_file_of_an_unreported_lake_snapshot_is_kept_for_the_worker_that_finds_it(lake: Lake) -> None:
     lake.commit(1, 10)
     in_the_lake = lake.prepare(20)
     lake.prepare(20)  # of a worker that the lake will refuse

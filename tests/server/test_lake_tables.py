@@ -286,7 +286,7 @@ def test_a_lake_table_of_a_server_that_lost_its_lake_is_served_and_can_be_switch
         connection.table(PATH).alter(add_columns=pa.schema([("more", pa.int64())]))
 
 
-def test_a_lake_table_that_was_dropped_by_hand_is_missed_and_can_be_made_anew(tmp_path, lake):
+def test_a_lake_table_that_was_dropped_by_hand_is_missed_and_can_be_recreated(tmp_path, lake):
     with connected(tmp_path) as (_, connection):
         connection.create_table(PATH, SCHEMA, options=ENABLED)
         del lake.lake.tables[PATH]

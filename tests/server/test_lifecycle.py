@@ -40,7 +40,7 @@ def found(bench: Bench, table_id: int, *ids: int) -> list[dict[str, object]]:
     return FakeTable().rows_of_values(values)
 
 
-def test_tables_rows_and_logs_are_there_after_an_orderly_restart(tmp_path):
+def test_tables_rows_and_logs_are_there_after_a_graceful_restart(tmp_path):
     with running(tmp_path / "data") as bench:
         kv, log = bench.create("kv", KV_COLUMNS, ["id"]), bench.create("log", LOG_COLUMNS, buckets=3)
         bench.put(kv, kv_records([{"id": 1, "name": "a"}], writer_id=5, sequence=0))
@@ -206,7 +206,7 @@ def test_rocksdb_serves_tables_that_ask_for_it(tmp_path):
         assert len(found(bench, created, *range(60))) == 50
 
 
-def test_a_snapshot_timer_goes_on_after_an_error(tmp_path, monkeypatch):
+def test_a_snapshot_timer_continues_after_an_error(tmp_path, monkeypatch):
     failures = iter([StorageFailure("disk full"), RuntimeError("a bug")])
     with running(tmp_path / "data", kv_snapshot_interval="20 ms", kv_checkpoint_records="1") as bench:
         write = KvFolder.write_checkpoint

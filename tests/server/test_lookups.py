@@ -50,7 +50,7 @@ def test_a_key_that_repeats_gets_its_value_each_time(bench: Bench, table_id: int
         assert len({values[i] for i, key in enumerate(ids) if key == 4}) == 1
 
 
-def test_missing_keys_are_inserted_where_that_is_asked_for_and_found_later(bench: Bench) -> None:
+def test_missing_keys_are_inserted_where_that_is_requested_and_found_later(bench: Bench) -> None:
     created = bench.create("inserted", KV_COLUMNS, ["id"])
     bench.put(created, kv_records([{"id": 1, "name": "here"}]))
     end = bench.log_end(created)

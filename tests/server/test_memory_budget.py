@@ -46,7 +46,7 @@ def run(test: Callable[[], object]) -> None:
     asyncio.run(asyncio.wait_for(test(), 20))  # type: ignore[arg-type]
 
 
-def test_memory_is_granted_in_the_order_in_which_it_was_asked_for():
+def test_memory_is_granted_in_the_order_in_which_it_was_requested():
     async def test() -> None:
         half, order = budget_of(Hoarder(90), wait=60), []
 
@@ -202,7 +202,7 @@ def test_what_was_taken_without_asking_may_exceed_the_limit_by_so_much(used, is_
     assert (half.is_overfull, half.is_twice_full) == (bool(is_overfull), bool(is_twice_full))
 
 
-def test_those_held_up_go_on_when_there_is_room_and_the_largest_gives_it():
+def test_those_held_up_continue_when_there_is_room_and_the_largest_gives_it():
     async def test() -> None:
         large, gone = Hoarder(150), Hoarder()
         half = budget_of(large, wait=0.02)
@@ -227,7 +227,7 @@ def test_those_held_up_go_on_when_there_is_room_and_the_largest_gives_it():
     run(test)
 
 
-def test_one_after_the_other_loses_what_it_holds_until_those_held_up_can_go_on():
+def test_one_after_the_other_loses_what_it_holds_until_those_held_up_can_continue():
     async def test() -> None:
         largest, other, small = Hoarder(150), Hoarder(120), Hoarder(10)
         half = budget_of(small, other, largest)

@@ -96,7 +96,7 @@ def test_a_file_of_another_format_is_left_to_the_version_that_wrote_it(tmp_path:
 
 
 @pytest.mark.parametrize("content", [None, b""])
-def test_a_file_that_is_missing_or_empty_is_made_anew_only_for_a_new_server(
+def test_a_file_that_is_missing_or_empty_is_recreated_only_for_a_new_server(
     tmp_path: Path, content: bytes | None
 ) -> None:
     path = tmp_path / "folder" / "metadata.sqlite"

@@ -37,7 +37,7 @@ def unsent_bytes(bench) -> int:
     return sum(c.unsent_bytes for c in list(bench.server.server._connections))
 
 
-def test_a_client_that_takes_no_answers_costs_memory_for_two_and_holds_up_nobody(bench):
+def test_a_client_that_takes_no_answers_costs_memory_for_two_and_blocks_no_other(bench):
     table = big_log(bench, "hoarded", 8)
     request = bench.fetch_request(table, 0, bytes_max=8 * MEGABYTE)
     with RawClient(bench.server.addresses.tablet_servers, timeout=60) as greedy:
@@ -191,7 +191,7 @@ def test_tables_with_hundreds_of_buckets_and_partitions_survive_a_restart(tmp_pa
     assert not left & {"many", "wide"}
 
 
-def test_more_partitions_than_allowed_are_refused_whoever_creates_them(tmp_path):
+def test_more_partitions_than_allowed_are_refused_whichever_client_creates_them(tmp_path):
     schema = pa.schema([("p", pa.string()), ("n", pa.int64())])
     with (
         running(tmp_path / "data", max_partition_num="3") as bench,

@@ -109,7 +109,7 @@ def test_records_live_for_seven_days_unless_the_table_says_otherwise(tmp_path, c
         assert server.expire() == 1
 
 
-def test_expired_segments_of_a_bucket_that_nobody_opens_go_as_well(tmp_path, clock):
+def test_expired_segments_of_an_unopened_bucket_are_deleted_as_well(tmp_path, clock):
     with retention(tmp_path, clock) as server:
         long, short = (server.bench.create(name, LOG_COLUMNS, properties=TTL) for name in ("long", "short"))
         server.append(long, 0, 1, 2)
@@ -237,7 +237,7 @@ def test_changelog_that_cannot_be_replaced_by_a_checkpoint_stays(tmp_path, clock
         assert "are kept for now: the disk is full" in caplog.text
 
 
-def test_the_server_expires_records_by_itself(tmp_path):
+def test_the_server_expires_records_automatically(tmp_path):
     clock = ManualClock()
     with retention(tmp_path, clock, remote_log_task__interval__duration="10 ms") as server:
         table = server.bench.create("t", LOG_COLUMNS, properties=TTL)

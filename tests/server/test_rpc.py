@@ -197,7 +197,7 @@ def exists(*ids: int) -> list[tuple[int, ApiKey, bytes]]:
 
 @pytest.mark.parametrize("limit", ["requests", "bytes"])
 @in_loop
-async def test_a_connection_with_too_much_under_way_goes_on_when_half_of_it_has_ended(
+async def test_a_connection_with_too_much_under_way_continues_when_half_of_it_has_ended(
     work: Work, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     settings = {"netty.server.max-queued-requests": "4"} if limit == "requests" else {}
@@ -475,7 +475,7 @@ async def test_when_memory_is_short_those_wait_who_have_more_than_their_share(wo
 
 
 @in_loop
-async def test_those_who_wait_for_memory_go_on_when_others_have_been_answered(work: Work) -> None:
+async def test_those_who_wait_for_memory_continue_when_others_have_been_answered(work: Work) -> None:
     one = Client().connect()
     other = Client(beside=one).connect()
     receiving = one.connections.budget.receiving
@@ -525,7 +525,7 @@ async def test_a_write_that_is_answered_before_it_is_written_counts_until_it_is(
 )
 @pytest.mark.parametrize("at_once", [True, False])
 @in_loop
-async def test_a_request_that_fails_is_answered_and_others_go_on(
+async def test_a_request_that_fails_is_answered_and_others_continue(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: ErrorCode, at_once: bool
 ) -> None:
     def fail(*_: object) -> Any:

@@ -145,7 +145,7 @@ def test_a_call_out_of_order_fails_and_ends_the_scan(bench, table_id, call):
     assert go_on(bench.tablet, scanner_id, 1).error_code == ErrorCode.UNKNOWN_SCANNER_ID
 
 
-def test_a_lost_page_can_be_asked_for_again(bench, table_id):
+def test_a_lost_page_can_be_requested_again(bench, table_id):
     first = scan(bench.tablet, open_request(table_id))
     second = go_on(bench.tablet, first.scanner_id, 1)
     assert go_on(bench.tablet, first.scanner_id, 1) == second

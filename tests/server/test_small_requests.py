@@ -133,7 +133,7 @@ def test_health_counts_the_buckets_of_tables_and_partitions_and_those_that_are_o
         assert health()[4] == red
 
 
-def test_each_bucket_of_the_partition_that_was_asked_for_is_without_a_snapshot(bench: Bench) -> None:
+def test_each_bucket_of_the_partition_that_was_requested_is_without_a_snapshot(bench: Bench) -> None:
     bench.create("plain", KV_COLUMNS, ["id"], buckets=2)
     table = bench.create("parted", KV_COLUMNS, ["id", "name"], partition_keys=["name"], buckets=2)
     bench.coordinator.call(

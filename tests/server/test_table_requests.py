@@ -48,7 +48,7 @@ def schema_of(bench: Bench, name: str, schema_id: int | None = None) -> tuple[in
     return answer.schema_id, [(column["name"], column.get("comment")) for column in columns]
 
 
-def test_added_columns_have_their_comments_and_each_schema_of_the_table_can_be_asked_for(bench: Bench) -> None:
+def test_added_columns_have_their_comments_and_each_schema_of_the_table_can_be_requested(bench: Bench) -> None:
     bench.create("commented", LOG_COLUMNS)
     before = [("a", None), ("s", None)]
     assert schema_of(bench, "commented") == (1, before)
@@ -161,7 +161,7 @@ def listed(bench: Bench, table: int, offset_type: int, timestamp: int | None = N
     return bench.tablet.call(ApiKey.LIST_OFFSETS, request).buckets_resp[0]
 
 
-def test_the_end_of_a_log_can_be_asked_for_by_two_names_and_no_others(bench: Bench) -> None:
+def test_the_end_of_a_log_can_be_requested_by_two_names_and_no_others(bench: Bench) -> None:
     table = bench.create("ends", LOG_COLUMNS)
     assert not bench.append(table, log_records([1, 2])).error_code
     assert [listed(bench, table, kind).offset for kind in (0, 1, 3)] == [0, 2, 2]
@@ -171,7 +171,7 @@ def test_the_end_of_a_log_can_be_asked_for_by_two_names_and_no_others(bench: Ben
         assert f"offset type {kind} with timestamp {timestamp}" in answer.error_message
 
 
-def test_records_of_this_moment_can_be_asked_for_and_those_of_the_next_cannot(bench: Bench) -> None:
+def test_records_of_this_moment_can_be_requested_and_those_of_the_next_cannot(bench: Bench) -> None:
     table = bench.create("moments", LOG_COLUMNS)
     assert not bench.append(table, log_records([1, 2])).error_code
     with bench.server.server.context.replicas.using(TableBucket(table, 0)) as replica:

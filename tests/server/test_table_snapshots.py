@@ -154,7 +154,7 @@ def listed(bench: Bench, table_id: int) -> list[Any]:
     return list(answer.table_snapshots)
 
 
-def test_a_server_that_was_stopped_orderly_or_not_knows_no_snapshots(tmp_path):
+def test_a_server_that_was_stopped_gracefully_or_not_knows_no_snapshots(tmp_path):
     with running(tmp_path / "data") as own:
         created = table_of(own, "t")
         opened = open_snapshot(own, created)
@@ -266,7 +266,7 @@ def test_a_pin_that_fails_leaves_nothing_pinned_and_the_gate_open(bench, monkeyp
     assert not bench.put(created, kv_records([{"id": 1, "name": "x", "score": 1}])).error_code
 
 
-def test_whoever_closes_the_gate_waits_for_those_inside_and_keeps_later_ones_out():
+def test_the_thread_that_closes_the_gate_waits_for_those_inside_and_keeps_later_ones_out():
     gate = WriteGate()
     events: list[str] = []
     inside, leave, reached = threading.Event(), threading.Event(), threading.Event()

@@ -30,7 +30,7 @@ def make_java(home: Path, version: str, modules: str = "java.base", release: boo
     ("version", "major"), [("17.0.15", 17), ("21", 21), ("25-ea", 25), ("1.8.0_402", 8), ("11.0.2", 11)]
 )
 @pytest.mark.parametrize("release", [True, False])
-def test_the_version_is_read_from_the_release_file_or_asked_for(
+def test_the_version_is_read_from_the_release_file_or_queried(
     tmp_path: Path, version: str, major: int, release: bool
 ) -> None:
     assert java_version(make_java(tmp_path / "java", version, release=release)) == major

@@ -60,7 +60,7 @@ def test_without_any_other_word_the_connection_decides_the_strategy() -> None:
     assert read_options(settings, None, {}).strategy == SNAPSHOT_MERGE
 
 
-def test_client_options_of_a_read_go_on_top_of_the_connection_s(settings: Settings) -> None:
+def test_client_options_of_a_read_override_those_of_the_connection(settings: Settings) -> None:
     chosen = read_options(settings, None, {"client.scanner.kv.fetch.max-bytes": "1mb"}).settings
     assert chosen["client.scanner.kv.fetch.max-bytes"] == 1 << 20
     assert (chosen["client.id"], chosen.credentials) == ("one", ("alice", "secret"))
@@ -90,7 +90,7 @@ def test_names_of_options_do_not_depend_on_case(settings: Settings) -> None:
         ({SERVER_SIDE: "perhaps"}, InvalidRequest, SERVER_SIDE),
     ],
 )
-def test_options_that_nobody_knows_or_can_read_are_refused_by_name(
+def test_unknown_or_unreadable_options_are_refused_by_name(
     settings: Settings, options: dict[str, str], kind: type[ForebayError], message: str
 ) -> None:
     with pytest.raises(kind, match=message):

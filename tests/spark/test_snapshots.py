@@ -85,7 +85,7 @@ def test_tasks_that_are_run_again_or_late_read_the_rows_of_one_instant(table: Ta
 @pytest.mark.parametrize(
     "wanted", [Pushdown(("id",)), Pushdown(("amount", "id")), Pushdown(("id",), (), col("amount") >= 0)]
 )
-def test_a_snapshot_that_has_ended_is_made_anew_from_the_changelog(table: Table, wanted: Pushdown) -> None:
+def test_a_snapshot_that_has_ended_is_rebuilt_from_the_changelog(table: Table, wanted: Pushdown) -> None:
     table.upsert(rows(0, 300))
     table.delete([{"id": 3}])
     plan = planned(table, wanted)
@@ -100,7 +100,7 @@ def test_a_snapshot_that_has_ended_is_made_anew_from_the_changelog(table: Table,
     assert all(batch.schema.equals(plan.read.schema) for batch in found)
 
 
-def test_a_limit_holds_for_a_snapshot_that_is_made_anew_too(table: Table) -> None:
+def test_a_limit_holds_for_a_snapshot_that_is_rebuilt_too(table: Table) -> None:
     plan = planned(table, Pushdown(("id",), limit=7))
     snapshot = plan.open().pinned
     assert snapshot is not None
@@ -245,7 +245,7 @@ def test_a_driver_with_many_snapshots_asks_for_a_collection_and_not_for_every_qu
     assert collected == [63, 127, 63]
 
 
-def test_the_format_pins_the_table_where_a_lease_is_asked_for(table: Table, server: EmbeddedServer) -> None:
+def test_the_format_pins_the_table_where_a_lease_is_requested(table: Table, server: EmbeddedServer) -> None:
     """PySpark keeps the plan of a DataFrame for good, so without a word each bucket is read as it is."""
     options = {"bootstrap.servers": server.bootstrap_servers, "table": str(table.path)}
 

@@ -76,7 +76,7 @@ def test_a_program_that_only_attaches_has_the_formats_whatever_python3_is_on_the
     assert run.stdout.splitlines() == (with_streams if SPARK >= (4, 2) else batches)
 
 
-def test_the_interpreter_of_another_environment_is_told_from_ours(tmp_path: Path) -> None:
+def test_the_interpreter_of_another_environment_is_distinguished_from_ours(tmp_path: Path) -> None:
     other = tmp_path / "python3"
     other.symlink_to(os.path.realpath(sys.executable))
     assert _runs_as_this(sys.executable)

@@ -137,7 +137,7 @@ def test_what_attach_cannot_use_it_refuses_and_changes_nothing(
 
 
 @pytest.mark.parametrize(("error", "code"), [(None, 0), (BrokenPipeError(), 1), (ConnectionResetError(), 1)])
-def test_a_worker_that_nobody_listens_to_any_more_ends_quietly(
+def test_a_worker_without_a_listener_ends_quietly(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None, code: int
 ) -> None:
     def start(sock: socket.socket, authenticated: bool) -> int:

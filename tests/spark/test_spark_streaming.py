@@ -46,7 +46,7 @@ def ids(batches: Batches) -> list[int]:
     return sorted(row["id"] for batch in batches for row in batch)
 
 
-def test_a_table_of_the_catalog_is_streamed_and_goes_on_after_a_restart(
+def test_a_table_of_the_catalog_is_streamed_and_continues_after_a_restart(
     spark: Any, connection: Connection, database: str, run: Run
 ) -> None:
     table = make_table(connection, f"{database}.t")
@@ -63,7 +63,7 @@ def test_a_table_of_the_catalog_is_streamed_and_goes_on_after_a_restart(
     assert ids(run(stream)) == []
 
 
-def test_a_key_table_begins_with_a_table_snapshot_and_goes_on_exactly_behind_it(
+def test_a_key_table_begins_with_a_table_snapshot_and_continues_exactly_after_it(
     spark: Any, connection: Connection, database: str, run: Run
 ) -> None:
     table = make_table(connection, f"{database}.t", ["id"])
@@ -89,7 +89,7 @@ def test_a_changelog_streams_every_change(spark: Any, connection: Connection, da
     assert found == [("update_before", 2, 1, "n1"), ("update_after", 3, 1, "x"), ("delete", 4, 2, "n2")]
 
 
-def test_a_changelog_may_begin_with_all_rows_and_goes_on_exactly_behind_them(
+def test_a_changelog_may_begin_with_all_rows_and_continues_exactly_after_them(
     spark: Any, connection: Connection, database: str, run: Run
 ) -> None:
     table = make_table(connection, f"{database}.t", ["id"], buckets=1)

@@ -60,7 +60,7 @@ def test_a_first_batch_that_is_run_again_after_a_crash_is_the_same(connection: C
     assert stream.ids() == list(range(25, 30))
 
 
-def test_a_stream_goes_on_after_a_restart_where_it_was(connection: Connection, database: str) -> None:
+def test_a_stream_continues_after_a_restart_where_it_was(connection: Connection, database: str) -> None:
     table = make_table(connection, f"{database}.t")
     table.append(rows(0, 20))
     stream = Stream(connection, table)
@@ -129,7 +129,7 @@ def test_columns_and_a_filter_of_a_stream(connection: Connection, database: str)
 # ---- primary-key tables ---------------------------------------------------------------------------------------------
 
 
-def test_a_key_table_begins_with_its_rows_and_goes_on_with_the_newest_row_of_each_key(
+def test_a_key_table_begins_with_its_rows_and_continues_with_the_newest_row_of_each_key(
     connection: Connection, database: str
 ) -> None:
     table = make_table(connection, f"{database}.t", ["id"])
@@ -161,7 +161,7 @@ def test_a_key_comes_once_in_a_batch_however_often_it_changed(connection: Connec
 
 
 @pytest.mark.parametrize("lost", ["nothing", "lease"])
-def test_a_full_read_goes_on_after_a_restart_in_its_middle(connection: Connection, database: str, lost: str) -> None:
+def test_a_full_read_continues_after_a_restart_in_its_middle(connection: Connection, database: str, lost: str) -> None:
     table = make_table(connection, f"{database}.t", ["id"], buckets=4)
     table.upsert(named(0, 40, "old"))
     stream = Stream(connection, table, maxRowsPerTrigger="15", scan_kv_snapshot_lease_id="mine")
@@ -221,7 +221,7 @@ def test_a_changelog_delivers_old_images_and_deletes_with_their_offsets(connecti
     assert all(moment is not None for batch in batches for moment in batch.column("_commit_timestamp").to_pylist())
 
 
-def test_a_changelog_may_begin_with_all_rows_as_inserts_and_goes_on_exactly_behind_them(
+def test_a_changelog_may_begin_with_all_rows_as_inserts_and_continues_exactly_after_them(
     connection: Connection, database: str
 ) -> None:
     table = make_table(connection, f"{database}.t", ["id"], buckets=1)
@@ -311,7 +311,7 @@ def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("limit", [None, "7"])
 @pytest.mark.parametrize("keyed", [True, False], ids=["primary key", "log"])
-def test_a_lake_table_begins_with_its_lake_snapshot_and_goes_on_behind_it(
+def test_a_lake_table_begins_with_its_lake_snapshot_and_continues_after_it(
     lake: World, keyed: bool, limit: str | None
 ) -> None:
     table = lake.create(ROWS_SCHEMA, buckets=3, **({"primary_key": ["id"]} if keyed else {}))
@@ -375,7 +375,7 @@ def test_earliest_leaves_the_lake_out(lake: World) -> None:
 # ---- what is refused ------------------------------------------------------------------------------------------------
 
 
-def test_the_checkpoint_of_a_table_that_was_made_anew_is_refused(connection: Connection, database: str) -> None:
+def test_the_checkpoint_of_a_table_that_was_recreated_is_refused(connection: Connection, database: str) -> None:
     table = make_table(connection, f"{database}.t")
     stream = Stream(connection, table)
     table.append(rows(0, 3))

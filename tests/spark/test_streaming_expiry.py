@@ -35,7 +35,7 @@ def tiered(lake: World, *, keyed: bool = True) -> Table:
 
 @pytest.mark.parametrize("keyed", [True, False], ids=["primary key", "log"])
 @pytest.mark.parametrize("later", ["compacted", "changed"])
-def test_a_stream_may_begin_although_somebody_else_has_expired_the_snapshot(
+def test_a_stream_may_begin_although_another_process_has_expired_the_snapshot(
     lake: World, keyed: bool, later: str
 ) -> None:
     table = tiered(lake, keyed=keyed)

@@ -103,7 +103,7 @@ def test_files_of_a_killed_round_are_in_no_snapshot_and_are_found_by_the_lakes_c
 
 
 @pytest.mark.parametrize("step", ["planned", "data written", "offsets saved", "lake committed", "server told"])
-def test_a_server_that_is_started_anew_in_the_middle_of_a_round_makes_no_difference(tmp_path: Path, step: str) -> None:
+def test_a_server_that_is_restarted_in_the_middle_of_a_round_makes_no_difference(tmp_path: Path, step: str) -> None:
     with lake_cluster(tmp_path, paimon_storage) as before:
         table = before.create("t", SCHEMA, primary_key=["k"])
         change(table, 0)

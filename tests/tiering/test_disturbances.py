@@ -101,7 +101,7 @@ def files(cluster: LakeCluster, path: Any) -> int:
     return len(storage.table(path).files)
 
 
-def test_a_table_snapshot_and_then_a_scan_that_end_in_the_middle_are_begun_anew(memory_lake: LakeCluster) -> None:
+def test_a_table_snapshot_and_then_a_scan_that_end_in_the_middle_are_restarted(memory_lake: LakeCluster) -> None:
     """As when a worker pauses for longer than a lease, and then for longer than a session lives."""
     table = memory_lake.create("t", SCHEMA, primary_key=["k"], buckets=1)
     table.upsert([{"k": k, "v": "v" * 100} for k in range(500)])
@@ -146,7 +146,7 @@ def test_the_first_round_writes_all_buckets_as_of_one_instant_and_gives_its_snap
 
 
 @pytest.mark.parametrize("reason", ["no room", "a new column"])
-def test_without_a_table_snapshot_each_bucket_is_exact_by_itself(
+def test_without_a_table_snapshot_each_bucket_is_exact_alone(
     memory_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     table = memory_lake.create("t", SCHEMA, primary_key=["k"], buckets=2)
@@ -194,7 +194,7 @@ def test_snapshots_of_others_between_rounds_do_no_harm(memory_lake: LakeCluster)
     assert len(memory_lake.check_complete(table)) == 3
 
 
-def test_a_snapshot_that_somebody_else_expired_is_followed_by_another_one_even_without_new_rows(
+def test_a_snapshot_expired_by_another_process_is_followed_by_another_one_even_without_new_rows(
     memory_lake: LakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = memory_lake.create("t", SCHEMA, primary_key=["k"])

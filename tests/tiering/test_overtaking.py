@@ -121,7 +121,7 @@ def test_rounds_that_all_run_at_the_same_time_write_every_row_once(any_lake: Lak
 
 
 @pytest.mark.parametrize("step", ["planned", "data written", "offsets saved"])
-def test_a_table_that_is_made_anew_during_a_round_gets_none_of_its_rows(memory_lake: LakeCluster, step: str) -> None:
+def test_a_table_that_is_recreated_during_a_round_gets_none_of_its_rows(memory_lake: LakeCluster, step: str) -> None:
     table = memory_lake.create("t", SCHEMA)
     fill(table, 1, 2)
     storage = memory_lake.storage

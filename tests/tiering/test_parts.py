@@ -121,7 +121,7 @@ def phases(service: TieringService) -> dict[str, str]:
 # ---- heartbeats -----------------------------------------------------------------------------------------------------
 
 
-def test_tables_are_asked_for_while_there_is_room_and_reported_once_when_they_are_done(
+def test_tables_are_requested_while_there_is_room_and_reported_once_when_they_are_done(
     service: Service, rounds: Rounds
 ) -> None:
     tiering, cluster = service(tables_max=2)
@@ -140,7 +140,7 @@ def test_tables_are_asked_for_while_there_is_room_and_reported_once_when_they_ar
     assert (status.rounds, status.failures, status.rows, status.read_bytes) == (1, 0, 3, 10)
 
 
-def test_a_report_that_does_not_get_through_is_made_again(service: Service, rounds: Rounds) -> None:
+def test_a_report_that_does_not_get_through_is_repeated(service: Service, rounds: Rounds) -> None:
     tiering, cluster = service()
     cluster.answers = [Heartbeat(1, table(1)), Unavailable("away"), Unavailable("still away")]
     tiering._heartbeat()
@@ -417,7 +417,7 @@ def test_a_status_adds_up_its_tables_and_leaves_out_what_is_not_known() -> None:
     assert ServiceStatus(True, (), "gone").title == "running, 0 rounds, 0 rows, the cluster does not respond: gone"
 
 
-def test_a_lake_snapshot_of_another_table_or_of_nobody_is_not_carried_on_from() -> None:
+def test_a_lake_snapshot_of_another_or_unknown_table_is_not_continued() -> None:
     schema = Schema.of([Column("a", types.int_())])
     info = TableInfo(TablePath("d", "t"), 7, 1, TableDescriptor(schema, bucket_count=1), created_ms=5)
     prepared: list[object] = []

@@ -52,7 +52,7 @@ def test_a_log_table_is_tiered_round_by_round(any_lake: LakeCluster) -> None:
     assert len(any_lake.check_complete(table)) == 5
 
 
-def test_a_primary_key_table_begins_with_its_current_rows_and_goes_on_with_its_changes(any_lake: LakeCluster) -> None:
+def test_a_primary_key_table_begins_with_its_current_rows_and_continues_with_its_changes(any_lake: LakeCluster) -> None:
     table = any_lake.create("t", SCHEMA, primary_key=["k"])
     table.upsert(rows((1, "a"), (2, "b"), (3, "c")))
     table.upsert(rows((1, "A")))
@@ -189,7 +189,7 @@ def test_a_column_that_is_added_while_a_round_is_planned_is_in_it(
     assert memory_lake.check(table) == [{"k": 1, "v": "a", "w": 10}]
 
 
-def test_a_round_that_is_cut_commits_what_it_has_and_the_next_one_goes_on(any_lake: LakeCluster) -> None:
+def test_a_round_that_is_cut_commits_what_it_has_and_the_next_one_continues(any_lake: LakeCluster) -> None:
     table = any_lake.create("t", SCHEMA, buckets=1)
     for i in range(3):  # more than a reader joins into one batch
         table.append(pa.table({"k": pa.array(range(40_000), pa.int32()), "v": [f"{i}"] * 40_000}))

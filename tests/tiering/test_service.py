@@ -110,7 +110,7 @@ def test_a_broken_lake_table_fails_alone_and_is_tiered_when_it_is_mended(
     assert len(memory_lake.check_complete(broken)) == 2
 
 
-def test_pauses_after_failures_double_and_begin_anew_after_a_round_that_succeeds(memory_lake: LakeCluster) -> None:
+def test_pauses_after_failures_double_and_are_reset_by_a_round_that_succeeds(memory_lake: LakeCluster) -> None:
     table = memory_lake.create("t", SCHEMA, options=OFTEN)
     fill(table, 1)
     storage = memory_lake.storage
@@ -265,7 +265,7 @@ def test_two_services_share_the_tables_and_write_every_row_once(any_lake: LakeCl
 
 
 @pytest.mark.parametrize("step", ["data written", "lake committed"])
-def test_a_service_goes_on_with_a_server_that_was_started_anew(
+def test_a_service_continues_with_a_server_that_was_restarted(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PAUSE_FIRST_SECONDS", 0.05)

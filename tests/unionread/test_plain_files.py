@@ -79,7 +79,7 @@ def test_files_without_a_column_of_the_stream_are_not_plain() -> None:
     assert not is_plain(lake, a, c)
 
 
-def test_local_paths_are_told_from_those_of_other_stores() -> None:
+def test_local_paths_are_distinguished_from_those_of_other_stores() -> None:
     for path in ("/lake/a%20b", "file:/lake/a", "file:///lake/a", "file://localhost/lake/a"):
         assert local_path(path) == path.removeprefix("file:").removeprefix("//localhost").replace("//", "")
     for path in ("file://host/lake/a", "s3://bucket/a", "hdfs:/lake/a", "file:///lake/a%20b"):
@@ -132,7 +132,7 @@ def test_marks_of_an_empty_file_are_empty_and_a_file_that_is_gone_tells_of_the_s
         replace(mark, reader=replace(mark.reader, lake=None))()
 
 
-def test_files_of_appended_rows_are_plain_whatever_columns_are_asked_for(both: World) -> None:
+def test_files_of_appended_rows_are_plain_whatever_columns_are_requested(both: World) -> None:
     if both.lake == MEMORY:
         pytest.skip("it has no files")
     table = both.create(pa.schema([("id", pa.int64()), ("name", pa.string())]))

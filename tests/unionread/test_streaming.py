@@ -102,7 +102,7 @@ def test_pieces_of_a_full_read_come_before_any_log_record() -> None:
     assert micro_batch(end, after).full is None
 
 
-def test_a_full_read_without_a_piece_goes_on_with_the_logs_at_once() -> None:
+def test_a_full_read_without_a_piece_continues_with_the_logs_at_once() -> None:
     start = first({A: 0}, FullRead())
     assert micro_batch(start, next_offset(start, {A: 2}, [])).logs == {A: (0, 2)}
 

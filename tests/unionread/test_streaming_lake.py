@@ -99,7 +99,7 @@ def test_partitions_of_an_expired_snapshot_that_the_stream_has_too_are_read_from
         begun(table)
 
 
-def test_a_snapshot_that_a_newer_round_has_replaced_meanwhile_is_not_asked_for_again(
+def test_a_snapshot_that_a_newer_round_has_replaced_meanwhile_is_not_requested_again(
     lake: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tiered(lake)

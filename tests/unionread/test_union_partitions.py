@@ -101,7 +101,7 @@ def test_a_partition_that_only_the_stream_has_is_read_from_the_stream(both: Worl
             assert any(isinstance(split, KvSnapshotSplit) for split in both.plan(table).splits)
 
 
-def test_a_partition_made_again_overrides_what_the_lake_has_of_its_name(both: World) -> None:
+def test_a_recreated_partition_overrides_what_the_lake_has_of_its_name(both: World) -> None:
     table = make(both, pa.string(), ["a"], keyed=True, buckets=1)
     write(table, ["a"], range(3), "old")
     both.tier(table)

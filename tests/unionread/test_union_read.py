@@ -247,7 +247,7 @@ def test_the_lake_alone_is_the_readable_snapshot(both: World) -> None:
     assert both.rows(table, lake_only=True, columns=[]) == bag([{}, {}])
 
 
-def test_log_offsets_say_where_to_go_on(both: World) -> None:
+def test_log_offsets_say_where_to_continue(both: World) -> None:
     table = both.create(KEYED, primary_key=["id"], buckets=2)
     table.upsert(rows(*range(6)))
     both.tier(table)

@@ -79,7 +79,7 @@ def test_a_table_without_a_lake_is_read_from_the_stream(memory: World) -> None:
     assert reader.log_offsets == table.changes("earliest", "latest").stop_offsets
 
 
-def test_log_offsets_of_a_scan_are_where_the_log_goes_on(lake: World) -> None:
+def test_log_offsets_of_a_scan_are_where_the_log_continues(lake: World) -> None:
     table = lake.create(KEYED, primary_key=["id"], buckets=2)
     table.upsert(rows(*range(20)))
     lake.tier(table, table.buckets()[:1])
@@ -101,7 +101,7 @@ def test_a_limit_is_met_without_reading_what_it_does_not_need(lake: World) -> No
     assert read == [2]
 
 
-def test_a_snapshot_that_expires_before_the_first_row_makes_the_scan_plan_anew(lake: World) -> None:
+def test_a_snapshot_that_expires_before_the_first_row_makes_the_scan_replan(lake: World) -> None:
     table = tiered(lake)
     reader = table.scan(source="union").reader()
     lake.tier(table)
@@ -124,9 +124,7 @@ def test_a_snapshot_that_expires_while_it_is_read_is_an_error_that_says_so(
     assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
 
 
-def test_a_snapshot_that_expires_while_it_is_planned_is_planned_anew(
-    lake: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_that_expires_while_it_is_planned_is_replanned(lake: World, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tiered(lake)
     ask, told = planning.readable_snapshot, []
 
@@ -234,7 +232,7 @@ def test_a_lake_table_that_is_compacted_while_it_is_read_gives_the_same_rows(bot
     assert bag(found) == expected
 
 
-def test_a_lake_table_that_somebody_gave_other_buckets_is_refused_by_name(both: World) -> None:
+def test_a_lake_table_whose_buckets_were_changed_is_refused_by_name(both: World) -> None:
     if not isinstance(both.storage, PaimonLakeStorage):
         pytest.skip("buckets of Paimon tables can be changed")
     table = both.create(KEYED, primary_key=["id"], buckets=4)
@@ -280,7 +278,7 @@ def test_the_readable_snapshot_and_its_own_offsets_are_used_not_the_newest(lake:
     assert bag(table.scan(source="union").to_arrow()) == replayed(table)
 
 
-def test_a_handle_of_a_table_that_was_made_anew_is_refused(lake: World) -> None:
+def test_a_handle_of_a_table_that_was_recreated_is_refused(lake: World) -> None:
     table = tiered(lake)
     lake.connection.drop_table(table.path)
     with pytest.raises(NotFound):
@@ -309,7 +307,7 @@ def test_what_a_union_scan_cannot_do_is_refused(lake: World) -> None:
         table.scan(limit=-1, source="union")
 
 
-def test_a_log_range_that_is_gone_makes_the_scan_plan_anew(lake: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_range_that_is_gone_makes_the_scan_replan(lake: World, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tiered(lake)
     reader = table.scan(source="union").reader()
     assert isinstance(reader, UnionRowReader)

@@ -242,7 +242,7 @@ def test_a_union_read_that_fails_is_a_fault_and_one_that_cannot_be_tried_is_a_no
     assert told(verified(keyed)) == [finding]
 
 
-def test_union_reads_are_compared_unless_writers_go_on(keyed: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_union_reads_are_compared_unless_writers_continue(keyed: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     live = running.live_checksum
     monkeypatch.setattr(running, "union_checksum", live)
     assert told(verified(keyed)) == []

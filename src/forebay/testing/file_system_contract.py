@@ -63,7 +63,7 @@ class FileSystemContract:
         assert second.append([b"two"]) == 3
         assert fs.read_bytes(f"{root}/a") == b"onetwo"
 
-    def test_truncation_cuts_the_end_and_appends_go_on_from_there(self, fs: FileSystem, root: str) -> None:
+    def test_truncation_cuts_the_end_and_appends_continue_from_there(self, fs: FileSystem, root: str) -> None:
         file = fs.open_append(f"{root}/a")
         file.append([b"123456"])
         file.truncate(2)
@@ -72,7 +72,7 @@ class FileSystemContract:
         file.sync()
         assert fs.read_bytes(f"{root}/a") == b"12x"
 
-    def test_a_closed_file_refuses_work_and_its_reader_goes_on(self, fs: FileSystem, root: str) -> None:
+    def test_a_closed_file_refuses_work_and_its_reader_continues(self, fs: FileSystem, root: str) -> None:
         file = fs.open_append(f"{root}/a")
         file.append([b"kept"])
         reader = file.reader()

@@ -159,7 +159,7 @@ class CatalogRules(LakeContractBase):
                 table.altered(expected)
         assert table.source().schema.names[:2] == ["id", "name"]
 
-    def test_a_lake_table_that_somebody_changed_is_not_altered_any_further(self, storage: LakeStorage) -> None:
+    def test_a_lake_table_changed_by_another_writer_is_not_altered_any_further(self, storage: LakeStorage) -> None:
         table = self.log_table(storage)
         table.altered(widened(table.info.descriptor, Column("theirs", types.int_())))
         with pytest.raises(InvalidRequest) as refused:

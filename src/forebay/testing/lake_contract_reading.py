@@ -211,7 +211,7 @@ class ReadingRules(LakeContractBase):
     # -- projections --------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("keyed", [False, True])
-    def test_columns_come_in_the_order_they_are_asked_for(self, storage: LakeStorage, keyed: bool) -> None:
+    def test_columns_come_in_the_order_they_are_requested(self, storage: LakeStorage, keyed: bool) -> None:
         table = self.mixed(storage, keyed)
         for wanted in (["text"], ["day", "id"], ["price", "score"]):
             source = table.source().with_project([[list(MIXED).index(name)] for name in wanted])
@@ -294,7 +294,7 @@ class ReadingRules(LakeContractBase):
             rows = table.read(source=only_score)
             assert repr(rows) == repr(in_order({"score": r["score"]} for r in wanted))
 
-    def test_filters_that_nobody_understands_remain(self, storage: LakeStorage) -> None:
+    def test_filters_that_are_not_understood_remain(self, storage: LakeStorage) -> None:
         table = self.mixed(storage, False)
         strange = [col("unknown") == 1, col("id") == "text"]
         result = table.source().with_filters(strange)

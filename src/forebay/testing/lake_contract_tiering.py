@@ -125,7 +125,7 @@ class TieringRules(LakeContractBase):
             table.write(((), 0), [("-D", people(1)[0])])
 
     @pytest.mark.parametrize("by_a_round", [False, True])
-    def test_a_snapshot_that_somebody_else_expires_has_a_successor_and_rounds_go_on(
+    def test_a_snapshot_expired_by_another_process_has_a_successor_and_rounds_continue(
         self, storage: LakeStorage, by_a_round: bool
     ) -> None:
         table = self.keyed_table(storage, buckets=1)

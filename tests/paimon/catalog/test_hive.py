@@ -348,7 +348,7 @@ def test_files_that_are_not_registered_are_not_taken_for_a_table(
         hive_catalog.create_table("db.t", COLUMNS)
 
 
-def test_a_table_that_somebody_else_made_meanwhile_exists(
+def test_a_table_that_another_client_created_meanwhile_exists(
     hive_catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(hive_catalog.create_table("db.t", COLUMNS), [{"id": 1, "v": "x"}])

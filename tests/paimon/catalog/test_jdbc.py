@@ -218,7 +218,7 @@ def test_a_lock_whose_holder_died_is_taken_over_and_a_late_holder_is_told(option
         work_for_too_long()
 
 
-def test_locks_are_used_on_stores_that_need_them_and_where_they_are_asked_for(options: dict[str, str]) -> None:
+def test_locks_are_used_on_stores_that_need_them_and_where_they_are_requested(options: dict[str, str]) -> None:
     assert _catalog(options).lock_of("a.t") is None
     assert _catalog({**options, "lock.enabled": "true"}).lock_of("a.t") is not None
     memory = pa.fs._MockFileSystem()

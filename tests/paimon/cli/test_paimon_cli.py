@@ -113,13 +113,13 @@ def test_compact_does_what_is_due_or_everything_of_some_partitions(orders: Table
     assert (code, "partitioned by day, not by week" in err) == (1, True)
 
 
-def test_expire_keeps_as_many_snapshots_as_are_asked_for(orders: Table, typed) -> None:
+def test_expire_keeps_as_many_snapshots_as_are_requested(orders: Table, typed) -> None:
     code, out, _ = typed("expire", "db.orders", "--retain-max", "1", "--retain-min", "1", "--older-than", "0 s")
     assert (code, out) == (0, "expired 2 snapshots of db.orders; 3 to 3 are left\n")
     assert typed("expire", "db.orders")[1].startswith("expired 0 snapshots")
 
 
-def test_rescale_rewrites_the_partitions_that_are_asked_for(orders: Table, typed) -> None:
+def test_rescale_rewrites_the_partitions_that_are_requested(orders: Table, typed) -> None:
     before = rows_of(orders)
     assert typed("rescale", "db.orders", "2", "-p", "day=mon") == (
         0, "db.orders has 2 buckets; rewritten: 1 partition\n", ""

@@ -376,7 +376,7 @@ def test_a_store_without_atomic_create_is_written_only_under_a_lock(table: Table
     assert (lock.held, table.files()) == (1, ["f1"])
 
 
-def test_a_snapshot_that_somebody_else_made_under_our_id_is_not_taken_for_ours(table: Table) -> None:
+def test_a_snapshot_of_another_commit_under_our_id_is_not_taken_for_ours(table: Table) -> None:
     other = table.commit("fast")
     (made,) = table.commit("slow", raced_by(other), ManualClock()).commit([append("f1")])
     assert made.id == 2

@@ -120,7 +120,7 @@ def test_what_was_prepared_before_a_restart_is_committed_once_after_it(tmp_path:
     assert referenced(root) <= files_of(root)
 
 
-def test_what_nobody_commits_is_deleted_on_closing_but_for_what_was_handed_out(tmp_path: Path) -> None:
+def test_uncommitted_files_are_deleted_on_closing_except_those_handed_out(tmp_path: Path) -> None:
     root = tmp_path / "t"
     before = files_of(root)
     with make_table(root).stream_writer("job") as writer:
@@ -207,7 +207,7 @@ def test_rows_keep_their_order_when_a_compaction_is_lost_between_two_prepared_co
 
 
 @pytest.mark.parametrize("evolved", [False, True])
-def test_a_table_that_was_dropped_or_made_anew_takes_no_commit_of_before(tmp_path: Path, evolved: bool) -> None:
+def test_a_table_that_was_dropped_or_recreated_takes_no_commit_of_before(tmp_path: Path, evolved: bool) -> None:
     root = tmp_path / "t"
     table = make_table(root)
     if evolved:
@@ -367,7 +367,7 @@ def before_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], co
 
 
 @pytest.mark.parametrize("producer", ["none", "lookup"])
-def test_a_stream_goes_on_after_its_compaction_lost(
+def test_a_stream_continues_after_its_compaction_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, producer: str
 ) -> None:
     root = tmp_path / "t"

@@ -101,7 +101,7 @@ def test_values_that_fit_an_older_type_are_read(catalog: FileSystemCatalog) -> N
         old.scan().to_arrow()
 
 
-def test_a_stream_ends_at_values_that_do_not_fit_and_goes_on_when_it_is_opened_anew(catalog: FileSystemCatalog) -> None:
+def test_a_stream_ends_at_values_that_do_not_fit_and_continues_when_it_is_reopened(catalog: FileSystemCatalog) -> None:
     old = catalog.create_table("db.t", COLUMNS)
     put(old, [{"id": 1, "v": 1}])
     stream = stream_of(old, follow=False)

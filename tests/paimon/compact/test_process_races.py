@@ -149,7 +149,7 @@ def stream(root: str, user: int) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_streams_go_on_through_rescaling(tmp_path: Path) -> None:
+def test_streams_continue_through_rescaling(tmp_path: Path) -> None:
     root = str(tmp_path / "t")
     make_table(root, {**RETRIES, **KEEP, "bucket": "2", "write-only": "false"}, COLUMNS, ("p", "id"), ("p",))
     streams = [start_process(stream, root, user) for user in range(2)]

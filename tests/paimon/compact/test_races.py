@@ -62,7 +62,7 @@ def test_what_is_written_during_a_compaction_lies_over_its_result(
     assert sorted(f.level for f in live_files(table)) == [0, 0, 5]
 
 
-def test_of_two_compactions_of_the_same_files_the_later_plans_anew(
+def test_of_two_compactions_of_the_same_files_the_later_one_replans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = keyed(tmp_path)

@@ -148,7 +148,7 @@ def test_writers_compact_on_their_own_unless_the_table_is_write_only(catalog: Fi
     assert rows_of(table, ["id"]) == [(i,) for i in range(9)]
 
 
-def test_a_stream_writer_goes_on_from_what_it_compacted(catalog: FileSystemCatalog) -> None:
+def test_a_stream_writer_continues_from_what_it_compacted(catalog: FileSystemCatalog) -> None:
     table = one_bucket(catalog, **{"write-only": "false", "num-sorted-run.compaction-trigger": "2"})
     with table.new_write() as writer:
         commit = table.new_commit("stream")
@@ -159,7 +159,7 @@ def test_a_stream_writer_goes_on_from_what_it_compacted(catalog: FileSystemCatal
     assert len(live_files(table)) <= 3
 
 
-def test_a_full_compaction_comes_every_so_many_commits_whoever_makes_them(catalog: FileSystemCatalog) -> None:
+def test_a_full_compaction_comes_every_so_many_commits_of_any_writer(catalog: FileSystemCatalog) -> None:
     table = one_bucket(catalog, **{"write-only": "false", "full-compaction.delta-commits": "3"})
     levels = []
     for i in range(7):

@@ -1,4 +1,4 @@
-"""Operations that keep or drop parts of a history, by either side: tags with a time, consumers, watermarks, and others."""
+"""Operations that keep or drop parts of a history, by either side: tags with a time, consumers, watermarks."""
 
 from __future__ import annotations
 

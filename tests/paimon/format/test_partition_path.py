@@ -113,7 +113,7 @@ def test_text_that_is_no_value_of_the_column_is_refused(t: DataType, text: str) 
         parse_value(t, text)
 
 
-def test_instants_are_shown_in_the_zone_that_is_asked_for() -> None:
+def test_instants_are_shown_in_the_zone_that_is_requested() -> None:
     assert value_text(types.timestamp_ltz(0), MOMENT * 1000, False, "Asia/Tokyo") == "2024-01-01 09:00:01"
     assert value_text(types.timestamp_ltz(0), MOMENT * 1000, True, "Asia/Tokyo") == "2024-01-01T00:00:01"
     assert value_text(types.timestamp(0), MOMENT * 1000, False, "Asia/Tokyo") == "2024-01-01 00:00:01"

@@ -203,7 +203,7 @@ def test_a_full_disk_keeps_no_half_of_a_file(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("code", "advises"), [(errno.EPERM, True), (errno.EOPNOTSUPP, True), (errno.EIO, False), (errno.EMLINK, False)]
 )
-def test_a_disk_without_hard_links_is_told_apart(
+def test_a_disk_without_hard_links_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, advises: bool
 ) -> None:
     def refuse(*_: object) -> None:

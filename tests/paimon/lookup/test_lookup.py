@@ -254,7 +254,7 @@ def test_what_is_found_does_not_depend_on_how_much_may_be_cached(tmp_path: Path,
     assert not list(tmp_path.glob("forebay-lookup-*"))
 
 
-def test_copies_that_nobody_asked_for_in_a_while_are_deleted(tmp_path: Path) -> None:
+def test_copies_that_were_not_used_for_a_while_are_deleted(tmp_path: Path) -> None:
     table = _table(tmp_path, {"lookup.cache-file-retention": "0 ms"})
     put(table, _rows(range(10)))
     with table.lookup_table(directory=str(tmp_path)) as lookup:

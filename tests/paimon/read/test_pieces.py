@@ -75,7 +75,7 @@ def test_all_splits_of_a_bucket_are_one_sorted_read_without_deleted_rows(tmp_pat
         ids([splits[0], replace(splits[1], bucket=1)])
 
 
-def test_a_scan_hands_out_what_is_accepted_and_goes_on_behind_it(tmp_path: Path) -> None:
+def test_a_scan_hands_out_what_is_accepted_and_continues_after_it(tmp_path: Path) -> None:
     table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
     for i in range(5):
         put(table, [{"id": i}])

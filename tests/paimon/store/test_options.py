@@ -130,7 +130,7 @@ def test_every_option_that_is_read_here_is_known_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["bukket", "Bucket", "write_only", "snapshot.num-retained-min", "merge.engine"])
-def test_slips_are_told_from_options_of_others(name: str) -> None:
+def test_slips_are_distinguished_from_options_of_others(name: str) -> None:
     with pytest.raises(InvalidRequest, match=f"there is no option '{name}'; did you mean"):
         check_spelling(name)
 

@@ -97,7 +97,7 @@ def test_scan_options_of_the_table_say_where_changes_begin_unless_start_does(tab
     assert seen(chosen.changes("full", stop="latest")) == FULL
 
 
-def test_changes_go_on_from_a_position_exactly(table: Table) -> None:
+def test_changes_continue_from_a_position_exactly(table: Table) -> None:
     changes = table.changes(stop="latest")
     found = [changes.poll()]
     position = json.loads(json.dumps(changes.position))

@@ -205,7 +205,7 @@ def test_a_delay_holds_young_snapshots_back(catalog: FileSystemCatalog, clock: M
     assert [row[0] for _, row in drain(stream)] == [3]
 
 
-def test_what_nobody_records_cannot_be_streamed(catalog: FileSystemCatalog) -> None:
+def test_changes_that_are_not_recorded_cannot_be_streamed(catalog: FileSystemCatalog) -> None:
     merged = {"bucket": "1", "merge-engine": "partial-update"}
     table = catalog.create_table("db.m", COLUMNS, primary_key=["id"], options=merged)
     with pytest.raises(UnsupportedOperation, match="changelog-producer"):

@@ -302,7 +302,7 @@ def test_a_table_that_was_rolled_back_and_written_again_is_an_error_not_a_gap(
         stream.poll()
 
 
-def test_a_stream_goes_on_after_a_rollback_to_where_it_is(catalog: FileSystemCatalog) -> None:
+def test_a_stream_continues_after_a_rollback_to_where_it_is(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
     for i in range(2):
         put(table, [{"id": i}])
@@ -321,7 +321,7 @@ def test_a_snapshot_that_is_far_ahead_is_no_place_to_begin(catalog: FileSystemCa
         stream_of(table.with_options({"scan.snapshot-id": "9"}), follow=False).poll()
 
 
-def test_a_consumer_goes_on_where_it_was_and_keeps_its_snapshots(catalog: FileSystemCatalog) -> None:
+def test_a_consumer_continues_where_it_was_and_keeps_its_snapshots(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
     table = table.with_options({"consumer-id": "job"})
     for i in range(3):

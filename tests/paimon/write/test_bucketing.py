@@ -94,7 +94,7 @@ def test_with_a_limit_of_buckets_the_rest_is_spread(tmp_path: Path) -> None:
     assert rows_of(table) == sorted([(i, int(i >= 50)) for i in range(150)], key=repr)
 
 
-def test_a_writer_that_goes_on_after_a_commit_knows_its_buckets(tmp_path: Path) -> None:
+def test_a_writer_that_continues_after_a_commit_knows_its_buckets(tmp_path: Path) -> None:
     table = dynamic(tmp_path, **{"dynamic-bucket.target-row-num": "100"})
     commit = table.new_commit("stream")
     with table.new_write() as writer:

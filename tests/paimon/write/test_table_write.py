@@ -38,7 +38,7 @@ def rows(*pairs: tuple[int, int]) -> pa.Table:
     return pa.table({"id": [i for i, _ in pairs], "v": [v for _, v in pairs]}, schema=COLUMNS)
 
 
-def test_sequence_numbers_go_on_through_commits_and_writers(tmp_path: Path) -> None:
+def test_sequence_numbers_continue_through_commits_and_writers(tmp_path: Path) -> None:
     table = keyed(tmp_path)
     put(table, rows((1, 1), (2, 2), (1, 3)))
     with table.new_write() as writer:

@@ -213,7 +213,7 @@ def test_create_table_like_copies_columns_keys_and_properties(lake_sql: Sql, lak
 
 
 @pytest.mark.spark
-def test_a_table_that_is_there_is_not_made_again(lake_sql: Sql) -> None:
+def test_a_table_that_is_there_is_not_recreated(lake_sql: Sql) -> None:
     lake_sql("CREATE TABLE {db}.t (a INT)")
     assert "ALREADY_EXISTS" in refusal(lake_sql, "CREATE TABLE {db}.t (b INT)")
     lake_sql("CREATE TABLE IF NOT EXISTS {db}.t (b INT)")

@@ -39,7 +39,7 @@ def _endless_attempt(task: str, _attempt: int) -> None:
     _endless(task)
 
 
-def test_results_come_in_the_order_of_the_tasks_whoever_did_them(spark: Any) -> None:
+def test_results_come_in_the_order_of_the_tasks_whichever_worker_did_them(spark: Any) -> None:
     told: list[tuple[int, int]] = []
     runner = SparkTasks(spark.sparkContext, "squares")
     found = runner.run(

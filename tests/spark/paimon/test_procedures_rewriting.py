@@ -168,7 +168,7 @@ def test_a_missing_table_is_named(lake_sql: Sql) -> None:
         lake_sql("CALL lake.sys.compact(table => 'y')")
 
 
-def test_all_tables_of_databases_are_compacted_and_one_that_fails_holds_nobody_back(
+def test_all_tables_of_databases_are_compacted_and_one_that_fails_does_not_block_others(
     lake_sql: Sql, lake_catalog: Catalog, lake: str
 ) -> None:
     table = appended(lake_catalog, lake)
@@ -242,7 +242,9 @@ def test_a_branch_is_rescaled_and_compacted_and_its_table_is_not(
     assert table.context.snapshots.latest_id() == 2
 
 
-def test_writers_elsewhere_go_on_while_a_partition_is_rescaled(lake_sql: Sql, lake_catalog: Catalog, lake: str) -> None:
+def test_writers_elsewhere_continue_while_a_partition_is_rescaled(
+    lake_sql: Sql, lake_catalog: Catalog, lake: str
+) -> None:
     """A stream with the new number writes to a new partition, one with the old number is told to open the table."""
     old = keyed(lake_catalog, lake)
     lake_sql("ALTER TABLE {db}.t SET TBLPROPERTIES ('bucket' = '4')")

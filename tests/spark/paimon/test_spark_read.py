@@ -210,7 +210,7 @@ def run(tmp_path: Path) -> Callable[..., Batches]:
 
 
 @needs_streams
-def test_a_table_of_the_catalog_is_streamed_in_batches_and_goes_on_after_a_restart(
+def test_a_table_of_the_catalog_is_streamed_in_batches_and_continues_after_a_restart(
     lake_session: Any, lake: str, run: Callable[..., Batches], parts: Table
 ) -> None:
     stream = lake_session.readStream.option("maxFilesPerTrigger", 4).table(f"lake.{lake}.parts")

@@ -378,7 +378,7 @@ def test_a_stream_that_could_not_be_right_is_refused_at_its_start(catalog: FileS
         PaimonStream(plain, "$ro")
 
 
-def test_overwrites_are_left_out_unless_they_are_asked_for(catalog: FileSystemCatalog) -> None:
+def test_overwrites_are_left_out_unless_they_are_requested(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS)
     write(table, 1)
     plain, telling = PaimonStream(table), PaimonStream(table, **{"streaming-read-append-overwrite": "true"})
@@ -433,7 +433,7 @@ def test_a_query_keeps_its_columns_and_its_restart_has_the_new_ones(table: Table
     assert stream.rest() == [{"id": 2, "title": "x", "w": 7}]
 
 
-def test_a_stream_goes_on_across_a_rescale(catalog: FileSystemCatalog) -> None:
+def test_a_stream_continues_across_a_rescale(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.k", COLUMNS, primary_key=["id"], options=KEYED)
     write(table, *range(8))
     stream = PaimonStream(table, read_changelog="true")
@@ -473,7 +473,7 @@ def test_a_full_snapshot_that_expires_between_two_batches_is_an_error(table: Tab
         list(stream.batches())
 
 
-def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(catalog: FileSystemCatalog, table: Table) -> None:
+def test_a_table_that_was_recreated_is_not_taken_for_the_old_one(catalog: FileSystemCatalog, table: Table) -> None:
     write(table, 1)
     stream = PaimonStream(table)
     stream.rest()
