@@ -48,7 +48,6 @@ SLOWEST_FILES = (
     "lake/test_iceberg_lake_failures.py",
     "paimon/stream/test_streams.py",
     "server/test_odd_clients.py",
-    "house/test_readme.py",
     "benchmarks/test_sections.py",
     "spark/test_snapshots.py",
     "paimon/test_random_histories.py",

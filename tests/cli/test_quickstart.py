@@ -1,4 +1,4 @@
-"""The quickstart on the first days of the year, and its proof's reaction to wrong rows."""
+"""The quickstart on the first days of the year, sessions in a program, and the proof's reaction to wrong rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -15,21 +17,60 @@ from forebay.cli.quickstart import flights as flight_data
 from forebay.cli.quickstart.proof import Proof, Witness
 from tests.jvm import QUICK_JVM
 
+PROGRAM = """
+import sys
+import forebay
+from forebay.cli.main import main
 
-def quickstart(folder, *arguments) -> str:
+folder, days, *arguments = sys.argv[1:]
+for number in days.split(","):
+    if main(["quickstart", "--data-dir", f"{folder}/data", "--days", number, *arguments]) != 0:
+        sys.exit(1)
+    print("====", flush=True)
+
+import forebay.spark as fb
+with forebay.embedded(f"{folder}/stops-early") as live:
+    table = live.create_table("fluss.t", {"id": "BIGINT"})
+    table.append([{"id": i} for i in range(1000)])
+    for turn in range(2):
+        conf = {"spark.ui.enabled": False, "spark.log.level": "OFF"}
+        spark = fb.session("stops-early", "local[1]", conf, bootstrap_servers=live.bootstrap_servers)
+        few = spark.table("forebay.fluss.t").take(3)
+        print(len(few), spark.sql("SELECT count(*) FROM forebay.fluss.t").first()[0])
+        spark.stop()
+"""
+"""The quickstart, some times, and two sessions with a query that stops early: one process, as a JVM starts slowly."""
+
+
+class Printed(NamedTuple):
+    """What the program prints: each time of the quickstart, what comes after it, and its errors."""
+
+    quickstarts: list[str]
+    sessions: str
+    errors: str
+
+
+def run(folder: Path, days: str, *arguments: str) -> Printed:
     done = subprocess.run(
-        [sys.executable, "-m", "forebay", "quickstart", "--data-dir", str(folder / "data"), *arguments],
-        capture_output=True, text=True, timeout=280, check=False, cwd=folder, env=os.environ | QUICK_JVM,
+        [sys.executable, "-c", PROGRAM, str(folder), days, *arguments],
+        capture_output=True, text=True, timeout=560, check=False, cwd=folder, env=os.environ | QUICK_JVM,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    *quickstarts, sessions = done.stdout.split("====\n")
+    return Printed(quickstarts, sessions, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> Printed:
+    """Fewer days the second time: nothing of the first may be left in the lake."""
+    return run(tmp_path_factory.mktemp("quickstart"), "3,2")
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(580)
-def test_the_quickstart_runs_twice_on_one_directory_and_proves_its_result(tmp_path):
-    for days in ("3", "2"):  # fewer the second time: nothing of the first may be left in the lake
-        told = quickstart(tmp_path, "--days", days)
+def test_the_quickstart_runs_twice_on_one_directory_and_proves_its_result(twice):
+    assert len(twice.quickstarts) == 2
+    for told in twice.quickstarts:
         assert "PROVEN: all agree, to the row." in told
         assert told.count("equal, every cell") == 6
         assert told.count("equal to the source") == 2
@@ -39,11 +80,19 @@ def test_the_quickstart_runs_twice_on_one_directory_and_proves_its_result(tmp_pa
         assert "forebay.connect(" in told
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(580)
+def test_sessions_of_a_program_leave_no_traceback_behind(twice):
+    """Queries that stop early, the end of a session, and another session: nothing of it shows on the terminal."""
+    assert twice.sessions.split() == ["3", "1000", "3", "1000"]
+    assert "Traceback" not in twice.errors
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(580)
 def test_the_quickstart_proves_its_result_with_a_paimon_lake(tmp_path):
-    told = quickstart(tmp_path, "--days", "2", "--lake", "paimon")
+    [told] = run(tmp_path, "2", "--lake", "paimon").quickstarts
     assert "PROVEN: all agree, to the row." in told
     assert re.search(r"lake alone: DuckDB +\d", told)
     assert told.count("equal, every cell") == 6

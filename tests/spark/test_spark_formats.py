@@ -1,22 +1,27 @@
-"""The formats "forebay" and "forebay-paimon" in a program whose Python is not the `python3` of the PATH."""
+"""Programs that only attach, where the `python3` of the PATH is another Python: the README's Spark program, and the
+formats "forebay" and "forebay-paimon"."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from forebay.server.embedded import EmbeddedServer
+import forebay
 from forebay.spark.sessions import _runs_as_this
 from tests.jvm import QUICK_JVM
 from tests.spark.releases import SPARK
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(580)]
 
-PROGRAM = """
+README = Path(__file__).parents[2] / "README.md"
+
+FORMATS = """
 import sys
 from pyspark.sql import SparkSession
 import forebay.spark as fb
@@ -53,27 +58,61 @@ if spark.version >= "4.2":
 """
 
 
-def test_a_program_that_only_attaches_has_the_formats_whatever_python3_is_on_the_path(
-    server: EmbeddedServer, tmp_path: Path
-) -> None:
-    (tmp_path / "bin").mkdir()
-    foreign = tmp_path / "bin" / "python3"
-    foreign.write_text("#!/bin/sh\nexit 1\n")
+class Programs(NamedTuple):
+    """What the README's Spark program and `FORMATS` print, and the clicks that are in the README's table then."""
+
+    readme: str
+    formats: str
+    clicks: int
+
+
+def blocks_of_readme() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    """Both programs, one after the other in one process: a JVM starts slowly.
+
+    The README's goes first. It gives Spark no settings, and a JVM keeps those of its first session.
+    """
+    folder = tmp_path_factory.mktemp("programs")
+    foreign = folder / "bin" / "python3"
+    foreign.parent.mkdir()
+    foreign.write_text("#!/bin/sh\necho 'the wrong Python' >&2\nexit 1\n")
     foreign.chmod(0o755)
     own = os.path.dirname(sys.executable)
     path = os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if part != own)
     environment = {k: v for k, v in os.environ.items() if k not in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
     environment |= {"PATH": f"{foreign.parent}{os.pathsep}{path}", "SPARK_LOCAL_IP": "127.0.0.1", **QUICK_JVM}
-    program = tmp_path / "app.py"
-    program.write_text(PROGRAM)
-    run = subprocess.run(
-        [sys.executable, str(program), server.bootstrap_servers, str(tmp_path / "lake")],
-        env=environment, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-2000:]
+
+    def run(program: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+        return done.stdout
+
+    first, second = blocks_of_readme()[:2]
+    run(first)
+    with forebay.embedded(folder / "data") as live:
+        readme = second.replace("127.0.0.1:9123", live.bootstrap_servers)
+        program = f"{readme}\nspark.stop()\nprint('====', flush=True)\n{FORMATS}"
+        printed = run(program, live.bootstrap_servers, str(folder / "lake")).split("====\n")
+        return Programs(*printed, clicks=live.table("fluss.clicks").scan().to_arrow().num_rows)
+
+
+def test_the_readme_s_spark_program_runs_where_no_virtual_environment_is_active(programs: Programs) -> None:
+    """Spark's workers must not take any `python3` that is first in the PATH."""
+    assert re.search(r"\| cup\|\s+7\.0\|", programs.readme)
+    assert programs.clicks == 2
+
+
+def test_a_program_that_only_attaches_has_the_formats_whatever_python3_is_on_the_path(programs: Programs) -> None:
     batches = ["forebay 3", "forebay-paimon 3"]
     with_streams = ["forebay 3", "forebay 3", "forebay-paimon 3", "forebay-paimon 3", "6"]
-    assert run.stdout.splitlines() == (with_streams if SPARK >= (4, 2) else batches)
+    assert programs.formats.splitlines() == (with_streams if SPARK >= (4, 2) else batches)
 
 
 def test_the_interpreter_of_another_environment_is_distinguished_from_ours(tmp_path: Path) -> None:

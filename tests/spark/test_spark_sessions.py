@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +16,6 @@ from forebay.base.errors import InvalidRequest, Unavailable
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark import daemon
-from tests.jvm import QUICK_JVM
 from tests.spark.tables import make_table, rows
 
 pytestmark = pytest.mark.spark
@@ -148,25 +144,3 @@ def test_a_worker_without_a_listener_ends_quietly(
     monkeypatch.setattr(daemon, "_start_worker", start)
     with socket.socket() as sock:
         assert daemon.quiet_worker(sock, True) == code
-
-
-def test_a_session_of_its_own_leaves_no_traceback_behind(server: EmbeddedServer, connection: Connection) -> None:
-    """A query that stops early, the end of the session, and a second session: nothing of it shows on the terminal."""
-    name = f"quiet{os.getpid()}"
-    connection.create_database(name)
-    make_table(connection, f"{name}.t").append(rows(0, 1000))
-    program = f"""
-import forebay.spark as fb
-for turn in range(2):
-    conf = {{"spark.ui.enabled": False, "spark.log.level": "OFF", "spark.driver.memory": "512m"}}
-    spark = fb.session("quiet", "local[1]", conf, bootstrap_servers="{server.bootstrap_servers}")
-    print(len(spark.table("forebay.{name}.t").take(3)), spark.sql("SELECT count(*) FROM forebay.{name}.t").first()[0])
-    spark.stop()
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | QUICK_JVM, capture_output=True, text=True, timeout=280, check=True,
-    )  # fmt: skip
-    assert run.stdout.split() == ["3", "1000", "3", "1000"]
-    assert "Traceback" not in run.stderr
-    connection.drop_database(name, cascade=True)
