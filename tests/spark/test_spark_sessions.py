@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import sys
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -142,5 +146,44 @@ def test_a_worker_without_a_listener_ends_quietly(
         return 0
 
     monkeypatch.setattr(daemon, "_start_worker", start)
+    monkeypatch.setattr(daemon, "_freeze_modules", lambda: None)
     with socket.socket() as sock:
         assert daemon.quiet_worker(sock, True) == code
+
+
+def test_modules_that_a_task_imported_are_no_work_for_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark collects garbage after each task, which else takes longer than the task."""
+    garbage = weakref.WeakSet[Cycle]()
+
+    def task(imported: str | None = None) -> int:
+        def run(sock: socket.socket, authenticated: bool) -> int:
+            garbage.add(Cycle())
+            if imported is not None:
+                monkeypatch.setitem(sys.modules, imported, ModuleType(imported))
+            return 0
+
+        monkeypatch.setattr(daemon, "_start_worker", run)
+        with socket.socket() as sock:
+            assert daemon.quiet_worker(sock, True) == 0
+        return gc.get_freeze_count()
+
+    monkeypatch.setattr(daemon, "_frozen_modules", 0)
+    gc.unfreeze()
+    try:
+        first = task()
+        assert first > len(sys.modules)
+        assert not garbage, "what a task leaves is not frozen"
+        assert task() <= first
+        assert task("imported_by_a_task") > len(sys.modules)
+        assert sys.modules["imported_by_a_task"] not in gc.get_objects()
+        gc.collect()
+        assert not garbage
+    finally:
+        gc.unfreeze()
+
+
+class Cycle:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.me = self
