@@ -278,7 +278,7 @@ def test_arguments_of_every_type_reach_a_procedure(lake_sql: Sql, monkeypatch: p
     from pyspark.sql import types as t
 
     from forebay.spark.sql.lake_procedures import PAIMON_PROCEDURES
-    from forebay.spark.sql.procedures import optional, simple
+    from forebay.spark.sql.procedures import DONE, Parameter, Procedure
 
     heard: dict[str, Any] = {}
     texts = t.StringType()
@@ -290,8 +290,8 @@ def test_arguments_of_every_type_reach_a_procedure(lake_sql: Sql, monkeypatch: p
         "a": t.ArrayType(texts),
         "m": t.MapType(texts, texts),
     }
-    parameters = tuple(optional(name, kind, "") for name, kind in kinds.items())
-    echo = simple("echo", "Remember the arguments.", parameters, lambda _context, given: heard.update(given))
+    parameters = tuple(Parameter(name, kind, default="NULL") for name, kind in kinds.items())
+    echo = Procedure("echo", "Remember the arguments.", parameters, DONE, lambda _, **given: heard.update(given))
     monkeypatch.setitem(PAIMON_PROCEDURES, "echo", echo)
     lake_sql("CALL lake.sys.echo(i => 1, l => 5000000000, b => true, s => 'x', a => array('p'), m => map('k', 'v'))")
     assert heard == {"i": 1, "l": 5_000_000_000, "b": True, "s": "x", "a": ["p"], "m": {"k": "v"}}

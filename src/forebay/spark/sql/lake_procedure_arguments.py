@@ -1,46 +1,111 @@
 """What procedures of Paimon tables share: how tables, partitions, times and options are named in a CALL.
 
-The spelling is that of Paimon's own procedures. Every error names the argument that is wrong.
+The spelling is that of Paimon's own procedures. Every error names the argument that is wrong. A text without a
+character counts as left out.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping
+from typing import Annotated
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import BooleanType, StringType
 
-from forebay.base.errors import ForebayError, InvalidRequest
+from forebay.base.errors import InvalidRequest
+from forebay.base.options import or_unset
 from forebay.base.quantity import parse_duration_ms
 from forebay.paimon.commit.partition_filter import PartitionFilter, partition_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.table import Table
 from forebay.spark.context import PaimonContext
 from forebay.spark.jvm.spark_jobs import active_context
-from forebay.spark.sql.procedures import Arguments, Parameter, optional, parse_partition
+from forebay.spark.sql.procedures import BOOLEAN, INT, LONG, TEXT, naming, parse_partition
 
 _NUMBER = "__forebay_partition"
 
 
-TABLE = Parameter("table", StringType(), None, "the table: 'database.table', also 'database.table$branch_name'")
-OPTIONS = optional("options", StringType(), "options of the table for this call: 'key=value,key=value'")
-PARTITIONS = optional("partitions", StringType(), "partitions: 'a=1,b=2;a=3' is (a=1 and b=2) or a=3")
-WHERE = optional("where", StringType(), "partitions: an SQL condition on the columns that the table is partitioned by")
-DRY_RUN = Parameter("dry_run", BooleanType(), "false", "only tell what would be done")
+# ---- parsers --------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def naming(argument: str) -> Iterator[None]:
-    """Name the argument in errors raised inside."""
+def _options(text: str) -> dict[str, str]:
+    """The mapping for 'key=value,key=value'."""
+    found = {}
+    for part in text.replace(";", ",").split(","):
+        if not part.strip():
+            continue
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise InvalidRequest(f"{part.strip()!r} is no option; write 'key=value,key=value'")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _moment(text: str) -> datetime.datetime:
+    """The time such as '2026-01-31 12:00:00', without a zone unless the text has one."""
     try:
-        yield
-    except ForebayError as e:
-        raise type(e)(f"argument '{argument}': {e.message}", e.code) from e
+        return datetime.datetime.fromisoformat(text.strip())
+    except ValueError as e:
+        raise InvalidRequest(f"{text!r} is no time; write '2026-01-31 12:00:00'") from e
+
+
+def listed(text: str) -> list[str]:
+    """The names of a comma-separated list."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise InvalidRequest(f"{text!r} has an empty name; write 'a,b'")
+    return names
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as e:
+        raise InvalidRequest(f"{text!r} is no regular expression: {e}") from e
+
+
+# ---- types ----------------------------------------------------------------------------------------------------------
+
+Int = Annotated[int | None, INT]
+Long = Annotated[int | None, LONG]
+Text = Annotated[str | None, TEXT]
+Moment = Annotated[datetime.datetime | None, TEXT, or_unset(_moment)]
+Span = Annotated[int | None, TEXT, or_unset(parse_duration_ms)]
+Names = Annotated[list[str] | None, TEXT, or_unset(listed)]
+Pattern = Annotated[re.Pattern[str] | None, TEXT, or_unset(_pattern)]
+
+TableName = Annotated[str, TEXT, "the table: 'database.table', also 'database.table$branch_name'"]
+Options = Annotated[dict[str, str] | None, TEXT, _options, "options of the table for this call: 'key=value,key=value'"]
+Partitions = Annotated[str | None, TEXT, or_unset(str), "partitions: 'a=1,b=2;a=3' is (a=1 and b=2) or a=3"]
+Where = Annotated[
+    str | None, TEXT, or_unset(str), "partitions: an SQL condition on the columns that the table is partitioned by"
+]
+DryRun = Annotated[bool, BOOLEAN, "only tell what would be done"]
+
+
+# ---- checks ---------------------------------------------------------------------------------------------------------
+
+
+def require_positive(**given: int | None) -> None:
+    """Raise `InvalidRequest` for numbers below 1."""
+    for name, value in given.items():
+        if value is not None and value < 1:
+            raise InvalidRequest(f"argument '{name}' is {value}; it is at least 1")
+
+
+def choice(argument: str, given: str | None, *allowed: str) -> str:
+    """The text given for `argument`, one of `allowed`; by default the first. Raises `InvalidRequest` for others."""
+    chosen = (given or allowed[0]).strip().lower()
+    if chosen not in allowed:
+        raise InvalidRequest(f"argument '{argument}' is {given!r}; write {' or '.join(map(repr, allowed))}")
+    return chosen
+
+
+# ---- tables and times of the session --------------------------------------------------------------------------------
 
 
 def table_name(context: PaimonContext, text: str) -> str:
@@ -63,69 +128,33 @@ def table_name(context: PaimonContext, text: str) -> str:
         return ".".join(parts)
 
 
-def opened(context: PaimonContext, arguments: Arguments) -> Table:
+def opened(context: PaimonContext, table: str, options: Mapping[str, str] | None = None) -> Table:
     """The table given by the arguments `table` and `options`."""
-    name = table_name(context, arguments["table"])
-    options = parse_options(arguments.get("options"))
-    with naming("table" if not options else "options"):
-        return context.lake.table(name, options=options)
+    name = table_name(context, table)
+    with naming("options" if options else "table"):
+        return context.lake.table(name, options=options or {})
 
 
-def parse_options(text: str | None) -> dict[str, str]:
-    """The mapping for 'key=value,key=value'."""
-    found = {}
-    for part in (text or "").replace(";", ",").split(","):
-        if not part.strip():
-            continue
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip():
-            raise InvalidRequest(f"argument 'options': {part.strip()!r} is no option; write 'key=value,key=value'")
-        found[key.strip()] = value.strip()
-    return found
-
-
-def parse_moment(context: PaimonContext, text: str | None, argument: str) -> datetime.datetime | None:
-    """The moment of a time such as '2026-01-31 12:00:00' in the session's time zone."""
-    if text is None or not text.strip():
-        return None
-    try:
-        time = datetime.datetime.fromisoformat(text.strip())
-    except ValueError as e:
-        raise InvalidRequest(f"argument '{argument}': {text!r} is no time; write '2026-01-31 12:00:00'") from e
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=ZoneInfo(str(context.session.sessionState().conf().sessionLocalTimeZone())))
-    return time
-
-
-def parse_span(text: str | None, argument: str) -> int | None:
-    """Milliseconds of a duration such as '1 d'."""
-    if text is None or not text.strip():
-        return None
-    with naming(argument):
-        return parse_duration_ms(text)
-
-
-def names_in(text: str, argument: str) -> list[str]:
-    """The names of a comma-separated list."""
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise InvalidRequest(f"argument '{argument}': {text!r} has an empty name; write 'a,b'")
-    return names
+def in_session_zone(context: PaimonContext, time: datetime.datetime | None) -> datetime.datetime | None:
+    """`time` with the session's time zone if it has none."""
+    if time is None or time.tzinfo is not None:
+        return time
+    return time.replace(tzinfo=ZoneInfo(str(context.session.sessionState().conf().sessionLocalTimeZone())))
 
 
 # ---- partitions -----------------------------------------------------------------------------------------------------
 
 
-def chosen_partitions(context: PaimonContext, table: Table, arguments: Arguments) -> PartitionFilter | None:
+def chosen_partitions(
+    context: PaimonContext, table: Table, partitions: str | None, where: str | None
+) -> PartitionFilter | None:
     """A test for the partitions selected by argument `partitions` or `where`; None if neither is given."""
-    partitions, where = (
-        arguments[name] if (arguments[name] or "").strip() else None for name in ("partitions", "where")
-    )
     if partitions is not None and where is not None:
         raise InvalidRequest("arguments 'partitions' and 'where' cannot be given together")
-    for name, given in (("partitions", partitions), ("where", where)):
-        if given is not None and not table.schema.partition_keys:
-            raise InvalidRequest(f"argument '{name}': {table.name} has no partitions")
+    if not (partitions is None and where is None) and not table.schema.partition_keys:
+        raise InvalidRequest(
+            f"argument '{'where' if partitions is None else 'partitions'}': {table.name} has no partitions"
+        )
     if partitions is not None:
         return _named_partitions(table, partitions)
     return None if where is None else _partitions_where(context, table, where)

@@ -1,14 +1,17 @@
 """Procedures: `CALL <catalog>.sys.<name>(...)`.
 
-A `Procedure` is a name, parameters, the schema of its result, and a function that runs on the driver and returns the
-result as an Arrow table. Each side has its own: forebay.spark.sql.live_procedures, forebay.spark.sql.lake_procedures.
+A procedure is a function that runs on the driver, declared by `procedure`. Its signature has the parameters: each is
+annotated with Spark's type, a parser and a comment, and may have a default. It returns rows, of which `ProcedureProxy`
+makes Spark's values. Each side has its own: forebay.spark.sql.live_procedures, forebay.spark.sql.lake_procedures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -23,7 +26,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
+from forebay.base.options import Parser
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
@@ -33,39 +37,49 @@ from forebay.spark.sql.tables import LocalScanProxy
 SYSTEM_NAMESPACE = "sys"
 _PROCEDURES = CONNECTOR + "catalog.procedures."
 
+BOOLEAN, INT, LONG, TEXT = BooleanType(), IntegerType(), LongType(), StringType()
+TEXTS = ArrayType(TEXT)
+
+
+@contextmanager
+def naming(argument: str) -> Iterator[None]:
+    """Name the argument in errors raised inside."""
+    try:
+        yield
+    except ForebayError as e:
+        raise type(e)(f"argument '{argument}': {e.message}", e.code) from e
+
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter; one that has a default (SQL text) may be left out."""
+    """A parameter; one that has a default (SQL text) may be left out. `parse` converts values other than NULL."""
 
     name: str
     data_type: DataType
-    default: str | None = None
     comment: str = ""
+    parse: Parser | None = None
+    default: str | None = None
+
+    @classmethod
+    def of(cls, parameter: inspect.Parameter) -> Parameter:
+        """The parameter for one of a function, whose annotation has the type, a parser if there is one, a comment."""
+        data_type, *parse, comment = parameter.annotation.__metadata__
+        default = _DEFAULTS[parameter.default]
+        return cls(parameter.name, data_type, comment, parse[0] if parse else None, default)
+
+    def read(self, row: JavaObject, position: int) -> Any:
+        """The argument in Spark's internal row; None for NULL."""
+        if row.isNullAt(position):
+            return None
+        value = read_argument(row, position, self.data_type)
+        with naming(self.name):
+            return value if self.parse is None else self.parse(value)
 
 
-Arguments = Mapping[str, Any]
-"""Python values by parameter name; None for NULL."""
+_DEFAULTS = {inspect.Parameter.empty: None, None: "NULL", False: "false"}
+"""The SQL of default values."""
 
-
-@dataclass(frozen=True)
-class Procedure:
-    """Something to call."""
-
-    name: str
-    description: str
-    parameters: tuple[Parameter, ...]
-    result: StructType
-    run: Callable[[Any, Arguments], pa.Table]
-    """Gets the context of the catalog that the procedure is in."""
-
-
-RESULT = StructType([StructField("result", BooleanType())])
-
-
-def optional(name: str, data_type: DataType, comment: str) -> Parameter:
-    """A parameter that may be left out, and is None then."""
-    return Parameter(name, data_type, "NULL", comment)
+Rows = Iterable[tuple[object, ...]]
 
 
 def result_of(required: Sequence[str] = (), /, **columns: DataType) -> StructType:
@@ -73,21 +87,45 @@ def result_of(required: Sequence[str] = (), /, **columns: DataType) -> StructTyp
     return StructType([StructField(name, data_type, name not in required) for name, data_type in columns.items()])
 
 
-def rows(result: StructType, *values: tuple[object, ...]) -> pa.Table:
-    """A table with the columns of `result`."""
-    return pa.table({name: [row[i] for row in values] for i, name in enumerate(result.names)})
+DONE = result_of(result=BOOLEAN)
+"""The result of a procedure that only says that it is done."""
 
 
-def simple(
-    name: str, description: str, parameters: tuple[Parameter, ...], run: Callable[[Any, Arguments], None]
-) -> Procedure:
-    """A procedure that has nothing to tell but that it is done."""
+@dataclass(frozen=True)
+class Procedure:
+    """Something to call. `run` gets the context of the procedure's catalog; None as its rows is one row: true."""
 
-    def run_and_say(context: Any, arguments: Arguments) -> pa.Table:
-        run(context, arguments)
-        return pa.table({"result": [True]})
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    result: StructType
+    run: Callable[..., Rows | None]
 
-    return Procedure(name, description, parameters, RESULT, run_and_say)
+    def call(self, context: Any, arguments: Mapping[str, Any]) -> pa.Table:
+        """The result, with Spark's Arrow schema."""
+        rows = self.run(context, **arguments)
+        values = [(True,)] if rows is None else list(rows)
+        table = pa.table({name: [row[i] for row in values] for i, name in enumerate(self.result.names)})
+        return table.cast(spark_arrow_schema(self.result))
+
+
+Run = TypeVar("Run", bound=Callable[..., Rows | None])
+
+
+def procedure(known: dict[str, Procedure], result: StructType = DONE, *, also: str = "") -> Callable[[Run], Run]:
+    """Declare the function below as a procedure in `known`, under its own name and that of `also`.
+
+    The description is the first paragraph of its docstring. All parameters behind the context are the procedure's.
+    """
+
+    def declared(run: Run) -> Run:
+        _context, *parameters = inspect.signature(run, eval_str=True).parameters.values()
+        description = " ".join((inspect.getdoc(run) or "").partition("\n\n")[0].split())
+        for name in filter(None, (run.__name__, also)):
+            known[name] = Procedure(name, description, tuple(map(Parameter.of, parameters)), result, run)
+        return run
+
+    return declared
 
 
 class ProcedureProxy(JavaProxy):
@@ -125,11 +163,9 @@ class ProcedureProxy(JavaProxy):
 
     def call(self, row: JavaObject) -> JavaObject:
         """Run it; the result is an iterator over one scan, which has the rows."""
-        arguments = {
-            parameter.name: None if row.isNullAt(position) else read_argument(row, position, parameter.data_type)
-            for position, parameter in enumerate(self._procedure.parameters)
-        }
-        table = self._procedure.run(self._context, arguments).cast(spark_arrow_schema(self._procedure.result))
+        parameters = self._procedure.parameters
+        arguments = {parameter.name: parameter.read(row, position) for position, parameter in enumerate(parameters)}
+        table = self._procedure.call(self._context, arguments)
         scans = self.jvm.class_("java.util.ArrayList")()
         name = f"{SYSTEM_NAMESPACE}.{self._procedure.name}"
         scans.add(LocalScanProxy(self._context, name, self._procedure.result, lambda: table))
@@ -170,6 +206,3 @@ def parse_partition(text: str) -> dict[str, str]:
             )
         spec[key.strip()] = value.strip().strip("'")
     return spec
-
-
-_STRINGS = ArrayType(StringType())
