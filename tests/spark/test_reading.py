@@ -107,7 +107,7 @@ def test_a_log_is_cut_into_tasks_of_so_many_records(connection: Connection, data
     table.append(rows(0, 1000))
     scan = scan_of(table, records_per_partition=64)
     assert ids_of(run(scan, connection, Pushdown(("id",)))) == list(range(1000))
-    tasks = scan.tasks(connection, 2, Pushdown(ALL))
+    tasks = scan.plan(connection, 2, Pushdown(ALL), scan.schema).tasks
     assert len(tasks) == 16
 
 
@@ -118,7 +118,8 @@ def test_range_ending_in_an_empty_batch_readers_must_finish(connection: Connecti
     table.delete([{"id": 100}])
     batches = run(scan_of(table, is_changelog=True), connection, Pushdown(("_change_type", "_log_offset", "id")))
     assert ids_of(batches) == [0, 1, 2]
-    [task] = scan_of(table, is_changelog=True).tasks(connection, 2, Pushdown(ALL))
+    changelog = scan_of(table, is_changelog=True)
+    [task] = changelog.plan(connection, 2, Pushdown(ALL), changelog.schema).tasks
     assert task == (LogInput(TableBucket(table.info.table_id, 0), 0, 4),)
 
 
@@ -160,8 +161,8 @@ def test_partitions_are_chosen_by_filters_on_their_keys(connection: Connection, 
     scan = scan_of(table)
     wanted = Pushdown(ALL, (col("name").is_in(["n1", "n4"]),))
     assert ids_of(run(scan, connection, wanted)) == [1, 4]
-    assert sum(len(task) for task in scan.tasks(connection, 2, wanted)) == 4
-    assert scan.tasks(connection, 2, Pushdown(ALL, (col("name") == "nope",))) == []
+    assert sum(len(task) for task in scan.plan(connection, 2, wanted, scan.schema).tasks) == 4
+    assert scan.plan(connection, 2, Pushdown(ALL, (col("name") == "nope",)), scan.schema).tasks == []
 
 
 def test_an_empty_table_and_one_without_partitions_have_no_rows(connection: Connection, database: str) -> None:

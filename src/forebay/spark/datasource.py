@@ -48,7 +48,7 @@ from forebay.spark.options import (
     stream_options,
 )
 from forebay.spark.reading.live_plan import CHANGELOG, VIRTUAL_SEPARATOR, LiveScan
-from forebay.spark.reading.live_read import SplitsPartition
+from forebay.spark.reading.live_read import SplitsPartition, TaskRead
 from forebay.spark.reading.plan import DEFAULT_CORES, Pushdown
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.workers import short_errors
@@ -99,12 +99,6 @@ class TaskScan(Protocol):
 
     def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> Sequence[InputPartition]:
         """The input partitions of a batch: a single one with a limit, which Spark does not apply across tasks."""
-
-
-class TaskRead(Protocol):
-    """The function that reads one task of a scan."""
-
-    def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]: ...
 
 
 class Target:

@@ -6,7 +6,7 @@ for PySpark 4.0 to 4.3:
 - the private map of catalogs in the session's catalog manager, into which a catalog is put that is an object and not a
   class name (`install_catalog`);
 - the classes by which Spark's own Python data source runs Python workers, built here without its planner processes
-  (`reader_factory`, `input_partition`, `writer_factory`, `streaming_writer_factory`, `commit_message`);
+  (`reader_factory`, `input_partitions`, `writer_factory`, `streaming_writer_factory`, `commit_message`);
 - the session's list of running queries (`query_is_active`);
 - the interpreter by which Spark looks for formats in Python, and those that it has found (`python_of_formats`,
   `knows_format`);
@@ -20,6 +20,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -359,8 +360,11 @@ class Jvm:
         except Exception as e:
             raise self.unknown_layout("list of Python data sources", e) from e
 
-    def input_partition(self, index: int, pickled: bytes) -> JavaObject:
-        return self.class_(_PYTHON + "PythonInputPartition")(index, pickled)
+    def input_partitions(self, partitions: Sequence[object]) -> JavaObject:
+        """An InputPartition[] for tasks of Python workers."""
+        make = self.class_(_PYTHON + "PythonInputPartition")
+        made = [make(index, pickle.dumps(partition)) for index, partition in enumerate(partitions)]
+        return self.array(CONNECTOR + "read.InputPartition", made)
 
     def reader_factory(self, pickled_command: bytes, schema: StructType) -> JavaObject:
         """Runs `pickled_command`, (function from batches to batches, return type), on a partition's bytes."""

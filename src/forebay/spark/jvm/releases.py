@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -28,10 +29,8 @@ _ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(t
 _STREAMING = "org.apache.spark.sql.execution.streaming."
 
 
-def arrow_schema(schema: spark_types.StructType) -> pa.Schema:
-    """The Arrow schema that this release exchanges rows of `schema` in; instants have the time zone UTC."""
-    made: pa.Schema = to_arrow_schema(schema, **_ZONE)
-    return made
+arrow_schema: Callable[[spark_types.StructType], pa.Schema] = functools.partial(to_arrow_schema, **_ZONE)
+"""The Arrow schema that this release exchanges rows of a schema in; instants have the time zone UTC."""
 
 
 def release(version: str) -> tuple[int, int]:

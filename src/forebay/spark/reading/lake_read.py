@@ -32,7 +32,7 @@ from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.system_tables.row_views import ROW_KIND as AUDIT_KIND
 from forebay.paimon.system_tables.row_views import binlog_schema, packed
-from forebay.spark.reading.live_read import SplitsPartition, for_spark, sent_partitions
+from forebay.spark.reading.live_read import SplitsPartition, TaskRead, for_spark
 from forebay.spark.workers import short_errors
 
 ROWS, CHANGES, AUDIT_LOG, BINLOG = "rows", "changes", "audit_log", "binlog"
@@ -42,7 +42,7 @@ KIND_COLUMNS = {ROWS: ROW_KIND, CHANGES: CHANGE_TYPE_COLUMN, AUDIT_LOG: AUDIT_KI
 
 
 @dataclass(frozen=True)
-class PaimonRead:
+class PaimonRead(TaskRead):
     """How the splits of one scan are read.
 
     `columns` are the table's columns that are wanted, parts of nested rows by their paths (`address.city`); `schema` is
@@ -57,13 +57,7 @@ class PaimonRead:
     limit: int | None = None
     form: str = ROWS
 
-    def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What a Python worker calls: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
-        for partition in sent_partitions(tasks, SplitsPartition):
-            yield from self.read(partition)
-
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task's splits. Raises `ForebayError`, which names the table."""
         with short_errors(f"reading table {self.name}"):
             batches = (batch for split in partition.splits for batch in self._rows(split))
             yield from for_spark(batches, self.schema, self.limit)

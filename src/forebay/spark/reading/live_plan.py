@@ -1,25 +1,31 @@
 """Planning a scan: partitions, buckets, offsets and row counts -> tasks. Needs a connection and no JVM.
 
 All that a scan reads is decided here and carried by its input partitions. A table with a lake is planned by
-forebay.unionread, everything else here. Logs are read from the earliest to the latest
-offset of the moment of planning; primary-key tables at the instant of a table snapshot, which is opened when the tasks
-are made.
+forebay.unionread, everything else here. Logs are read from the earliest to the latest offset of the moment of planning,
+primary-key tables at the instant of a table snapshot.
+
+The driver opens a snapshot when a query's tasks are made, and every task reads its buckets of that snapshot: tasks that
+are tried again, or run twice (speculation), give the same rows. The snapshot ends with the query's plan: when the JVM
+collects the plan, Python lets go of its scan, which releases the snapshot. Its lease ends it where that does not
+happen, because the driver died for instance. Tasks that come when the snapshot is gone make the same rows from the
+changelog (`ReadFunction`), where it is complete.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.table_snapshot import TableSnapshot
+from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
-from forebay.spark.options import SERVER_SCAN, START, ReadOptions
+from forebay.spark.options import SERVER_SCAN, START, ReadOptions, SnapshotLease
 from forebay.spark.reading.live_read import (
     KvBatchSplit,
     LakePart,
@@ -39,7 +45,6 @@ from forebay.spark.reading.plan import (
     keeping_limit,
     task_count,
 )
-from forebay.spark.reading.snapshots import open_for_query
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_union
@@ -58,6 +63,9 @@ CHANGELOG_FIELDS = (
 )
 """Metadata columns of a changelog, in front of the table's. Rows of a snapshot, with which a stream may begin, have no
 time; records of the log always have one."""
+
+LEASE_SECONDS = 1800.0
+"""How long a snapshot waits for a task of its query to read, where the user does not say otherwise."""
 
 _INCLUDE = {"_change_type": "change_type", "_log_offset": "offset", "_commit_timestamp": "timestamp"}
 """What the client calls them."""
@@ -113,14 +121,6 @@ class LiveScan:
             tuple(include),
         )
 
-    def tasks(self, connection: Connection, cores: int, wanted: Pushdown) -> list[tuple[Split, ...]]:
-        """The splits of each task."""
-        plan = self._union_plan(connection, wanted)
-        if plan is not None:
-            covered = frozenset(wanted_buckets(connection, self.info, wanted.partition_filters))
-            return self._lake_tasks(connection, cores, wanted, plan, covered)
-        return self._stream_tasks(connection, cores, wanted)
-
     def _stream_tasks(self, connection: Connection, cores: int, wanted: Pushdown) -> list[tuple[Split, ...]]:
         info = self.info
         buckets = wanted_buckets(connection, info, wanted.partition_filters)
@@ -150,21 +150,9 @@ class LiveScan:
         plan = plan_union(connection.table(info), wanted.columns, wanted.filter, wanted.limit, lake_only=alone)
         return None if plan.facts.snapshot_id is None and not alone else plan
 
-    def _lake_tasks(
-        self, connection: Connection, cores: int, wanted: Pushdown, plan: UnionPlan, covered: Collection[TableBucket]
-    ) -> list[tuple[Split, ...]]:
-        return lake_tasks(
-            plan,
-            covered,
-            lambda buckets: row_counts(connection, self.info, buckets),
-            cores,
-            wanted.limit,
-            self.options.records_per_partition,
-        )
-
     def open_snapshot(self, connection: Connection, tasks: Sequence[tuple[Split, ...]]) -> TableSnapshot | None:
         """The table snapshot that these tasks read; None if they read logs, or if the cluster has no snapshots."""
-        buckets = _pinned_buckets(tasks)
+        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
         if not buckets or self.strategy != SERVER_SCAN:
             return None
         return open_for_query(connection, self.info, buckets, self.options.lease)
@@ -172,7 +160,8 @@ class LiveScan:
     def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> list[SplitsPartition]:
         """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
         connection = shared_connection(self.options.settings)
-        tasks = keeping_limit(self.tasks(connection, cores, wanted), wanted.limit)
+        plan = self.plan(connection, cores, wanted, schema, use_native=False)
+        tasks = keeping_limit(plan.tasks, wanted.limit)
         snapshot = None
         if self.options.lease.is_asked_for:
             # This process ends before the tasks begin, and is not notified when the last one has ended.
@@ -180,7 +169,9 @@ class LiveScan:
             snapshot = None if opened is None else opened.keep()
         return task_partitions(tasks, snapshot)
 
-    def plan(self, connection: Connection, cores: int, wanted: Pushdown, schema: StructType) -> ScanPlan:
+    def plan(
+        self, connection: Connection, cores: int, wanted: Pushdown, schema: StructType, *, use_native: bool = True
+    ) -> ScanPlan:
         """Return what tasks read and, for a table with a lake, the part that Spark can read directly."""
         union = self._union_plan(connection, wanted)
         native, beside = None, list[tuple[Split, ...]]()
@@ -188,30 +179,40 @@ class LiveScan:
             tasks = self._stream_tasks(connection, cores, wanted)
         else:
             covered = frozenset(wanted_buckets(connection, self.info, wanted.partition_filters))
-            tasks = self._lake_tasks(connection, cores, wanted, union, covered)
-            share = native_share(union, covered, wanted.limit) if self.options.use_native else None
+            count = partial(row_counts, connection, self.info)
+            how = (covered, count, cores, wanted.limit, self.options.records_per_partition)
+            tasks = lake_tasks(union, *how)
+            share = native_share(union, covered, wanted.limit) if use_native and self.options.use_native else None
             if share is not None:
                 native = share.native_files()
-                beside = self._lake_tasks(connection, cores, wanted, share.rest, covered)
+                beside = lake_tasks(share.rest, *how)
 
         def opened(chosen: Sequence[tuple[Split, ...]]) -> OpenedScan:
             """Pins the table snapshot that the tasks read, if they read one. It releases itself when collected."""
             snapshot = self.open_snapshot(connection, chosen)
             return OpenedScan(task_partitions(chosen, snapshot), snapshot)
 
-        return ScanPlan(
-            self.read_function(wanted, schema),
-            tasks,
-            estimated_rows(tasks, wanted.limit),
-            opened,
-            native,
-            beside,
-        )
+        rows = estimated_rows(tasks, wanted.limit)
+        return ScanPlan(self.read_function(wanted, schema), tasks, rows, opened, native, beside)
 
 
-def _pinned_buckets(tasks: Sequence[tuple[Split, ...]]) -> list[TableBucket]:
-    """The buckets that are read as of one instant."""
-    return [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+def open_for_query(
+    connection: Connection, info: TableInfo, buckets: Sequence[TableBucket], lease: SnapshotLease
+) -> TableSnapshot | None:
+    """A snapshot of these buckets; None where the cluster has no table snapshots, or there is nothing to read.
+
+    It is released when it is collected, by this process. Raises `LimitExceeded` if the server has its fill of them.
+    """
+    cluster = connection.cluster
+    duration = round((LEASE_SECONDS if lease.seconds is None else lease.seconds) * 1000)
+    snapshot = cluster.retrying(
+        lambda: open_snapshot_of(connection, info, buckets, duration, lease.lease_id or f"spark {info.path}"),
+        stale=lambda: cluster.refresh([info.path]),
+    )
+    if snapshot.snapshot_id is None:
+        return None
+    snapshot.release_when_collected()
+    return snapshot
 
 
 def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot | None) -> list[SplitsPartition]:

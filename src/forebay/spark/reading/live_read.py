@@ -5,7 +5,7 @@ worker process opens one connection for a cluster and keeps it for later tasks. 
 smaller ones cost the JVM per batch, larger ones memory.
 
 A task that fails part of the way is run again by Spark from its beginning. It reads the same again: the log between two
-offsets never changes, and buckets of a primary-key table belong to a table snapshot (forebay.spark.reading.snapshots).
+offsets never changes, and buckets of a primary-key table belong to a table snapshot (`open_for_query`).
 Without one, on clusters that have none, a bucket is read as it is then.
 """
 
@@ -69,8 +69,21 @@ class SplitsPartition(InputPartition):
         return f"SplitsPartition({', '.join(map(str, self.splits))})"
 
 
+class TaskRead:
+    """How the splits of one scan are read, of either side. Picklable."""
+
+    def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The entry point of a Python worker: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
+        for partition in sent_partitions(tasks, SplitsPartition):
+            yield from self.read(partition)
+
+    def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task's splits. Raises `ForebayError`, which names the table."""
+        raise NotImplementedError(f"{type(self).__name__} does not read")
+
+
 @dataclass(frozen=True)
-class ReadFunction:
+class ReadFunction(TaskRead):
     """How the splits of one scan are read.
 
     `columns` are the table's columns that are wanted; `include` are metadata columns of the log in front of them
@@ -87,36 +100,23 @@ class ReadFunction:
     strategy: str = SERVER_SCAN
     include: tuple[str, ...] = ()
 
-    def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The entry point of a Python worker: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
-        for partition in sent_partitions(tasks, SplitsPartition):
-            yield from self.read(partition)
-
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task's splits. Raises `ForebayError`, which names table and bucket."""
+        """The same; errors name the bucket, too."""
         with short_errors(f"reading table {self.info.path}"):
-            connection = shared_connection(self._worker_settings())
+            given = {_SESSIONS: SESSIONS_PER_TASK, **dict(self.settings.given)}
+            connection = shared_connection(replace(self.settings, given=tuple(sorted(given.items()))))
             yield from for_spark(self._rows(connection, partition), self.schema, self.limit)
-
-    def _worker_settings(self) -> Settings:
-        given = dict(self.settings.given)
-        return replace(self.settings, given=tuple(sorted({_SESSIONS: SESSIONS_PER_TASK, **given}.items())))
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         logs = [split for split in partition.splits if isinstance(split, LogInput)]
         buckets = [split.bucket for split in partition.splits if isinstance(split, KvBatchSplit)]
         for part in partition.splits:
             if isinstance(part, LakePart):
-                yield from self._as_inserts(part.reader.read(part.split, connection))
+                yield from snapshot_inserts(part.reader.read(part.split, connection), self.include)
         if logs:
             yield from self._log_rows(connection, logs)
         if buckets:
-            yield from self._as_inserts(self._bucket_rows(connection, partition, buckets))
-
-    def _as_inserts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of a snapshot with the requested metadata columns."""
-        for batch in batches:
-            yield snapshot_inserts(batch, self.include) if self.include else batch
+            yield from snapshot_inserts(self._bucket_rows(connection, partition, buckets), self.include)
 
     def _bucket_rows(
         self, connection: Connection, partition: SplitsPartition, buckets: list[TableBucket]
@@ -204,12 +204,13 @@ def for_spark(batches: Iterator[pa.RecordBatch], schema: pa.Schema, limit: int |
         yield cast_batch(batch, schema, truncate=True)
 
 
-def snapshot_inserts(batch: pa.RecordBatch, include: Iterable[str]) -> pa.RecordBatch:
+def snapshot_inserts(batches: Iterable[pa.RecordBatch], include: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Rows of a snapshot with the log's metadata columns `include` in front, as far as there is anything to say."""
     said = [_OF_SNAPSHOT_ROWS[wanted] for wanted in include]
-    arrays = [pa.repeat(pa.scalar(value, t), batch.num_rows) for _, value, t in said]
-    names = [*(name for name, _, _ in said), *batch.schema.names]
-    return pa.RecordBatch.from_arrays([*arrays, *batch.columns], names)
+    for batch in batches:
+        arrays = [pa.repeat(pa.scalar(value, t), batch.num_rows) for _, value, t in said]
+        names = [*(name for name, _, _ in said), *batch.schema.names]
+        yield pa.RecordBatch.from_arrays([*arrays, *batch.columns], names) if said else batch
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
@@ -254,9 +255,7 @@ def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Record
 
 def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """One batch with the rows of all `batches`."""
-    if len(batches) == 1:
-        return batches[0]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -5,10 +5,10 @@ exactly these. Where only a part is, the scan is a union of the files' part and 
 that do not count are left out there by their numbers in the file, of which a bitmap tells whether they count; tasks
 find it out when the query runs (`forebay.spark.reading.live_read.MarkFunction`).
 
-A scan cannot be a union, so a rule of the session's optimizer puts the union in its place
-(forebay.spark.reading.native). Where the rule does not apply (a session without an attached catalog, a subquery
-that Spark creates later), the scan is a `V1Scan`, a public interface of Spark: its relation gives the rows of the union
-as an inner query. These rows are made twice, and the tasks that mark run when the query is planned.
+A scan cannot be a union, so a rule of the session's optimizer puts the union in its place (`unite_scans`). Where the
+rule does not apply (a session without an attached catalog, a subquery that Spark creates later), the scan is a
+`V1Scan`, a public interface of Spark: its relation gives the rows of the union as an inner query. These rows are made
+twice, and the tasks that mark run when the query is planned.
 
 Exactness comes first: a session may ask Spark to pass over files that are missing or damaged, or to move old dates to
 another calendar; none of that holds here (`_OPTIONS`).
@@ -189,7 +189,7 @@ class MixedScan(JavaProxy):
         if self._native.marking:
             frames.append(self._marked_frame())
         if self._opened.partitions:
-            partitions = java_partitions(self.jvm, self._opened.partitions)
+            partitions = self.jvm.input_partitions(self._opened.partitions)
             frames.append(self._task_frame(self._schema, self._read, partitions, self._text))
         return frames
 
@@ -222,7 +222,7 @@ class MixedScan(JavaProxy):
 
     def _words(self, marking: Sequence[Marking]) -> JavaObject:
         """The marks of the files of `marking` (`MARKS_SCHEMA`) as a column: a subquery, which is one task."""
-        partitions = java_partitions(self.jvm, [MarkPartition(tuple(marking))])
+        partitions = self.jvm.input_partitions([MarkPartition(tuple(marking))])
         text = f"changed rows of {self._text}"
         return self._task_frame(MARKS_SCHEMA, MarkFunction(self._text), partitions, text).scalar()
 
@@ -241,12 +241,6 @@ class MixedScan(JavaProxy):
         relation = jvm.class_(_SOURCES + "v2.DataSourceV2Relation").create(table, jvm.none(), jvm.none())
         scanned = jvm.scala_object(_SOURCES + "v2.V2ScanRelationPushDown").apply(relation)
         return jvm.class_(_SQL + "classic.Dataset").ofRows(self._context.session, scanned)
-
-
-def java_partitions(jvm: Jvm, partitions: Sequence[object]) -> JavaObject:
-    """An InputPartition[] of Spark for tasks of Python workers."""
-    made = [jvm.input_partition(index, pickle.dumps(partition)) for index, partition in enumerate(partitions)]
-    return jvm.array(_READ + "InputPartition", made)
 
 
 def reads_files(jvm: Jvm) -> bool:
@@ -272,8 +266,6 @@ def reads_files(jvm: Jvm) -> bool:
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
-
-logger = logging.getLogger(__name__)
 
 _RULE = "ForebayUnions"
 

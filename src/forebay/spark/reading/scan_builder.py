@@ -3,7 +3,7 @@
 Flow: Spark makes a `ScanBuilder` for every reference to a table in every query, tells it columns, filters and limit,
 and builds a `ScanProxy`. The scan plans when it is first asked for statistics or partitions, once, and keeps the plan:
 buckets and offsets are those of that moment however often Spark runs its tasks. A primary-key table is pinned by a
-table snapshot when its tasks are made (forebay.spark.reading.snapshots).
+table snapshot when its tasks are made (`forebay.spark.reading.live_plan.open_for_query`).
 
 Filters on partition keys choose partitions and are done with. All others go to the readers, which drop what they can
 (whole log batches on the server, rows in the worker), and to Spark again, which has the last word.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +29,8 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.releases import counts_rows_without_columns
 from forebay.spark.options import FORMAT_NAME
-from forebay.spark.reading.native import MixedScan, java_partitions, parquet_scan, reads_files
+from forebay.spark.reading.native import MixedScan, parquet_scan, reads_files
 from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan
-from forebay.spark.reading.snapshots import open_snapshots
 
 _READ = CONNECTOR + "read."
 _PREDICATE = CONNECTOR + "expressions.filter.Predicate"
@@ -227,22 +227,59 @@ class ScanProxy(JavaProxy):
     # ---- Batch ------------------------------------------------------------------------------------------------------
 
     def planInputPartitions(self) -> JavaObject:
-        return self._once_planned("partitions", self._partitions)
-
-    def _once_planned(self, name: str, make: Callable[[ScanPlan], Any]) -> Any:
         plan = self._plan()
-        return self._once(name, lambda: make(plan))
+        return self._once("partitions", lambda: self._partitions(plan))
 
     def _partitions(self, plan: ScanPlan) -> JavaObject:
         # Kept as long as this scan, and so as long as the query's plan.
         opened = self._opened(plan.open())
         self._pinned = opened.pinned
-        return java_partitions(self.jvm, opened.partitions)
+        return self.jvm.input_partitions(opened.partitions)
 
     def createReaderFactory(self) -> JavaObject:
-        return self._once_planned(
-            "factory", lambda plan: self.jvm.reader_factory(pickle.dumps((plan.read, self._schema)), self._schema)
-        )
+        command = (self._plan().read, self._schema)
+        return self._once("factory", lambda: self.jvm.reader_factory(pickle.dumps(command), self._schema))
+
+
+OPEN_BEFORE_COLLECTING = 64
+"""Snapshots of one driver beyond which the JVM is asked to collect the plans of old queries."""
+
+
+class OpenSnapshots:
+    """The snapshots and other resources that a driver keeps open for its queries. Thread-safe.
+
+    The JVM may take its time to collect plans. So a driver that has many snapshots open asks it to.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: weakref.WeakSet[object] = weakref.WeakSet()
+        self._collect_at = OPEN_BEFORE_COLLECTING
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._open)
+
+    def add(self, snapshot: object, collect: Callable[[], object]) -> None:
+        """Remember one; `collect` makes the JVM collect garbage, if there are many.
+
+        Plans that are in use after all do not make every further query collect: then more have to come first.
+        """
+        with self._lock:
+            self._open.add(snapshot)
+            is_due = len(self._open) >= self._collect_at
+            if is_due:
+                self._collect_at = len(self._open) * 2
+        if is_due:
+            collect()
+        else:
+            with self._lock:
+                if len(self._open) < OPEN_BEFORE_COLLECTING // 2:
+                    self._collect_at = OPEN_BEFORE_COLLECTING
+
+
+open_snapshots = OpenSnapshots()
+"""Those of this process."""
 
 
 class StatisticsProxy(JavaProxy):
