@@ -29,9 +29,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from forebay.base import options as parsers
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.base.options import Option
+from forebay.base.options import Option, by_name
 from forebay.client.connection import shared_connection
 from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata.predicate import Predicate
@@ -42,6 +41,7 @@ from forebay.spark.options import (
     FORMAT_NAME,
     LAKE_PREFIX,
     MAX_ROWS,
+    OF_FORMATS,
     GivenOptions,
     ReadOptions,
     read_options,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 _CHANGELOG_SUFFIX = VIRTUAL_SEPARATOR + CHANGELOG
 
-_OWN = ("bootstrap.servers", "table", "path", "user", "password", "columns", "filter", "limit", "cores")
+_OPTIONS = by_name([*map(Option, ("bootstrap.servers", "table", "path", "user", "password")), *OF_FORMATS.values()])
 
 
 class SideDataSource(DataSource):
@@ -104,10 +104,12 @@ class TaskScan(Protocol):
 class Target:
     """The table named by a format's options, and how to read it. Raises for unknown options and columns."""
 
-    def __init__(self, name: str, columns: str | None, where: str | None, limit: str | None, cores: str | None) -> None:
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        """`options` are values of `OF_FORMATS`."""
         self.name = name
-        self.columns = None if columns is None else parsers.names(columns)
-        self._filter, self._limit, self._cores = where, limit, cores
+        self.columns: tuple[str, ...] | None = options.get("columns")
+        self._filter, self._limit = options.get("filter"), options.get("limit")
+        self.cores: int = options.get("cores") or DEFAULT_CORES
 
     # ---- what subclasses say ----------------------------------------------------------------------------------------
 
@@ -159,12 +161,8 @@ class Target:
             tuple(schema.fieldNames()),
             (predicate,) if predicate is not None and of_partitions else (),
             None if of_partitions else predicate,
-            None if self._limit is None else Option("limit", parsers.positive).read(self._limit),
+            self._limit,
         )
-
-    @property
-    def cores(self) -> int:
-        return DEFAULT_CORES if self._cores is None else Option("cores", parsers.positive).read(self._cores)
 
     def reader(self, schema: StructType) -> BatchReader:
         return BatchReader(self.scan(), self.wanted(schema), schema, self.cores)
@@ -229,13 +227,12 @@ class LiveTarget(Target):
         self.is_changelog = name.endswith(_CHANGELOG_SUFFIX)
         path = TablePath.parse(name.removesuffix(_CHANGELOG_SUFFIX))
         self.info: TableInfo = shared_connection(settings).admin.table_info(path)
-        taken = (given.take(name) for name in ("columns", "filter", "limit", "cores"))
-        super().__init__(str(self.info.path), *taken)
+        super().__init__(str(self.info.path), {name: given.take(name) for name in OF_FORMATS})
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LiveTarget:
         """Raises `InvalidRequest` for missing options, `NotFound` for a missing table."""
-        given = GivenOptions.of("format 'forebay'", options, _OWN)
+        given = GivenOptions.of("format 'forebay'", options, _OPTIONS)
         table, path = given.take("table"), given.take("path")
         if table is None and path is None:
             raise InvalidRequest(
@@ -248,10 +245,9 @@ class LiveTarget(Target):
             raise InvalidRequest(
                 "format 'forebay' needs the option 'bootstrap.servers' (host:port)", ErrorCode.CONFIG_EXCEPTION
             )
-        client: dict[str, Any] = {n: given.values.pop(n) for n in list(given.values) if n.startswith("client.")}
-        lake = {name: given.values.pop(name) for name in list(given.values) if name.startswith(LAKE_PREFIX)}
-        client_and_lake = {**client, LAKE_OPTIONS: {name.removeprefix(LAKE_PREFIX): v for name, v in lake.items()}}
-        settings = make_settings(servers, given.take("user"), given.take("password"), client_and_lake)
+        lake = {name.removeprefix(LAKE_PREFIX): value for name, value in given.take_all(LAKE_PREFIX).items()}
+        client = {**given.take_all("client."), LAKE_OPTIONS: lake}
+        settings = make_settings(servers, given.take("user"), given.take("password"), client)
         return cls(settings, table or path or "", given)
 
     @property
@@ -284,7 +280,7 @@ class LiveTarget(Target):
         for name, text in (("filter", self._filter), ("limit", self._limit)):
             if text is not None:
                 raise InvalidRequest(f"a write has no option '{name}'", ErrorCode.CONFIG_EXCEPTION)
-        self.given.refuse_rest()
+        self.given.take_rest(self.settings)
         if self.is_changelog:
             raise InvalidRequest(f"{self.info.path}{_CHANGELOG_SUFFIX} can only be read")
         columns = self.columns

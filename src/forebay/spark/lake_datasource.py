@@ -30,15 +30,11 @@ from forebay.spark.filters import predicate_of
 from forebay.spark.jvm.releases import streams_write_arrow
 from forebay.spark.lake_options import (
     CATALOG_PREFIX,
-    COLUMNS,
-    CORES,
-    FILTER,
     FORMAT_NAME,
-    LIMIT,
-    OWN,
     SCHEMA_ID,
     paimon_read_options,
 )
+from forebay.spark.options import OF_FORMATS
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, PaimonScan
 from forebay.spark.workers import short_errors
 
@@ -159,7 +155,7 @@ class LakeTarget(Target):
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` for missing and unknown options, `NotFound` for a missing table."""
         address = LakeAddress.of(options)
-        read = paimon_read_options(_others(options), own=OWN)
+        read = paimon_read_options(_others(options), own=OF_FORMATS)
         side = address.side
         if read.changelog:
             if side is not None:
@@ -173,7 +169,7 @@ class LakeTarget(Target):
             planned = table.context.schemas.schema(int(schema_id)).with_options(scan.table.schema.options)
             scan = replace(scan, table=scan.table.with_schema(planned))
         self._scan, self._options = scan, read
-        super().__init__(address.name, *(read.own.get(name) for name in (COLUMNS, FILTER, LIMIT, CORES)))
+        super().__init__(address.name, read.own)
 
     @property
     def full_schema(self) -> StructType:

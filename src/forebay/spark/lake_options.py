@@ -13,13 +13,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.base.options import Option, boolean, positive, positive_size
+from forebay.base.options import Option, boolean, by_name, positive, positive_size
 from forebay.paimon.option_names import KNOWN
 from forebay.paimon.table import Table
-from forebay.spark.options import READ_NATIVE, StreamLimits
+from forebay.spark.options import MAX_ROWS, READ_NATIVE, StreamLimits
 
 FORMAT_NAME = "forebay-paimon"
 """The format for tables of a lake."""
@@ -33,16 +35,20 @@ SCHEMA_ID = "schema-id"
 SESSION_PREFIXES = ("spark.paimon.", "spark.sql.forebay.paimon.")
 """Where the session's configuration has options of reads; the later one wins."""
 
-COLUMNS, FILTER, LIMIT, CORES = "columns", "filter", "limit", "cores"
-OWN = (COLUMNS, FILTER, LIMIT, CORES)
-"""What the format takes beside Paimon's options; Spark passes all of this to the catalog's tables."""
-
 READ_CHANGELOG = "read.changelog"
-_FLAGS = {READ_CHANGELOG: "false", READ_NATIVE: "true"}
+_FLAGS = by_name([Option(READ_CHANGELOG, boolean), Option(READ_NATIVE, boolean)])
 
-MAX_FILES, MAX_ROWS, MAX_BYTES = "maxFilesPerTrigger", "maxRowsPerTrigger", "maxBytesPerTrigger"
-MIN_ROWS, MAX_DELAY = "minRowsPerTrigger", "maxTriggerDelayMs"
-_LIMITS = (MAX_FILES, MAX_ROWS, MAX_BYTES, MIN_ROWS, MAX_DELAY)
+MAX_BYTES, MIN_ROWS, MAX_DELAY = "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelayMs"
+_LIMITS = by_name(
+    [
+        Option("maxFilesPerTrigger", positive),
+        Option(MAX_ROWS, positive),
+        Option(MAX_BYTES, positive_size),
+        Option(MIN_ROWS, positive),
+        Option(MAX_DELAY, positive),
+    ]
+)
+"""In the order of `StreamLimits`."""
 _LIMIT_PREFIX = "read.stream."
 
 READ = (
@@ -62,13 +68,13 @@ _OF_STREAMS = ("consumer-id", "consumer.ignore-progress", "consumer.mode", "scan
 
 @dataclass(frozen=True)
 class PaimonReadOptions:
-    """`table`: Paimon's options, by their names there. `own`: those of `OWN` that were given.
+    """`table`: Paimon's options, by their names there. `own`: values of `OF_FORMATS` that were given.
 
     With `use_native` Spark may read files directly if there is nothing to merge or filter out.
     """
 
     table: Mapping[str, str] = field(default_factory=dict)
-    own: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)
     limits: StreamLimits = field(default_factory=StreamLimits)
     changelog: bool = False
     use_native: bool = True
@@ -81,29 +87,39 @@ class PaimonReadOptions:
 
 
 def paimon_read_options(
-    options: Mapping[str, str], session: Mapping[str, str] | None = None, own: Iterable[str] = ()
+    options: Mapping[str, str],
+    session: Mapping[str, str] | None = None,
+    own: Mapping[str, Option] = MappingProxyType({}),
 ) -> PaimonReadOptions:
     """`options` of a read over those of the `session`. Raises `InvalidRequest` for unknown ones and bad values.
 
-    `own` are the names among ours that this read may have.
+    `own` are the options beside Paimon's that this read may have.
     """
-    allowed = tuple(own)
     table: dict[str, str] = {}
-    mine: dict[str, str] = {}
+    mine: dict[str, Any] = {}
     limits: dict[str, str] = {}
+    flags: dict[str, str] = {}
     of_session = {name: value for name, value in (session or {}).items() if _is_read_option(name)}
     for name, value in [*of_session.items(), *options.items()]:
         lowered = name.lower()
         limit = next((known for known in _LIMITS if lowered.removeprefix(_LIMIT_PREFIX) == known.lower()), None)
         if limit is not None:
             limits[limit] = value
-        elif lowered in allowed:
-            mine[lowered] = value
+        elif lowered in own:
+            mine[lowered] = own[lowered].read(value)
+        elif lowered in _FLAGS:
+            flags[lowered] = value
         else:
-            _check(name, allowed)
+            _check(name, own)
             table[lowered] = value
-    flags = {name: Option(name, boolean).read(table.pop(name, default)) for name, default in _FLAGS.items()}
-    return PaimonReadOptions(table, mine, _stream_limits(limits), flags[READ_CHANGELOG], flags[READ_NATIVE])
+    if (MIN_ROWS in limits) != (MAX_DELAY in limits):
+        raise InvalidRequest(
+            f"options '{_LIMIT_PREFIX}{MIN_ROWS}' and '{_LIMIT_PREFIX}{MAX_DELAY}' belong together",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+    admitted = StreamLimits(*(value_in(limits, option) for option in _LIMITS.values()))
+    changelog, native = value_in(flags, _FLAGS[READ_CHANGELOG]), value_in(flags, _FLAGS[READ_NATIVE])
+    return PaimonReadOptions(table, mine, admitted, bool(changelog), native is not False)
 
 
 def _is_read_option(name: str) -> bool:
@@ -111,7 +127,7 @@ def _is_read_option(name: str) -> bool:
     return lowered in READ or lowered in _FLAGS or lowered.removeprefix(_LIMIT_PREFIX) in map(str.lower, _LIMITS)
 
 
-def _check(name: str, own: tuple[str, ...]) -> None:
+def _check(name: str, own: Iterable[str]) -> None:
     """Raise `InvalidRequest` unless `name` is a read option."""
     if _is_read_option(name):
         return
@@ -124,29 +140,12 @@ def _check(name: str, own: tuple[str, ...]) -> None:
     raise InvalidRequest(f"there is no read option '{name}'{hint}", ErrorCode.CONFIG_EXCEPTION)
 
 
-def _stream_limits(given: Mapping[str, str]) -> StreamLimits:
-    if (MIN_ROWS in given) != (MAX_DELAY in given):
-        raise InvalidRequest(
-            f"options '{_LIMIT_PREFIX}{MIN_ROWS}' and '{_LIMIT_PREFIX}{MAX_DELAY}' belong together",
-            ErrorCode.CONFIG_EXCEPTION,
-        )
-    numbers = {name: Option(name, positive).read(text) for name, text in given.items() if name != MAX_BYTES}
-    return StreamLimits(
-        numbers.get(MAX_FILES),
-        numbers.get(MAX_ROWS),
-        Option(MAX_BYTES, positive_size).read(given[MAX_BYTES]) if MAX_BYTES in given else None,
-        numbers.get(MIN_ROWS),
-        numbers.get(MAX_DELAY),
-    )
-
-
-SINK_PARALLELISM = "sink.parallelism"
-PROGRESS = "sink.progress"
-DYNAMIC_OVERWRITE = "dynamic-partition-overwrite"
+SINK_PARALLELISM = Option("sink.parallelism", positive)
+PROGRESS = Option("sink.progress", boolean)
+DYNAMIC_OVERWRITE = Option("dynamic-partition-overwrite", boolean)
 SINK_STRATEGY = "partition.sink-strategy"
-COMPACTION_PARALLELISM = "unaware-bucket.compaction.parallelism"
+COMPACTION_PARALLELISM = Option("unaware-bucket.compaction.parallelism", positive)
 
-_OWN = (PROGRESS,)
 _OF_SPARK = ("checkpointlocation", "path", "queryname", "outputmode", "provider", "table", "mergeschema")
 """Options that Spark passes on to tables, in lower case; they say nothing about the write."""
 _FIXED = (
@@ -162,11 +161,11 @@ class LakeWriteOptions:
     paimon: Mapping[str, str]
     shows_progress: bool = False
 
-    @property
-    def dynamic_overwrite(self) -> bool | None:
-        """Whether an overwrite replaces only the partitions it writes to; None if not specified for this write."""
-        text = self.paimon.get(DYNAMIC_OVERWRITE)
-        return None if text is None else Option(DYNAMIC_OVERWRITE, boolean).read(text)
+
+def value_in(options: Mapping[str, str], option: Option) -> Any:
+    """The value that `option` has among `options`; None if it is not there."""
+    text = options.get(option.name)
+    return None if text is None else option.read(text)
 
 
 def write_options(name: str, table: Table, given: Mapping[str, str]) -> LakeWriteOptions:
@@ -179,7 +178,7 @@ def write_options(name: str, table: Table, given: Mapping[str, str]) -> LakeWrit
         "primary-key": ",".join(table.schema.primary_keys),
         "partition": ",".join(table.schema.partition_keys),
     }
-    by_case = {known.lower(): known for known in (*KNOWN, *_OWN)}
+    by_case = {known.lower(): known for known in (*KNOWN, PROGRESS.name)}
     found: dict[str, str] = {}
     for key, value in given.items():
         if key.lower() in _OF_SPARK or own.get(key) == value:
@@ -195,8 +194,7 @@ def write_options(name: str, table: Table, given: Mapping[str, str]) -> LakeWrit
                 "change it with ALTER TABLE ... SET TBLPROPERTIES"
             )
         found[known_as] = value
-    progress = found.pop(PROGRESS, "false")
-    return LakeWriteOptions(found, Option(PROGRESS, boolean).read(progress))
+    return LakeWriteOptions(found, PROGRESS.read(found.pop(PROGRESS.name, "false")))
 
 
 _derived: weakref.WeakKeyDictionary[Table, dict[tuple[tuple[str, str], ...], Table]] = weakref.WeakKeyDictionary()
@@ -221,14 +219,5 @@ def dynamic_overwrite(options: LakeWriteOptions, table: Table) -> bool:
 
     Only if write or table say so: Spark's own switch is spark.sql.sources.partitionOverwriteMode, and it is off.
     """
-    said = options.dynamic_overwrite
-    if said is None:
-        text = table.schema.options.get(DYNAMIC_OVERWRITE)
-        said = text is not None and Option(DYNAMIC_OVERWRITE, boolean).read(text)
-    return said and bool(table.schema.partition_keys)
-
-
-def sink_parallelism(table: Table) -> int | None:
-    """The number of writing tasks, from option `sink.parallelism`; None if it is not set."""
-    text = table.schema.options.get(SINK_PARALLELISM)
-    return None if text is None else Option(SINK_PARALLELISM, positive).read(text)
+    said = value_in({**table.schema.options, **options.paimon}, DYNAMIC_OVERWRITE)
+    return bool(said and table.schema.partition_keys)

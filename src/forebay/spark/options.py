@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import datetime as dt
 import zoneinfo
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from forebay.base import options as parsers
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.base.options import Option
-from forebay.base.quantity import moment_ms, parse_bool
+from forebay.base.options import Option, by_name
+from forebay.base.quantity import moment_ms
 from forebay.client.settings import Settings, make_settings
 from forebay.metadata.table import TableDescriptor
 
@@ -53,11 +54,55 @@ WRITE_COLUMNS = "columns"
 START, END = "scan.incremental.start.timestamp", "scan.incremental.end.timestamp"
 """What was written from one instant on and before another one, by the log alone. Of a read only, never of a session."""
 
+FULL, EARLIEST, LATEST, TIMESTAMP = "full", "earliest", "latest", "timestamp"
+MODES = (FULL, EARLIEST, LATEST, TIMESTAMP)
+"""Where a read begins."""
+
 SESSION_ZONE = "spark.sql.session.timeZone"
 
-_READ = (RECORDS_PER_PARTITION, STARTUP_MODE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED, READ_NATIVE, START, END)
-_WRITE = (WRITE_COLUMNS,)
-_OF_STREAMS = (STARTUP_TIMESTAMP, "maxRowsPerTrigger", "scan.partition.discovery.interval")
+MAX_ROWS = "maxRowsPerTrigger"
+DISCOVERY = "scan.partition.discovery.interval"
+DEFAULT_DISCOVERY_SECONDS = 60.0
+
+
+def _positive_seconds(value: str) -> float:
+    """Seconds above 0, of text such as "30 s"."""
+    found: float = parsers.seconds(value)
+    if found <= 0:
+        raise InvalidRequest(f"'{value}' is not a span of time above 0")
+    return found
+
+
+_READ = by_name(
+    [
+        Option(RECORDS_PER_PARTITION, parsers.positive),
+        Option(STARTUP_MODE),
+        Option(LEASE_ID),
+        Option(LEASE_DURATION, _positive_seconds),
+        Option(READ_OPTIMIZED, parsers.boolean, False),
+        Option(READ_NATIVE, parsers.boolean, True),
+        Option(START),
+        Option(END),
+    ]
+)
+_WRITE = by_name([Option(WRITE_COLUMNS, parsers.names)])
+_STREAM = by_name(
+    [
+        Option(STARTUP_MODE),
+        Option(STARTUP_TIMESTAMP),
+        Option(MAX_ROWS, parsers.positive),
+        Option(DISCOVERY, _positive_seconds, DEFAULT_DISCOVERY_SECONDS),
+    ]
+)
+OF_FORMATS = by_name(
+    [
+        Option("columns", parsers.names),
+        Option("filter"),
+        Option("limit", parsers.positive),
+        Option("cores", parsers.positive),
+    ]
+)
+"""What reads by a format have instead of pushed-down columns, filters and limits."""
 
 
 @dataclass(frozen=True)
@@ -105,37 +150,39 @@ LAKE_PREFIX = "lake."
 
 @dataclass(frozen=True)
 class GivenOptions:
-    """Options by lower-case name. Known ones are taken one by one; the rest is rejected."""
+    """Options by lower-case name. The `known` ones are taken one by one; the rest is refused."""
 
     what: str
     values: dict[str, str]
-    known: tuple[str, ...] = field(default=())
+    known: Mapping[str, Option]
 
     @classmethod
-    def of(cls, what: str, options: Mapping[str, str], known: Iterable[str]) -> GivenOptions:
-        return cls(what, {key.lower(): value for key, value in options.items()}, tuple(known))
+    def of(cls, what: str, options: Mapping[str, str], known: Mapping[str, Option]) -> GivenOptions:
+        return cls(what, {key.lower(): value for key, value in options.items()}, known)
 
-    def take(self, name: str) -> str | None:
-        return self.values.pop(name.lower(), None)
+    def take(self, name: str, session: Mapping[str, str] | None = None) -> Any:
+        """The value of an option: the given one, else that of the `session` configuration, else the default."""
+        option, text = self.known[name], self.values.pop(name.lower(), None)
+        if text is None and session is not None:
+            text = session.get(OWN_SESSION_PREFIX + name, session.get(SESSION_PREFIX + name))
+        return option.default if text is None else option.read(text)
 
-    def refuse_rest(self) -> None:
-        """Raise `InvalidRequest` for the first option that was not taken."""
+    def take_all(self, prefix: str) -> dict[str, str]:
+        """The options that begin with `prefix`."""
+        return {name: self.values.pop(name) for name in list(self.values) if name.startswith(prefix)}
+
+    def take_rest(self, settings: Settings) -> Settings:
+        """`settings` under the `client.*` options. Raises `InvalidRequest` for any other option that was not taken."""
+        client = self.take_all("client.")
         for name in self.values:
-            if name in map(str.lower, _OF_STREAMS):
+            if name in map(str.lower, (STARTUP_TIMESTAMP, MAX_ROWS, DISCOVERY)):
                 raise UnsupportedOperation(f"{self.what} option '{name}' is for streams (spark.readStream)")
             hint = did_you_mean(name, self.known, 0.5) or f"; there are {', '.join(self.known)} and client.*"
             raise InvalidRequest(f"there is no {self.what} option '{name}'{hint}", ErrorCode.CONFIG_EXCEPTION)
-
-
-def with_client_options(settings: Settings, given: GivenOptions) -> Settings:
-    """`settings` with the `client.*` options of `given`, which are removed from it."""
-    chosen = {name: value for name, value in given.values.items() if name.startswith("client.")}
-    for name in chosen:
-        del given.values[name]
-    if not chosen:
-        return settings
-    parsed = dict(make_settings(str(settings.bootstrap_servers[0]), None, None, chosen).given)
-    return replace(settings, given=tuple(sorted({**dict(settings.given), **parsed}.items())))
+        if not client:
+            return settings
+        parsed = dict(make_settings(str(settings.bootstrap_servers[0]), None, None, client).given)
+        return replace(settings, given=tuple(sorted({**dict(settings.given), **parsed}.items())))
 
 
 def read_options(
@@ -145,41 +192,33 @@ def read_options(
     session: Mapping[str, str] | None = None,
 ) -> ReadOptions:
     """The options of a scan: `options` of the read, over `session` configuration, over the table's properties."""
+    session = session or {}
     given = GivenOptions.of("read", options, _READ)
-    strategy = strategy_of({} if descriptor is None else descriptor.custom_properties, "table property")
-    strategy = strategy_of(session or {}, "session configuration", SESSION_PREFIX) or strategy
     asked = {name: given.values.pop(name) for name in (STRATEGY, SERVER_SIDE) if name in given.values}
-    strategy = strategy_of(asked, "read option") or strategy
-    mode = (given.take(STARTUP_MODE) or "full").lower()
-    if mode not in ("full", "earliest"):
+    strategies = [
+        strategy_of(asked, "read option"),
+        strategy_of(session, "session configuration", SESSION_PREFIX),
+        strategy_of({} if descriptor is None else descriptor.custom_properties, "table property"),
+    ]
+    mode = (given.take(STARTUP_MODE) or FULL).lower()
+    if mode not in (FULL, EARLIEST):
         raise UnsupportedOperation(
             f"read option '{STARTUP_MODE}' = '{mode}': batch reads begin at the beginning (full), or read "
             f"what was written from an instant on ('{START}')"
         )
     records = given.take(RECORDS_PER_PARTITION)
-    of_session = {name: (session or {}).get(SESSION_PREFIX + name) for name in (LEASE_ID, LEASE_DURATION)}
-    lease_id, duration = (given.take(name) or of_session[name] for name in (LEASE_ID, LEASE_DURATION))
-    optimized = given.take(READ_OPTIMIZED) or _of_session(session or {}, READ_OPTIMIZED)
-    native = given.take(READ_NATIVE) or _of_session(session or {}, READ_NATIVE)
-    window = _window(given.take(START), given.take(END), (session or {}).get(SESSION_ZONE))
-    is_optimized = optimized is not None and Option(READ_OPTIMIZED, parsers.boolean).read(optimized)
+    lease = SnapshotLease(given.take(LEASE_ID, session), given.take(LEASE_DURATION, session))
+    is_optimized, use_native = given.take(READ_OPTIMIZED, session), given.take(READ_NATIVE, session)
+    window = _window(given.take(START), given.take(END), session.get(SESSION_ZONE))
     if window is not None and is_optimized:
         raise InvalidRequest(
             f"'{READ_OPTIMIZED}' reads the lake alone, and '{START}' the log alone: give one of them",
             ErrorCode.CONFIG_EXCEPTION,
         )
-    settings = with_client_options(settings, given)
-    given.refuse_rest()
-    return ReadOptions(
-        settings,
-        strategy or settings_strategy(settings),
-        None if records is None else Option(RECORDS_PER_PARTITION, parsers.positive).read(records),
-        SnapshotLease(lease_id, None if duration is None else Option(LEASE_DURATION, positive_seconds).read(duration)),
-        mode == "full",
-        is_optimized,
-        window,
-        native is None or Option(READ_NATIVE, parsers.boolean).read(native),
-    )
+    settings = given.take_rest(settings)
+    of_connection = SERVER_SCAN if settings[SERVER_SIDE] and settings[STRATEGY] == SERVER_SCAN else SNAPSHOT_MERGE
+    strategy = next(filter(None, strategies), of_connection)
+    return ReadOptions(settings, strategy, records, lease, mode == FULL, is_optimized, window, use_native)
 
 
 def _window(start: str | None, end: str | None, zone: str | None) -> tuple[int, int | None] | None:
@@ -214,23 +253,6 @@ def instant(name: str, text: str, zone: str | None) -> int:
     return moment_ms(moment, name)
 
 
-def _of_session(session: Mapping[str, str], name: str) -> str | None:
-    return session.get(OWN_SESSION_PREFIX + name, session.get(SESSION_PREFIX + name))
-
-
-def positive_seconds(value: str) -> float:
-    """Seconds above 0, of text such as "30 s"."""
-    found: float = parsers.seconds(value)
-    if found <= 0:
-        raise InvalidRequest(f"'{value}' is not a span of time above 0")
-    return found
-
-
-def settings_strategy(settings: Settings) -> str:
-    """The scan strategy set by the connection's options."""
-    return SERVER_SCAN if settings[SERVER_SIDE] and settings[STRATEGY] == SERVER_SCAN else SNAPSHOT_MERGE
-
-
 def strategy_of(values: Mapping[str, str], where: str, prefix: str = "") -> str | None:
     """The scan strategy that options ask for under either of its names; None if they are silent.
 
@@ -248,28 +270,16 @@ def strategy_of(values: Mapping[str, str], where: str, prefix: str = "") -> str 
     enabled = values.get(prefix + SERVER_SIDE)
     if enabled is None:
         return None
-    try:
-        return SERVER_SCAN if parse_bool(enabled) else SNAPSHOT_MERGE
-    except InvalidRequest as e:
-        raise InvalidRequest(f"{where} '{prefix + SERVER_SIDE}': {e.message}", ErrorCode.CONFIG_EXCEPTION) from e
+    is_on = Option(prefix + SERVER_SIDE, parsers.boolean).read(enabled, where)
+    return SERVER_SCAN if is_on else SNAPSHOT_MERGE
 
 
 def write_options(settings: Settings, options: Mapping[str, str]) -> WriteOptions:
     """The options of a write. `columns` is a comma-separated list."""
     given = GivenOptions.of("write", options, _WRITE)
     columns = given.take(WRITE_COLUMNS)
-    settings = with_client_options(settings, given)
-    given.refuse_rest()
-    return WriteOptions(settings, None if columns is None else parsers.names(columns))
+    return WriteOptions(given.take_rest(settings), columns)
 
-
-MAX_ROWS = "maxRowsPerTrigger"
-DISCOVERY = "scan.partition.discovery.interval"
-
-FULL, EARLIEST, LATEST, TIMESTAMP = "full", "earliest", "latest", "timestamp"
-MODES = (FULL, EARLIEST, LATEST, TIMESTAMP)
-
-DEFAULT_DISCOVERY_SECONDS = 60.0
 
 _OF_BATCHES = (READ_OPTIMIZED, START, END, RECORDS_PER_PARTITION)
 
@@ -324,7 +334,7 @@ def stream_options(
 
     A changelog is what the log holds, so its mode is "earliest" where no other is given.
     """
-    given = GivenOptions.of("stream", options, ())
+    given = GivenOptions.of("stream", options, _STREAM)
     for name in _OF_BATCHES:
         if name.lower() in given.values:
             raise UnsupportedOperation(f"read option '{name}' is for batch reads; a stream has '{MAX_ROWS}'")
@@ -339,11 +349,6 @@ def stream_options(
             f"read options '{STARTUP_MODE}' = '{TIMESTAMP}' and '{STARTUP_TIMESTAMP}' belong together",
             ErrorCode.CONFIG_EXCEPTION,
         )
+    started_ms = None if timestamp is None else instant(STARTUP_TIMESTAMP, timestamp, zone)
     rows, interval = given.take(MAX_ROWS), given.take(DISCOVERY)
-    return StreamOptions(
-        read_options(settings, descriptor, given.values),
-        mode,
-        None if timestamp is None else instant(STARTUP_TIMESTAMP, timestamp, zone),
-        None if rows is None else Option(MAX_ROWS, parsers.positive).read(rows),
-        DEFAULT_DISCOVERY_SECONDS if interval is None else Option(DISCOVERY, positive_seconds).read(interval),
-    )
+    return StreamOptions(read_options(settings, descriptor, given.values), mode, started_ms, rows, interval)

@@ -34,7 +34,6 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.lake_options import (
     CATALOG_PREFIX,
-    CORES,
     FORMAT_NAME,
     READ_CHANGELOG,
     SCHEMA_ID,
@@ -349,5 +348,5 @@ def stream_source(context: PaimonContext, table: Table, system: str | None, give
         "table": table.name if system is None else f"{table.name}${system}",
         "branch": table.context.paths.branch,
         SCHEMA_ID: str(table.schema.id),
-        CORES: str(context.cores),
+        "cores": str(context.cores),
     }

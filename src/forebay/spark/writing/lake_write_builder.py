@@ -38,9 +38,10 @@ from forebay.spark.jvm.expressions import ALWAYS_TRUE
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.lake_options import (
+    SINK_PARALLELISM,
     SINK_STRATEGY,
     dynamic_overwrite,
-    sink_parallelism,
+    value_in,
     with_write_options,
     write_options,
 )
@@ -259,7 +260,7 @@ class Dealing:
 def dealing(table: Table, cores: int) -> Dealing:
     """The distribution of the rows of a write; `cores` is the number of concurrent tasks."""
     schema = table.schema
-    asked = sink_parallelism(table)
+    asked = value_in(table.schema.options, SINK_PARALLELISM)
     buckets = table.context.options.bucket
     if buckets != UNAWARE:
         keys = tuple(dict.fromkeys((*schema.partition_keys, *schema.bucket_keys)))

@@ -32,6 +32,7 @@ from forebay.spark.context import PaimonContext
 from forebay.spark.lake_options import (
     COMPACTION_PARALLELISM,
     LakeWriteOptions,
+    value_in,
     with_write_options,
 )
 from forebay.spark.paimon.jobs import SparkTasks
@@ -46,7 +47,7 @@ from forebay.spark.writing.background import (
 from forebay.spark.writing.committing import InlineCompaction, Overwrite, put_together
 
 USER_PREFIX = "commit.user-prefix"
-STOP_TRIGGER = "num-sorted-run.stop-trigger"
+STOP_TRIGGER = Option("num-sorted-run.stop-trigger", positive)
 _LOOKUP_WAIT = ("lookup-wait", "changelog-producer.lookup-wait")
 
 _log = logging.getLogger(__name__)
@@ -111,12 +112,7 @@ class StreamCommits:
         table = self.table
         if table.context.options.write_only:
             return None
-        parallelism = table.schema.options.get(COMPACTION_PARALLELISM)
-        few = (
-            max(1, self.cores // 2)
-            if parallelism is None
-            else Option(COMPACTION_PARALLELISM, positive).read(parallelism)
-        )
+        few = value_in(table.schema.options, COMPACTION_PARALLELISM) or max(1, self.cores // 2)
 
         def runner(what: str) -> TaskRunner:
             return FewAtATime(self.runner(what), few) if self.beside else self.runner(what)
@@ -238,11 +234,8 @@ def must_wait(table: Table) -> bool:
 
 def stop_trigger(table: Table) -> int:
     """New files of a bucket at which a stream waits for compaction (`num-sorted-run.stop-trigger`)."""
-    text = table.schema.options.get(STOP_TRIGGER)
-    if text is None:
-        return table.context.options.num_sorted_run_compaction_trigger + 3
-    trigger: int = Option(STOP_TRIGGER, positive).read(text)
-    return trigger
+    trigger: int | None = value_in(table.schema.options, STOP_TRIGGER)
+    return table.context.options.num_sorted_run_compaction_trigger + 3 if trigger is None else trigger
 
 
 # ---- the queries of this process ------------------------------------------------------------------------------------
