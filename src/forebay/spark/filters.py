@@ -130,7 +130,7 @@ def _leaf(name: str, children: Sequence[Expression], columns: Mapping[str, Colum
         left, right, name = right, left, _MIRRORED[name]
     column = _comparable_column(left, columns)
     if name == "IN" and isinstance(right, Literals):
-        return Leaf(_F.IN, column.name, tuple(parse_literals(right)))
+        return Leaf(_F.IN, column.name, tuple(literal_values(right)))
     function = _COMPARISONS.get(name, _TEXT.get(name))
     if function is None:
         raise _NotConvertible
@@ -174,7 +174,7 @@ def _is_comparable(column: Column) -> bool:
 def _value(expression: Expression) -> Any:
     if not isinstance(expression, Literal):
         raise _NotConvertible
-    return parse_literal(expression)
+    return literal_values(expression)[0]
 
 
 # ---- literals -------------------------------------------------------------------------------------------------------
@@ -185,34 +185,9 @@ _TIME = re.compile(r"time\(\d\)")
 _QUOTED = re.compile(r"'((?:[^']|'')*)'|null")
 
 
-def parse_literal(literal: Literal) -> Any:
-    """The Python value of a literal, as pyarrow would give it."""
-    values = _parse([literal.text], literal.type_json)
-    return values[0]
-
-
-def parse_literals(literals: Literals) -> list[Any]:
-    """The Python values of an IN list."""
-    text = literals.text
-    if json.loads(literals.type_json) != "string":
-        return _parse(text.split(", ") if text else [], literals.type_json)
-    texts, position = [], 0
-    while position < len(text):
-        found = _QUOTED.match(text, position)
-        if found is None or text[found.end() : found.end() + 2] not in (", ", ""):
-            raise _NotConvertible
-        texts.append(found.group())
-        position = found.end() + 2
-    return _parse(texts, literals.type_json)
-
-
 def literal_values(literal: Literal | Literals) -> list[Any]:
-    """The Python values of a literal or an IN list. For filters that `to_predicate` converts."""
-    return parse_literals(literal) if isinstance(literal, Literals) else [parse_literal(literal)]
-
-
-def _parse(texts: Sequence[str], type_json: str) -> list[Any]:
-    name = json.loads(type_json)
+    """The Python values of a literal or an IN list, as pyarrow would give them."""
+    name = json.loads(literal.type_json)
     if not isinstance(name, str):
         raise _NotConvertible
     read = _READERS.get(name)
@@ -222,10 +197,25 @@ def _parse(texts: Sequence[str], type_json: str) -> list[Any]:
         read = _time
     if read is None:
         raise _NotConvertible
+    texts = _listed(literal.text, name) if isinstance(literal, Literals) else [literal.text]
     try:
         return [None if text == "null" else read(text) for text in texts]
     except (KeyError, ValueError, ArithmeticError) as e:
         raise _NotConvertible from e
+
+
+def _listed(text: str, type_name: str) -> list[str]:
+    """The items of an IN list."""
+    if type_name != "string":
+        return text.split(", ") if text else []
+    texts, position = [], 0
+    while position < len(text):
+        found = _QUOTED.match(text, position)
+        if found is None or text[found.end() : found.end() + 2] not in (", ", ""):
+            raise _NotConvertible
+        texts.append(found.group())
+        position = found.end() + 2
+    return texts
 
 
 def _string(text: str) -> str:
@@ -235,30 +225,10 @@ def _string(text: str) -> str:
     return found.group(1).replace("''", "'")
 
 
-def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()]
-
-
-def _float(text: str) -> float:
-    return float(np.float32(text))
-
-
 def _binary(text: str) -> bytes:
     if not text.startswith("0x"):
         raise _NotConvertible
     return bytes.fromhex(text[2:])
-
-
-def _date(text: str) -> dt.date:
-    return (_EPOCH + dt.timedelta(days=int(text))).date()
-
-
-def _timestamp_ntz(text: str) -> dt.datetime:
-    return _EPOCH + dt.timedelta(microseconds=int(text))
-
-
-def _timestamp(text: str) -> dt.datetime:
-    return _timestamp_ntz(text).replace(tzinfo=dt.UTC)
 
 
 def _time(text: str) -> dt.time:
@@ -269,18 +239,18 @@ def _time(text: str) -> dt.time:
 
 
 _READERS: dict[str, Any] = {
-    "boolean": _boolean,
+    "boolean": lambda text: {"true": True, "false": False}[text.lower()],
     "byte": int,
     "short": int,
     "integer": int,
     "long": int,
-    "float": _float,
+    "float": lambda text: float(np.float32(text)),
     "double": float,
     "string": _string,
     "binary": _binary,
-    "date": _date,
-    "timestamp": _timestamp,
-    "timestamp_ntz": _timestamp_ntz,
+    "date": lambda text: (_EPOCH + dt.timedelta(days=int(text))).date(),
+    "timestamp": lambda text: (_EPOCH + dt.timedelta(microseconds=int(text))).replace(tzinfo=dt.UTC),
+    "timestamp_ntz": lambda text: _EPOCH + dt.timedelta(microseconds=int(text)),
 }
 
 
@@ -332,33 +302,24 @@ def key_values(
     allowed: dict[str, list[Any]] = {}
     rest: list[Predicate] = []
     for predicate in predicates:
-        values = _fixed_values(predicate)
-        if values is not None and isinstance(predicate, Leaf) and predicate.column in key:
+        if not isinstance(predicate, Leaf) or predicate.column not in key:
+            rest.append(predicate)
+        elif predicate.function in (_F.EQUAL, _F.IN):
             known = allowed.get(predicate.column)
-            distinct = list(dict.fromkeys(value for value in values if value is not None))
+            distinct = list(dict.fromkeys(value for value in predicate.literals if value is not None))
             allowed[predicate.column] = distinct if known is None else [v for v in known if v in distinct]
-        elif not (isinstance(predicate, Leaf) and predicate.function is _F.IS_NOT_NULL and predicate.column in key):
+        elif predicate.function is not _F.IS_NOT_NULL:
             rest.append(predicate)
     if any(name not in allowed for name in key):
         return None
-    count = 1
-    for name in key:
-        count *= len(allowed[name])
-    if count > keys_max:
+    if math.prod(len(allowed[name]) for name in key) > keys_max:
         return None
     return list(itertools.product(*(allowed[name] for name in key))), rest
-
-
-def _fixed_values(predicate: Predicate) -> tuple[Any, ...] | None:
-    if isinstance(predicate, Leaf) and predicate.function in (_F.EQUAL, _F.IN):
-        return predicate.literals
-    return None
 
 
 _FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 _TIMESTAMPS = (TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
 _SAFE_FOR_FLOATS = frozenset({"=", "<=>", "<", "<=", "IN"})
-_NULL_TESTS = frozenset({"IS_NULL", "IS_NOT_NULL"})
 _MILLISECOND_DIGITS = 3
 
 
@@ -380,13 +341,14 @@ def _is_safe(expression: Expression, columns: Mapping[str, Column], negated: boo
     column = columns.get(children[0].parts[0])
     if column is None:
         return False
-    if name in _NULL_TESTS:
+    if name in ("IS_NULL", "IS_NOT_NULL"):
         return True
     root = column.data_type.root
     if root in _FLOATS:
-        return not negated and name in _SAFE_FOR_FLOATS and all(map(_is_plain_number, _values(children[1:])))
+        plain = (isinstance(v, float) and v != 0 and not math.isnan(v) for v in _values(children[1:]))
+        return not negated and name in _SAFE_FOR_FLOATS and all(plain)
     if root in _TIMESTAMPS and (column.data_type.precision or 0) <= _MILLISECOND_DIGITS:
-        return all(map(_is_whole_milliseconds, _values(children[1:])))
+        return all(hasattr(v, "microsecond") and v.microsecond % 1000 == 0 for v in _values(children[1:]))
     return True
 
 
@@ -396,11 +358,3 @@ def _values(expressions: Iterable[Expression]) -> list[Any]:
     for expression in expressions:
         found += literal_values(expression) if isinstance(expression, Literal | Literals) else [expression]
     return found
-
-
-def _is_plain_number(value: Any) -> bool:
-    return isinstance(value, float) and value != 0 and not math.isnan(value)
-
-
-def _is_whole_milliseconds(value: Any) -> bool:
-    return hasattr(value, "microsecond") and value.microsecond % 1000 == 0

@@ -97,9 +97,7 @@ def to_spark_type(t: DataType) -> spark_types.DataType:
             value = types.child(t.value)
             return spark_types.MapType(to_spark_type(types.child(t.key)), to_spark_type(value), value.nullable)
         case _:
-            return spark_types.StructType(
-                [_field(f.name, f.data_type, f.description) for f in t.fields],
-            )
+            return spark_types.StructType([_field(f.name, f.data_type, f.description) for f in t.fields])
 
 
 def _field(name: str, t: DataType, comment: str | None) -> spark_types.StructField:
@@ -114,21 +112,13 @@ def to_spark_schema(columns: Sequence[Column]) -> spark_types.StructType:
 
 def uses_time(columns: Sequence[Column]) -> str | None:
     """The name of the first column whose type contains TIME."""
-    for column in columns:
-        if any(t.root is TypeRoot.TIME for t in walk(column.data_type)):
-            return column.name
-    return None
+    return next((c.name for c in columns if any(t.root is TypeRoot.TIME for t in walk(c.data_type))), None)
 
 
 def spark_arrow_schema(schema: spark_types.StructType) -> pa.Schema:
     """The Arrow schema that Spark expects for rows of `schema`, including field names and metadata."""
-    return arrow_schema(_without_metadata(schema))
-
-
-def _without_metadata(schema: spark_types.StructType) -> spark_types.StructType:
-    return spark_types.StructType(
-        [spark_types.StructField(field.name, field.dataType, field.nullable) for field in schema.fields]
-    )
+    plain = [spark_types.StructField(field.name, field.dataType, field.nullable) for field in schema.fields]
+    return arrow_schema(spark_types.StructType(plain))
 
 
 # ---- Spark -> Fluss -------------------------------------------------------------------------------------------------
@@ -156,16 +146,8 @@ def from_spark_type(t: spark_types.DataType, path: str) -> DataType:
         key = from_spark_type(t.keyType, f"{path}.key")
         return types.map_(key, _nullable(from_spark_type(t.valueType, f"{path}.value"), t.valueContainsNull))
     if isinstance(t, spark_types.StructType):
-        return types.row(
-            *(
-                types.field(
-                    field.name,
-                    _nullable(from_spark_type(field.dataType, f"{path}.{field.name}"), field.nullable),
-                    (field.metadata or {}).get("comment"),
-                )
-                for field in t.fields
-            )
-        )
+        columns = (_column(field, f"{path}.{field.name}") for field in t.fields)
+        return types.row(*(types.field(c.name, c.data_type, c.comment) for c in columns))
     raise _no_such_type(t, path, "cast it to another type")
 
 
@@ -191,15 +173,14 @@ def default_of(field: spark_types.StructField) -> str | None:
     return None if is_inherited else metadata.get(CURRENT_DEFAULT)
 
 
-def from_spark_field(field: spark_types.StructField) -> Column:
-    """The column for a field of a Spark schema."""
-    t = _nullable(from_spark_type(field.dataType, field.name), field.nullable)
-    return Column(field.name, t, (field.metadata or {}).get("comment"))
-
-
 def from_spark_schema(schema: spark_types.StructType) -> list[Column]:
     """The columns for a Spark schema. Raises `InvalidRequest` that names the first unsupported column."""
-    return [from_spark_field(field) for field in schema.fields]
+    return [_column(field, field.name) for field in schema.fields]
+
+
+def _column(field: spark_types.StructField, path: str) -> Column:
+    t = _nullable(from_spark_type(field.dataType, path), field.nullable)
+    return Column(field.name, t, (field.metadata or {}).get("comment"))
 
 
 def columns_of(schema: TableSchema) -> tuple[Column, ...]:
@@ -209,23 +190,13 @@ def columns_of(schema: TableSchema) -> tuple[Column, ...]:
 
 def table_schema(fields: Sequence[DataField]) -> spark_types.StructType:
     """The schema shown by DESCRIBE: types, comments and default values."""
-    return spark_types.StructType([_spark_field(f) for f in fields])
-
-
-def _spark_field(f: DataField) -> spark_types.StructField:
-    metadata = {}
-    if f.description is not None:
-        metadata["comment"] = f.description
-    if f.default is not None:
-        metadata[CURRENT_DEFAULT] = f.default
-        metadata[EXISTS_DEFAULT] = "NULL"
-    return spark_types.StructField(f.name, _column_type(f.type), f.type.nullable, metadata)
-
-
-def _column_type(t: DataType) -> spark_types.DataType:
-    if t.root is TypeRoot.STRING and t.length is not None:
-        return spark_types.VarcharType(t.length)
-    return to_spark_type(t)
+    shown = [_field(f.name, f.type, f.description) for f in fields]
+    for f, field in zip(fields, shown, strict=True):
+        if f.type.root is TypeRoot.STRING and f.type.length is not None:
+            field.dataType = spark_types.VarcharType(f.type.length)
+        if f.default is not None:
+            field.metadata.update({CURRENT_DEFAULT: f.default, EXISTS_DEFAULT: "NULL"})
+    return spark_types.StructType(shown)
 
 
 def to_fields(schema: spark_types.StructType, is_copy: bool = False) -> list[DataField]:
@@ -233,16 +204,14 @@ def to_fields(schema: spark_types.StructType, is_copy: bool = False) -> list[Dat
 
     Raises `InvalidRequest` naming the first column that cannot be.
     """
-    return [_lake_field(f, is_copy) for f in schema.fields]
-
-
-def _lake_field(f: spark_types.StructField, is_copy: bool) -> DataField:
-    t = from_spark_column_type(f.dataType, f.name)
-    metadata = f.metadata or {}
-    default = metadata.get(CURRENT_DEFAULT) if is_copy else default_of(f)
     from forebay.paimon.format.schema import DataField  # workers of clusters' tables do not need the lake engine
 
-    return DataField(-1, f.name, t if f.nullable else t.not_null(), metadata.get("comment"), default)
+    made = []
+    for f in schema.fields:
+        t, metadata = _nullable(from_spark_column_type(f.dataType, f.name), f.nullable), f.metadata or {}
+        default = metadata.get(CURRENT_DEFAULT) if is_copy else default_of(f)
+        made.append(DataField(-1, f.name, t, metadata.get("comment"), default))
+    return made
 
 
 def from_spark_column_type(t: spark_types.DataType, path: str) -> DataType:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.partitions import partition_text, partition_value
 from forebay.metadata.table import Column, PartitionInfo, TableInfo
-from forebay.spark.filters import parse_literal
+from forebay.spark.filters import literal_values
 from forebay.spark.jvm.expressions import Literal
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
@@ -79,7 +79,7 @@ class PartitionManagement(JavaProxy):
         """A value of an internal row, by way of a literal's text, which has the same form for all types."""
         data_type = self.jvm.struct_type(to_spark_schema([key])).apply(0).dataType()
         literal = self.jvm.class_(CONNECTOR + "expressions.LiteralValue")(row.get(position, data_type), data_type)
-        return parse_literal(Literal(str(literal.toString()), str(data_type.json())))
+        return literal_values(Literal(str(literal.toString()), str(data_type.json())))[0]
 
     def _create(self, values: Mapping[str, Any], properties: JavaObject, row: JavaObject) -> None:
         given = [str(key) for key in properties] if properties is not None else []
