@@ -22,7 +22,8 @@ import json
 import logging
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from typing import TYPE_CHECKING, Any, cast
 
@@ -66,10 +67,13 @@ class _ExpectedErrors(logging.Filter):
 _expected_errors = _ExpectedErrors()
 
 
-def _keep_expected_errors_quiet() -> None:
-    """Stop py4j from logging errors that proxies throw on purpose. Bugs are still logged."""
-    for name in ("py4j.clientserver", "py4j.java_gateway"):
-        logging.getLogger(name).addFilter(_expected_errors)
+def quoted(name: str) -> str:
+    """The name of a column, as SQL writes any name."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _is_default(method: JavaObject, name: str, arguments: int) -> bool:
+    return bool(method.getName() == name and method.isDefault() and method.getParameterCount() == arguments)
 
 
 class Jvm:
@@ -90,7 +94,8 @@ class Jvm:
         ensure_callback_server_started(self.gateway)  # type: ignore[no-untyped-call]
         # Lets proxies throw Spark's own exceptions, on which its analyzer depends (NoSuchTableException).
         self.gateway.python_parameters.propagate_java_exceptions = True
-        _keep_expected_errors_quiet()
+        for name in ("py4j.clientserver", "py4j.java_gateway"):
+            logging.getLogger(name).addFilter(_expected_errors)
 
     @classmethod
     def of(cls, session: SparkSession) -> Jvm:
@@ -118,6 +123,16 @@ class Jvm:
             f"this is Spark {self.spark_version}, whose {what} does not look as in {_KNOWN}, which Forebay knows: "
             f"{str(error).splitlines()[0]}"
         )
+
+    @contextmanager
+    def known_layout(self, what: str) -> Iterator[None]:
+        """Raise `UnsupportedOperation` that names `what` for errors inside, which uses what may change in Spark."""
+        try:
+            yield
+        except ForebayError:
+            raise
+        except Exception as e:
+            raise self.unknown_layout(what, e) from e
 
     def collect_garbage(self) -> None:
         """Collect garbage on both sides; proxies of old queries then end, a moment later.
@@ -160,12 +175,16 @@ class Jvm:
             array[index] = self.strings(row)
         return array
 
-    def sequence(self, items: Sequence[Any]) -> JavaObject:
-        """An immutable Seq of Scala."""
-        listed = self.class_("java.util.ArrayList")()
+    def list(self, items: Iterable[Any]) -> JavaObject:
+        """A java.util.List."""
+        made = self.class_("java.util.ArrayList")()
         for item in items:
-            listed.add(item)
-        return self.class_("scala.jdk.javaapi.CollectionConverters").asScala(listed).toSeq()
+            made.add(item)
+        return made
+
+    def sequence(self, items: Iterable[Any]) -> JavaObject:
+        """An immutable Seq of Scala."""
+        return self.class_("scala.jdk.javaapi.CollectionConverters").asScala(self.list(items)).toSeq()
 
     def map(self, items: Mapping[str, str]) -> JavaObject:
         made = self.class_("java.util.LinkedHashMap")()
@@ -259,24 +278,16 @@ class Jvm:
 
     def rows(self, session: JavaObject, schema: StructType, table: pa.Table) -> JavaObject:
         """An InternalRow[] with the rows of `table`, which has Spark's Arrow schema for `schema`."""
-        try:
-            return self._rows(session, schema, table)
-        except Exception as e:
-            raise self.unknown_layout("conversion of Arrow data to rows", e) from e
-
-    def _rows(self, session: JavaObject, schema: StructType, table: pa.Table) -> JavaObject:
         internal_row = CATALYST + "InternalRow"
         if table.num_rows == 0:
             return self.gateway.new_array(self.class_(internal_row), 0)
-        messages = [batch.serialize().to_pybytes() for batch in table.combine_chunks().to_batches()]
-        listed = self.class_("java.util.ArrayList")()
-        for message in messages:
-            listed.add(message)
-        iterator = self.class_("scala.jdk.javaapi.CollectionConverters").asScala(listed.iterator())
-        utilities = self.class_("org.apache.spark.sql.api.python.PythonSQLUtils")
-        data = utilities.toDataFrame(iterator, schema.json(), session).queryExecution().logical().data()
-        tag = self.scala_object("scala.reflect.ClassTag").apply(self.class_("java.lang.Class").forName(internal_row))
-        return data.toArray(tag)
+        with self.known_layout("conversion of Arrow data to rows"):
+            listed = self.list([batch.serialize().to_pybytes() for batch in table.combine_chunks().to_batches()])
+            iterator = self.class_("scala.jdk.javaapi.CollectionConverters").asScala(listed.iterator())
+            utilities = self.class_("org.apache.spark.sql.api.python.PythonSQLUtils")
+            data = utilities.toDataFrame(iterator, schema.json(), session).queryExecution().logical().data()
+            row_class = self.class_("java.lang.Class").forName(internal_row)
+            return data.toArray(self.scala_object("scala.reflect.ClassTag").apply(row_class))
 
     # ---- default methods --------------------------------------------------------------------------------------------
 
@@ -285,7 +296,9 @@ class Jvm:
         interfaces = tuple(proxy.Java.implements)
         key = (interfaces, name, len(args))
         if key not in self._defaults:
-            self._defaults[key] = self._find_default(interfaces, name, len(args))
+            by_name = self.class_("java.lang.Class").forName
+            methods = (method for interface in interfaces for method in by_name(interface).getMethods())
+            self._defaults[key] = next((m for m in methods if _is_default(m, name, len(args))), None)
         method = self._defaults[key]
         if method is None:
             raise UnsupportedOperation(
@@ -295,33 +308,19 @@ class Jvm:
         invoke = self.class_("java.lang.reflect.InvocationHandler").invokeDefault
         return invoke(proxy, method, self.array("java.lang.Object", args))
 
-    def _find_default(self, interfaces: Sequence[str], name: str, arguments: int) -> JavaObject | None:
-        by_name = self.class_("java.lang.Class").forName
-        for interface in interfaces:
-            for method in by_name(interface).getMethods():
-                if method.getName() == name and method.isDefault() and method.getParameterCount() == arguments:
-                    return method
-        return None
-
     # ---- classes of our own -----------------------------------------------------------------------------------------
 
     def compiled(self, name: str) -> Any:
         """A constructor of the Java class `driver_java/<name>.java`; it exists on the driver only. Compiled once."""
-        known = self._compiled.get(name)
-        if known is None:
-            try:
-                known = self._compiled[name] = self._compile(name)
-            except Exception as e:
-                raise self.unknown_layout("compiler", e) from e
-        constructor = known
+        if name not in self._compiled:
+            with self.known_layout("compiler"):
+                compiler = self.class_("org.codehaus.janino.SimpleCompiler")()
+                spark = self.class_("java.lang.Class").forName("org.apache.spark.sql.sources.BaseRelation")
+                compiler.setParentClassLoader(spark.getClassLoader())
+                compiler.cook((resources.files("forebay.spark.jvm") / "driver_java" / f"{name}.java").read_text())
+                self._compiled[name] = compiler.getClassLoader().loadClass(name).getConstructors()[0]
+        constructor = self._compiled[name]
         return lambda *args: constructor.newInstance(self.array("java.lang.Object", args))
-
-    def _compile(self, name: str) -> JavaObject:
-        compiler = self.class_("org.codehaus.janino.SimpleCompiler")()
-        spark = self.class_("java.lang.Class").forName("org.apache.spark.sql.sources.BaseRelation")
-        compiler.setParentClassLoader(spark.getClassLoader())
-        compiler.cook((resources.files("forebay.spark.jvm") / "driver_java" / f"{name}.java").read_text())
-        return compiler.getClassLoader().loadClass(name).getConstructors()[0]
 
     # ---- sessions and catalogs --------------------------------------------------------------------------------------
 
@@ -330,7 +329,7 @@ class Jvm:
 
     def install_catalog(self, session: JavaObject, name: str, catalog: JavaObject) -> None:
         """Make `catalog` the session's catalog `name`, in place of one that may be there."""
-        try:
+        with self.known_layout("catalog manager"):
             manager = session.sessionState().catalogManager()
             kind = manager.getClass()
             field = None
@@ -341,24 +340,18 @@ class Jvm:
                 raise LookupError(f"{manager.getClass().getName()} has no field 'catalogs'")
             field.setAccessible(True)
             field.get(manager).put(name, catalog)
-        except Exception as e:
-            raise self.unknown_layout("catalog manager", e) from e
 
     # ---- Python workers ---------------------------------------------------------------------------------------------
 
     def python_of_formats(self) -> str:
         """The interpreter by which Spark looks for formats that are written in Python: a path, or a name."""
-        try:
+        with self.known_layout("interpreter of Python data sources"):
             return str(self.scala_object("org.apache.spark.api.python.PythonUtils").defaultPythonExec())
-        except Exception as e:
-            raise self.unknown_layout("interpreter of Python data sources", e) from e
 
     def knows_format(self, session: JavaObject, name: str) -> bool:
         """Whether `session` has a format of this name that is written in Python. The first call looks for them."""
-        try:
+        with self.known_layout("list of Python data sources"):
             return bool(session.sessionState().dataSourceManager().dataSourceExists(name))
-        except Exception as e:
-            raise self.unknown_layout("list of Python data sources", e) from e
 
     def input_partitions(self, partitions: Sequence[object]) -> JavaObject:
         """An InputPartition[] for tasks of Python workers."""
@@ -379,15 +372,15 @@ class Jvm:
         return self._factory("PythonStreamingWriterFactory", pickled_command, schema)
 
     def _factory(self, name: str, command: bytes, schema: JavaObject) -> JavaObject:
-        try:
-            made = self.class_(_PYTHON + name)
-            arguments = (self._python_source(), command, schema, self._job_artifacts())
+        with self.known_layout(f"class {name}"):
+            # The id of the files that a session has added to its jobs, if it has.
+            state = self.scala_object("org.apache.spark.JobArtifactSet").getCurrentJobArtifactState()
+            artifacts = self.class_("scala.Option").apply(state.get().uuid()) if state.isDefined() else self.none()
+            arguments = (self._python_source(), command, schema, artifacts)
             constructor = self.class_("java.lang.Class").forName(_PYTHON + name).getConstructors()[0]
             # From 4.1 on a fifth argument names the session whose worker logs are collected.
             extra = constructor.getParameterCount() - len(arguments)
-            return made(*arguments, *([self.none()] * extra))
-        except Exception as e:
-            raise self.unknown_layout(f"class {name}", e) from e
+            return self.class_(_PYTHON + name)(*arguments, *([self.none()] * extra))
 
     def _python_source(self) -> JavaObject:
         """What tells Spark how to run Python: executable, version, environment, and files that users added."""
@@ -399,16 +392,11 @@ class Jvm:
             self._source = (includes, self.class_(_PYTHON + "UserDefinedPythonDataSource")(wrapped))
         return self._source[1]
 
-    def _job_artifacts(self) -> JavaObject:
-        """The id of the files that a session has added to its jobs, if it has, as an Option."""
-        state = self.scala_object("org.apache.spark.JobArtifactSet").getCurrentJobArtifactState()
-        return self.class_("scala.Option").apply(state.get().uuid()) if state.isDefined() else self.none()
-
     def python_stream(
         self, format_name: str, schema: StructType, options: Mapping[str, str], checkpoint: str
     ) -> JavaObject:
         """The MicroBatchStream of a format written in Python, which Spark knows by its name."""
-        try:
+        with self.known_layout("stream of a Python data source"):
             source = self.class_(_PYTHON + "PythonDataSourceV2")()
             source.setShortName(format_name)
             given = self.class_("org.apache.spark.sql.util.CaseInsensitiveStringMap")(self.map(options))
@@ -416,8 +404,6 @@ class Jvm:
                 self.struct_type(schema), self.array(CONNECTOR + "expressions.Transform", ()), given
             )
             scan = table.newScanBuilder(given).build()
-        except Exception as e:
-            raise self.unknown_layout("stream of a Python data source", e) from e
         try:
             return scan.toMicroBatchStream(checkpoint)
         except Exception as e:  # a checked exception, of which Spark would show nothing if a proxy threw it
@@ -428,11 +414,9 @@ class Jvm:
 
     def query_is_active(self, session: JavaObject, query_id: str) -> bool:
         """Whether the streaming query with this id (which it keeps over restarts) runs, in whichever session."""
-        try:
+        with self.known_layout("list of active queries"):
             running = session.sharedState().activeStreamingQueries()
             return bool(running.containsKey(self.class_("java.util.UUID").fromString(query_id)))
-        except Exception as e:
-            raise self.unknown_layout("list of active queries", e) from e
 
     def plans_a_stream(self) -> bool:
         """Whether who calls us plans a streaming query: from Spark 4.3 on it asks scans for no more than a batch does.

@@ -23,9 +23,8 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from forebay.base.errors import ForebayError
 from forebay.spark.context import SessionContext
-from forebay.spark.jvm.gateway import CATALYST, CONNECTOR, JavaObject, Jvm
+from forebay.spark.jvm.gateway import CATALYST, CONNECTOR, JavaObject, Jvm, quoted
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.live_read import MARKS_SCHEMA, MarkFunction, MarkPartition
 from forebay.spark.reading.plan import Marking, NativeFiles, OpenedScan, ReadTasks
@@ -98,7 +97,7 @@ def _parquet_scan(
     """The scan of all files of `groups`, with the columns `numbers` at the end (see `_file_index`)."""
     jvm = context.jvm
     paths = [[str(local_path(file)) for file in group] for group in groups]
-    try:
+    with jvm.known_layout("scan of Parquet files"):
         given = jvm.class_(_SQL + "util.CaseInsensitiveStringMap")(jvm.map(_OPTIONS))
         struct, last = jvm.struct_type(schema), jvm.struct_type(numbers)
         form = jvm.class_("java.lang.Class").forName(_SOURCES + "parquet.ParquetFileFormat")
@@ -114,10 +113,6 @@ def _parquet_scan(
         to_v1 = jvm.class_(_SQL + "internal.connector.PredicateUtils").toV1
         values[names.index("pushedFilters")] = to_v1(filters)
         return scan.copy(*values)
-    except ForebayError:
-        raise
-    except Exception as e:
-        raise jvm.unknown_layout("scan of Parquet files", e) from e
 
 
 def _file_index(jvm: Jvm, session: JavaObject, groups: Sequence[Sequence[str]], columns: JavaObject) -> JavaObject:
@@ -199,7 +194,10 @@ class MixedScan(JavaProxy):
         count = min(len(marking), self._context.cores, _MARK_TASKS_MAX)
         groups = [marking[number::count] for number in range(count)]
         frame = self._numbered_frame([[file for one in group for file in one.files] for group in groups])
-        functions, columns = self.jvm.class_(_SQL + "functions"), self._columns(frame)
+        functions, columns = (
+            self.jvm.class_(_SQL + "functions"),
+            list(map(frame.col, map(quoted, self._schema.fieldNames()))),
+        )
         words = self._words(groups[-1])
         for number in reversed(range(count - 1)):
             words = functions.when(frame.col(_GROUP).equalTo(number), self._words(groups[number])).otherwise(words)
@@ -225,9 +223,6 @@ class MixedScan(JavaProxy):
         partitions = self.jvm.input_partitions([MarkPartition(tuple(marking))])
         text = f"changed rows of {self._text}"
         return self._task_frame(MARKS_SCHEMA, MarkFunction(self._text), partitions, text).scalar()
-
-    def _columns(self, frame: JavaObject) -> list[JavaObject]:
-        return [frame.col(_quoted(name)) for name in self._schema.fieldNames()]
 
     def _task_frame(self, schema: StructType, read: ReadTasks, partitions: JavaObject, text: str) -> JavaObject:
         struct = self.jvm.struct_type(schema)
@@ -261,10 +256,6 @@ def reads_files(jvm: Jvm) -> bool:
             known = False
         _able[jvm] = known
     return known
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 _RULE = "ForebayUnions"

@@ -166,10 +166,8 @@ class ProcedureProxy(JavaProxy):
         parameters = self._procedure.parameters
         arguments = {parameter.name: parameter.read(row, position) for position, parameter in enumerate(parameters)}
         table = self._procedure.call(self._context, arguments)
-        scans = self.jvm.class_("java.util.ArrayList")()
         name = f"{SYSTEM_NAMESPACE}.{self._procedure.name}"
-        scans.add(LocalScanProxy(self._context, name, self._procedure.result, lambda: table))
-        return scans.iterator()
+        return self.jvm.list([LocalScanProxy(self._context, name, self._procedure.result, lambda: table)]).iterator()
 
 
 def read_argument(row: JavaObject, position: int, t: DataType) -> Any:

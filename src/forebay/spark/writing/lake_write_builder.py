@@ -35,7 +35,7 @@ from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.context import PaimonContext
 from forebay.spark.filters import to_predicate
 from forebay.spark.jvm.expressions import ALWAYS_TRUE
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, quoted
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.lake_options import (
     SINK_PARALLELISM,
@@ -161,8 +161,8 @@ class PaimonWrite(WriteProxy):
         if not self._dealing.columns:
             return distributions.unspecified()
         column = self.jvm.class_(_EXPRESSIONS + "Expressions").column
-        quoted = [column("`" + name.replace("`", "``") + "`") for name in self._dealing.columns]
-        return distributions.clustered(self.jvm.array(_EXPRESSIONS + "Expression", quoted))
+        columns = [column(quoted(name)) for name in self._dealing.columns]
+        return distributions.clustered(self.jvm.array(_EXPRESSIONS + "Expression", columns))
 
     def requiredNumPartitions(self) -> int:
         return self._dealing.tasks
