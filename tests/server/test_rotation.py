@@ -8,7 +8,7 @@ import pytest
 
 from forebay.base import threads
 from forebay.base.threads import Event, Executor, Future
-from forebay.server.rotation import Rotation, context_of
+from forebay.server.context import Rotation, context_of
 
 
 @pytest.fixture

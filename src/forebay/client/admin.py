@@ -16,7 +16,16 @@ from forebay.base.errors import ErrorCode, ForebayError, error_from_wire
 from forebay.base.quantity import Span, span_ms
 from forebay.client.definition import config_changes
 from forebay.client.display import Listing
-from forebay.client.planning import LogPlace, PartitionSelector, list_offsets, place_of, plan_buckets
+from forebay.client.planning import (
+    BucketItem,
+    LogPlace,
+    PartitionSelector,
+    Scatter,
+    list_offsets,
+    pair_up,
+    place_of,
+    plan_buckets,
+)
 from forebay.client.results import (
     AccessRule,
     AclOperation,
@@ -31,7 +40,6 @@ from forebay.client.results import (
     TableStats,
 )
 from forebay.client.rpc import Call
-from forebay.client.scatter import BucketItem, Scatter, pair_up
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from forebay.base import threads
@@ -35,7 +36,7 @@ from forebay.base.retrying import BackOff, WaitNotice, may_read_again, may_repea
 from forebay.client.rpc import Call, Callback, Channel, Dial
 from forebay.client.settings import Address, Settings
 from forebay.metadata import json_serde
-from forebay.metadata.table import PhysicalTablePath, Schema, TableBucket, TableInfo, TablePath
+from forebay.metadata.table import PhysicalTablePath, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode, ServerRole, server_node_from_pb
 from forebay.protocol.messages import Buffer, Message, physical_path_to_pb, table_path_from_pb, table_path_to_pb
@@ -250,12 +251,12 @@ class ClusterClient:
         """
         allowed = allowed or may_read_again
         deadline = self.clock.monotonic() + self.settings["client.retry-timeout"]
-        back_off = BackOff(self.ids)
-        notice = WaitNotice(self.clock)
+        pauses: tuple[BackOff, WaitNotice] | None = None  # once there was a failure
         while True:
             try:
                 result = attempt()
             except ForebayError as e:
+                back_off, notice = pauses = pauses or (BackOff(self.ids), WaitNotice(self.clock))
                 seconds = back_off.next_seconds()
                 if not allowed(e) or self._closed or self.clock.monotonic() + seconds > deadline:
                     raise
@@ -266,7 +267,8 @@ class ClusterClient:
                 if e.stale_metadata:
                     self._refresh_quietly(stale or self.refresh)
             else:
-                notice.over()
+                if pauses is not None:
+                    pauses[1].over()
                 return result
 
     def _refresh_quietly(self, refresh: Callable[[], Any]) -> None:
@@ -444,10 +446,16 @@ def table_info_from_pb(message: Any, path: TablePath) -> TableInfo:
         path,
         message.table_id,
         message.schema_id,
-        json_serde.descriptor_from_json(json_serde.loads(message.table_json, "table descriptor")),
+        _descriptor(message.table_json),
         message.created_time,
         message.modified_time,
     )
+
+
+@lru_cache(maxsize=256)
+def _descriptor(text: bytes) -> TableDescriptor:
+    """The descriptor in a response; the same value for the same text, as most tables are described many times."""
+    return json_serde.descriptor_from_json(json_serde.loads(text, "table descriptor"))
 
 
 def _merge(view: ClusterView, response: pb.MetadataResponse) -> ClusterView:

@@ -221,7 +221,7 @@ def shared_connection(settings: Settings) -> Connection:
     """The connection of this process for `settings`; opened by the first caller, closed when the process exits."""
     with _shared_lock:
         connection = _shared.get(settings)
-        if connection is None or connection.closed:
+        if connection is None or connection.cluster.closed:
             connection = _shared[settings] = Connection(settings)
         return connection
 

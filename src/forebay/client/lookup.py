@@ -23,9 +23,9 @@ from forebay.api.keys import check_missing, key_rows
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.client.cluster import ClusterClient
 from forebay.client.encode import KeyRouter, group_rows
+from forebay.client.planning import Scatter, pair_up
 from forebay.client.routing import PartitionRouter
 from forebay.client.rpc import Call
-from forebay.client.scatter import Scatter, pair_up
 from forebay.client.views import RowView, array_of
 from forebay.codec.cast import iter_record_batches
 from forebay.codec.rows import bucket_ids, bucket_key_encoder, prefix_encoder

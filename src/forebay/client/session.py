@@ -40,14 +40,14 @@ class Session:
     ) -> None:
         """Nothing is sent before the first use. `dial` opens the connections to servers (default: TCP)."""
         self.settings = settings
-        self._clock = clock
-        self._ids = ids
+        self.clock = clock
+        self.ids = ids
         self._dial = dial
         self._begin()
         _live.add(self)
 
     def _begin(self) -> None:
-        self.cluster = ClusterClient(self.settings, self._clock, self._ids, self._dial)
+        self.cluster = ClusterClient(self.settings, self.clock, self.ids, self._dial)
         self._lock = threads.lock()
         self._sender: Sender | None = None
         self.__dict__.pop("sender", None)
@@ -56,14 +56,6 @@ class Session:
         self._close_lock = threads.rlock()
         self._finalizer = weakref.finalize(self, ClusterClient.close, self.cluster)
         self._finalizer.atexit = False
-
-    @property
-    def clock(self) -> Clock:
-        return self._clock
-
-    @property
-    def ids(self) -> IdSource:
-        return self._ids
 
     @property
     def closed(self) -> bool:

@@ -9,7 +9,9 @@ takes memory, and every full round of the garbage collector, which stops everyth
 objects.
 
 Work on a long list is done in *pieces* of a few milliseconds. Of all requests with such work only one runs a piece in
-each round of the event loop, in rotation; so others wait for one piece, however many there are.
+each round of the event loop, in rotation; so others wait for one piece, however many there are. Jobs for the pool of
+I/O threads rotate in the same way over the clients that they belong to (`Rotation`): each client's jobs start in order,
+and a client waits for one job of each other client.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 
+from forebay.base import threads
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded
 from forebay.base.threads import Executor, Future
@@ -41,8 +45,63 @@ from forebay.server.lake_tiering import TieringManager
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager
-from forebay.server.rotation import Rotation
 from forebay.server.writer_ids import WriterIds
+
+T = TypeVar("T")
+
+_CLIENT: ContextVar[Hashable] = ContextVar("client", default=None)
+"""The client that the running task works for; None for the server itself."""
+
+_Job = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
+
+
+def context_of(client: Hashable) -> Context:
+    """Return the context of tasks that work for `client`."""
+    context = copy_context()
+    context.run(_CLIENT.set, client)
+    return context
+
+
+class Rotation:
+    """Jobs for the threads of `executor`."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._lock = threads.lock()
+        self._jobs: dict[Hashable, deque[_Job]] = {}
+        self._clients: deque[Hashable] = deque()
+
+    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Queue a job for the client of the running task; return its future. It can be cancelled until it starts."""
+        future: Future[T] = threads.future()
+        client = _CLIENT.get()
+        with self._lock:
+            jobs = self._jobs.get(client)
+            if jobs is None:
+                jobs = self._jobs[client] = deque()
+                self._clients.append(client)
+            jobs.append((future, function, arguments))
+        self._executor.submit(self._do_next)
+        return future
+
+    def _do_next(self) -> None:
+        with self._lock:
+            client = self._clients.popleft()
+            jobs = self._jobs[client]
+            future, function, arguments = jobs.popleft()
+            if jobs:
+                self._clients.append(client)
+            else:
+                del self._jobs[client]
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = function(*arguments)
+        except BaseException as e:  # noqa: BLE001 - handed to whoever waits, as an executor does
+            future.set_exception(e)
+        else:
+            future.set_result(result)
+
 
 ITEMS_MAX = 100_000
 ANSWER_BYTES_MAX = 64 << 20
@@ -53,7 +112,6 @@ ITEM_BYTES = 256
 SHORT_LIST = 256
 """Lists of up to this many things are processed in one go."""
 
-T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
 _PIECE_SECONDS = 0.005

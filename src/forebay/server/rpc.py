@@ -36,8 +36,7 @@ from forebay.protocol.connection import (
 from forebay.protocol.messages import Buffer, Message, check_list_of_records, error_to_wire, has_more_entries, serialize
 from forebay.protocol.sasl import Authenticator
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX, REQUESTS_PER_TURN, ConnectionMemory, Connections, Outgoing
-from forebay.server.context import HANDLERS, SHORT_LIST, Answer, AnswerRoom, ServerCall, ServerContext
-from forebay.server.rotation import context_of
+from forebay.server.context import HANDLERS, SHORT_LIST, Answer, AnswerRoom, ServerCall, ServerContext, context_of
 
 _LOGGER = logging.getLogger(__name__)
 
