@@ -73,7 +73,7 @@ def read(warehouse: str, table: str, rust: bool, key: int | None = None) -> Answ
 
 
 def plan(warehouse: str, table: str, rust: bool) -> Answer:
-    """Plan a scan of the whole table, opened anew; `rows` are splits."""
+    """Plan a scan of the whole, reopened table; `rows` are splits."""
     _tables.pop((warehouse, table, rust), None)
     return _timed(lambda: len(_table(warehouse, table, rust).new_read_builder().new_scan().plan().splits()))
 

@@ -52,7 +52,7 @@ BESIDE = Way("beside the query", {})
 JOB = Way("a dedicated job", {"write-only": "true"}, job=True)
 WITHIN = Way("within the commit", {"commit.force-compact": "true"})
 HOUR_WAYS = (NONE, BEFORE, BESIDE, JOB)
-"""`WITHIN` leaves what `BESIDE` leaves where nobody is in a hurry."""
+"""`WITHIN` leaves what `BESIDE` leaves when there is no time pressure."""
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def test_a_bucket_without_a_leader_does_not_hold_up_the_others(
 def test_nothing_can_be_written_while_a_connection_closes(
     make_table: MakeTable, bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that came between the last flush and the end would wait for an answer that nobody takes."""
+    """Rows that came between the last flush and the end would wait for a result that is never collected."""
     table = make_table({"a": pa.int64()})
     other = connect(bootstrap)
     handle = other.table(table.path)
@@ -447,7 +447,7 @@ def test_a_fetch_leaves_no_bucket_out_that_still_has_records(make_table: MakeTab
 
 
 class Watched(threading.Event):
-    """Fails whoever waits though nothing is under way that could wake it."""
+    """Fails a waiter when nothing is under way that could wake it."""
 
     def __init__(self, reader: LogReader) -> None:
         super().__init__()

@@ -120,7 +120,7 @@ def test_partitions_that_are_missing_are_made_and_others_are_looked_up_once() ->
     found = router.for_writing(info(partitioned=True), ["x", "y"])
     assert {name: partition.partition_id for name, partition in found.items()} == {"x": 0, "y": 101}
     assert cluster.created == ["y"]
-    cluster.existing.clear()  # known already: nobody is asked
+    cluster.existing.clear()  # known already: no request is sent
     assert router.for_writing(info(partitioned=True), ["x", "y"]) == found
     assert cluster.created == ["y"]
 

@@ -111,7 +111,7 @@ def test_large_batches_round_trip(compression):
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])
 def test_times_beyond_the_day_and_too_many_digits_do_not_make_a_batch_unreadable(compression):
-    # Other writers check neither: Java's TIME is an int that nobody looks at.
+    # Other writers check neither: Java's TIME is an int that is not validated.
     schema = schema_of(types.time(0), types.array(types.decimal(3, 0)), types.map_(types.string(), types.time(9)))
     times = pa.array([100_663, -1], pa.int32()).view(pa.time32("s"))
     digits = pa.array([Decimal(10**20)], pa.decimal128(38, 0)).view(pa.binary(16)).view(pa.decimal128(3, 0))

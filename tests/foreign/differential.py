@@ -130,7 +130,7 @@ def _name(code: Any) -> str:
 def print_table(
     names: tuple[str, str], first: Outcomes, second: Outcomes, deviations: Mapping[str, str], every: bool
 ) -> int:
-    """Print the comparison; returns the number of differences that nobody knew of."""
+    """Print the comparison; returns the number of unknown differences."""
     differences = {difference.step: difference for difference in compare(first, second, deviations)}
     shown = [*first, *(step for step in second if step not in first)] if every else list(differences)
     for step in shown:

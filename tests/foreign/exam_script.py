@@ -234,7 +234,7 @@ class Exam:
         self._raw.clear()
         if self._connection is not None:
             connection, self._connection = self._connection, None
-            # Closing waits for unsent rows, which a step may have left where nobody takes them.
+            # Closing waits for unsent rows, which a step may have left where they are never taken.
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(connection.close(), STEP_SECONDS)
 

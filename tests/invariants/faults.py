@@ -90,7 +90,7 @@ class Faults:
         self._server.start(keep_ports=True)
 
     def kill_worker(self) -> None:
-        """Its tables are free again when the server is started anew: a worker counts as dead after two minutes only."""
+        """Its tables are free again when the server restarts: a worker only counts as dead after two minutes."""
         self._worker.kill()
         self._worker = self._new_worker()
         self.restart_server()
@@ -107,7 +107,7 @@ class Faults:
         old.stop()
 
     def end(self) -> None:
-        """Stop the worker, and start the server anew, so that no table is anybody's."""
+        """Stop the worker and restart the server, so that no table is assigned to a worker."""
         self._worker.stop()
         self.restart_server()
 

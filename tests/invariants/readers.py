@@ -27,7 +27,7 @@ PASSING = (
     ErrorCode.SCANNER_EXPIRED,
     ErrorCode.UNKNOWN_SCANNER_ID,
 )
-"""What a reader is told when what it reads is gone: the snapshot or log has expired, the server was started anew."""
+"""Errors of a reader whose data is gone: the snapshot or log has expired, or the server was restarted."""
 
 _PAUSE_SECONDS = 0.05
 

@@ -35,7 +35,7 @@ class ChangelogStream:
         self._state: dict[Key, dict[str, Any]] = {}
 
     def check(self, connection: Connection, acknowledged: Callable[[], Mapping[int, int]]) -> None:
-        """Deliver what there is now. Begins anew where the log or the lake snapshot has expired."""
+        """Deliver what there is now. Starts over where the log or the lake snapshot has expired."""
         least = acknowledged()
         try:
             while self._deliver(connection):

@@ -96,7 +96,7 @@ class Run:
         return sum(summary is not None and summary.operation == Operation.REPLACE for summary in summaries)
 
     def watch(self, faults: Faults) -> None:
-        """Until the time is up and everything was seen. Raises what went wrong with anybody."""
+        """Run until the time is up and everything was seen. Raises the first error of any participant."""
         began = time.monotonic()
         while True:
             for each in (*self.writers, *self.readers, faults):

@@ -42,7 +42,7 @@ def rows(count: int) -> dict[bytes, bytes | None]:
 
 
 class Bucket:
-    """A folder whose engine wrote 100 rows, a checkpoint, 100 more, and was closed orderly."""
+    """A folder whose engine wrote 100 rows, a checkpoint, 100 more, and was closed cleanly."""
 
     def __init__(self, path: Path, factory: Callable[[Path], KvEngine]) -> None:
         self.path = path

@@ -178,7 +178,7 @@ class PrimaryKeyBucket(RuleBasedStateMachine):
         self._drop_scans()
         self.folder.close_engine(self.engine)
         self.log.close()
-        self.boot = "another boot"  # does not matter after an orderly close
+        self.boot = "another boot"  # does not matter after a clean close
         self._open()
 
     @rule(rebooted=st.booleans())

@@ -297,7 +297,7 @@ def test_there_are_no_more_snapshots_than_the_limit_and_an_ended_one_makes_room(
     assert len(bench.taken) == 4
     bench.manager.release(second.snapshot_id)
     third = bench.open(lease=100)
-    bench.clock.advance(11)  # the first one's lease is over, though nobody has looked for it yet
+    bench.clock.advance(11)  # the first one's lease is over, though it has not been looked for yet
     bench.open()
     assert bench.ended_with(first)[0] == ErrorCode.SCANNER_EXPIRED
     assert bench.read(third)

@@ -359,7 +359,7 @@ def test_equality_deletes_for_the_whole_table_are_kept_where_one_bucket_is_compa
         with storage.upkeep(PATH) as upkeep:
             snapshot_id = upkeep.compact(files_min=1, partitions=[partition])
         assert table.read(snapshot_id) == people(0, 3, 4, 5)
-    assert lake_table(storage).inspect.delete_files().num_rows == 0  # nobody needs them any more
+    assert lake_table(storage).inspect.delete_files().num_rows == 0  # no longer needed
 
 
 def delete_by_id(storage: IcebergLakeStorage, spec_id: int, partition: tuple[object, ...], *ids: int) -> int:

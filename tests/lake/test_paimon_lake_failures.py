@@ -182,7 +182,7 @@ def test_a_commit_that_is_asked_at_each_try_whether_it_may_follow_leaves_nothing
     asked: list[int | None] = []
 
     def once_only(latest: Snapshot | None) -> None:
-        """Let somebody be faster at the first try; refuse at the second."""
+        """Let another commit win the first attempt; refuse the second."""
         asked.append(None if latest is None else latest.id)
         if len(asked) == 1:
             engine_table(table.storage).new_commit("other", ignore_empty=False).commit([])
@@ -202,7 +202,7 @@ def test_a_commit_that_is_asked_at_each_try_whether_it_may_follow_leaves_nothing
 
 @pytest.fixture
 def plain(tmp_path: Path) -> TieredTable:
-    """A table with a key and one bucket that nobody compacts, and whose snapshots stay."""
+    """A table with a key and one bucket that is never compacted; its snapshots do not expire."""
     descriptor = describe(ID_NAME, primary_key=("id",), bucket_count=1)
     return create(PaimonLakeStorage({"warehouse": str(tmp_path / "lake")}), descriptor)
 
@@ -239,7 +239,7 @@ def test_a_round_follows_on_its_base_alone_whatever_others_commit(plain: TieredT
     for base, newest in ((5, none), (1, none)):
         with pytest.raises(Conflict, match=f"it started from lake snapshot {base}, and {newest}"):
             plain.committer(base=base).commit([result], {})
-        other.commit([])  # so there is a snapshot 1, and it is of nobody's round
+        other.commit([])  # so there is a snapshot 1 that belongs to no round
     plain.base = plain.committer(base=None).commit([result], {}).snapshot_id
     assert plain.base == 3
     for base in (None, 2):

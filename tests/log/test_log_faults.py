@@ -204,7 +204,7 @@ def test_after_a_failed_sync_the_log_is_offline_for_good() -> None:
 
 
 def test_an_offline_log_does_not_count_as_gracefully_closed() -> None:
-    """Its owner would otherwise mark a clean shutdown, and the next start would trust what nobody knows."""
+    """Its owner would otherwise mark a clean shutdown, and the next start would trust unverified data."""
     fs = faulty_fs()
     tablet = filled_log(fs)
     fs.inject("sync")

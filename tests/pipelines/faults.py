@@ -19,8 +19,8 @@ from tests.pipelines.lake import DATABASE, TABLES, open_table
 
 READERS = ("one", "two")
 RETAINED = 10
-"""Snapshots that expiry leaves. A writer finds its last commit among them after a restart: meanwhile nobody else makes
-so many, because compaction has nothing to do when nobody writes."""
+"""Snapshots that expiry leaves. A writer finds its last commit among them after a restart: no other process makes
+so many meanwhile, because there is nothing to compact without writes."""
 
 
 MOMENTS, MOMENT_SECONDS_MAX = 0.8, 5.0

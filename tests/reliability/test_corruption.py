@@ -158,7 +158,7 @@ QUESTIONS = questions()
 
 
 class Directory:
-    """A data directory that nobody uses, and the right answers to all questions."""
+    """A data directory without a server, and the right answers to all requests."""
 
     def __init__(self, folder: Path, answers: dict[str, Any]) -> None:
         self.folder = folder
@@ -178,7 +178,7 @@ def settings_of(folder: Path) -> dict[str, str]:
 
 
 def make_directory(folder: Path, *, kill: bool) -> Directory:
-    """Written by two servers, one after the other; the second ends orderly or by `kill -9`."""
+    """Written by two servers, one after the other; the second is shut down cleanly or by `kill -9`."""
     settings = settings_of(folder)
     with EmbeddedServer(folder, settings=settings) as server, forebay.connect(server.bootstrap_servers) as connection:
         create_tables(connection)

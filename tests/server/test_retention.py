@@ -219,7 +219,7 @@ def test_a_changelog_that_clients_may_need_goes_only_where_the_table_says_so(tmp
             snapshots("gone")
         assert refused.value.code == ErrorCode.KV_SNAPSHOT_NOT_EXIST
     with retention(tmp_path, clock) as server, pytest.raises(NotFound, match="cannot be rebuilt"):
-        snapshots("gone")  # asked of a bucket that nobody has opened since the start
+        snapshots("gone")  # requested for a bucket that was not opened since the start
 
 
 def test_changelog_that_cannot_be_replaced_by_a_checkpoint_stays(tmp_path, clock, monkeypatch, caplog):

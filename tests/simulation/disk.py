@@ -210,7 +210,7 @@ class SimFileSystem(FaultyFileSystem):
         return [(path, file) for path, file in found if below in path]
 
 
-# ---- a key-value engine on a map that nobody syncs -----------------------------------------------------------------
+# ---- a key-value engine on a map without syncs --------------------------------------------------------------------
 
 _PAGES = 16
 _PAGE_BYTES = 8192

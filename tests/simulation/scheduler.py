@@ -115,7 +115,7 @@ class Scheduler:
             function(*args)
         except Stop:
             pass
-        except BaseException as e:  # noqa: BLE001 - whoever runs the simulation looks at them
+        except BaseException as e:  # noqa: BLE001 - the caller that runs the simulation inspects them
             if not task.process.dead:
                 task.error = e
                 self.failures.append(e)

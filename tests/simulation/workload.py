@@ -233,7 +233,7 @@ class Workload:
         self.world.note(f"{who} appended {numbers}")
 
     def widen(self, connection: Connection, who: str) -> None:
-        """Add a column, if nobody has yet."""
+        """Add a column unless it exists already."""
         path = self.rng.choice((KV, LOG))
         if not any(column.name == EXTRA for column in connection.table(path).info.schema.columns):
             connection.table(path).alter(add_columns={EXTRA: pa.string()})

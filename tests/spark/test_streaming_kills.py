@@ -157,7 +157,7 @@ def test_no_change_is_lost_or_doubled_however_often_a_driver_is_killed(tmp_path:
             driver = Driver(servers, table, folder, "--rows", "100")
             driver.run_until(lambda: all(is_behind_the_snapshot(folder, name) for name in QUERIES), check_writer)
             driver.kill()
-            # From now on nobody needs the lake snapshot, and it may expire.
+            # From now on the lake snapshot is not needed, and it may expire.
             with TieringService(running.connection, poll_seconds=0.1) as service:
                 kill_again_and_again(lambda *arguments: Driver(servers, table, folder, *arguments), folder, rng)
                 check_writer()

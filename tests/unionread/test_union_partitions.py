@@ -152,7 +152,7 @@ def test_rows_of_null_partitions_which_only_a_lake_has_are_read_and_filtered(
 
 
 def add_to_lake(world: World, table: Table, rows: list[dict[str, Any]]) -> None:
-    """Rows that somebody else has written into the lake table."""
+    """Rows that another writer has written into the lake table."""
     storage = world.storage
     if isinstance(storage, MemoryLakeStorage):
         lake = storage.table(table.path)

@@ -37,7 +37,7 @@ Offsets = Mapping[TableBucket, int]
 
 
 class VectorsWorld:
-    """A stream table, its lake table with deletion vectors, and somebody who tiers it as Fluss does."""
+    """A stream table, its lake table with deletion vectors, and a writer that tiers it as Fluss does."""
 
     def __init__(self, running: World) -> None:
         self.running = running

@@ -156,7 +156,7 @@ class World:
 
 
 def compact(world: World, table: Table, *, expire: bool = False) -> None:
-    """What a job of somebody else does; with `expire` it keeps no snapshot but its own."""
+    """What a job of another engine does; with `expire` it keeps no snapshot but its own."""
     storage = world.storage
     if isinstance(storage, MemoryLakeStorage):
         commit_as_somebody_else(storage, table.path)

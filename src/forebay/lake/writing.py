@@ -19,7 +19,7 @@ SYSTEM_COLUMN_COUNT = 3
 """The number of system columns (bucket, offset and timestamp) at the end of lake tables that have them."""
 
 _PLAIN_ROOTS = frozenset({TypeRoot.STRING, TypeRoot.INT, TypeRoot.BIGINT, TypeRoot.DATE, TypeRoot.BOOLEAN})
-"""The types of partition keys whose values have a unique text, whoever writes it."""
+"""The types of partition keys whose values have one text form that all writers share."""
 
 
 class LakeRows:

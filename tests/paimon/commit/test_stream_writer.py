@@ -428,7 +428,7 @@ def test_a_second_process_of_the_same_stream_commits_nothing_twice(
 
 @pytest.mark.parametrize("end", ["close", "abort"])
 def test_a_table_that_is_rescaled_while_a_stream_writes_loses_no_row(tmp_path: Path, end: str) -> None:
-    """The stream is told so, and goes on with the table opened anew."""
+    """The stream gets an error, and continues with a reopened table."""
     root = tmp_path / "t"
     make_table(root, {"bucket": "2", "write-only": "false"})
     writer = open_table(root).stream_writer("job")

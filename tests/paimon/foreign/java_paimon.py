@@ -127,7 +127,7 @@ class JavaTable:
 
 
 def _with_ids(t: DataType, counter: list[int]) -> DataType:
-    """`t` with ids for nested fields, which Java asks for and then gives anew."""
+    """`t` with ids for nested fields, which Java requires and then reassigns."""
     match t.root:
         case TypeRoot.ARRAY:
             return replace(t, element=_with_ids(child(t.element), counter))

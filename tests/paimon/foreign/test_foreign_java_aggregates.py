@@ -226,6 +226,6 @@ def _value(t: DataType, dice: random.Random) -> Any:
         return dice.randint(-3, 3)
     size = dice.randint(0, 2)
     if t.element is not None and t.element.root is TypeRoot.ROW:
-        keys = dice.sample(range(4), size)  # a key that comes twice in one array is nobody's business
+        keys = dice.sample(range(4), size)  # duplicate keys in one array are undefined
         return [{"k": k, "s": dice.randint(0, 2), "v": dice.choice(["x", None])} for k in keys]
     return [dice.choice([1, 2, None]) for _ in range(size)]

@@ -77,7 +77,7 @@ ACTS = {"compact": compact, "rescale": rescale}
 
 
 def check_aftermath(table: Table, rows: list[Any], act: Callable[[Table], None]) -> None:
-    """`table` is opened anew after a death; `act` is what the dead driver was at."""
+    """`table` is reopened after a crash; `act` is what the dead driver was doing."""
     assert rows_of(table) == rows
     on_disk = {str(p) for p in Path(table.context.paths.root).rglob("data-*.parquet")}
     referenced = {

@@ -93,7 +93,7 @@ class Stream(threading.Thread):
                     self.model = self.model.after(moment)
                 self.done += moment.change_count
                 self.seconds = SYSTEM_CLOCK.monotonic() - began
-        except Exception as e:  # noqa: BLE001 - whoever watches raises it
+        except Exception as e:  # noqa: BLE001 - raised by the watcher
             self.error = e
 
     def _write(self, moment: Moment) -> None:

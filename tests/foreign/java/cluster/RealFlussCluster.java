@@ -114,7 +114,7 @@ public final class RealFlussCluster {
               } catch (IOException closed) {
                 System.err.println("standard input is gone: " + closed);
               }
-              // The data folder is thrown away, so an orderly shutdown (about ten seconds) would buy nothing.
+              // The data folder is thrown away, so a clean shutdown (about ten seconds) would buy nothing.
               Runtime.getRuntime().halt(0);
             },
             "parent-watcher");
