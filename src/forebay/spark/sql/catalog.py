@@ -8,7 +8,8 @@ where tables are: forebay.spark.sql.live_catalog in a cluster, forebay.spark.sql
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,6 +25,10 @@ from forebay.spark.sql.procedures import SYSTEM_NAMESPACE, Procedure, ProcedureP
 LOCATION = "location"
 _SPARKS_OWN = ("owner",)
 """Properties of databases that Spark adds."""
+
+
+CHANGES_OF_COLUMNS = ("Column", "Type", "Nullability", "Comment", "Position", "Value")
+"""How the names of Spark's classes end for changes of ALTER TABLE to a column."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,16 @@ class TimeTravel:
 
     version: str | None = None
     timestamp_us: int | None = None
+
+
+def names_in(array: JavaObject) -> list[str]:
+    """The texts of a String[]."""
+    return [str(part) for part in array]
+
+
+def texts_in(mapping: JavaObject) -> dict[str, str]:
+    """The entries of a Map of texts."""
+    return {str(key): str(value) for key, value in mapping.items()}
 
 
 class SqlCatalog(JavaProxy):
@@ -92,12 +107,9 @@ class SqlCatalog(JavaProxy):
         return self.jvm.enum_set(CONNECTOR + "catalog.TableCatalogCapability", self.capability_names)
 
     def tableStateOptionKeys(self) -> JavaObject:
-        return self._no_options()
+        return self.jvm.class_("java.util.HashSet")()
 
     def changelogStateOptionKeys(self) -> JavaObject:
-        return self._no_options()
-
-    def _no_options(self) -> JavaObject:
         return self.jvm.class_("java.util.HashSet")()
 
     def useNullableQuerySchema(self) -> bool:
@@ -113,50 +125,45 @@ class SqlCatalog(JavaProxy):
 
     def _database(self, namespace: JavaObject) -> str:
         """The database that a namespace means. Throws NoSuchNamespaceException for one that cannot be any."""
-        parts = [str(part) for part in namespace]
+        parts = names_in(namespace)
         if len(parts) != 1:
             raise self._no_such_namespace(parts)
         return parts[0]
 
-    def _translated_database_error(self, error: ForebayError, namespace: JavaObject) -> Exception:
-        """Spark's own exception for what went wrong with a database, where it has one."""
-        if error.code == ErrorCode.DATABASE_NOT_EXIST:
-            return self._no_such_namespace([str(part) for part in namespace])
-        if isinstance(error, AlreadyExists):
-            return self.jvm.thrown("NamespaceAlreadyExistsException", namespace)
-        if error.code == ErrorCode.DATABASE_NOT_EMPTY:
-            return self.jvm.thrown("NonEmptyNamespaceException", namespace)
-        return error
+    @contextmanager
+    def _database_errors(self, namespace: JavaObject) -> Iterator[None]:
+        """Throw Spark's own exception for what goes wrong with a database inside, where it has one."""
+        try:
+            yield
+        except ForebayError as e:
+            if e.code == ErrorCode.DATABASE_NOT_EXIST:
+                raise self._no_such_namespace(names_in(namespace)) from e
+            if isinstance(e, AlreadyExists):
+                raise self.jvm.thrown("NamespaceAlreadyExistsException", namespace) from e
+            if e.code == ErrorCode.DATABASE_NOT_EMPTY:
+                raise self.jvm.thrown("NonEmptyNamespaceException", namespace) from e
+            raise
 
     def listNamespaces(self, *parent: Any) -> JavaObject:
         """All databases; nothing below a database."""
         if parent and len(parent[0]) > 0:
-            self._require(parent[0])
+            if not self.namespaceExists(parent[0]):
+                raise self._no_such_namespace(names_in(parent[0]))
             return self.jvm.string_arrays([])
         return self.jvm.string_arrays([[name] for name in self._database_names()])
 
-    def _require(self, namespace: JavaObject) -> str:
-        database = self._database(namespace)
-        if not self._has_database(database):
-            raise self._no_such_namespace([database])
-        return database
-
     def namespaceExists(self, namespace: JavaObject) -> bool:
-        parts = [str(part) for part in namespace]
+        parts = names_in(namespace)
         return len(parts) == 1 and self._has_database(parts[0])
 
     def loadNamespaceMetadata(self, namespace: JavaObject) -> JavaObject:
-        try:
+        with self._database_errors(namespace):
             return self.jvm.map(self._database_properties(self._database(namespace)))
-        except ForebayError as e:
-            raise self._translated_database_error(e, namespace) from e
 
     def createNamespace(self, namespace: JavaObject, metadata: JavaObject) -> None:
         properties = {str(key): str(value) for key, value in metadata.items() if key not in _SPARKS_OWN}
-        try:
-            self._make_database(".".join(str(part) for part in namespace), properties)
-        except ForebayError as e:
-            raise self._translated_database_error(e, namespace) from e
+        with self._database_errors(namespace):
+            self._make_database(".".join(names_in(namespace)), properties)
 
     def alterNamespace(self, namespace: JavaObject, changes: JavaObject) -> None:
         to_set: dict[str, str] = {}
@@ -169,26 +176,25 @@ class SqlCatalog(JavaProxy):
                 to_reset.append(name)
             else:
                 to_set[name] = str(change.value())
-        try:
+        with self._database_errors(namespace):
             self._change_database(self._database(namespace), to_set, to_reset)
-        except ForebayError as e:
-            raise self._translated_database_error(e, namespace) from e
 
     def dropNamespace(self, namespace: JavaObject, cascade: bool) -> bool:
-        try:
+        with self._database_errors(namespace):
             self._remove_database(self._database(namespace), cascade)
-        except ForebayError as e:
-            raise self._translated_database_error(e, namespace) from e
         return True
 
     # ---- names ------------------------------------------------------------------------------------------------------
 
     def _named(self, identifier: JavaObject) -> tuple[str, str]:
         """(database, table). Throws NoSuchTableException for an identifier that cannot be a table."""
-        namespace = [str(part) for part in identifier.namespace()]
+        namespace = names_in(identifier.namespace())
         if len(namespace) != 1:
             raise self._no_such_table(identifier)
         return namespace[0], str(identifier.name())
+
+    def _full_name(self, identifier: JavaObject) -> str:
+        return self._context.full_name(".".join(self._named(identifier)))
 
     def _no_such_table(self, identifier: JavaObject) -> Exception:
         """Spark's own exception, on which its analyzer and IF EXISTS depend."""
@@ -205,10 +211,8 @@ class SqlCatalog(JavaProxy):
 
     def _identifiers(self, namespace: JavaObject) -> list[tuple[list[str], str]]:
         database = self._database(namespace)
-        try:
+        with self._database_errors(namespace):
             return [([database], name) for name in self._table_names(database)]
-        except ForebayError as e:
-            raise self._translated_database_error(e, namespace) from e
 
     # ---- what Spark asks for ----------------------------------------------------------------------------------------
 
@@ -226,7 +230,7 @@ class SqlCatalog(JavaProxy):
         return Asked(
             self.jvm.python_schema(schema),
             tuple(self._transform(transform) for transform in transforms),
-            {str(key): str(value) for key, value in properties.items()},
+            texts_in(properties),
             self._primary_key(constraints),
         )
 
@@ -236,7 +240,7 @@ class SqlCatalog(JavaProxy):
         for argument in transform.arguments():
             kind = str(argument.getClass().getSimpleName())
             if kind == "FieldReference":
-                columns.append(tuple(str(part) for part in argument.fieldNames()))
+                columns.append(tuple(names_in(argument.fieldNames())))
             elif kind == "LiteralValue" and isinstance(argument.value(), int):
                 number = argument.value()
         return ddl.Transform(str(transform.name()), tuple(columns), number)
@@ -268,10 +272,6 @@ class SqlCatalog(JavaProxy):
             return TimeTravel(version=how[0])
         return TimeTravel(timestamp_us=how[0]) if how and isinstance(how[0], int) else None
 
-    def _options_of(self, how: tuple[Any, ...]) -> dict[str, str]:
-        """The options of a read or write, which from 4.3 on Spark tells already while it analyses."""
-        return self.jvm.options(how[1]) if len(how) == 2 else {}
-
     def purgeTable(self, identifier: JavaObject) -> bool:
         return self.dropTable(identifier)
 
@@ -286,7 +286,7 @@ class SqlCatalog(JavaProxy):
         `_copied` says what of the properties of `source` a copy has; None for tables of another kind.
         """
         new = self._asked((asked,))
-        copied = self._copied({str(key): str(value) for key, value in source.properties().items()})
+        copied = self._copied(texts_in(source.properties()))
         if copied is not None:
             new = replace(new, properties={**copied, **new.properties}, primary_key=())
         return self._proxy(identifier, self._created(identifier, new, is_copy=True))
@@ -301,7 +301,7 @@ class SqlCatalog(JavaProxy):
     # ---- ProcedureCatalog -------------------------------------------------------------------------------------------
 
     def loadProcedure(self, identifier: JavaObject) -> JavaProxy:
-        namespace, name = [str(part) for part in identifier.namespace()], str(identifier.name())
+        namespace, name = names_in(identifier.namespace()), str(identifier.name())
         known = self._procedures()
         procedure = known.get(name.lower()) if namespace == [SYSTEM_NAMESPACE] else None
         if procedure is None:
@@ -312,7 +312,7 @@ class SqlCatalog(JavaProxy):
         return ProcedureProxy(self._context, procedure)
 
     def listProcedures(self, namespace: JavaObject) -> JavaObject:
-        names = sorted(self._procedures()) if [str(part) for part in namespace] == [SYSTEM_NAMESPACE] else []
+        names = sorted(self._procedures()) if names_in(namespace) == [SYSTEM_NAMESPACE] else []
         return self.jvm.array(
             CONNECTOR + "catalog.Identifier", [self.jvm.identifier([SYSTEM_NAMESPACE], name) for name in names]
         )

@@ -28,7 +28,7 @@ from forebay.spark.jvm.gateway import JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.schemas import from_spark_column_type
 from forebay.spark.sql import lake_ddl as ddl
-from forebay.spark.sql.catalog import Asked, SqlCatalog, TimeTravel
+from forebay.spark.sql.catalog import CHANGES_OF_COLUMNS, Asked, SqlCatalog, TimeTravel, names_in
 from forebay.spark.sql.lake_tables import (
     SEPARATOR,
     ReplacingLakeTable,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from forebay.paimon.format.snapshot import Snapshot
     from forebay.paimon.table import Table
     from forebay.spark.context import PaimonContext
-    from forebay.spark.sql.catalog import TimeTravel
 
 
 _BRANCH = "branch_"
@@ -72,12 +71,12 @@ class PaimonCatalog(SqlCatalog):
     def _has_database(self, database: str) -> bool:
         return database in self._context.lake.list_databases()
 
-    def _no_such_database(self, database: str) -> NotFound:
-        return NotFound(f"there is no database '{database}'", ErrorCode.DATABASE_NOT_EXIST)
+    def _require(self, database: str) -> None:
+        if not self._has_database(database):
+            raise NotFound(f"there is no database '{database}'", ErrorCode.DATABASE_NOT_EXIST)
 
     def _database_properties(self, database: str) -> dict[str, str]:
-        if not self._has_database(database):
-            raise self._no_such_database(database)
+        self._require(database)
         return {}
 
     def _make_database(self, database: str, properties: Mapping[str, str]) -> None:
@@ -89,13 +88,11 @@ class PaimonCatalog(SqlCatalog):
         self._context.lake.create_database(database)
 
     def _change_database(self, database: str, to_set: Mapping[str, str], to_reset: Sequence[str]) -> None:
-        if not self._has_database(database):
-            raise self._no_such_database(database)
+        self._require(database)
         raise UnsupportedOperation(f"of database {database} a lake keeps only the name: nothing can be changed")
 
     def _remove_database(self, database: str, cascade: bool) -> None:
-        if not self._has_database(database):
-            raise self._no_such_database(database)
+        self._require(database)
         if not cascade and self._context.lake.list_tables(database):
             raise InvalidRequest(f"database '{database}' has tables", ErrorCode.DATABASE_NOT_EMPTY)
         self._context.lake.drop_database(database, cascade=cascade)
@@ -103,12 +100,8 @@ class PaimonCatalog(SqlCatalog):
     # ---- finding tables ---------------------------------------------------------------------------------------------
 
     def _table_names(self, database: str) -> list[str]:
-        if not self._has_database(database):
-            raise self._no_such_database(database)
+        self._require(database)
         return self._context.lake.list_tables(database)
-
-    def _full_name(self, identifier: JavaObject) -> str:
-        return self._context.full_name(".".join(self._named(identifier)))
 
     @contextmanager
     def _missing_is_no_such_table(self, identifier: JavaObject, name: str) -> Iterator[None]:
@@ -168,7 +161,7 @@ class PaimonCatalog(SqlCatalog):
         return system_table(self._context, name, then, system, options)
 
     def tableExists(self, identifier: JavaObject) -> bool:
-        namespace, name = [str(part) for part in identifier.namespace()], str(identifier.name())
+        namespace, name = names_in(identifier.namespace()), str(identifier.name())
         if len(namespace) != 1:
             return False
         if SEPARATOR not in name:
@@ -200,7 +193,8 @@ class PaimonCatalog(SqlCatalog):
     ) -> Table:
         """The table, created as `name` or under the name of the identifier."""
         database, table = self._named(identifier)
-        self._require(identifier.namespace())
+        if not self._has_database(database):
+            raise self._no_such_namespace([database])
         if SEPARATOR in table:
             raise InvalidRequest(f"'{table}' cannot name a table: a name with '{SEPARATOR}' is one of a system table")
         new = ddl.definition(asked, is_copy=is_copy)
@@ -239,15 +233,14 @@ class PaimonCatalog(SqlCatalog):
         names = ".".join(self._named(old)), f"{database}.{table}"
         if not self._exists(names[0]):
             raise self._no_such_table(old)
-        if not self._has_database(database):  # Spark has no exception of its own that could be thrown here
-            raise self._no_such_database(database)
+        self._require(database)  # Spark has no exception of its own that could be thrown here
         if self._exists(names[1]):
             raise self.jvm.thrown("TableAlreadyExistsException", new)
         self._context.lake.rename_table(*names)
 
     def _without_catalog(self, identifier: JavaObject) -> JavaObject:
         """RENAME TO may name the catalog, too, which Spark passes on as a part of the namespace."""
-        catalog, *rest = [str(part) for part in identifier.namespace()]
+        catalog, *rest = names_in(identifier.namespace())
         is_named = rest and catalog == self._context.catalog
         return self.jvm.identifier(rest, str(identifier.name())) if is_named else identifier
 
@@ -257,21 +250,13 @@ class PaimonCatalog(SqlCatalog):
         if system is not None:
             raise UnsupportedOperation(f"{name} is a system table, which cannot be changed")
         try:
-            made = self._altered(table, [self._change(table, change) for change in changes])
+            asked = [self._change(table, change) for change in changes]
+            table.context.schemas.change(asked, has_snapshots=table.context.snapshots.latest_id() is not None)
+            made = table.refresh()
         except (InvalidRequest, UnsupportedOperation) as e:
             # Spark would wrap an IllegalArgumentException from here into one that PySpark does not translate.
             raise UnsupportedOperation(f"ALTER TABLE {name}: {e.message}") from e
         return table_proxy(self._context, name, made)
-
-    def _altered(self, table: Table, changes: Sequence[SchemaChange]) -> Table:
-        table.context.schemas.change(changes, has_snapshots=table.context.snapshots.latest_id() is not None)
-        return table.refresh()
-
-    def _new_default(self, table: Table, path: tuple[str, ...], text: str) -> SchemaChange:
-        """SET DEFAULT, and with no text DROP DEFAULT."""
-        if len(path) == 1 and text:
-            return UpdateColumnDefault(path, ddl.stored_default(path[0], table.schema.field_named(path[0]).type, text))
-        return UpdateColumnDefault(path, text or None)
 
     def _change(self, table: Table, change: JavaObject) -> SchemaChange:
         kind = str(change.getClass().getSimpleName())
@@ -279,9 +264,9 @@ class PaimonCatalog(SqlCatalog):
             return ddl.set_property(str(change.property()), str(change.value()))
         if kind == "RemoveProperty":
             return ddl.remove_property(str(change.property()))
-        if not kind.endswith(("Column", "Type", "Nullability", "Comment", "Position", "Value")):
+        if not kind.endswith(CHANGES_OF_COLUMNS):
             raise ddl.other_change(kind)
-        path = tuple(str(part) for part in change.fieldNames())
+        path = tuple(names_in(change.fieldNames()))
         match kind:
             case "AddColumn":
                 t = from_spark_column_type(self._spark_type(change.dataType()), ".".join(path))
@@ -298,11 +283,8 @@ class PaimonCatalog(SqlCatalog):
             case "DeleteColumn":
                 return DropColumn(path)
             case "UpdateColumnType":
-                return UpdateColumnType(
-                    path,
-                    from_spark_column_type(self._spark_type(change.newDataType()), ".".join(path)),
-                    keep_nullability=True,
-                )
+                t = from_spark_column_type(self._spark_type(change.newDataType()), ".".join(path))
+                return UpdateColumnType(path, t, keep_nullability=True)
             case "UpdateColumnNullability":
                 return UpdateColumnNullability(path, bool(change.nullable()))
             case "UpdateColumnComment":
@@ -312,7 +294,10 @@ class PaimonCatalog(SqlCatalog):
                 assert position is not None
                 return ddl.move_column(path, position)
             case "UpdateColumnDefaultValue":
-                return self._new_default(table, path, str(change.newDefaultValue()))
+                text: str | None = str(change.newDefaultValue()) or None  # none is DROP DEFAULT
+                if len(path) == 1 and text:
+                    text = ddl.stored_default(path[0], table.schema.field_named(path[0]).type, text)
+                return UpdateColumnDefault(path, text)
         raise ddl.other_change(kind)
 
 

@@ -22,7 +22,7 @@ from forebay.spark.options import read_options, write_options
 from forebay.spark.reading.live_plan import VIRTUAL_SEPARATOR
 from forebay.spark.schemas import default_of, from_spark_schema, from_spark_type, uses_time
 from forebay.spark.sql import live_ddl as ddl
-from forebay.spark.sql.catalog import LOCATION, Asked, SqlCatalog
+from forebay.spark.sql.catalog import CHANGES_OF_COLUMNS, LOCATION, Asked, SqlCatalog, names_in
 from forebay.spark.sql.live_procedures import LIVE_PROCEDURES
 from forebay.spark.sql.live_tables import StagedLiveTable, table_proxy, virtual_table
 from forebay.spark.sql.procedures import Procedure
@@ -56,8 +56,9 @@ class ForebayCatalog(SqlCatalog):
                 f"database {database} cannot have a LOCATION: the server decides where tables are kept",
                 ErrorCode.INVALID_DATABASE_EXCEPTION,
             )
-        custom = {name: value for name, value in properties.items() if name != ddl.COMMENT}
-        self._context.connection.create_database(database, comment=properties.get(ddl.COMMENT), options=custom)
+        custom = dict(properties)
+        comment = custom.pop(ddl.COMMENT, None)
+        self._context.connection.create_database(database, comment=comment, options=custom)
 
     def _change_database(self, database: str, to_set: Mapping[str, str], to_reset: Sequence[str]) -> None:
         custom = {name: value for name, value in to_set.items() if name != ddl.COMMENT}
@@ -69,10 +70,6 @@ class ForebayCatalog(SqlCatalog):
         self._context.connection.drop_database(database, cascade=cascade)
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
-
-    def _path(self, identifier: JavaObject) -> TablePath:
-        """Throws NoSuchTableException for an identifier that cannot be a table."""
-        return TablePath(*self._named(identifier))
 
     @contextmanager
     def _missing_is_no_such_table(self, identifier: JavaObject) -> Iterator[None]:
@@ -110,36 +107,29 @@ class ForebayCatalog(SqlCatalog):
 
     def loadTable(self, identifier: JavaObject, *how: Any) -> JavaProxy:
         """The table, or a virtual one beside it. `how` is one of Spark's ways to ask for time travel or writing."""
-        path = self._path(identifier)
-        name, separator, view = path.table.partition(VIRTUAL_SEPARATOR)
-        path = TablePath(path.database, name)
+        database, name = self._named(identifier)
+        name, separator, view = name.partition(VIRTUAL_SEPARATOR)
+        path = TablePath(database, name)
         with self._missing_is_no_such_table(identifier):
             try:
                 info = self._context.admin.table_info(path)
             except InvalidRequest as e:  # a name that no table can have
                 raise self._no_such_table(identifier) from e
-        self._refuse_time_travel(path, how)
-        self._check_options(info, how)
-        return virtual_table(self._context, info, view) if separator else self._table(info)
-
-    def _check_options(self, info: TableInfo, how: tuple[Any, ...]) -> None:
-        """Refuse bad options early, where Spark tells them while it analyses."""
-        options = self._options_of(how)
-        if options and how[0].writePrivileges().isEmpty():
-            read_options(self._context.settings, info.descriptor, options)
-        elif options:
-            write_options(self._context.settings, options)
-
-    def _refuse_time_travel(self, path: TablePath, how: tuple[Any, ...]) -> None:
         if self._time_travel(how) is not None:
             raise UnsupportedOperation(
                 f"table {self._context.full_name(path)} cannot be read as of another time: servers keep the current "
                 "state and the changelog, which is `$changelog`"
             )
+        # From 4.3 on Spark tells options already while it analyses: bad ones are refused early.
+        options = self.jvm.options(how[1]) if len(how) == 2 else {}
+        if options and how[0].writePrivileges().isEmpty():
+            read_options(self._context.settings, info.descriptor, options)
+        elif options:
+            write_options(self._context.settings, options)
+        return virtual_table(self._context, info, view) if separator else self._table(info)
 
     def tableExists(self, identifier: JavaObject) -> bool:
-        namespace = [str(part) for part in identifier.namespace()]
-        name = str(identifier.name())
+        namespace, name = names_in(identifier.namespace()), str(identifier.name())
         if len(namespace) != 1 or VIRTUAL_SEPARATOR in name:
             return False
         return self._context.connection.table_exists(TablePath(namespace[0], name))
@@ -147,22 +137,23 @@ class ForebayCatalog(SqlCatalog):
     # ---- making and changing tables ---------------------------------------------------------------------------------
 
     def _is_there(self, identifier: JavaObject) -> bool:
-        return self._context.connection.table_exists(self._path(identifier))
+        return self._context.connection.table_exists(TablePath(*self._named(identifier)))
 
     def _created(self, identifier: JavaObject, asked: Asked, *, is_copy: bool = False) -> TableInfo:
         for column in asked.schema.fields:
             if default_of(column) is not None:  # beside a lake, whose tables have them, Spark lets it pass
                 raise UnsupportedOperation(f"column '{column.name}': tables of a cluster have no DEFAULT values")
         new = ddl.NewTable(from_spark_schema(asked.schema), asked.transforms, asked.properties, asked.primary_key)
-        path = self._path(identifier)
+        path = TablePath(*self._named(identifier))
         try:
             self._context.admin.create_table_as(path, ddl.new_descriptor(new))
         except AlreadyExists as e:
             if e.code != ErrorCode.TABLE_ALREADY_EXIST:  # a table in the lake: IF NOT EXISTS must not pass over it
                 raise
             raise self.jvm.thrown("TableAlreadyExistsException", identifier) from e
-        except NotFound as e:
-            raise self._translated_database_error(e, identifier.namespace()) from e
+        except NotFound:
+            with self._database_errors(identifier.namespace()):
+                raise
         return self._context.admin.table_info(path)
 
     def _proxy(self, identifier: JavaObject, table: TableInfo) -> JavaProxy:
@@ -176,22 +167,20 @@ class ForebayCatalog(SqlCatalog):
         return properties if properties.get(ddl.PROVIDER) in ddl.PROVIDERS else None
 
     def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy:
-        path = self._path(identifier)
+        path = TablePath(*self._named(identifier))
         with self._missing_is_no_such_table(identifier):
             try:
-                self._alter(path, [self._change(change) for change in changes])
+                asked_for = [self._change(change) for change in changes]
+                table = self._context.connection.table(path)
+                asked = ddl.alteration(table.info, asked_for)
+                if asked.to_set or asked.to_reset:
+                    table = table.alter(set=asked.to_set, reset=asked.to_reset)
+                if asked.columns:
+                    table.alter(add_columns=asked.columns)
             except InvalidRequest as e:
                 # Spark would wrap an IllegalArgumentException from here into one that PySpark does not translate.
                 raise UnsupportedOperation(e.message, e.code) from e
             return self._table(self._context.admin.table_info(path))
-
-    def _alter(self, path: TablePath, changes: list[ddl.Change]) -> None:
-        table = self._context.connection.table(path)
-        asked = ddl.alteration(table.info, changes)
-        if asked.to_set or asked.to_reset:
-            table = table.alter(set=asked.to_set, reset=asked.to_reset)
-        if asked.columns:
-            table.alter(add_columns=asked.columns)
 
     def _change(self, change: JavaObject) -> ddl.Change:
         kind = str(change.getClass().getSimpleName())
@@ -204,12 +193,12 @@ class ForebayCatalog(SqlCatalog):
                 return self._added_column(change)
             case _:
                 what = ""
-                if kind.endswith(("Column", "Type", "Nullability", "Comment", "Position", "Value")):
-                    what = f"column '{'.'.join(map(str, change.fieldNames()))}': "
+                if kind.endswith(CHANGES_OF_COLUMNS):
+                    what = f"column '{'.'.join(names_in(change.fieldNames()))}': "
                 return ddl.OtherChange(kind, what)
 
     def _added_column(self, change: JavaObject) -> ddl.NewColumn:
-        path = tuple(str(part) for part in change.fieldNames())
+        path = tuple(names_in(change.fieldNames()))
         t = from_spark_type(self._spark_type(change.dataType()), ".".join(path))
         comment, position = change.comment(), change.position()
         column = Column(path[-1], t if change.isNullable() else t.not_null(), None if comment is None else str(comment))
@@ -217,14 +206,14 @@ class ForebayCatalog(SqlCatalog):
 
     def dropTable(self, identifier: JavaObject) -> bool:
         try:
-            self._context.connection.drop_table(self._path(identifier))
+            self._context.connection.drop_table(TablePath(*self._named(identifier)))
         except NotFound:
             return False
         return True
 
     def renameTable(self, old: JavaObject, new: JavaObject) -> None:
         raise UnsupportedOperation(
-            f"table {self._context.full_name(self._path(old))} cannot be renamed: tables keep their names",
+            f"table {self._full_name(old)} cannot be renamed: tables keep their names",
             ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
         )
 
@@ -233,6 +222,6 @@ class ForebayCatalog(SqlCatalog):
         if not self._is_there(identifier):
             raise self._no_such_table(identifier)
         raise UnsupportedOperation(
-            f"table {self._context.full_name(self._path(identifier))} cannot be replaced in one step: DROP TABLE it "
-            "first, or write into it, which upserts where it has a primary key"
+            f"table {self._full_name(identifier)} cannot be replaced in one step: DROP TABLE it first, or write into "
+            "it, which upserts where it has a primary key"
         )

@@ -18,7 +18,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
 from forebay.metadata.table import TABLE_PREFIX
 from forebay.spark.jvm.gateway import JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.sql.catalog import SqlCatalog
+from forebay.spark.sql.catalog import SqlCatalog, names_in, texts_in
 from forebay.spark.sql.lake_ddl import is_paimon
 from forebay.spark.sql.live_ddl import PROVIDER
 from forebay.spark.sql.procedures import Procedure
@@ -86,8 +86,7 @@ class MixedCatalog(SqlCatalog):
 
     def _side_of(self, identifier: JavaObject) -> SqlCatalog:
         """Where the table is, a branch or a system table standing for its table; the cluster if it is nowhere."""
-        namespace, name = [str(part) for part in identifier.namespace()], str(identifier.name())
-        plain = self.jvm.identifier(namespace, name.partition("$")[0])
+        plain = self.jvm.identifier(names_in(identifier.namespace()), str(identifier.name()).partition("$")[0])
         return self._lake if not self._cluster.tableExists(plain) and self._lake.tableExists(plain) else self._cluster
 
     # ---- making tables ----------------------------------------------------------------------------------------------
@@ -100,8 +99,8 @@ class MixedCatalog(SqlCatalog):
         if not is_tiered and other.tableExists(identifier):
             kind = "cluster" if other is self._cluster else "lake"
             raise InvalidRequest(
-                f"there is a table {self._context.full_name('.'.join(self._named(identifier)))} in the {kind} already; "
-                "one catalog cannot have two tables of one name: choose another, or drop that one"
+                f"there is a table {self._full_name(identifier)} in the {kind} already; one catalog cannot have two "
+                "tables of one name: choose another, or drop that one"
             )
         database = self._named(identifier)[0]
         if not side._has_database(database):
@@ -111,16 +110,15 @@ class MixedCatalog(SqlCatalog):
         return side
 
     def _properties_of(self, what: tuple[Any, ...]) -> dict[str, str]:
-        given = what[0].properties() if len(what) == 1 else what[2]
-        return {str(key): str(value) for key, value in given.items()}
+        return texts_in(what[0].properties() if len(what) == 1 else what[2])
 
     def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         return self._side_for(identifier, self._properties_of(what)).createTable(identifier, *what)
 
     def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
         """Where the statement does not say, the new table is made where `source` is."""
-        theirs = {str(key): str(value) for key, value in source.properties().items() if key == PROVIDER}
-        side = self._side_for(identifier, {**theirs, **self._properties_of((asked,))})
+        theirs = texts_in(source.properties())
+        side = self._side_for(identifier, {PROVIDER: theirs.get(PROVIDER, ""), **self._properties_of((asked,))})
         return side.createTableLike(identifier, asked, source)
 
     def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
@@ -158,9 +156,7 @@ class MixedCatalog(SqlCatalog):
         return {**self._lake._procedures(), **self._cluster._procedures()}
 
     def loadProcedure(self, identifier: JavaObject) -> JavaProxy:
-        name = str(identifier.name()).lower()
-        if name in self._lake._procedures() and name not in self._cluster._procedures():
-            return self._lake.loadProcedure(identifier)
-        if name in self._cluster._procedures():
-            return self._cluster.loadProcedure(identifier)
+        for side in self._sides:
+            if str(identifier.name()).lower() in side._procedures():
+                return side.loadProcedure(identifier)
         return super().loadProcedure(identifier)
