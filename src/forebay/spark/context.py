@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from forebay.client.admin import Admin
 from forebay.client.connection import Connection, shared_connection
@@ -40,6 +39,12 @@ class SessionContext:
     catalog: str
     weak_session: JavaObject
 
+    @classmethod
+    def of(cls, session: SparkSession, catalog: str, *of_side: object) -> Self:
+        """The context for `session`; `of_side` is what a side's context has beside it."""
+        jvm = Jvm.of(session)
+        return cls(jvm, catalog, jvm.weak(session._jsparkSession), *of_side)
+
     @property
     def session(self) -> JavaObject:
         """The session's Java object."""
@@ -60,11 +65,6 @@ class CatalogContext(SessionContext):
     """The state shared by the proxies of a catalog of stream tables: the session and its cluster."""
 
     settings: Settings
-
-    @classmethod
-    def of(cls, session: SparkSession, catalog: str, settings: Settings) -> CatalogContext:
-        jvm = Jvm.of(session)
-        return cls(jvm, catalog, jvm.weak(session._jsparkSession), settings)
 
     @property
     def connection(self) -> Connection:
@@ -106,11 +106,6 @@ class PaimonContext(SessionContext):
     """The state shared by the proxies of a catalog of Paimon tables: the session and the lake options."""
 
     options: CatalogOptions
-
-    @classmethod
-    def of(cls, session: SparkSession, catalog: str, options: Mapping[str, str]) -> PaimonContext:
-        jvm = Jvm.of(session)
-        return cls(jvm, catalog, jvm.weak(session._jsparkSession), tuple(sorted(options.items())))
 
     @property
     def lake(self) -> Catalog:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import InvalidRequest
-from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
+from forebay.client.settings import LAKE_OPTIONS, make_settings
 from forebay.spark.jvm.java_home import ensure_java
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def attach(
     well. Raises `Unavailable` if no server answers, `InvalidRequest` for unknown options and names,
     `UnsupportedOperation` for Spark Connect sessions and unknown versions of Spark.
     """
+    from forebay.spark.context import CatalogContext, PaimonContext
     from forebay.spark.reading.native import unite_scans
 
     if not catalog.isidentifier():
@@ -73,7 +74,12 @@ def attach(
     made: list[SqlCatalog] = []
     if bootstrap_servers is not None or not lake:
         of_cluster = {**options, LAKE_OPTIONS: lake_options or {}}
-        made.append(_cluster_catalog(spark, catalog, make_settings(bootstrap_servers, user, password, of_cluster)))
+        from forebay.spark.sql.live_catalog import ForebayCatalog
+
+        settings = make_settings(bootstrap_servers, user, password, of_cluster)
+        cluster = CatalogContext.of(spark, catalog, settings)
+        cluster.connection.cluster.bootstrap()
+        made.append(ForebayCatalog(cluster))
     elif options or user is not None or password is not None or lake_options:
         asked = {"user": user, "password": password, LAKE_OPTIONS: lake_options}
         what = ", ".join([*(name for name, value in asked.items() if value), *options])
@@ -81,38 +87,22 @@ def attach(
             f"{what} is for a cluster, and no bootstrap_servers are given; options of a lake go to paimon="
         )
     if lake:
-        made.append(_lake_catalog(spark, catalog, lake))
+        from forebay.spark.sql.lake_catalog import PaimonCatalog
+
+        warehouse_context = PaimonContext.of(spark, catalog, tuple(sorted(lake.items())))
+        warehouse_context.lake.list_databases()  # invalid options are reported here, and not by the first query
+        made.append(PaimonCatalog(warehouse_context))
+    if len(made) > 1:
+        from forebay.spark.sql.mixed_catalog import MixedCatalog
+
+        made = [MixedCatalog(*made)]
     spark.conf.set(_ARROW_BYTES, _ARROW_BYTES_VALUE)
     _run_workers_as_driver(spark)
     jvm = made[0].jvm
-    jvm.install_catalog(spark._jsparkSession, catalog, made[0] if len(made) == 1 else _beside(*made))
+    jvm.install_catalog(spark._jsparkSession, catalog, made[0])
     unite_scans(jvm, spark._jsparkSession)
     _register_formats(spark, jvm)
     return spark
-
-
-def _cluster_catalog(spark: SparkSession, name: str, settings: Settings) -> SqlCatalog:
-    from forebay.spark.context import CatalogContext
-    from forebay.spark.sql.live_catalog import ForebayCatalog
-
-    context = CatalogContext.of(spark, name, settings)
-    context.connection.cluster.bootstrap()
-    return ForebayCatalog(context)
-
-
-def _lake_catalog(spark: SparkSession, name: str, options: Mapping[str, str]) -> SqlCatalog:
-    from forebay.spark.context import PaimonContext
-    from forebay.spark.sql.lake_catalog import PaimonCatalog
-
-    context = PaimonContext.of(spark, name, options)
-    context.lake.list_databases()  # invalid options are reported here, and not by the first query
-    return PaimonCatalog(context)
-
-
-def _beside(cluster: SqlCatalog, lake: SqlCatalog) -> SqlCatalog:
-    from forebay.spark.sql.mixed_catalog import MixedCatalog
-
-    return MixedCatalog(cluster, lake)
 
 
 def _run_workers_as_driver(spark: SparkSession) -> None:

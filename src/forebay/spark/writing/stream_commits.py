@@ -195,14 +195,12 @@ class StreamCommits:
             counts.files += files
             counts.snapshot = made[-1].id
         what = f"{epoch.rows:,} rows in {files} files, snapshot {made[-1].id}" if made else "nothing new"
-        line = f"{self.name}: micro-batch {epoch.number}: {what}, {seconds:.2f} s{self._waiting_text()}"
+        waiting = 0 if self.rounds is None else self.rounds.waiting
+        left = f"; {waiting} small files wait for compaction" if waiting else ""
+        line = f"{self.name}: micro-batch {epoch.number}: {what}, {seconds:.2f} s{left}"
         _log.info(line)
         if self.options.shows_progress:
             print(line, file=sys.stderr, flush=True)
-
-    def _waiting_text(self) -> str:
-        waiting = 0 if self.rounds is None else self.rounds.waiting
-        return f"; {waiting} small files wait for compaction" if waiting else ""
 
     def metrics(self) -> dict[str, str]:
         """For `sink.metrics` of the query's progress; counted since this run of the query began."""
@@ -253,22 +251,16 @@ def stream_commits(
     with _lock:
         known = _running.get(key)
         if known is None or known.table is not table:
-            is_active = partial(_is_active, context, query)
+
+            def is_active() -> bool:  # the session is held weakly
+                return context.jvm.query_is_active(context.session, query)
+
             runner = partial(SparkTasks, context.jvm.context)
             known = StreamCommits(name, table, query, options, runner, is_active, context.cores, proxied)
-            _forget_ended()
+            for ended in [other for other, commits in _running.items() if not commits.is_active()]:
+                del _running[ended]
             _running[key] = known
         return known
-
-
-def _is_active(context: PaimonContext, query: str) -> bool:
-    return context.jvm.query_is_active(context.session, query)
-
-
-def _forget_ended() -> None:
-    for key, commits in list(_running.items()):
-        if not commits.is_active():
-            del _running[key]
 
 
 def sink_metrics(table: Table) -> dict[str, str]:
