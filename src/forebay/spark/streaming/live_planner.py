@@ -74,11 +74,6 @@ class LiveStreamPlanner:
     def _connection(self) -> Connection:
         return shared_connection(self._options.read.settings)
 
-    @property
-    def _is_keyed(self) -> bool:
-        """Whether the stream delivers merged rows rather than changes."""
-        return self._info.has_primary_key and not self._scan.is_changelog
-
     def offset(self, values: Mapping[str, Any]) -> StreamOffset:
         return StreamOffset.from_json(values)
 
@@ -124,7 +119,11 @@ class LiveStreamPlanner:
         if not self._info.has_primary_key:
             log |= self._ask(rest, EARLIEST)
         elif rest:
-            pinned = self._pin(rest)
+            read_options = self._options.read
+            if read_options.strategy == SERVER_SCAN:  # None if the cluster has no table snapshots
+                pinned = open_for_query(self._connection, self._info, rest, read_options.lease)
+            if pinned is not None:
+                pinned.keep()  # it outlives this process
             log |= self._from_the_beginning(rest) if pinned is None else pinned.log_offsets
         read = () if pinned is None else tuple(bucket for bucket in rest if log[bucket] > 0)
         if pinned is not None and not read:
@@ -136,13 +135,6 @@ class LiveStreamPlanner:
             return log, FullRead(lake_id)
         self._snapshots[pinned.snapshot_id] = pinned
         return log, FullRead(lake_id, pinned.snapshot_id, read)
-
-    def _pin(self, buckets: Sequence[TableBucket]) -> TableSnapshot | None:
-        """A table snapshot that outlives this process; None if the cluster has no table snapshots."""
-        if self._options.read.strategy != SERVER_SCAN:
-            return None
-        opened = open_for_query(self._connection, self._info, buckets, self._options.read.lease)
-        return None if opened is None else opened.keep()
 
     def _from_the_beginning(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
         """Where there is no table snapshot the whole changelog comes to the same rows, if it is all there."""
@@ -232,7 +224,7 @@ class LiveStreamPlanner:
         pieces: list[Split] = self.pieces(batch.start)[batch.first_piece : batch.stop_piece]
         pieces = [p for p in pieces if not isinstance(p, KvBatchSplit) or self._exists(p.bucket)]
         logs = {bucket: span for bucket, span in batch.logs.items() if self._exists(bucket)}
-        if self._is_keyed:
+        if self._info.has_primary_key and not self._scan.is_changelog:  # merged rows rather than changes
             read = self._options.read.settings
             reader = UnionReader(read, self._info, self._columns, self._wanted.row_filter)
             for bucket, (first, stop) in logs.items():
@@ -279,7 +271,9 @@ class LiveStreamPlanner:
         try:
             yield from self._function.read(SplitsPartition((split,), partition.snapshot))
         except ForebayError as e:
-            partition_id = _partition_id(split)
+            inner = split.split if isinstance(split, LakePart) else split
+            # Of a split that is all in the lake no partition is dropped.
+            partition_id = None if isinstance(inner, LakeSnapshotSplit) else inner.bucket.partition_id
             if e.code not in GONE or partition_id is None:
                 raise
             existing = shared_connection(self._options.read.settings).table(self._info).partitions()
@@ -318,9 +312,3 @@ class LiveStreamPlanner:
                 raise
         self._partitions = None
         return ask()
-
-
-def _partition_id(split: Split) -> int | None:
-    """The partition on which a split's log or rows are; None for one that is all in the lake."""
-    inner = split.split if isinstance(split, LakePart) else split
-    return None if isinstance(inner, LakeSnapshotSplit) else inner.bucket.partition_id

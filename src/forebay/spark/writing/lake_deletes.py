@@ -45,12 +45,6 @@ from forebay.spark.writing.committing import commit_and_compact
 from forebay.spark.writing.lake_write import new_write
 
 
-def truncate(table: Table) -> None:
-    """Delete all rows."""
-    table.new_commit().truncate()
-    table.maintenance().after_commit(batch=True)
-
-
 def delete_where(table: Table, predicates: Sequence[Predicate]) -> None:
     """Delete the rows that match all `predicates`, in one commit; it needs a Spark context.
 
@@ -58,7 +52,8 @@ def delete_where(table: Table, predicates: Sequence[Predicate]) -> None:
     """
     predicate = all_of(predicates)
     if predicate is None:
-        truncate(table)
+        table.new_commit().truncate()
+        table.maintenance().after_commit(batch=True)
     elif predicate.columns() <= set(table.schema.partition_keys):
         _drop_partitions(table, predicate)
     elif table.schema.has_primary_key:
@@ -101,24 +96,20 @@ def _delete_keys(table: Table, predicate: Predicate) -> None:
 
 def _check_takes_deletes(table: Table) -> None:
     options = table.context.options
-    option = {
-        "deduplicate": None,
-        "partial-update": "partial-update.remove-record-on-delete",
-        "aggregation": "aggregation.remove-record-on-delete",
-    }.get(options.merge_engine, "")
-    flags = {
-        "partial-update.remove-record-on-delete": options.partial_update_remove_record_on_delete,
-        "aggregation.remove-record-on-delete": options.aggregation_remove_record_on_delete,
+    takes_deletes = {
+        "deduplicate": True,
+        "partial-update": options.partial_update_remove_record_on_delete,
+        "aggregation": options.aggregation_remove_record_on_delete,
     }
-    if option == "":
+    if options.merge_engine not in takes_deletes:
         raise UnsupportedOperation(
             f"DELETE FROM {table.name}: merge engine {options.merge_engine} keeps rows for ever; only whole partitions "
             "can be deleted"
         )
-    if option is not None and not flags[option]:
+    if not takes_deletes[options.merge_engine]:
         raise UnsupportedOperation(
             f"DELETE FROM {table.name}: merge engine {options.merge_engine} takes no deletes unless the table has "
-            f"'{option}' = 'true'; only whole partitions can be deleted"
+            f"'{options.merge_engine}.remove-record-on-delete' = 'true'; only whole partitions can be deleted"
         )
     if options.ignore_delete:
         raise UnsupportedOperation(f"DELETE FROM {table.name}: the table has 'ignore-delete' = 'true'")

@@ -138,23 +138,47 @@ def write_builder(
     return kind(context, name, table, options, info)
 
 
-class PaimonWrite(WriteProxy):
-    """A write: the distribution of its rows to tasks, and its batch or stream."""
-
-    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
+class _LakeTasks(WriteTasks):
+    """The tasks of a write, shared by batches and streams."""
 
     def __init__(self, builder: PaimonWriteBuilder) -> None:
         super().__init__(builder.jvm)
         self._builder = builder
+        self._table, self._name = builder._table, builder._name
+        self._schema, self._overwrite = builder._schema, builder._overwrite
+        self._is_settled = False
+        """Whether a commit was tried: it deletes files itself, or its outcome is unknown."""
+
+    def _task(self, physical: JavaObject) -> LakeWriteFunction:
+        tasks = max(int(physical.numPartitions()), 1)
+        return LakeWriteFunction(self._table.context, self._name, self._overwrite is not None, tasks)
+
+    def _written(self, messages: JavaObject) -> list[WrittenFiles]:
+        pickled = (self.jvm.commit_message(message) for message in messages)
+        return [pickle.loads(found) for found in pickled if found is not None]
+
+    def _discard(self, messages: JavaObject) -> None:
+        """Delete the files of finished tasks, unless a commit was attempted."""
+        if not self._is_settled:
+            self._table.new_commit().abort(messages_of(self._written(messages)))
+
+
+class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
+    """A write: the distribution of its rows to tasks, its batch and its commit, or its stream."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
+
+    def __init__(self, builder: PaimonWriteBuilder) -> None:
+        super().__init__(builder)
         self._dealing = dealing(builder._table, builder._context.cores)
 
     def description(self) -> str:
-        overwrite = self._builder._overwrite
+        overwrite = self._overwrite
         what = "append to" if overwrite is None else "overwrite"
-        if overwrite is None and self._builder._table.schema.has_primary_key:
+        if overwrite is None and self._table.schema.has_primary_key:
             what = "upsert into"
         partition = "" if overwrite is None or not overwrite.partition else f" {dict(overwrite.partition)}"
-        return f"forebay: {what} {self._builder._name}{partition}"
+        return f"forebay: {what} {self._name}{partition}"
 
     def requiredDistribution(self) -> JavaObject:
         distributions = self.jvm.class_(CONNECTOR + "distributions.Distributions")
@@ -174,38 +198,10 @@ class PaimonWrite(WriteProxy):
         return self.jvm.python_metrics()
 
     def toBatch(self) -> JavaProxy:
-        return PaimonBatchWrite(self._builder)
+        return self
 
     def toStreaming(self) -> JavaProxy:
         return PaimonStreamingWrite(self._builder)
-
-
-class _LakeTasks(WriteTasks):
-    """The tasks of a write, shared by batches and streams."""
-
-    def __init__(self, builder: PaimonWriteBuilder) -> None:
-        super().__init__(builder.jvm)
-        self._context, self._table, self._name = builder._context, builder._table, builder._name
-        self._schema, self._overwrite = builder._schema, builder._overwrite
-        self._is_settled = False
-        """Whether a commit was tried: it deletes files itself, or its outcome is unknown."""
-
-    def _task(self, physical: JavaObject) -> LakeWriteFunction:
-        tasks = max(int(physical.numPartitions()), 1)
-        return LakeWriteFunction(self._table.context, self._name, self._overwrite is not None, tasks)
-
-    def _written(self, messages: JavaObject) -> list[WrittenFiles]:
-        pickled = (self.jvm.commit_message(message) for message in messages)
-        return [pickle.loads(found) for found in pickled if found is not None]
-
-    def _discard(self, messages: JavaObject) -> None:
-        """Delete the files of finished tasks, unless a commit was attempted."""
-        if not self._is_settled:
-            self._table.new_commit().abort(messages_of(self._written(messages)))
-
-
-class PaimonBatchWrite(_LakeTasks, BatchTasks):
-    """The tasks of a statement, and its commit."""
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
@@ -223,7 +219,7 @@ class PaimonStreamingWrite(_LakeTasks):
 
     def __init__(self, builder: PaimonWriteBuilder) -> None:
         super().__init__(builder)
-        self._commits = stream_commits(self._context, self._name, builder._proxied, builder._query, builder._options)
+        self._commits = stream_commits(builder._context, self._name, builder._proxied, builder._query, builder._options)
 
     def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:
         return self.jvm.streaming_writer_factory(self._command(physical), self._schema)
