@@ -14,7 +14,6 @@ from forebay.spark.sql.live_ddl import (
     NewColumn,
     NewTable,
     OtherChange,
-    RemoveProperty,
     SetProperty,
     Transform,
     alteration,
@@ -111,7 +110,7 @@ def test_shown_properties_make_the_same_table_again() -> None:
 
 def test_alter_table_sets_resets_and_adds_columns() -> None:
     column = Column("w", types.string(), "new")
-    changes: list[Change] = [SetProperty("a", "1"), RemoveProperty("b"), NewColumn(("w",), column)]
+    changes: list[Change] = [SetProperty("a", "1"), SetProperty("b", None), NewColumn(("w",), column)]
     asked = alteration(info(), changes)
     assert (asked.to_set, asked.to_reset, asked.columns) == ({"a": "1"}, ("b",), (column,))
 
@@ -124,7 +123,7 @@ def add(path: tuple[str, ...], t: Any = None, position: str | None = None) -> Ne
     ("change", "message"),
     [
         (SetProperty("bucket.num", "9"), "'bucket.num' is fixed when a table is created"),
-        (RemoveProperty("primary.key"), "'primary.key' is fixed"),
+        (SetProperty("primary.key", None), "'primary.key' is fixed"),
         (SetProperty("primary_key", "id"), "did you mean 'primary.key'"),
         (add(("v", "x")), "ADD COLUMN v.x: fields cannot be added inside a column"),
         (add(("w",), position="FIRST"), "new columns come last, not FIRST"),

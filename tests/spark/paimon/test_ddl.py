@@ -16,7 +16,7 @@ from forebay.paimon import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.spark.schemas import table_schema, to_fields
 from forebay.spark.sql.catalog import Asked
-from forebay.spark.sql.lake_ddl import definition, remove_property, set_property, stored_default
+from forebay.spark.sql.lake_ddl import definition, property_change, stored_default
 from forebay.spark.sql.live_ddl import Transform
 from tests.spark.releases import needs
 
@@ -94,9 +94,9 @@ def test_what_no_table_of_a_lake_can_be_is_refused(given: dict[str, Any], words:
 @pytest.mark.parametrize("name", ["primary-key", "location", "provider", "owner"])
 def test_what_is_fixed_cannot_be_set_or_unset(name: str) -> None:
     with pytest.raises(UnsupportedOperation):
-        set_property(name, "x")
+        property_change(name, "x")
     with pytest.raises(UnsupportedOperation):
-        remove_property(name)
+        property_change(name, None)
 
 
 def test_columns_come_back_as_they_were_given() -> None:

@@ -38,7 +38,7 @@ from forebay.spark.sql.lake_tables import (
     system_table_names,
     table_proxy,
 )
-from forebay.spark.sql.live_ddl import PROVIDER
+from forebay.spark.sql.live_ddl import MANAGED, PROVIDER
 from forebay.spark.sql.procedures import Procedure
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class PaimonCatalog(SqlCatalog):
     def _copied(self, properties: Mapping[str, str]) -> Mapping[str, str] | None:
         if properties.get(PROVIDER) != ddl.PAIMON:
             return None
-        return {name: value for name, value in properties.items() if name not in (ddl.LOCATION, ddl.MANAGED)}
+        return {name: value for name, value in properties.items() if name not in (ddl.LOCATION, MANAGED)}
 
     def _created(
         self, identifier: JavaObject, asked: Asked, *, is_copy: bool = False, name: str | None = None
@@ -260,10 +260,9 @@ class PaimonCatalog(SqlCatalog):
 
     def _change(self, table: Table, change: JavaObject) -> SchemaChange:
         kind = str(change.getClass().getSimpleName())
-        if kind == "SetProperty":
-            return ddl.set_property(str(change.property()), str(change.value()))
-        if kind == "RemoveProperty":
-            return ddl.remove_property(str(change.property()))
+        if kind in ("SetProperty", "RemoveProperty"):
+            value = str(change.value()) if kind == "SetProperty" else None
+            return ddl.property_change(str(change.property()), value)
         if not kind.endswith(CHANGES_OF_COLUMNS):
             raise ddl.other_change(kind)
         path = tuple(names_in(change.fieldNames()))

@@ -28,7 +28,7 @@ from forebay.paimon.store.schema_changes import (
 from forebay.paimon.write.incoming import missing_column
 from forebay.spark.schemas import to_fields
 from forebay.spark.sql.catalog import Asked
-from forebay.spark.sql.live_ddl import COMMENT, PROVIDER, Transform
+from forebay.spark.sql.live_ddl import COMMENT, PROVIDER, SPARKS_OWN, Transform
 
 PAIMON = "paimon"
 """What `USING` may say, and the provider of every table here."""
@@ -37,10 +37,8 @@ _PROVIDERS = (PAIMON, "forebay-paimon")
 
 PRIMARY_KEY = "primary-key"
 LOCATION = "location"
-MANAGED = "is_managed_location"
 PATH = "path"
 _TYPED_LITERAL = re.compile(r"(?:DATE|TIMESTAMP(?:_NTZ|_LTZ)?)\s*(?P<value>'[^']*')$", re.IGNORECASE)
-_SPARKS_OWN = ("owner", MANAGED, "table_type")
 _REFUSED = {"collation": "only the default collation UTF8_BINARY can be stored"}
 
 
@@ -114,7 +112,7 @@ def _own_properties(given: Mapping[str, str]) -> dict[str, str]:
         if name in given:
             raise InvalidRequest(f"table property '{name}' = '{given[name]}' cannot be: {why}")
     # OPTIONS(...) arrives twice, plain and with a prefix.
-    left = {k: v for k, v in given.items() if k not in (PROVIDER, *_SPARKS_OWN) and not k.startswith("option.")}
+    left = {k: v for k, v in given.items() if k not in (PROVIDER, *SPARKS_OWN) and not k.startswith("option.")}
     if "primary.key" in left:
         raise InvalidRequest(f"there is no table property 'primary.key'; did you mean '{PRIMARY_KEY}'?")
     return left
@@ -154,24 +152,17 @@ def table_properties(schema: TableSchema) -> dict[str, str]:
 # ---- ALTER TABLE ----------------------------------------------------------------------------------------------------
 
 
-def set_property(name: str, value: str) -> SchemaChange:
-    """The change for one property of SET TBLPROPERTIES, or for COMMENT ON."""
-    _refuse_fixed(name)
-    check_spelling(name)
-    return UpdateComment(value) if name == COMMENT else SetOption(name, value)
-
-
-def remove_property(name: str) -> SchemaChange:
-    """The change for one property of UNSET TBLPROPERTIES."""
-    _refuse_fixed(name)
-    return UpdateComment(None) if name == COMMENT else RemoveOption(name)
-
-
-def _refuse_fixed(name: str) -> None:
+def property_change(name: str, value: str | None) -> SchemaChange:
+    """The change for one property of SET TBLPROPERTIES, or for COMMENT ON; without a value of UNSET TBLPROPERTIES."""
     if name == PRIMARY_KEY:
         raise UnsupportedOperation(f"'{PRIMARY_KEY}' is fixed when a table is created")
-    if name in (LOCATION, PROVIDER, *_SPARKS_OWN):
+    if name in (LOCATION, PROVIDER, *SPARKS_OWN):
         raise UnsupportedOperation(f"a table has no {name} that could be changed")
+    if value is not None:
+        check_spelling(name)
+    if name == COMMENT:
+        return UpdateComment(value)
+    return RemoveOption(name) if value is None else SetOption(name, value)
 
 
 def add_column(

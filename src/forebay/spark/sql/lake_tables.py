@@ -45,7 +45,8 @@ from forebay.spark.reading.lake_plan import READ_OPTIMIZED, SIDE_TABLES, PaimonS
 from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.reading.scan_builder import Readable
 from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, to_spark_type
-from forebay.spark.sql.lake_ddl import LOCATION, MANAGED, table_properties
+from forebay.spark.sql.lake_ddl import LOCATION, table_properties
+from forebay.spark.sql.live_ddl import MANAGED
 from forebay.spark.sql.partitions import PartitionManagement
 from forebay.spark.sql.tables import LocalScanProxy, StagedTable, TableProxy, WrittenTable
 

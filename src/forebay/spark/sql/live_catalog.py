@@ -185,10 +185,9 @@ class ForebayCatalog(SqlCatalog):
     def _change(self, change: JavaObject) -> ddl.Change:
         kind = str(change.getClass().getSimpleName())
         match kind:
-            case "SetProperty":
-                return ddl.SetProperty(str(change.property()), str(change.value()))
-            case "RemoveProperty":
-                return ddl.RemoveProperty(str(change.property()))
+            case "SetProperty" | "RemoveProperty":
+                value = str(change.value()) if kind == "SetProperty" else None
+                return ddl.SetProperty(str(change.property()), value)
             case "AddColumn":
                 return self._added_column(change)
             case _:

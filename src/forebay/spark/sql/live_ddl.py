@@ -28,7 +28,8 @@ _SPECIAL = (PRIMARY_KEY, BUCKET_KEY, BUCKET_COUNT, COMMENT, AUTO_INCREMENT)
 PROVIDERS = ("forebay", "fluss")
 """What `USING` may say."""
 
-_SPARKS_OWN = ("owner", "is_managed_location", "table_type")
+MANAGED = "is_managed_location"
+SPARKS_OWN = ("owner", MANAGED, "table_type")
 """Properties that Spark adds automatically."""
 
 _REFUSED = {
@@ -105,7 +106,7 @@ def _own_properties(properties: Mapping[str, str]) -> dict[str, str]:
     ours = {}
     for name, value in properties.items():
         # OPTIONS(...) arrives twice, plain and with this prefix.
-        if name == PROVIDER or name in _SPARKS_OWN or name.startswith("option."):
+        if name == PROVIDER or name in SPARKS_OWN or name.startswith("option."):
             continue
         check_name(name)
         ours[name] = value
@@ -179,17 +180,10 @@ def table_properties(info: TableInfo) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SetProperty:
-    """SET TBLPROPERTIES, one of them."""
+    """SET TBLPROPERTIES, one of them; without a value UNSET TBLPROPERTIES."""
 
     name: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveProperty:
-    """UNSET TBLPROPERTIES, one of them."""
-
-    name: str
+    value: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +203,7 @@ class OtherChange:
     what: str
 
 
-Change = SetProperty | RemoveProperty | NewColumn | OtherChange
+Change = SetProperty | NewColumn | OtherChange
 
 _CANNOT = {
     "RenameColumn": "columns cannot be renamed",
@@ -242,11 +236,16 @@ def alteration(info: TableInfo, changes: Sequence[Change]) -> Alteration:
     for change in changes:
         match change:
             case SetProperty(name, value):
-                _check_alterable(info, name)
-                to_set[name] = value
-            case RemoveProperty(name):
-                _check_alterable(info, name)
-                to_reset.append(name)
+                if name in _SPECIAL:
+                    raise InvalidRequest(
+                        f"ALTER TABLE {info.path}: '{name}' is fixed when a table is created",
+                        ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+                    )
+                check_name(name)
+                if value is None:
+                    to_reset.append(name)
+                else:
+                    to_set[name] = value
             case NewColumn():
                 columns.append(_added(info, change))
             case OtherChange(kind, what):
@@ -255,15 +254,6 @@ def alteration(info: TableInfo, changes: Sequence[Change]) -> Alteration:
                     f"ALTER TABLE {info.path}: {what}{why}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
                 )
     return Alteration(to_set, tuple(to_reset), tuple(columns))
-
-
-def _check_alterable(info: TableInfo, name: str) -> None:
-    if name in _SPECIAL:
-        raise InvalidRequest(
-            f"ALTER TABLE {info.path}: '{name}' is fixed when a table is created",
-            ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
-        )
-    check_name(name)
 
 
 def _added(info: TableInfo, change: NewColumn) -> Column:

@@ -18,9 +18,6 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 
-if TYPE_CHECKING:
-    pass
-
 
 def partition_rows(keys: Sequence[Column], partitions: Sequence[PartitionInfo]) -> pa.Table:
     """The values of partitions, with Spark's Arrow schema."""
@@ -40,27 +37,21 @@ class PartitionManagement(JavaProxy):
 
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "catalog.SupportsAtomicPartitionManagement",)
 
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # what subclasses have and answer
         _context: Any
         _name: str
 
-    # ---- what subclasses say ----------------------------------------------------------------------------------------
+        def _keys(self) -> list[Column]:
+            """The partition keys."""
 
-    def _keys(self) -> list[Column]:
-        """The partition keys."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what its partition keys are")
+        def _partitions_with(self, values: Mapping[str, Any]) -> pa.Table:
+            """The values of the partitions that have these, one row each, with Spark's Arrow schema."""
 
-    def _partitions_with(self, values: Mapping[str, Any]) -> pa.Table:
-        """The values of the partitions that have these, one row each, with Spark's Arrow schema."""
-        raise NotImplementedError(f"{type(self).__name__} does not list partitions")
+        def _add_partition(self, values: Mapping[str, Any]) -> None:
+            """Raises `AlreadyExists`."""
 
-    def _add_partition(self, values: Mapping[str, Any]) -> None:
-        """Raises `AlreadyExists`."""
-        raise NotImplementedError(f"{type(self).__name__} does not add partitions")
-
-    def _remove_partitions(self, partitions: Sequence[Mapping[str, Any]]) -> None:
-        """Drop them. Raises `NotFound`."""
-        raise NotImplementedError(f"{type(self).__name__} does not drop partitions")
+        def _remove_partitions(self, partitions: Sequence[Mapping[str, Any]]) -> None:
+            """Drop them. Raises `NotFound`."""
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
