@@ -8,6 +8,6 @@ parties can add one without changing Forebay; it must pass the suite `forebay.te
     source.py     LakeSource, LakeSplit, Planner, RecordReader, SortedRecordReader: reading one lake snapshot
     tiering.py    LakeTieringFactory, LakeWriter, LakeCommitter: writing rounds of a log into the lake
     records.py    ChangeRows: a run of log records as one Arrow batch
-    offsets.py    BucketOffsets: the tiered offset of each bucket's log, and its JSON
-    registry.py   formats by name
+    offsets.py    BucketOffsets: how far each bucket's log is in the lake, and its JSON
+    kept.py       Kept: opened lakes, tables and plans, bounded in number and size
 """

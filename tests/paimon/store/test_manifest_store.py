@@ -15,7 +15,7 @@ from forebay.paimon.io.failing import FailingFileIO
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.manifests import ManifestCache, ManifestStore
 from forebay.paimon.store.schemas import SchemaManager
 from tests.paimon.commit.tables import FAST, Table, append, data_file, partition
 from tests.paimon.lake import new_catalog, put
@@ -125,7 +125,7 @@ def test_memory_for_manifests_is_bounded(tmp_path: Path) -> None:
     io = CountingIO()
     writer = ManifestStore(io, table.paths, table.schema)
     names = [m.file_name for _ in range(10) for m in writer.write(entries(50))]
-    small = ManifestStore(io, table.paths, table.schema, cache_bytes=100_000)
+    small = ManifestStore(io, table.paths, table.schema, ManifestCache(100_000))
     for name in names:
         small.rows(name)
     io.counts.clear()
@@ -133,5 +133,5 @@ def test_memory_for_manifests_is_bounded(tmp_path: Path) -> None:
     assert io.counts["read manifest"] == 0
     small.rows(names[0])
     assert io.counts["read manifest"] == 1, "the oldest made room for newer ones"
-    nothing = ManifestStore(io, table.paths, table.schema, cache_bytes=0)
+    nothing = ManifestStore(io, table.paths, table.schema, ManifestCache(0))
     assert [e.file.file_name for e in nothing.read(names[0])] == [f"f{i}" for i in range(50)]

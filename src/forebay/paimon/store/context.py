@@ -14,7 +14,7 @@ from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
-from forebay.paimon.store.manifests import ManifestStore
+from forebay.paimon.store.manifests import ManifestCache, ManifestStore
 from forebay.paimon.store.paths import PathFactory
 from forebay.paimon.store.schemas import SchemaManager
 from forebay.paimon.store.snapshots import SnapshotManager
@@ -35,6 +35,8 @@ class TableContext:
     schema: TableSchema
     schemas: SchemaManager
     clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
+    manifest_cache: ManifestCache | None = field(default=None, compare=False, repr=False)
+    """What tables of one catalog share; it stays behind where the context is pickled."""
 
     @cached_property
     def snapshots(self) -> SnapshotManager:
@@ -42,7 +44,7 @@ class TableContext:
 
     @cached_property
     def manifests(self) -> ManifestStore:
-        return ManifestStore(self.io, self.paths, self.schema)
+        return ManifestStore(self.io, self.paths, self.schema, self.manifest_cache)
 
     @cached_property
     def tags(self) -> TagManager:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from forebay.base.errors import Conflict, ForebayError
+from forebay.lake.kept import Kept
 from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry, ManifestFileMeta
 from forebay.paimon.format.index_manifest import read_index_manifest, write_index_manifest
@@ -33,58 +32,45 @@ T = TypeVar("T", bound=Sized)
 Identity = tuple[Any, ...]
 
 CACHE_BYTES = 64 * MB
-"""The approximate memory limit for decoded manifests."""
+"""How much memory decoded manifests, and plans of what they hold, may take, roughly."""
 
 _ENTRY_BYTES = 2_000
-"""The approximate memory of a decoded entry, measured with statistics of eight columns."""
+"""Memory of a decoded entry, or of a file in a plan, roughly: measured with statistics of eight columns."""
 
 _PROBE_ENTRIES = 1024
 """The number of entries that are encoded first, to estimate how many fit into a file."""
 
 
-class _Cache:
-    """An LRU cache of decoded files by name. Files never change, so entries never become stale.
+class ManifestCache:
+    """Decoded files by path, and plans of them; the least recently used are dropped. Files never change, so it is never
+    stale.
 
     An item larger than the cache is not kept. The size of lists is estimated as items times `_ENTRY_BYTES`.
     """
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._kept: OrderedDict[str, tuple[int, Any]] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(self, bytes_max: int = CACHE_BYTES) -> None:
+        self._kept: Kept[Hashable, Any] = Kept(size=bytes_max)
 
-    def get(self, key: str, make: Callable[[], T]) -> T:
-        with self._lock:
-            known = self._kept.get(key)
-            if known is not None:
-                self._kept.move_to_end(key)
-                found: T = known[1]
-                return found
+    def get(self, path: Hashable, make: Callable[[], T]) -> T:
+        known: T | None = self._kept.get(path)
+        if known is not None:
+            return known
         made = make()
-        self.put(key, made)
+        self.put(path, made)
         return made
 
-    def put(self, key: str, made: Sized) -> None:
-        """Add an entry that will be requested soon."""
+    def put(self, path: Hashable, made: Sized) -> None:
+        """Keep what will be requested soon."""
         size = made.nbytes if isinstance(made, ManifestRows) else (len(made) + 1) * _ENTRY_BYTES
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = (size, made)
-                self._bytes += size
-            while self._bytes > self._bytes_max and self._kept:
-                self._bytes -= self._kept.popitem(last=False)[1][0]
+        self._kept.put(path, made, size)
 
-    def forget(self, name: str) -> None:
-        with self._lock:
-            for key in (name, _rows_key(name)):
-                dropped = self._kept.pop(key, None)
-                if dropped is not None:
-                    self._bytes -= dropped[0]
+    def forget(self, path: str) -> None:
+        self._kept.pop(path)
+        self._kept.pop(_rows_key(path))
 
 
-def _rows_key(name: str) -> str:
-    return f"{name}/rows"
+def _rows_key(path: str) -> str:
+    return f"{path}/rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,35 +99,40 @@ def live_of(parts: Sequence[SelectedRows], *, with_deletions: bool = False) -> l
 class ManifestStore:
     """Reads and writes the manifests of a table. Thread-safe. Results are shared and must not be modified."""
 
-    def __init__(self, io: FileIO, paths: PathFactory, schema: TableSchema, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self, io: FileIO, paths: PathFactory, schema: TableSchema, cache: ManifestCache | None = None
+    ) -> None:
+        """`cache` may be shared by tables; without one the table has its own."""
         self._io, self.paths, self.schema = io, paths, schema
         self.options = CoreOptions(schema.options)
         self.partitions = row_layout(schema.partition_fields)
         self._arities = Arities(len(schema.partition_keys), len(schema.trimmed_primary_keys))
-        self._cache = _Cache(cache_bytes)
+        self._cache = cache or ManifestCache()
+        self._plans = object()
+        """Plans of this table, in a cache of several."""
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     def read_list(self, name: str) -> list[ManifestFileMeta]:
-        """The manifests in a manifest list."""
-        return self._cache.get(name, lambda: read_manifest_list(self._bytes_of(name)))
+        """The manifests that a manifest list names."""
+        path = self.paths.manifest(name)
+        return self._cache.get(path, lambda: read_manifest_list(self._io.read(path)))
 
     def read(self, name: str) -> list[ManifestEntry]:
         """The entries of a manifest."""
-        return self._cache.get(name, lambda: self.rows(name).entries())
+        return self._cache.get(self.paths.manifest(name), lambda: self.rows(name).entries())
 
     def rows(self, name: str) -> ManifestRows:
         """The entries of a manifest, as columns."""
-        return self._cache.get(_rows_key(name), lambda: read_manifest_rows(self._bytes_of(name)))
+        path = self.paths.manifest(name)
+        return self._cache.get(_rows_key(path), lambda: read_manifest_rows(self._io.read(path)))
 
     def read_index(self, name: str | None) -> list[IndexManifestEntry]:
         """The entries of an index manifest; empty if there is no index manifest."""
         if name is None:
             return []
-        return self._cache.get(name, lambda: read_index_manifest(self._bytes_of(name)))
-
-    def _bytes_of(self, name: str) -> bytes:
-        return self._io.read(self.paths.manifest(name))
+        path = self.paths.manifest(name)
+        return self._cache.get(path, lambda: read_index_manifest(self._io.read(path)))
 
     def data_manifests(self, snapshot: Snapshot) -> list[ManifestFileMeta]:
         """The manifests whose entries, merged in order, are the data files of `snapshot`."""
@@ -193,6 +184,17 @@ class ManifestStore:
                 found.extend(part.rows.entries(part.chosen))
         return found
 
+    def planned(self, snapshot: Snapshot, schema: TableSchema, request: Hashable, make: Callable[[], T]) -> T:
+        """The plan that `make` gives for `request` of a snapshot under a schema and its options; `len` says how many
+        files it has.
+
+        It is kept by the names of the snapshot's manifest lists: they are unique, where the number of a snapshot comes
+        again after a rollback. The number is part of splits, and so of the key.
+        """
+        lists = snapshot.id, snapshot.base_manifest_list, snapshot.delta_manifest_list, snapshot.index_manifest
+        key = self._plans, lists, schema.id, frozenset(schema.options.items()), request
+        return self._cache.get(key, make)
+
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def write(self, entries: Sequence[ManifestEntry]) -> list[ManifestFileMeta]:
@@ -226,7 +228,7 @@ class ManifestStore:
         name = self.paths.new_manifest_list_name()
         data = write_manifest_list(manifests, len(self.schema.partition_keys), self.options.manifest_compression)
         self._write_file(name, data)
-        self._cache.put(name, list(manifests))  # the next commit reads it
+        self._cache.put(self.paths.manifest(name), list(manifests))  # the next commit follows on this one
         return name, len(data)
 
     def write_index(self, entries: Sequence[IndexManifestEntry]) -> str:
@@ -247,8 +249,9 @@ class ManifestStore:
     def delete(self, names: Iterable[str]) -> None:
         """Delete unreferenced manifests, lists or index manifests; those that cannot be deleted become orphans."""
         for name in names:
-            self._cache.forget(name)
-            delete_quietly(self._io, self.paths.manifest(name))
+            path = self.paths.manifest(name)
+            self._cache.forget(path)
+            delete_quietly(self._io, path)
 
 
 class PartitionPruner:

@@ -65,6 +65,18 @@ class PathFactory:
         self._partitions: dict[bytes, str] = {}
         self._lock = threading.Lock()
 
+        self.branches_directory = join(self.root, "branch")
+        self.branch_root = self.root if self.branch == MAIN_BRANCH else self.branch_directory(self.branch)
+        self.schema_directory = join(self.branch_root, "schema")
+        self.snapshot_directory = join(self.branch_root, "snapshot")
+        self.changelog_directory = join(self.branch_root, "changelog")
+        self.tag_directory = join(self.branch_root, "tag")
+        self.consumer_directory = join(self.branch_root, "consumer")
+        # Shared by all branches:
+        self.manifest_directory = join(self.root, "manifest")
+        self.index_directory = join(self.root, "index")
+        self.statistics_directory = join(self.root, "statistics")
+
     @classmethod
     def of(cls, root: str, schema: TableSchema, branch: str | None = None, ids: IdSource = SYSTEM_IDS) -> PathFactory:
         """The paths of a table with `schema`; the default branch is the schema's option."""
@@ -77,27 +89,11 @@ class PathFactory:
 
     # ---- metadata of the branch ------------------------------------------------------------------------------------
 
-    @property
-    def branch_root(self) -> str:
-        return self.root if self.branch == MAIN_BRANCH else self.branch_directory(self.branch)
-
     def branch_directory(self, name: str) -> str:
         return join(self.branches_directory, f"branch-{name}")
 
-    @property
-    def branches_directory(self) -> str:
-        return join(self.root, "branch")
-
-    @property
-    def schema_directory(self) -> str:
-        return join(self.branch_root, "schema")
-
     def schema(self, schema_id: int) -> str:
-        return join(self.schema_directory, f"schema-{schema_id}")
-
-    @property
-    def snapshot_directory(self) -> str:
-        return join(self.branch_root, "snapshot")
+        return f"{self.schema_directory}/schema-{schema_id}"
 
     def snapshot(self, snapshot_id: int) -> str:
         return join(self.snapshot_directory, f"snapshot-{snapshot_id}")
@@ -106,36 +102,20 @@ class PathFactory:
         """The path of the hint file `name` (LATEST or EARLIEST) in a directory of snapshots or changelogs."""
         return join(directory, name)
 
-    @property
-    def changelog_directory(self) -> str:
-        return join(self.branch_root, "changelog")
-
     def changelog(self, snapshot_id: int) -> str:
         return join(self.changelog_directory, f"changelog-{snapshot_id}")
 
-    @property
-    def tag_directory(self) -> str:
-        return join(self.branch_root, "tag")
-
     def tag(self, name: str) -> str:
         return join(self.tag_directory, f"tag-{name}")
-
-    @property
-    def consumer_directory(self) -> str:
-        return join(self.branch_root, "consumer")
 
     def consumer(self, consumer_id: str) -> str:
         return join(self.consumer_directory, f"consumer-{consumer_id}")
 
     # ---- manifests, index files, statistics: shared by all branches ------------------------------------------------
 
-    @property
-    def manifest_directory(self) -> str:
-        return join(self.root, "manifest")
-
     def manifest(self, name: str) -> str:
-        """The path of a manifest, manifest list or index manifest."""
-        return join(self.manifest_directory, name)
+        """A manifest, manifest list or index manifest by its name."""
+        return f"{self.manifest_directory}/{name}"
 
     def new_manifest_name(self) -> str:
         return self._new_name("manifest-", "manifest")
@@ -145,10 +125,6 @@ class PathFactory:
 
     def new_index_manifest_name(self) -> str:
         return self._new_name("index-manifest-", "index-manifest")
-
-    @property
-    def index_directory(self) -> str:
-        return join(self.root, "index")
 
     def index_file(self, index: IndexFileMeta, partition: bytes, bucket: int) -> str:
         """The path of an index file of a bucket."""
@@ -160,10 +136,6 @@ class PathFactory:
 
     def new_index_file_name(self) -> str:
         return self._new_name("index-", "index")
-
-    @property
-    def statistics_directory(self) -> str:
-        return join(self.root, "statistics")
 
     def statistics(self, name: str) -> str:
         return join(self.statistics_directory, name)

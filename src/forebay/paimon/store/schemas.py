@@ -29,16 +29,32 @@ class SchemaManager:
     ) -> None:
         self._io, self._paths, self._lock, self._clock = io, paths, lock, clock
         self._known: dict[int, TableSchema] = {}
+        self._files: dict[int, bytes] = {}
         self._guard = threading.Lock()
 
     def schema(self, schema_id: int) -> TableSchema:
         """Schema `schema_id`. Raises `NotFound`."""
         known = self._known.get(schema_id)
         if known is None:
-            known = parse_schema(self._io.read(self._paths.schema(schema_id)))
+            data = self._io.read(self._paths.schema(schema_id))
+            known = parse_schema(data)
             with self._guard:
-                self._known[schema_id] = known
+                self._known[schema_id], self._files[schema_id] = known, data
         return known
+
+    def is_in_force(self, schema_id: int) -> bool:
+        """Whether schema `schema_id`, as it was read, is still the newest of the table.
+
+        The file is compared whole: ids come again where a table is dropped and recreated, or a schema rolled back, and
+        times of files are too coarse to tell two files from each other. A schema holds the millisecond of its creation.
+        """
+        ids = self.ids()
+        if not ids or ids[-1] != schema_id:
+            return False
+        try:
+            return self._io.read(self._paths.schema(schema_id)) == self._files.get(schema_id)
+        except NotFound:
+            return False
 
     def ids(self) -> list[int]:
         """The ids of all schemas, ascending."""
@@ -95,6 +111,7 @@ class SchemaManager:
         self._io.delete(self._paths.schema(schema_id))
         with self._guard:
             self._known.pop(schema_id, None)
+            self._files.pop(schema_id, None)
 
     def _create_file(self, schema: TableSchema) -> bool:
         path = self._paths.schema(schema.id)

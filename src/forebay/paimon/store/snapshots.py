@@ -80,19 +80,20 @@ class NumberedFiles:
 
 
 class SnapshotManager:
-    """Finds and reads the snapshots of a branch. Nothing is cached, as a rollback may replace a snapshot's file."""
+    """Finds and reads the snapshots of a branch. Files are read each time: a rollback may replace a snapshot's file."""
 
     def __init__(self, io: FileIO, paths: PathFactory) -> None:
         self.io, self.paths = io, paths
         self.files = NumberedFiles(io, paths.snapshot_directory, SNAPSHOT_PREFIX)
         self.changelogs = NumberedFiles(io, paths.changelog_directory, CHANGELOG_PREFIX)
+        self._parsed: tuple[bytes, Snapshot] | None = None
 
     # ---- by id -----------------------------------------------------------------------------------------------------
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """Snapshot `snapshot_id`. Raises `NotFound`, with the existing ids, if it has expired or does not exist yet."""
         try:
-            return parse_snapshot(self.io.read(self.files.path(snapshot_id)))
+            return self._read(snapshot_id)
         except NotFound as e:
             earliest, latest = self.earliest_id(), self.latest_id()
             there = "the table has none" if latest is None else f"there are {earliest} to {latest}"
@@ -101,9 +102,15 @@ class SnapshotManager:
     def find(self, snapshot_id: int) -> Snapshot | None:
         """Snapshot `snapshot_id`, or None if it does not exist."""
         try:
-            return parse_snapshot(self.io.read(self.files.path(snapshot_id)))
+            return self._read(snapshot_id)
         except NotFound:
             return None
+
+    def _read(self, snapshot_id: int) -> Snapshot:
+        data, parsed = self.io.read(self.files.path(snapshot_id)), self._parsed
+        if parsed is None or parsed[0] != data:  # most reads are of the latest snapshot, again and again
+            parsed = self._parsed = data, parse_snapshot(data)
+        return parsed[1]
 
     def exists(self, snapshot_id: int) -> bool:
         return self.files.exists(snapshot_id)
