@@ -29,6 +29,7 @@ from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.lock import CommitGuard
+from forebay.paimon.store.manifests import ManifestCache
 from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
 from forebay.paimon.store.schemas import SchemaManager
 from forebay.paimon.system_tables.registry import SystemTable
@@ -49,6 +50,7 @@ class TableParts(ArrowStream):
         lock: CommitGuard | None = None,
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
+        manifest_cache: ManifestCache | None = None,
     ) -> None:
         """The table at `root`. `options` replace the table's own for this instance (Paimon's dynamic options)."""
         self._io, self._root, self._lock, self._clock, self._ids = io, root, lock, clock, ids
@@ -58,8 +60,8 @@ class TableParts(ArrowStream):
         self._overrides = option_texts(options)
         self.schema: TableSchema = latest.with_options({**latest.options, **self._overrides})
         paths = PathFactory.of(root, self.schema, branch, ids)
-        self.context = TableContext(io, paths, self.schema, schemas, clock)
-        """The table's internals for engines: snapshots, manifests, tags, schemas, paths and options."""
+        self.context = TableContext(io, paths, self.schema, schemas, clock, manifest_cache)
+        """What engines need beside the words of users: snapshots, manifests, tags, schemas, paths and options."""
         self._expiry_schedule = ExpirySchedule(clock)
 
     def __repr__(self) -> str:
@@ -99,6 +101,16 @@ class TableParts(ArrowStream):
             self._io, self._root, name=self.name, branch=branch, options=options, lock=self._lock, clock=self._clock,
             ids=self._ids,
         )  # fmt: skip
+
+    def is_current(self) -> bool:
+        """Whether the table still has the schema with which it was opened, and was not dropped and recreated."""
+        return self.context.schemas.is_in_force(self.schema.id)
+
+    def another(self) -> Self:
+        """Another handle of the table, which shares what was read of it. Its partitions expire on its own schedule."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self), _expiry_schedule=ExpirySchedule(self._clock))
+        return made
 
     def refresh(self) -> Self:
         """The same table with its latest schema."""

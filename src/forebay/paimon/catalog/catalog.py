@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
 from typing import Any, Self
 
@@ -12,10 +13,20 @@ from forebay.base.arguments import one_or_more_names
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
 from forebay.base.markup import facts_html, heading
+from forebay.lake.kept import Kept
 from forebay.metadata.table import Schema
 from forebay.paimon.catalog.definition import COMMENT, new_schema, with_buckets
 from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.store.manifests import ManifestCache
+from forebay.paimon.store.paths import MAIN_BRANCH
 from forebay.paimon.table import Table
+
+BRANCH_MARK = "$branch_"
+"""Between the names of a table and of its branch."""
+
+TABLES_KEPT = 64
+"""So many opened tables a catalog keeps. A table is its schema and options, some 10 KB; manifests have a bound of their
+own, which the tables share."""
 
 _METASTORES = {"filesystem": "FileSystemCatalog", "jdbc": "JdbcCatalog", "hive": "HiveCatalog", "rest": "RestCatalog"}
 """The class in the module of the same name; as text, because these classes derive from the one below."""
@@ -139,9 +150,56 @@ class Catalog(ABC):
     def create_defined(self, name: str, definition: TableSchema, *, ignore_if_exists: bool = False) -> Table:
         """Create and return the table with `definition` (of `new_schema`), for engines, which have Paimon's fields."""
 
-    @abstractmethod
     def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
         """A table, or its branch (also as `database.table$branch_<name>`). Raises `NotFound`."""
+        plain, mark, named = name.partition(BRANCH_MARK)
+        return self._opened(plain, self._place(plain), branch or (named if mark else MAIN_BRANCH), options)
+
+    def kept_table(self, name: str, *, branch: str | None = None) -> Table:
+        """The same without options, opened again only if it has changed: for engines, which ask for each query.
+
+        The schema is read each time, and the catalog asked where the table is. Callers share the table; one that writes
+        takes `another` of it. Raises `NotFound`.
+        """
+        plain, mark, named = name.partition(BRANCH_MARK)
+        branch = branch or (named if mark else MAIN_BRANCH)
+        place, tables = self._place(plain), self._kept_tables
+        kept = tables.get((plain, branch))
+        if kept is not None and kept[0] == place and kept[1].is_current():
+            return kept[1]
+        opened = self._opened(plain, place, branch, None, self._manifest_cache)
+        tables.put((plain, branch), (place, opened))
+        return opened
+
+    @cached_property
+    def _kept_tables(self) -> Kept[tuple[str, str], tuple[object, Table]]:
+        return Kept(TABLES_KEPT)
+
+    @cached_property
+    def _manifest_cache(self) -> ManifestCache:
+        return ManifestCache()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("_kept_tables", "_manifest_cache")}
+
+    def renewed(self) -> Catalog:
+        """This catalog, or another one if what it took from elsewhere when it was opened has changed."""
+        return self
+
+    @abstractmethod
+    def _place(self, name: str) -> Any:
+        """Where table "database.table" is now, and what else the catalog knows it by. Raises `NotFound`."""
+
+    @abstractmethod
+    def _opened(
+        self,
+        name: str,
+        place: Any,
+        branch: str,
+        options: Mapping[str, Any] | None,
+        manifest_cache: ManifestCache | None = None,
+    ) -> Table:
+        """The table at a place that `_place` has found. Raises `NotFound`."""
 
     @abstractmethod
     def table_exists(self, name: str) -> bool:

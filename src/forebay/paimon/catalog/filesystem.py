@@ -12,17 +12,17 @@ from typing import Any, Self
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.ids import SYSTEM_IDS, IdSource
-from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.catalog.catalog import BRANCH_MARK, Catalog
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.store.lock import CommitGuard
+from forebay.paimon.store.manifests import ManifestCache
 from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory, join
 from forebay.paimon.store.schemas import SchemaManager
 from forebay.paimon.table import Table
 
 DATABASE_SUFFIX = ".db"
-_BRANCH_MARK = "$branch_"
 
 
 class FileSystemCatalog(Catalog):
@@ -42,11 +42,11 @@ class FileSystemCatalog(Catalog):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        return cls(*cls._opened(options))
+        return cls(*cls._warehouse(options))
 
     @staticmethod
-    def _opened(options: Mapping[str, str]) -> tuple[FileIO, str]:
-        """The file system and the warehouse path that the options name."""
+    def _warehouse(options: Mapping[str, str]) -> tuple[FileIO, str]:
+        """The warehouse that the options name, and how its files are reached."""
         warehouse = options.get("warehouse")
         if not warehouse:
             kind = options.get("metastore", "filesystem")
@@ -115,21 +115,25 @@ class FileSystemCatalog(Catalog):
         """Create the table. Raises `AlreadyExists` if it exists."""
         SchemaManager(self.io, PathFactory(self.table_path(name)), self.lock_of(name), self._clock).create(schema)
 
-    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
-        plain, mark, named = name.partition(_BRANCH_MARK)
+    def _place(self, name: str) -> str:
+        return self.table_path(name)
+
+    def _opened(
+        self,
+        name: str,
+        place: str,
+        branch: str,
+        options: Mapping[str, Any] | None,
+        manifest_cache: ManifestCache | None = None,
+    ) -> Table:
         try:
             return Table(
-                self.io,
-                self.table_path(plain),
-                name=plain,
-                branch=branch or (named if mark else MAIN_BRANCH),
-                options=options,
-                lock=self.lock_of(plain),
-                clock=self._clock,
-                ids=self._ids,
-            )
+                self.io, place, name=name, branch=branch, options=options, lock=self.lock_of(name), clock=self._clock,
+                ids=self._ids, manifest_cache=manifest_cache,
+            )  # fmt: skip
         except NotFound as e:
-            raise NotFound(f"there is no table '{name}' in {self.warehouse}") from e
+            asked = name if branch == MAIN_BRANCH else f"{name}{BRANCH_MARK}{branch}"
+            raise NotFound(f"there is no table '{asked}' in {self.warehouse}") from e
 
     def table_exists(self, name: str) -> bool:
         return bool(self.io.list(f"{self.table_path(name)}/schema"))

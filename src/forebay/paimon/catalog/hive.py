@@ -24,11 +24,11 @@ from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.store.lock import CommitLock
-from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory, join
+from forebay.paimon.store.manifests import ManifestCache
+from forebay.paimon.store.paths import PathFactory, join
 from forebay.paimon.store.schemas import SchemaManager
 from forebay.paimon.table import Table
 
-_BRANCH_MARK = "$branch_"
 _TABLES_AT_ONCE = 300
 _PATH = "path"
 
@@ -180,24 +180,28 @@ class HiveCatalog(Catalog):
         asked = options.get("external", options.get("EXTERNAL", ""))
         return self._external or asked.lower() == "true"
 
-    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
-        plain, mark, named = name.partition(_BRANCH_MARK)
-        database, table = _split(plain)
-        found = self._paimon_table(database, table)
-        path = self._path(found)
+    def _place(self, name: str) -> tuple[str, str, str, int]:
+        """The table's directory, its names as the metastore writes them, and the second of its creation."""
+        found = self._paimon_table(*_split(name))
+        return self._path(found), found.dbName, found.tableName, found.createTime
+
+    def _opened(
+        self,
+        name: str,
+        place: tuple[str, str, str, int],
+        branch: str,
+        options: Mapping[str, Any] | None,
+        manifest_cache: ManifestCache | None = None,
+    ) -> Table:
+        path, database, table, _ = place
         io = self._io(path)
         opened = Table(
-            io,
-            path,
-            name=plain,
-            branch=branch or (named if mark else MAIN_BRANCH),
-            options=options,
+            io, path, name=name, branch=branch, options=options,
             lock=HiveCommits(
-                self._metastore, self._describer, found.dbName, found.tableName, path, self._lock(io, database, table)
+                self._metastore, self._describer, database, table, path, self._lock(io, *_split(name))
             ),
-            clock=self._clock,
-            ids=self._ids,
-        )
+            clock=self._clock, ids=self._ids, manifest_cache=manifest_cache,
+        )  # fmt: skip
         if TAG_TO_PARTITION in opened.schema.options:
             check_supported(opened.schema)
         return opened

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Self
 
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, StorageFailure, Unavailable
@@ -22,7 +22,6 @@ from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store.lock import CommitLock
-from forebay.paimon.table import Table
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS paimon_tables (catalog_key VARCHAR(255) NOT NULL, database_name VARCHAR(255) NOT NULL, "
@@ -70,7 +69,7 @@ class JdbcCatalog(FileSystemCatalog):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
-        return cls(*cls._opened(options), options)
+        return cls(*cls._warehouse(options), options)
 
     def _create_if_missing(self, statement: str) -> None:
         # PostgreSQL may fail one of two creators despite "if not exists"; a retry finds the table.
@@ -157,11 +156,10 @@ class JdbcCatalog(FileSystemCatalog):
             ) from e
         self._database.change("INSERT INTO paimon_tables VALUES (?, ?, ?)", self._key, *self._split(name))
 
-    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
-        plain = name.partition("$")[0]
-        if not self.table_exists(plain):
+    def _place(self, name: str) -> str:
+        if not self.table_exists(name.partition("$")[0]):
             raise NotFound(f"there is no table '{name}' in {self._database}")
-        return super().table(name, branch=branch, options=options)
+        return super()._place(name)
 
     def drop_table(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
         dropped = self._database.change(

@@ -14,7 +14,7 @@ from typing import Any, Self
 from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.ids import SYSTEM_IDS, IdSource
-from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.catalog.catalog import BRANCH_MARK, Catalog
 from forebay.paimon.catalog.rest_api import RestApi
 from forebay.paimon.catalog.rest_messages import change_to_json, new_table_to_json
 from forebay.paimon.format.schema import TableSchema
@@ -22,11 +22,10 @@ from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID
 from forebay.paimon.format.snapshot_json import parse_snapshot, snapshot_to_json
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.opening import open_file_io
-from forebay.paimon.store.paths import MAIN_BRANCH
+from forebay.paimon.store.manifests import ManifestCache
 from forebay.paimon.store.schema_changes import SchemaChange
 from forebay.paimon.table import Table
 
-_BRANCH_MARK = "$branch_"
 _SNAPSHOT = re.compile(r"(?:/branch/branch-(?P<branch>[^/]+))?/snapshot/snapshot-(?P<id>\d+)$")
 
 
@@ -86,23 +85,34 @@ class RestCatalog(Catalog):
                 raise AlreadyExists(f"table '{name}' exists already: {e.message}") from e
         return self.table(name)
 
-    def table(self, name: str, *, branch: str | None = None, options: Mapping[str, Any] | None = None) -> Table:
-        plain, mark, named = name.partition(_BRANCH_MARK)
-        database, table = _split(plain)
+    def _place(self, name: str) -> tuple[str, str | None]:
+        """The table's directory, and its id."""
+        database, table = _split(name)
         found = self._api.get("databases", database, "tables", table)
         path = str(found["path"])
-        # Servers write local paths as file:/lake, which is not a valid URI for us.
-        path = path.removeprefix("file:") if re.match(r"file:/(?!/)", path) else path
+        # Servers name local files in the form file:/lake, which is no URI of ours.
+        return path.removeprefix("file:") if re.match(r"file:/(?!/)", path) else path, found.get("id")
+
+    def _opened(
+        self,
+        name: str,
+        place: tuple[str, str | None],
+        branch: str,
+        options: Mapping[str, Any] | None,
+        manifest_cache: ManifestCache | None = None,
+    ) -> Table:
+        path, table_id = place
         return Table(
-            open_file_io(path, self._api.options),
-            path,
-            name=plain,
-            branch=branch or (named if mark else MAIN_BRANCH),
-            options=options,
-            lock=RestCommits(self._api, database, table, found.get("id")),
-            clock=self._clock,
-            ids=self._ids,
-        )
+            open_file_io(path, self._api.options), path, name=name, branch=branch, options=options,
+            lock=RestCommits(self._api, *_split(name), table_id), clock=self._clock, ids=self._ids,
+            manifest_cache=manifest_cache,
+        )  # fmt: skip
+
+    def renewed(self) -> RestCatalog:
+        """As `Catalog.renewed`: the server's configuration is part of the options, credentials among them."""
+        if self._api.is_configured_as_before():
+            return self
+        return RestCatalog(self._api.given, clock=self._clock, ids=self._ids)
 
     def table_exists(self, name: str) -> bool:
         database, table = _split(name)
@@ -152,7 +162,7 @@ class RestCommits:
             "statistics": [],
         }
         branch = place["branch"]
-        table = self._table if branch is None else f"{self._table}{_BRANCH_MARK}{branch}"
+        table = self._table if branch is None else f"{self._table}{BRANCH_MARK}{branch}"
         answer = self._api.post("databases", self._database, "tables", table, "commit", body=body)
         return bool(answer.get("success"))
 

@@ -55,17 +55,25 @@ class RestApi:
         uri = options.get("uri", "")
         if not uri.startswith(("http://", "https://")):
             raise InvalidRequest(f"a REST catalog needs option 'uri', such as http://host:8080; it is {uri!r}")
-        self._uri, self._clock = uri.rstrip("/"), clock
+        self.given, self._uri, self._clock = dict(options), uri.rstrip("/"), clock
         self._connections: Any = None
         self._process = 0
         self._headers = {**_headers_in(options), **_authorization(options)}
-        warehouse = options.get("warehouse")
-        config = self._send("GET", "/v1/config", {"warehouse": warehouse} if warehouse else {})
-        merged = {**(config.get("defaults") or {}), **options, **(config.get("overrides") or {})}
-        self.options: dict[str, str] = {str(k): str(v) for k, v in merged.items() if v is not None}
+        self.options = self._configured()
         self._headers = {**_headers_in(self.options), **self._headers}
         prefix = self.options.get("prefix")
         self._root = "/v1" + (f"/{quote_plus(prefix)}" if prefix else "")
+
+    def _configured(self) -> dict[str, str]:
+        """The given options, with what the server's configuration says now."""
+        warehouse = self.given.get("warehouse")
+        config = self._send("GET", "/v1/config", {"warehouse": warehouse} if warehouse else {})
+        merged = {**(config.get("defaults") or {}), **self.given, **(config.get("overrides") or {})}
+        return {str(k): str(v) for k, v in merged.items() if v is not None}
+
+    def is_configured_as_before(self) -> bool:
+        """Whether the server's configuration is still what it was when this was opened."""
+        return self._configured() == self.options
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_connections": None}
