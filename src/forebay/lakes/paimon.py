@@ -14,7 +14,9 @@ tables.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from forebay.lake.kept import Kept
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import LakeTieringFactory
@@ -22,6 +24,7 @@ from forebay.lakes.paimon_source import PaimonLakeSource
 from forebay.lakes.paimon_tables import PaimonLakeCatalog, layout_default, open_catalog
 from forebay.lakes.paimon_tiering import PaimonTieringFactory
 from forebay.metadata.table import TablePath
+from forebay.paimon.catalog.catalog import TABLES_KEPT
 
 
 class PaimonLakeStorage(LakeStorage):
@@ -31,7 +34,11 @@ class PaimonLakeStorage(LakeStorage):
         """Raises `InvalidRequest` or `UnsupportedOperation` if no catalog can be opened with `options`."""
         self.options = dict(options)
         layout_default(self.options)
-        open_catalog(self.options)
+        self._catalog = open_catalog(self.options)
+        self._sources: Kept[TablePath, PaimonLakeSource] = Kept(TABLES_KEPT)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PaimonLakeStorage, (self.options,)
 
     def __repr__(self) -> str:
         return f"PaimonLakeStorage({self.options.get('warehouse')!r})"
@@ -47,4 +54,10 @@ class PaimonLakeStorage(LakeStorage):
         return PaimonTieringFactory(self.options)
 
     def create_source(self, path: TablePath) -> LakeSource:
-        return PaimonLakeSource(open_catalog(self.options).table(str(path)).context)
+        """As `LakeStorage.create_source`; the same source again while the table is unchanged."""
+        self._catalog = self._catalog.renewed()
+        table, source = self._catalog.kept_table(str(path)).context, self._sources.get(path)
+        if source is None or source.table is not table:
+            source = PaimonLakeSource(table)
+            self._sources.put(path, source)
+        return source

@@ -34,7 +34,7 @@ from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import EMPTY_STATS, DataFileMeta
 from forebay.paimon.format.messages import CommitMessageCodec
 from forebay.paimon.format.schema import DataField
-from forebay.paimon.format.snapshot import CommitKind
+from forebay.paimon.format.snapshot import CommitKind, Snapshot
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.key_order import RowKeyOrder as EngineKeyOrder
 from forebay.paimon.read.plain_files import plain_files
@@ -146,14 +146,20 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
         table = self._table
         try:
             snapshot = self._snapshots.snapshot(self._id)
-            splits = SnapshotPlanner(table).plan(snapshot, ScanFilter.of(table.schema, self._predicate)).splits
+            request = "lake splits", repr(self._predicate)
+            planned = table.manifests.planned(snapshot, table.schema, request, lambda: self._planned(snapshot))
         except NotFound as e:
             raise snapshot_gone(table, self._id, e) from e
+        return list(planned)
+
+    def _planned(self, snapshot: Snapshot) -> tuple[LakeSplit, ...]:
+        table = self._table
+        splits = SnapshotPlanner(table).plan(snapshot, ScanFilter.of(table.schema, self._predicate)).splits
         unaware = table.options.bucket == UNAWARE
         names = _PartitionNames(table)
-        return [
+        return tuple(
             PaimonLakeSplit(UNAWARE_BUCKET if unaware else s.bucket, names.of(s.partition), _slim(s)) for s in splits
-        ]
+        )
 
 
 class _PartitionNames:

@@ -6,6 +6,7 @@ lake's planner skips because of a filter moves nothing: the snapshot's offsets d
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,12 +15,13 @@ from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidReques
 from forebay.client.admin import Admin
 from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, list_offsets, list_partitions
 from forebay.client.results import LakeSnapshot
-from forebay.client.settings import Settings
+from forebay.client.session import Session
 from forebay.client.views import RowView
-from forebay.lake.source import LakeSplit
+from forebay.lake.kept import Kept
+from forebay.lake.source import LakeSource, LakeSplit
 from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.metadata.predicate import Predicate
-from forebay.metadata.table import TableBucket, TableInfo, lake_options
+from forebay.metadata.table import TableBucket, lake_options
 from forebay.unionread.expired import check_stream_is_complete, successor_of
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.partitions import PartitionFilter, PartitionMatch, Values
@@ -94,14 +96,44 @@ def readable_snapshot(table: Table) -> LakeSnapshot | None:
     return found
 
 
-def lake_of(info: TableInfo, settings: Settings) -> LakeStorage:
-    """Return the lake that a table's options name, overridden by those of the user.
+LAKES_KEPT = 8
+"""So many opened lakes a connection keeps: a cluster has one, and a user several with options of tables or of its own."""
+
+_SIDES_KEPT = 256
+"""So many scans of lake tables a connection keeps: one for each query that differs in columns or filter."""
+
+
+class _KeptLakes:
+    """The lakes that a connection has opened, and scans of their tables."""
+
+    def __init__(self) -> None:
+        self.opened: Kept[tuple[str, frozenset[tuple[str, str]]], LakeStorage] = Kept(LAKES_KEPT)
+        self.sides: Kept[tuple[object, ...], tuple[LakeSource, LakeSide]] = Kept(_SIDES_KEPT)
+
+
+_kept: weakref.WeakKeyDictionary[Session, _KeptLakes] = weakref.WeakKeyDictionary()
+
+
+def lake_of(table: Table) -> LakeStorage:
+    """Return the lake that a table's options name, overridden by those of the user; its connection keeps it open.
 
     Raises `UnsupportedOperation` for a format that is not installed.
     """
+    info = table.info
     if info.descriptor.lake_format is None:
         raise InvalidRequest(f"table {info.path} is no lake table")
-    return create_lake_storage(info.descriptor.lake_format, {**lake_options(info), **dict(settings.lake_options)})
+    options = {**lake_options(info), **dict(table.connection.settings.lake_options)}
+    key, opened = (info.descriptor.lake_format, frozenset(options.items())), _lakes_of(table).opened
+    found = opened.get(key)
+    if found is None:
+        found = create_lake_storage(info.descriptor.lake_format, options)
+        opened.put(key, found)
+    return found
+
+
+def _lakes_of(table: Table) -> _KeptLakes:
+    found = _kept.get(table.connection)
+    return _kept.setdefault(table.connection, _KeptLakes()) if found is None else found
 
 
 class _Planning:
@@ -138,7 +170,7 @@ class _Planning:
         buckets, match = self._stream_buckets()
         side, snapshot, lake_splits = None, known, list[LakeSplit]()
         if known is not None:
-            side = self._lake_side(storage or lake_of(info, self._table.connection.settings), counting=lake_only)
+            side = self._lake_side(storage or lake_of(self._table), counting=lake_only)
             snapshot, lake_splits = self._lake_splits(side, known, buckets, lake_only)
             side = None if snapshot is None else side
         offsets = {} if snapshot is None else snapshot.log_offsets
@@ -174,7 +206,13 @@ class _Planning:
         columns = merge_columns(info, view) if info.has_primary_key else view.read
         if not view.columns and view.predicate is None and (counting or not info.has_primary_key):
             columns = ()
-        return LakeSide.of(storage.create_source(info.path), columns, view.predicate)
+        source, sides = storage.create_source(info.path), _lakes_of(self._table).sides
+        key = info.path, columns, repr(view.predicate)
+        kept = sides.get(key)
+        if kept is None or kept[0] is not source:  # the same object: nothing of the table has changed
+            kept = source, LakeSide.of(source, columns, view.predicate)
+            sides.put(key, kept)
+        return kept[1]
 
     def _lake_splits(
         self, side: LakeSide, known: LakeSnapshot, buckets: Sequence[TableBucket], lake_only: bool

@@ -270,7 +270,7 @@ def lake_snapshot_to_begin_with(
         known = readable_snapshot(table)
         if known is None:
             return None
-        source = lake_of(info, table.connection.settings).create_source(info.path)
+        source = lake_of(table).create_source(info.path)
         try:
             source.create_planner(known.snapshot_id).plan()
         except NotFound as e:
@@ -304,7 +304,7 @@ def lake_pieces(
     """
     info = table.info
     view = RowView(info, columns, predicate)
-    source = (storage or lake_of(info, table.connection.settings)).create_source(info.path)
+    source = (storage or lake_of(table)).create_source(info.path)
     side = LakeSide.of(source, view.read, None)
     reader = UnionReader(
         table.connection.settings, info, None if columns is None else tuple(columns), predicate, None, side
