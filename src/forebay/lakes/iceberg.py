@@ -11,6 +11,7 @@ file in the warehouse.
     iceberg_writer.py      writers of one bucket
     iceberg_upkeep.py      compaction, expiry
     iceberg_source.py      reading: splits, planners, readers
+    iceberg_kept.py        opened tables and plans, from one query to the next
     iceberg_layout.py      the files of a snapshot and their deletes
     iceberg_rows.py        the live rows of data files
     iceberg_keys.py        keys in hash tables: locating old rows, applying equality deletes
@@ -24,10 +25,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
+from pyiceberg.table import Table
+
+from forebay.lake.kept import Kept
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import LakeTieringFactory
+from forebay.lakes.iceberg_kept import TABLES_KEPT, KeptTables
 from forebay.lakes.iceberg_source import IcebergLakeSource
 from forebay.lakes.iceberg_tables import IcebergLakeCatalog, catalog_properties, load_table, opened
 from forebay.lakes.iceberg_tiering import IcebergTieringFactory
@@ -42,6 +48,11 @@ class IcebergLakeStorage(LakeStorage):
         """Raises `InvalidRequest` or `UnsupportedOperation` if no catalog can be opened with `options`."""
         self.options = dict(options)
         catalog_properties(self.options)
+        self._kept = KeptTables(self.options)
+        self._sources: Kept[TablePath, tuple[Table, IcebergLakeSource]] = Kept(TABLES_KEPT)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return IcebergLakeStorage, (self.options,)
 
     def __repr__(self) -> str:
         return f"IcebergLakeStorage({self.options.get('warehouse')!r})"
@@ -63,4 +74,9 @@ class IcebergLakeStorage(LakeStorage):
             yield Upkeep(partial(load_table, catalog, path))
 
     def create_source(self, path: TablePath) -> LakeSource:
-        return IcebergLakeSource.of(self.options, path)
+        """As `LakeStorage.create_source`; the same source again while the table is unchanged."""
+        table, known = self._kept.table(path), self._sources.get(path)
+        if known is None or known[0] is not table:
+            known = table, IcebergLakeSource.of(self.options, path, table, self._kept)
+            self._sources.put(path, known)
+        return known[1]

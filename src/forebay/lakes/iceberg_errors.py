@@ -23,7 +23,7 @@ from requests.exceptions import RequestException
 from forebay.base.errors import AccessDenied, Conflict, CorruptData, StorageFailure, Unavailable
 
 try:
-    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.exc import SQLAlchemyError as SQLAlchemyError
 except ModuleNotFoundError:  # only SQL catalogs need it
 
     class SQLAlchemyError(Exception):  # type: ignore[no-redef]

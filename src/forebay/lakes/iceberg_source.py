@@ -34,6 +34,7 @@ from forebay.lake.source import (
 )
 from forebay.lakes.iceberg_conditions import condition_of
 from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_kept import KeptTables
 from forebay.lakes.iceberg_keys import Deletes
 from forebay.lakes.iceberg_layout import DeleteFile, LiveFile, Places, live_files
 from forebay.lakes.iceberg_plain import PlainColumns
@@ -148,6 +149,14 @@ class IcebergSplitPlanner(Planner[LakeSplit]):
 
     @telling("the metadata of the lake")
     def plan(self) -> list[LakeSplit]:
+        source = self._source
+        if source.kept is None:
+            return list(self._planned()[0])
+        request = self._id, repr(source.filters), source.paths, repr(source.table_schema)
+        return list(source.kept.planned(self._table, request, self._planned))
+
+    def _planned(self) -> tuple[tuple[LakeSplit, ...], int]:
+        """The splits, and how many files they have."""
         table, source = self._table, self._source
         condition = condition_of(source.predicate, source.table_schema)
         snapshot = table.metadata.snapshot_by_id(self._id)
@@ -160,11 +169,12 @@ class IcebergSplitPlanner(Planner[LakeSplit]):
         groups: dict[tuple[int, tuple[str, ...]], list[LiveFile]] = {}
         for f in files:
             groups.setdefault(places.of(f.file), []).append(f)
-        return [
+        splits = tuple(
             _split(bucket, values, self._id, part, plain)
             for (bucket, values), group in groups.items()
             for part in _parts(group, table.properties)
-        ]
+        )
+        return splits, len(files)
 
 
 def _parts(files: Sequence[LiveFile], properties: Mapping[str, str]) -> Iterator[list[LiveFile]]:
@@ -269,14 +279,17 @@ class IcebergLakeSource(LakeSource):
     paths: tuple[tuple[int, ...], ...] | None = None
     filters: tuple[Predicate, ...] = ()
     limit: int | None = None
+    kept: KeptTables | None = field(default=None, compare=False, repr=False)
+    """Tables that this process keeps; they stay behind where the source is pickled."""
 
     @classmethod
-    def of(cls, options: Mapping[str, str], path: TablePath) -> IcebergLakeSource:
-        """A scan of all columns. Raises `NotFound`."""
-        with opened(options) as catalog:
-            table = load_table(catalog, path)
+    def of(cls, options: Mapping[str, str], path: TablePath, table: Table, kept: KeptTables) -> IcebergLakeSource:
+        """A scan of all columns of a table."""
         properties = {k: v for k, v in table.io.properties.items() if isinstance(v, str)}
-        return cls(dict(options), path, table.metadata.schema(), table.location(), properties)
+        return cls(dict(options), path, table.metadata.schema(), table.location(), properties, kept=kept)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "kept": None}
 
     @property
     def schema(self) -> pa.Schema:
@@ -335,7 +348,9 @@ class IcebergLakeSource(LakeSource):
     # -- for planners and readers -------------------------------------------------------------------------------------
 
     def load(self) -> Table:
-        """The current table."""
+        """The table as it is now."""
+        if self.kept is not None:
+            return self.kept.table(self.path)
         with opened(self.options) as catalog:
             return load_table(catalog, self.path)
 

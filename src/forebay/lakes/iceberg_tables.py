@@ -95,14 +95,20 @@ def _local_folder(warehouse: str) -> Path | None:
     return None if "://" in warehouse else Path(warehouse).absolute()
 
 
+def new_catalog(options: Mapping[str, str]) -> Catalog:
+    """The catalog of a lake's options, opened."""
+    properties = catalog_properties(options)
+    if properties.get("uri", "").startswith("sqlite:///"):
+        Path(properties["uri"].removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    return load_catalog(properties.get("name", _CATALOG_NAME), **properties)
+
+
 @contextmanager
 def opened(options: Mapping[str, str]) -> Iterator[Catalog]:
     """The catalog for a lake's options, closed at the end of the block."""
     properties = catalog_properties(options)
     with telling(f"Iceberg catalog {properties.get('uri') or properties.get('warehouse')}"):
-        if properties.get("uri", "").startswith("sqlite:///"):
-            Path(properties["uri"].removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-        catalog = load_catalog(properties.get("name", _CATALOG_NAME), **properties)
+        catalog = new_catalog(options)
         try:
             yield catalog
         finally:

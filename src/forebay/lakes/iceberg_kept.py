@@ -1,0 +1,111 @@
+"""Tables of an Iceberg lake that are kept from one query to the next, and plans of their snapshots.
+
+A table is its metadata file, which never changes: a commit writes another one, and the catalog then names that. So a
+table is kept as long as the catalog names the same file. An SQL catalog is asked for that name alone, and stays opened
+(without a connection: none outlives a question, so that nothing is shared with a forked child). Other catalogs answer
+with the whole table, in which there may be credentials that expire, so they are opened and asked each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from forebay.lake.kept import Kept
+from forebay.lake.source import LakeSplit
+from forebay.lakes.iceberg_errors import SQLAlchemyError, telling
+from forebay.lakes.iceberg_tables import catalog_properties, load_table, new_catalog, opened
+from forebay.metadata.table import TablePath
+
+TABLES_KEPT = 64
+"""So many tables are kept: each is its metadata, some 100 KB for a table with a hundred snapshots."""
+
+_PLANNED_FILES = 50_000
+"""So many files all kept plans have together: 300 to 600 bytes each, so up to 30 MB."""
+
+
+class KeptTables:
+    """The tables of one catalog. Thread-safe."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+        self._catalogs: Kept[str, Catalog] = Kept(1)
+        self._tables: Kept[TablePath, Table] = Kept(TABLES_KEPT)
+        self._plans: Kept[Hashable, tuple[LakeSplit, ...]] = Kept(size=_PLANNED_FILES)
+
+    def table(self, path: TablePath) -> Table:
+        """The table as it is now: the same object while its metadata and the access to its files are the same.
+
+        Raises `NotFound`.
+        """
+        if catalog_properties(self._options)["type"] != "sql":
+            with opened(self._options) as catalog:
+                return self._kept(path, load_table(catalog, path))
+        known = self._catalogs.get("sql")
+        if known is not None:
+            # The database may have been replaced since; then the catalog is opened again, which says what is wrong.
+            with contextlib.suppress(SQLAlchemyError):
+                return self._of_sql(known, path)
+        with telling(f"Iceberg catalog of {self._options.get('warehouse')}"):
+            made = new_catalog(self._options)
+            self._catalogs.put("sql", made)
+            return self._of_sql(made, path)
+
+    def _of_sql(self, catalog: Any, path: TablePath) -> Table:
+        try:
+            kept = self._tables.get(path)
+            if kept is not None and kept.metadata_location == _metadata_location(catalog, path):
+                return kept
+            return self._kept(path, load_table(catalog, path))
+        finally:
+            catalog.engine.dispose()
+
+    def _kept(self, path: TablePath, loaded: Table) -> Table:
+        kept = self._tables.get(path)
+        if (
+            kept is not None
+            and kept.metadata_location == loaded.metadata_location
+            and kept.io.properties == loaded.io.properties
+        ):
+            return kept
+        self._tables.put(path, loaded)
+        return loaded
+
+    def planned(
+        self, table: Table, request: Hashable, make: Callable[[], tuple[tuple[LakeSplit, ...], int]]
+    ) -> tuple[LakeSplit, ...]:
+        """The splits that `make` gives, with the number of their files, for a request of a table with this metadata."""
+        key = table.metadata_location, request
+        found = self._plans.get(key)
+        if found is None:
+            found, files = make()
+            self._plans.put(key, found, files + 1)
+        return found
+
+    def close(self) -> None:
+        """Let go of all that is kept. The next question opens the catalog again."""
+        self._tables.clear()
+        self._plans.clear()
+        for catalog in self._catalogs.clear():
+            catalog.close()
+
+
+def _metadata_location(catalog: Any, path: TablePath) -> str | None:
+    """The metadata file of a table in an SQL catalog; None without such a table."""
+    from pyiceberg.catalog.sql import IcebergTables
+    from sqlalchemy import select
+    from sqlalchemy.orm import Session
+
+    with Session(catalog.engine) as session:
+        found: str | None = session.scalar(
+            select(IcebergTables.metadata_location).where(
+                IcebergTables.catalog_name == catalog.name,
+                IcebergTables.table_namespace == path.database,
+                IcebergTables.table_name == path.table,
+            )
+        )
+        return found
