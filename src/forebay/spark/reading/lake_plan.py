@@ -19,7 +19,7 @@ from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.batch_modes import BatchScan, chooses_snapshot
-from forebay.paimon.read.change_planner import ChangePlanner, ChangeSplit
+from forebay.paimon.read.change_planner import ChangePlanner, ChangeSplit, file_names
 from forebay.paimon.read.expired import telling_expiry
 from forebay.paimon.read.facade import travelled
 from forebay.paimon.read.pieces import by_file, joined
@@ -61,6 +61,20 @@ class Group:
     @property
     def rows(self) -> int:
         return sum(split.row_count for split in self.splits)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What splits come to: their tasks, and the files that Spark reads directly with the tasks beside these."""
+
+    tasks: Sequence[tuple[ChangeSplit, ...]]
+    rows: int
+    native: NativeFiles | None
+    beside_native: Sequence[tuple[ChangeSplit, ...]]
+    files: int
+
+    def __len__(self) -> int:
+        return self.files
 
 
 @dataclass(frozen=True)
@@ -141,8 +155,8 @@ class PaimonScan:
             return [field.name]
         return [field.name + tail for tail in _tails(found.data_type, field.dataType)]
 
-    def splits(self, wanted: Pushdown) -> list[ChangeSplit]:
-        """What there is to read, in order. Raises `NotFound` for snapshots that are not there."""
+    def _chosen(self, wanted: Pushdown) -> list[ChangeSplit]:
+        """What there is to read, in order, of a side table or by the table's scan options."""
         table = self.table
         scan_filter = ScanFilter.of(table.schema, wanted.filter)
         with telling_expiry(table.snapshots, None):
@@ -152,8 +166,6 @@ class PaimonScan:
                 scan = BatchScan(table)
                 planner = ChangePlanner(table, keep)
                 return list(planner.plan(scan.snapshot(), scan_filter, wanted.limit).splits)
-            if self.form == ROWS and not chooses_snapshot(table.options):
-                return list(SnapshotPlanner(table).plan(table.snapshots.latest(), scan_filter, wanted.limit).splits)
             scan = BatchScan(table)
             return list(scan.plan(scan_filter).splits)
 
@@ -164,7 +176,32 @@ class PaimonScan:
         return [SplitsPartition(task) for task in keeping_limit(tasks, wanted.limit)]
 
     def plan(self, cores: int, wanted: Pushdown, schema: StructType, *, use_native: bool = True) -> ScanPlan:
-        splits = self.splits(wanted)
+        """The tasks. Raises `NotFound` for snapshots that are not there."""
+        work = self._work(cores, wanted, use_native)
+        # Nothing is pinned: what a snapshot needs stays as long as the snapshot does.
+        return ScanPlan(
+            self.read_function(wanted, schema), work.tasks, work.rows, opened, work.native, work.beside_native
+        )
+
+    def _work(self, cores: int, wanted: Pushdown, use_native: bool) -> _Work:
+        """The tasks of the latest snapshot, or of what side and options choose; those of a snapshot are kept."""
+        table = self.table
+        if self.side is not None or chooses_snapshot(table.options):
+            return self._dealt(self._chosen(wanted), cores, wanted, use_native)
+        with telling_expiry(table.snapshots, None):
+            latest = table.snapshots.latest()
+
+            def work() -> _Work:
+                scan_filter = ScanFilter.of(table.schema, wanted.filter)
+                splits = SnapshotPlanner(table).plan(latest, scan_filter, wanted.limit).splits
+                return self._dealt(splits, cores, wanted, use_native)
+
+            if latest is None:
+                return work()
+            request = "tasks", cores, use_native, wanted.columns, repr(wanted.filter), wanted.limit
+            return table.manifests.planned(latest, table.schema, request, work)
+
+    def _dealt(self, splits: Sequence[ChangeSplit], cores: int, wanted: Pushdown, use_native: bool) -> _Work:
         total = sum(split.row_count for split in splits)
         rows = total if wanted.limit is None else min(total, wanted.limit)
         one_task = wanted.limit is not None and wanted.limit <= LIMIT_ONE_TASK_MAX
@@ -176,8 +213,7 @@ class PaimonScan:
             tasks = deal_groups(in_order(self.table, splits), cores)
         files, rest = self._native_share(splits, wanted) if use_native else (None, [])
         native = None if files is None else NativeFiles(files, is_all=not rest)
-        # Nothing is pinned: what a snapshot needs stays as long as the snapshot does.
-        return ScanPlan(self.read_function(wanted, schema), tasks, rows, opened, native, deal(rest, cores))
+        return _Work(tasks, rows, native, deal(rest, cores), sum(len(file_names(split)) for split in splits))
 
     def _native_share(
         self, splits: Sequence[ChangeSplit], wanted: Pushdown

@@ -120,7 +120,7 @@ class PaimonCatalog(SqlCatalog):
         except (NotFound, InvalidRequest):  # its database is not there, or no table can have this name
             return False
 
-    def _open(self, identifier: JavaObject, options: Mapping[str, str] | None = None) -> tuple[Table, str | None]:
+    def _open(self, identifier: JavaObject) -> tuple[Table, str | None]:
         """The table or branch named by an identifier, and its system table, if any."""
         database, name = self._named(identifier)
         plain, *parts = name.split(SEPARATOR)
@@ -129,7 +129,8 @@ class PaimonCatalog(SqlCatalog):
         if len(parts) > 1 or (parts and not parts[0]):
             raise self._no_such_table(identifier)
         with self._missing_is_no_such_table(identifier, full):
-            table = self._context.lake.table(full, options=options)
+            lake = self._context.lake
+            table = lake.kept_table(full)
             if branch is not None and branch != MAIN_BRANCH:
                 branches = table.context.branches
                 if not branches.exists(branch):
@@ -137,8 +138,8 @@ class PaimonCatalog(SqlCatalog):
                         f"table {self._context.full_name(full)} has no branch '{branch}'; its branches are "
                         + (", ".join(branches.names()) or "none")
                     )
-                table = table.on_branch(branch)
-        return table, parts[0] if parts else None
+                table = lake.kept_table(full, branch=branch)
+        return table.another(), parts[0] if parts else None
 
     def loadTable(self, identifier: JavaObject, *how: Any) -> JavaProxy:
         """The table, a branch or a system table of it. `how` is one of Spark's ways to ask for time travel."""
