@@ -97,7 +97,7 @@ def readable_snapshot(table: Table) -> LakeSnapshot | None:
 
 
 LAKES_KEPT = 8
-"""So many opened lakes a connection keeps: a cluster has one, and a user several with options of tables or of its own."""
+"""The number of lakes that a connection keeps open: a cluster has one, a user perhaps several."""
 
 _SIDES_KEPT = 256
 """So many scans of lake tables a connection keeps: one for each query that differs in columns or filter."""

@@ -99,9 +99,7 @@ def live_of(parts: Sequence[SelectedRows], *, with_deletions: bool = False) -> l
 class ManifestStore:
     """Reads and writes the manifests of a table. Thread-safe. Results are shared and must not be modified."""
 
-    def __init__(
-        self, io: FileIO, paths: PathFactory, schema: TableSchema, cache: ManifestCache | None = None
-    ) -> None:
+    def __init__(self, io: FileIO, paths: PathFactory, schema: TableSchema, cache: ManifestCache | None = None) -> None:
         """`cache` may be shared by tables; without one the table has its own."""
         self._io, self.paths, self.schema = io, paths, schema
         self.options = CoreOptions(schema.options)
