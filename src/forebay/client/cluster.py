@@ -89,6 +89,7 @@ class ClusterClient:
         self.ids = ids
         self._dial = dial
         self.request_seconds: float = settings["client.request-timeout"]
+        self.retry_seconds: float = settings["client.retry-timeout"]
         self._lock = threads.lock()
         self._refresh_lock = threads.lock()
         self._connecting: dict[Address, threads.Lock] = {}
@@ -250,7 +251,7 @@ class ClusterClient:
         which failures may be retried (default: `may_read_again`).
         """
         allowed = allowed or may_read_again
-        deadline = self.clock.monotonic() + self.settings["client.retry-timeout"]
+        deadline = self.clock.monotonic() + self.retry_seconds
         pauses: tuple[BackOff, WaitNotice] | None = None  # once there was a failure
         while True:
             try:
@@ -260,9 +261,7 @@ class ClusterClient:
                 seconds = back_off.next_seconds()
                 if not allowed(e) or self._closed or self.clock.monotonic() + seconds > deadline:
                     raise
-                notice.tell(
-                    f"{e.message}; giving up after {self.settings['client.retry-timeout']:g} s ('client.retry-timeout')"
-                )
+                notice.tell(f"{e.message}; giving up after {self.retry_seconds:g} s ('client.retry-timeout')")
                 self.clock.sleep(seconds)
                 if e.stale_metadata:
                     self._refresh_quietly(stale or self.refresh)

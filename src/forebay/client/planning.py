@@ -78,7 +78,7 @@ class Scatter(Generic[I, A]):
 
     def ask(self, cluster: ClusterClient, path: TablePath, items: Sequence[I]) -> list[tuple[I, A]]:
         """All results, in no particular order. Raises the first permanent failure."""
-        deadline = cluster.clock.monotonic() + cluster.settings["client.retry-timeout"]
+        deadline = cluster.clock.monotonic() + cluster.retry_seconds
         pauses: tuple[BackOff, WaitNotice] | None = None  # once there was a failure
         done: list[tuple[I, A]] = []
         pending: Sequence[I] = items

@@ -178,7 +178,7 @@ class SnapshotBucketScan:
         clock = self._session.clock
         now = clock.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
-        if not may_read_again(error) or now - self._failing_since > self._session.settings["client.retry-timeout"]:
+        if not may_read_again(error) or now - self._failing_since > self._session.cluster.retry_seconds:
             raise type(error)(f"reading {where} failed: {error.message}", error.code)
         self._notice.tell(f"reading {where}: {error.message}")
         clock.sleep(self._back_off.next_seconds())

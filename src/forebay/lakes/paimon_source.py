@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -271,6 +272,10 @@ class PaimonLakeSource(LakeSource):
     filters: tuple[Predicate, ...] = ()
     limit: int | None = None
 
+    @cached_property
+    def _predicate(self) -> Predicate | None:
+        return all_of(self.filters)
+
     @property
     def schema(self) -> pa.Schema:
         return arrow_schema(self.table.schema.fields)
@@ -301,7 +306,7 @@ class PaimonLakeSource(LakeSource):
         return True
 
     def create_planner(self, snapshot_id: int) -> PaimonSplitPlanner:
-        return PaimonSplitPlanner(self.table, all_of(self.filters), snapshot_id)
+        return PaimonSplitPlanner(self.table, self._predicate, snapshot_id)
 
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
         snapshots = self.table.snapshots
@@ -336,7 +341,7 @@ class PaimonLakeSource(LakeSource):
         columns = None if self.paths is None else [self._dotted(path) for path in self.paths]
         if columns is not None:
             columns += [key for key in keys if key not in columns]
-        return SplitReader(self.table, columns, ScanFilter.of(self.table.schema, all_of(self.filters)))
+        return SplitReader(self.table, columns, ScanFilter.of(self.table.schema, self._predicate))
 
     def _dotted(self, path: Sequence[int]) -> str:
         """A path as the engine writes it: `column.field.field`."""

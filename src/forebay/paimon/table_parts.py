@@ -102,10 +102,6 @@ class TableParts(ArrowStream):
             ids=self._ids,
         )  # fmt: skip
 
-    def is_current(self) -> bool:
-        """Whether the table still has the schema with which it was opened, and was not dropped and recreated."""
-        return self.context.schemas.is_in_force(self.schema.id)
-
     def another(self) -> Self:
         """Another handle of the table, which shares what was read of it. Its partitions expire on its own schedule."""
         made = object.__new__(type(self))

@@ -201,7 +201,7 @@ class LakeSnapshots:
         with self._lock:
             for snapshot in reversed(self._known.get(info.table_id, ())):
                 if snapshot.readable is not None:
-                    return snapshot.snapshot_id, self._read(info, snapshot.readable)
+                    return snapshot.snapshot_id, self._readable_offsets(info, snapshot.readable)
         raise _missing(f"table {info.path} has no readable lake snapshot")
 
     def by_id(self, info: TableInfo, snapshot_id: int) -> tuple[int, BucketOffsets]:
@@ -219,13 +219,16 @@ class LakeSnapshots:
         """
         with self._lock:
             for snapshot in reversed(self._known.get(info.table_id, ())):
-                if snapshot.readable is None:
-                    continue
-                cached = self._in_lake.get(info.table_id)
-                if cached is None or cached[0] != snapshot.readable:
-                    cached = self._in_lake[info.table_id] = (snapshot.readable, self._read(info, snapshot.readable))
-                return cached[1].offsets.get(bucket, 0)
+                if snapshot.readable is not None:
+                    return self._readable_offsets(info, snapshot.readable).offsets.get(bucket, 0)
         return 0
+
+    def _readable_offsets(self, info: TableInfo, file: OffsetsFile) -> BucketOffsets:
+        """The offsets of the newest readable snapshot, read once: each union read and each retention asks for them."""
+        cached = self._in_lake.get(info.table_id)
+        if cached is None or cached[0] != file:
+            cached = self._in_lake[info.table_id] = (file, self._read(info, file))
+        return cached[1]
 
     # ---- files ------------------------------------------------------------------------------------------------------
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from forebay.base.errors import InternalError
-from forebay.client.views import rows_without_columns
+from forebay.client.views import RowView, rows_without_columns
 from forebay.codec.arrow_types import arrow_type, storage_schema
 from forebay.codec.cast import conform_array
 from forebay.lake.source import LakeSource, LakeSplit, SortedRecordReader
 from forebay.metadata.predicate import Compound, CompoundFunction, Predicate, all_of
-from forebay.metadata.table import Column
+from forebay.metadata.table import Column, TableInfo
 from forebay.metadata.types import TypeRoot, is_plain
 
 
@@ -129,3 +129,9 @@ def conjuncts(predicate: Predicate | None) -> tuple[Predicate, ...]:
 def on_columns(predicate: Predicate | None, names: Sequence[str]) -> Predicate | None:
     """Return the part of `predicate` that only refers to the columns `names`; None if there is none."""
     return all_of(part for part in conjuncts(predicate) if part.columns() <= set(names))
+
+
+def merge_columns(info: TableInfo, view: RowView) -> tuple[Column, ...]:
+    """Return the columns to read for merging a bucket: those of the view and the key, in the table's order."""
+    names = {column.name for column in view.read} | set(info.descriptor.physical_primary_key)
+    return tuple(column for column in info.schema.columns if column.name in names)

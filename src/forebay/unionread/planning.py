@@ -23,7 +23,7 @@ from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, lake_options
 from forebay.unionread.expired import check_stream_is_complete, successor_of
-from forebay.unionread.lake_side import LakeSide
+from forebay.unionread.lake_side import LakeSide, merge_columns
 from forebay.unionread.partitions import PartitionFilter, PartitionMatch, Values
 from forebay.unionread.plan import PlanFacts, UnionPlan
 from forebay.unionread.reading import (
@@ -33,7 +33,6 @@ from forebay.unionread.reading import (
     LogSplit,
     UnionReader,
     UnionSplit,
-    merge_columns,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def readable_snapshot(table: Table) -> LakeSnapshot | None:
     if not table.info.lake_enabled:
         return None
     try:
-        found = Admin(table.connection).lake_snapshot(table.path, readable=True)
+        found = Admin(table.connection).lake_snapshot(table.info.path, readable=True)
     except NotFound as e:
         if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
             raise
@@ -109,6 +108,7 @@ class _KeptLakes:
     def __init__(self) -> None:
         self.opened: Kept[tuple[str, frozenset[tuple[str, str]]], LakeStorage] = Kept(LAKES_KEPT)
         self.sides: Kept[tuple[object, ...], tuple[LakeSource, LakeSide]] = Kept(_SIDES_KEPT)
+        self.views: Kept[tuple[object, ...], RowView] = Kept(_SIDES_KEPT)
 
 
 _kept: weakref.WeakKeyDictionary[Session, _KeptLakes] = weakref.WeakKeyDictionary()
@@ -136,6 +136,17 @@ def _lakes_of(table: Table) -> _KeptLakes:
     return _kept.setdefault(table.connection, _KeptLakes()) if found is None else found
 
 
+def _view_of(table: Table, columns: Sequence[str] | None, predicate: Predicate | None) -> RowView:
+    """The columns and the filter of a scan, as they were made for the last scan of the same table that had these."""
+    views = _lakes_of(table).views
+    key = table.info.path, None if columns is None else tuple(columns), repr(predicate)
+    view = views.get(key)
+    if view is None or view.info != table.info:
+        view = RowView(table.info, columns, predicate)
+        views.put(key, view)
+    return view
+
+
 class _Planning:
     """One attempt at a plan."""
 
@@ -151,7 +162,7 @@ class _Planning:
     ) -> None:
         self._table, self._info = table, table.info
         self._cluster = table.connection.cluster
-        self._view = RowView(table.info, columns, predicate)
+        self._view = _view_of(table, columns, predicate)
         self._columns = None if columns is None else tuple(columns)
         self._limit = limit
         self._given_stops = {} if stop is None else dict(stop)

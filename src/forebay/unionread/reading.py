@@ -25,8 +25,8 @@ from forebay.client.views import RowView
 from forebay.codec.rows import primary_key_encoder
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.metadata.predicate import Predicate
-from forebay.metadata.table import Column, TableBucket, TableInfo
-from forebay.unionread.lake_side import LakeSide
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.unionread.lake_side import LakeSide, merge_columns
 from forebay.unionread.merging import merge_sorted, override
 from forebay.unionread.tail import check_read_to_the_end, read_tail
 
@@ -255,9 +255,3 @@ class UnionReader:
         if self.lake is None:
             raise InternalError(f"a split of table {self.info.path} has lake rows, and its plan has no lake")
         return self.lake
-
-
-def merge_columns(info: TableInfo, view: RowView) -> tuple[Column, ...]:
-    """Return the columns to read for merging a bucket: those of the view and the key, in the table's order."""
-    names = {column.name for column in view.read} | set(info.descriptor.physical_primary_key)
-    return tuple(column for column in info.schema.columns if column.name in names)

@@ -165,8 +165,10 @@ class Catalog(ABC):
         branch = branch or (named if mark else MAIN_BRANCH)
         place, tables = self._place(plain), self._kept_tables
         kept = tables.get((plain, branch))
-        if kept is not None and kept[0] == place and kept[1].is_current():
-            return kept[1]
+        if kept is not None and kept[0] == place:
+            table = kept[1]
+            if table.context.schemas.is_in_force(table.schema.id):
+                return table
         opened = self._opened(plain, place, branch, None, self._manifest_cache)
         tables.put((plain, branch), (place, opened))
         return opened

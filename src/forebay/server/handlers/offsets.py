@@ -34,7 +34,8 @@ async def list_offsets(context: ServerContext, call: ServerCall) -> Message:
             replicas = [replica for replica in opened.values() if isinstance(replica, BucketReplica)]
             found = known | {bucket: error for bucket, error in opened.items() if isinstance(error, Exception)}
             if replicas:
-                found |= await context.in_io(_offsets, replicas, request.offset_type, timestamp, context.clock.now_ms())
+                now_ms = 0 if timestamp is None else context.clock.now_ms()
+                found |= await context.in_io(_offsets, replicas, request.offset_type, timestamp, now_ms)
             for bucket in group:
                 answer, offset = response.buckets_resp.add(bucket_id=bucket.bucket), found[bucket]
                 if isinstance(offset, int):
