@@ -26,8 +26,8 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import BatchReader, ForebayDataSource
 from forebay.spark.options import SNAPSHOT_MERGE, ReadOptions
 from forebay.spark.reading.live_plan import LiveScan
-from forebay.spark.reading.live_read import LogInput, ReadFunction, SplitsPartition, counted, first_rows, gathered
-from forebay.spark.reading.plan import Pushdown
+from forebay.spark.reading.live_read import LogInput, ReadFunction, counted, first_rows, gathered
+from forebay.spark.reading.plan import Pushdown, SplitsPartition
 from tests.spark.tables import ids_of, make_table, rows
 
 

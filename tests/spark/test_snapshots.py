@@ -24,8 +24,8 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import ForebayDataSource
 from forebay.spark.options import LEASE_DURATION, LEASE_ID, SESSION_PREFIX, ReadOptions, SnapshotLease, read_options
 from forebay.spark.reading.live_plan import LEASE_SECONDS, LiveScan, task_partitions
-from forebay.spark.reading.live_read import ReadFunction, SplitsPartition
-from forebay.spark.reading.plan import Pushdown, ScanPlan
+from forebay.spark.reading.live_read import ReadFunction
+from forebay.spark.reading.plan import Pushdown, ScanPlan, SplitsPartition
 from forebay.spark.reading.scan_builder import OpenSnapshots, open_snapshots
 from tests.spark.tables import ids_of, make_table, rows
 

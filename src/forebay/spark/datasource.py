@@ -48,8 +48,8 @@ from forebay.spark.options import (
     stream_options,
 )
 from forebay.spark.reading.live_plan import CHANGELOG, VIRTUAL_SEPARATOR, LiveScan
-from forebay.spark.reading.live_read import SplitsPartition, TaskRead
-from forebay.spark.reading.plan import DEFAULT_CORES, Pushdown
+from forebay.spark.reading.live_read import TaskRead
+from forebay.spark.reading.plan import DEFAULT_CORES, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing.live_write import WriteFunction, write_function

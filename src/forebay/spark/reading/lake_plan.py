@@ -29,7 +29,6 @@ from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.table import Table
 from forebay.spark.reading.lake_read import AUDIT_LOG, BINLOG, CHANGES, KIND_COLUMNS, ROWS, PaimonRead
-from forebay.spark.reading.live_read import SplitsPartition
 from forebay.spark.reading.native_files import ROWS_MIN
 from forebay.spark.reading.plan import (
     LIMIT_ONE_TASK_MAX,
@@ -37,6 +36,7 @@ from forebay.spark.reading.plan import (
     OpenedScan,
     Pushdown,
     ScanPlan,
+    SplitsPartition,
     deal_out,
     keeping_limit,
 )

@@ -32,7 +32,8 @@ from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.system_tables.row_views import ROW_KIND as AUDIT_KIND
 from forebay.paimon.system_tables.row_views import binlog_schema, packed
-from forebay.spark.reading.live_read import SplitsPartition, TaskRead, for_spark
+from forebay.spark.reading.live_read import TaskRead, for_spark
+from forebay.spark.reading.plan import SplitsPartition
 from forebay.spark.workers import short_errors
 
 ROWS, CHANGES, AUDIT_LOG, BINLOG = "rows", "changes", "audit_log", "binlog"

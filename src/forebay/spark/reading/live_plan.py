@@ -26,21 +26,14 @@ from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
 from forebay.spark.options import SERVER_SCAN, START, ReadOptions, SnapshotLease
-from forebay.spark.reading.live_read import (
-    KvBatchSplit,
-    LakePart,
-    LogInput,
-    ReadFunction,
-    Split,
-    SplitsPartition,
-    lake_rows,
-)
+from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, ReadFunction, Split, lake_rows
 from forebay.spark.reading.native_files import native_share
 from forebay.spark.reading.plan import (
     LIMIT_ONE_TASK_MAX,
     OpenedScan,
     Pushdown,
     ScanPlan,
+    SplitsPartition,
     deal_out,
     keeping_limit,
     task_count,

@@ -15,7 +15,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,11 +35,9 @@ from forebay.codec.cast import cast_batch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import SERVER_SCAN
+from forebay.spark.reading.plan import Marking, SplitsPartition
 from forebay.spark.workers import short_errors
 from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit, UnionReader, UnionSplit
-
-if TYPE_CHECKING:
-    from forebay.spark.reading.plan import Marking
 
 BATCH_ROWS = 1 << 16
 """Rows of a batch for the JVM: 32 to 64 thousand are fastest."""
@@ -55,18 +53,6 @@ _OF_SNAPSHOT_ROWS = {
     "timestamp": (COMMIT_TIMESTAMP_COLUMN, None, pa.timestamp("ms", "UTC")),
 }
 """What metadata columns of the log say of a row that comes from a snapshot. (An Arrow scalar would import pandas.)"""
-
-
-class SplitsPartition(InputPartition):
-    """The splits of one task, of either side, and the table snapshot they belong to, if any."""
-
-    def __init__(self, splits: tuple[Any, ...], snapshot: TableSnapshot | None = None) -> None:
-        super().__init__(None)
-        self.splits = splits
-        self.snapshot = snapshot
-
-    def __repr__(self) -> str:
-        return f"SplitsPartition({', '.join(map(str, self.splits))})"
 
 
 class TaskRead:

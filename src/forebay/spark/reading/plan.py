@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
+from forebay.client.table_snapshot import TableSnapshot
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.unionread.overridden import OverriddenRows
 
@@ -68,6 +70,18 @@ class NativeFiles:
     files: tuple[str, ...]
     marking: tuple[Marking, ...] = ()
     is_all: bool = False
+
+
+class SplitsPartition(InputPartition):
+    """The splits of one task, of either side, and the table snapshot they belong to, if any."""
+
+    def __init__(self, splits: tuple[Any, ...], snapshot: TableSnapshot | None = None) -> None:
+        super().__init__(None)
+        self.splits = splits
+        self.snapshot = snapshot
+
+    def __repr__(self) -> str:
+        return f"SplitsPartition({', '.join(map(str, self.splits))})"
 
 
 @dataclass(frozen=True)

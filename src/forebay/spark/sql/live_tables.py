@@ -20,6 +20,8 @@ The last two are answered by the driver, without a task.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
@@ -270,23 +272,22 @@ def readable(
     """
     session = context.session_options() if not (is_changelog or is_lake) else {}
 
-    def scan(given: Mapping[str, str]) -> LiveScan:
-        chosen = read_options(context.settings, info.descriptor, given, session)
-        return LiveScan(info, chosen, is_changelog, is_lake)
+    is_stream = is_for_streams(options)
+    read = partial(read_options, context.settings, info.descriptor, session=session)
+    shown = LiveScan(info, read({} if is_stream else options), is_changelog, is_lake)
 
     def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
-        return scan(options).plan(context.connection, context.cores, wanted, schema)
+        scan = replace(shown, options=read(options)) if is_stream else shown
+        return scan.plan(context.connection, context.cores, wanted, schema)
 
     def stream() -> dict[str, str]:
         return stream_source(context, info, options, is_changelog=is_changelog)
 
-    is_stream = is_for_streams(options)
-    shown = scan({} if is_stream else options)
     return Readable(
         name,
         shown.schema,
         info.schema.columns,
-        plan if is_stream else lambda wanted, schema: shown.plan(context.connection, context.cores, wanted, schema),
+        plan,
         info.descriptor.partition_keys,
         None if is_stream else shown.way,
         None if is_lake else stream,
@@ -309,15 +310,11 @@ def stream_source(
         if SESSION_PREFIX + name in session:
             given.setdefault(name, session[SESSION_PREFIX + name])
     return {
-        **{name: _option_text(value) for name, value in settings.given},
+        # Numbers with a point are seconds, which are written in milliseconds.
+        **{name: str(round(v * 1000)) if isinstance(v, float) else str(v) for name, v in settings.given},
         **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
         **given,
         "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),
         "table": f"{info.path}{VIRTUAL_SEPARATOR + CHANGELOG if is_changelog else ''}",
         "cores": str(context.cores),
     }
-
-
-def _option_text(value: object) -> str:
-    """A parsed client option as it is written. Numbers with a point are seconds, which are written in milliseconds."""
-    return str(round(value * 1000)) if isinstance(value, float) else str(value)

@@ -30,8 +30,7 @@ from forebay.paimon.store.schemas import SchemaManager
 from forebay.spark.options import StreamLimits
 from forebay.spark.reading.lake_plan import PaimonScan, deal_groups, in_order
 from forebay.spark.reading.lake_read import BINLOG
-from forebay.spark.reading.live_read import SplitsPartition
-from forebay.spark.reading.plan import Pushdown
+from forebay.spark.reading.plan import Pushdown, SplitsPartition
 
 CONSUMER_REFRESHES = 4
 """How often in its expiration time a consumer that waits for new snapshots shows that it is alive."""

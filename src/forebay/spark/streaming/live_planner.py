@@ -26,8 +26,8 @@ from forebay.metadata.table import TableBucket
 from forebay.spark import options
 from forebay.spark.options import SERVER_SCAN, StreamLimits, StreamOptions
 from forebay.spark.reading.live_plan import LiveScan, cut_logs, open_for_query, row_counts, task_partitions
-from forebay.spark.reading.live_read import KvBatchSplit, LakePart, Split, SplitsPartition, lake_rows
-from forebay.spark.reading.plan import Pushdown, deal_out
+from forebay.spark.reading.live_read import KvBatchSplit, LakePart, Split, lake_rows
+from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
 from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionReader
 from forebay.unionread.streaming import (
     FullRead,

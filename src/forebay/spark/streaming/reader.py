@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 
 from forebay.base.errors import InvalidRequest
 from forebay.spark.options import StreamLimits
-from forebay.spark.reading.live_read import SplitsPartition
+from forebay.spark.reading.plan import SplitsPartition
 from forebay.spark.workers import short_errors
 
 
