@@ -86,13 +86,6 @@ class KeptTables:
             self._plans.put(key, found, files + 1)
         return found
 
-    def close(self) -> None:
-        """Let go of all that is kept. The next question opens the catalog again."""
-        self._tables.clear()
-        self._plans.clear()
-        for catalog in self._catalogs.clear():
-            catalog.close()
-
 
 def _metadata_location(catalog: Any, path: TablePath) -> str | None:
     """The metadata file of a table in an SQL catalog; None without such a table."""

@@ -96,7 +96,7 @@ def readable_snapshot(table: Table) -> LakeSnapshot | None:
 
 
 LAKES_KEPT = 8
-"""The number of lakes that a connection keeps open: a cluster has one, a user perhaps several."""
+"""So many opened lakes a connection keeps: a cluster has one, and more if options of tables differ."""
 
 _SIDES_KEPT = 256
 """So many scans of lake tables a connection keeps: one for each query that differs in columns or filter."""

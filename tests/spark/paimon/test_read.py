@@ -199,7 +199,7 @@ def test_an_expired_snapshot_is_told_by_the_task(parts: Table) -> None:
 def test_files_are_dealt_out_to_tasks_of_about_equal_size(parts: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(planned(parts).tasks) == 1, "eighteen rows are not worth a second task"
     monkeypatch.setattr("forebay.spark.reading.plan.ROWS_PER_TASK_MIN", 1)
-    plan = planned(parts)
+    plan = planned(parts.refresh())
     assert [sum(split.row_count for split in task) for task in plan.tasks] == [6, 6, 3, 3]
     assert plan.rows == 18
     assert len(rows_of(plan)) == 18
