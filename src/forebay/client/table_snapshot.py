@@ -354,7 +354,7 @@ def _open(
 ) -> pb.OpenTableSnapshotResponse:
     clock, limit = session.clock, session.settings["client.scanner.kv.open-timeout"]
     deadline = clock.monotonic() + limit
-    back_off = BackOff(session.ids)
+    back_off: BackOff | None = None
     while True:
         try:
             return session.cluster.call(node, ApiKey.OPEN_TABLE_SNAPSHOT, request, pb.OpenTableSnapshotResponse)
@@ -365,6 +365,7 @@ def _open(
                     f"{e.message}",
                     e.code,
                 ) from e
+        back_off = back_off or BackOff(session.ids)
         clock.sleep(back_off.next_seconds())
 
 

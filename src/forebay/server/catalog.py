@@ -2,12 +2,18 @@
 
 Reads take no lock and see whole changes: every change replaces an immutable value. Changes are made one at a time
 (a lock), checked first, stored durably, then shown. Errors are Fluss's (codes in reference fluss.md, 1.7).
+
+What clients ask of a table again and again is described once (`Descriptions`): a table of a thousand columns takes
+milliseconds to describe, on the event loop. Descriptions are cached up to a number of bytes, with the least recently
+used evicted first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 from urllib.parse import quote
 
 from forebay.base import threads
@@ -15,6 +21,7 @@ from forebay.base.clock import Clock
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.base.threads import WriteGate
 from forebay.fs import names
+from forebay.metadata import json_serde
 from forebay.metadata.auto_partition import AutoPartitioning
 from forebay.metadata.names import check_database_name, check_table_path
 from forebay.metadata.partitions import resolve_spec
@@ -40,6 +47,53 @@ from forebay.server.table_rules import (
     check_schema_history,
     with_defaults,
 )
+
+_DESCRIBED_BYTES_MAX = 32 << 20
+_ENTRY_BYTES = 512
+"""Approximate memory of an entry in addition to its text."""
+
+
+class Descriptions:
+    """JSON by table and schema. For the event loop only."""
+
+    def __init__(
+        self, told: Callable[[TableDescriptor], TableDescriptor], bytes_max: int = _DESCRIBED_BYTES_MAX
+    ) -> None:
+        """`told`: a descriptor as clients see it, always the same of one descriptor."""
+        self._told = told
+        self._bytes_max = bytes_max
+        self._made: OrderedDict[tuple[int, int | None], tuple[object, bytes]] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def table(self, info: TableInfo) -> bytes:
+        """The descriptor of a table as it is now."""
+        descriptor = info.descriptor
+        return self._get((info.table_id, None), info, lambda: json_serde.descriptor_to_json(self._told(descriptor)))
+
+    def schema(self, table_id: int, schema_id: int, schema: Schema) -> bytes:
+        """One schema of a table."""
+        return self._get((table_id, schema_id), schema, lambda: json_serde.schema_to_json(schema))
+
+    def _get(self, key: tuple[int, int | None], of: object, describe: Callable[[], Any]) -> bytes:
+        made = self._made.get(key)
+        if made is not None and made[0] is of:  # an altered table is another object
+            self._made.move_to_end(key)
+            return made[1]
+        text = json_serde.dumps(describe())
+        if made is not None:
+            self._forget(key)
+        self._made[key] = (of, text)
+        self._bytes += len(text) + _ENTRY_BYTES
+        while self._bytes > self._bytes_max:
+            self._forget(next(iter(self._made)))
+        return text
+
+    def _forget(self, key: tuple[int, int | None]) -> None:
+        self._bytes -= len(self._made.pop(key)[1]) + _ENTRY_BYTES
+
 
 DEFAULT_DATABASE = "fluss"
 

@@ -35,10 +35,9 @@ from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey, ServerNode, ServerRole
 from forebay.protocol.messages import Buffer, Message, PerBucketAnswer, error_to_wire
-from forebay.server.catalog import TableCatalog, buckets_of
+from forebay.server.catalog import Descriptions, TableCatalog, buckets_of
 from forebay.server.config import ServerConfig
 from forebay.server.connections import Consumer, Half, MemoryBudget
-from forebay.server.descriptions import Descriptions
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeTables
 from forebay.server.lake_tiering import TieringManager

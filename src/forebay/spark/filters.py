@@ -30,7 +30,7 @@ from forebay.codec.arrow_types import arrow_type, user_schema
 from forebay.metadata.partitions import partition_value
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
 from forebay.metadata.table import Column, PartitionInfo
-from forebay.metadata.types import TypeRoot
+from forebay.metadata.types import NESTED_ROOTS, TypeRoot
 from forebay.spark.jvm.expressions import Expression, Function, Literal, Literals, Reference
 from forebay.spark.schemas import MICROSECOND_DIGITS
 
@@ -168,7 +168,7 @@ def _comparable_column(expression: Expression, columns: Mapping[str, Column]) ->
 def _is_comparable(column: Column) -> bool:
     t = column.data_type
     finer = t.root in (TypeRoot.TIME, TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ)
-    return not t.is_nested and not (finer and (t.precision or 0) > MICROSECOND_DIGITS)
+    return t.root not in NESTED_ROOTS and not (finer and (t.precision or 0) > MICROSECOND_DIGITS)
 
 
 def _value(expression: Expression) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -100,6 +101,7 @@ def to_spark_type(t: DataType) -> spark_types.DataType:
             return spark_types.StructType([_field(f.name, f.data_type, f.description) for f in t.fields])
 
 
+@lru_cache(maxsize=4096)
 def _field(name: str, t: DataType, comment: str | None) -> spark_types.StructField:
     metadata = {} if comment is None else {"comment": comment}
     return spark_types.StructField(name, to_spark_type(t), t.nullable, metadata)
@@ -112,7 +114,12 @@ def to_spark_schema(columns: Sequence[Column]) -> spark_types.StructType:
 
 def uses_time(columns: Sequence[Column]) -> str | None:
     """The name of the first column whose type contains TIME."""
-    return next((c.name for c in columns if any(t.root is TypeRoot.TIME for t in walk(c.data_type))), None)
+    return next((c.name for c in columns if _contains_time(c.data_type)), None)
+
+
+@lru_cache(maxsize=4096)
+def _contains_time(t: DataType) -> bool:
+    return any(part.root is TypeRoot.TIME for part in walk(t))
 
 
 def spark_arrow_schema(schema: spark_types.StructType) -> pa.Schema:

@@ -64,7 +64,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _DealtTasks:
     """What splits come to: their tasks, and the files that Spark reads directly with the tasks beside these."""
 
     tasks: Sequence[tuple[ChangeSplit, ...]]
@@ -183,7 +183,7 @@ class PaimonScan:
             self.read_function(wanted, schema), work.tasks, work.rows, opened, work.native, work.beside_native
         )
 
-    def _work(self, cores: int, wanted: Pushdown, use_native: bool) -> _Work:
+    def _work(self, cores: int, wanted: Pushdown, use_native: bool) -> _DealtTasks:
         """The tasks of the latest snapshot, or of what side and options choose; those of a snapshot are kept."""
         table = self.table
         if self.side is not None or chooses_snapshot(table.options):
@@ -191,7 +191,7 @@ class PaimonScan:
         with telling_expiry(table.snapshots, None):
             latest = table.snapshots.latest()
 
-            def work() -> _Work:
+            def work() -> _DealtTasks:
                 scan_filter = ScanFilter.of(table.schema, wanted.filter)
                 splits = SnapshotPlanner(table).plan(latest, scan_filter, wanted.limit).splits
                 return self._dealt(splits, cores, wanted, use_native)
@@ -201,7 +201,7 @@ class PaimonScan:
             request = "tasks", cores, use_native, wanted.columns, repr(wanted.filter), wanted.limit
             return table.manifests.planned(latest, table.schema, request, work)
 
-    def _dealt(self, splits: Sequence[ChangeSplit], cores: int, wanted: Pushdown, use_native: bool) -> _Work:
+    def _dealt(self, splits: Sequence[ChangeSplit], cores: int, wanted: Pushdown, use_native: bool) -> _DealtTasks:
         total = sum(split.row_count for split in splits)
         rows = total if wanted.limit is None else min(total, wanted.limit)
         one_task = wanted.limit is not None and wanted.limit <= LIMIT_ONE_TASK_MAX
@@ -213,7 +213,7 @@ class PaimonScan:
             tasks = deal_groups(in_order(self.table, splits), cores)
         files, rest = self._native_share(splits, wanted) if use_native else (None, [])
         native = None if files is None else NativeFiles(files, is_all=not rest)
-        return _Work(tasks, rows, native, deal(rest, cores), sum(len(file_names(split)) for split in splits))
+        return _DealtTasks(tasks, rows, native, deal(rest, cores), sum(len(file_names(split)) for split in splits))
 
     def _native_share(
         self, splits: Sequence[ChangeSplit], wanted: Pushdown
