@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -65,9 +66,56 @@ SLOWEST_FILES = (
 )
 """The files that take longest, the longest first, by a run of `make test`."""
 
+SPARK_SESSIONS = (
+    (
+        "spark/test_spark_native.py",
+        "spark/test_spark_filters_random.py",
+        "spark/test_spark_streaming.py",
+        "spark/test_spark_ddl.py",
+        "spark/test_spark_sessions.py",
+        "spark/test_spark_writing.py",
+        "spark/test_snapshots.py",
+        "spark/test_examples.py",
+        "spark/test_spark_tiering.py",
+        "spark/paimon/test_ddl.py",
+        "spark/paimon/test_mixed_catalog.py",
+        "spark/paimon/test_procedures_rewriting.py",
+    ),
+    (
+        "spark/paimon/test_spark_read.py",
+        "spark/test_pages.py",
+        "spark/test_spark_reading.py",
+        "spark/test_spark_lake.py",
+        "spark/paimon/test_stream_write.py",
+        "spark/paimon/test_write.py",
+        "spark/paimon/test_catalog.py",
+        "spark/paimon/test_jobs.py",
+        "spark/paimon/test_procedures_history.py",
+        "spark/paimon/test_upkeep_kills.py",
+        "spark/test_spark_lake_options.py",
+    ),
+)
+"""The files that use the Spark session of tests/spark, in two halves that take equally long. Each half is tested in one
+process: starting a JVM, and the first run of everything in it, take 30 CPU seconds in each process that uses Spark."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The slowest files are tested first: at the end no process waits for another that has begun a long one."""
     here = Path(__file__).parent
     places = {here / name: place for place, name in enumerate(SLOWEST_FILES)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, each half of SPARK_SESSIONS goes to one process, as any other file does."""
+    from xdist.scheduler import LoadFileScheduling
+
+    halves = {f"tests/{name}": f"Spark {half}" for half, names in enumerate(SPARK_SESSIONS) for name in names}
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return halves.get(file, file)
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None

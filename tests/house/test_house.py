@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import WIRE_ERRORS, ErrorCode, ForebayError, error_from_wire, wire_code
-from tests.conftest import SLOWEST_FILES
+from tests.conftest import SLOWEST_FILES, SPARK_SESSIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "forebay"
@@ -145,6 +145,15 @@ def test_machine_paths_and_secrets_are_not_in_the_repository() -> None:
 def test_the_files_that_are_tested_first_are_there() -> None:
     assert [name for name in SLOWEST_FILES if not (ROOT / "tests" / name).is_file()] == []
     assert len(set(SLOWEST_FILES)) == len(SLOWEST_FILES)
+
+
+def test_the_files_that_share_a_spark_session_are_in_one_of_two_halves() -> None:
+    tests = ROOT / "tests"
+    uses = re.compile(r"[( ](?:spark|lake_session|derived_session|sql|lake_sql): (?:Any|Sql)\b")
+    files = [path for path in tests.rglob("test_*.py") if not path.name.startswith("test_foreign")]
+    using = {str(path.relative_to(tests)) for path in files if uses.search(path.read_text(encoding="utf-8"))}
+    halves = [name for half in SPARK_SESSIONS for name in half]
+    assert sorted(halves) == sorted(using)
 
 
 def test_importing_forebay_costs_next_to_nothing() -> None:
