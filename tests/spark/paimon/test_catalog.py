@@ -53,6 +53,28 @@ def test_databases_are_made_shown_and_dropped(lake_sql: Sql, lake: str, lake_cat
     lake_sql(f"DROP DATABASE IF EXISTS lake.{lake}_x")
 
 
+def test_a_statement_sees_what_another_process_has_done_to_a_table(
+    lake_sql: Sql, lake: str, lake_catalog: Catalog
+) -> None:
+    lake_sql("CREATE TABLE {db}.t (id INT)")
+    lake_sql("INSERT INTO {db}.t VALUES (1)")
+    assert lake_sql("SELECT * FROM {db}.t") == lake_sql("SELECT * FROM {db}.t") == [(1,)]
+    name = f"{lake}.t"
+    changed = lake_catalog.table(name).alter(add_columns={"v": "STRING"})
+    assert lake_sql("SELECT * FROM {db}.t") == [(1, None)]
+    put(changed, [{"id": 2, "v": "b"}])
+    assert lake_sql("SELECT * FROM {db}.t ORDER BY id") == [(1, None), (2, "b")]
+    changed.rollback_to(1)
+    put(changed, [{"id": 3, "v": "c"}])
+    assert lake_sql("SELECT * FROM {db}.t ORDER BY id") == [(1, None), (3, "c")]
+    lake_catalog.drop_table(name)
+    assert "TABLE_OR_VIEW_NOT_FOUND" in refusal(lake_sql, "SELECT * FROM {db}.t")
+    put(lake_catalog.create_table(name, {"id": "INT"}), [{"id": 7}])
+    assert lake_sql("SELECT * FROM {db}.t") == [(7,)]
+    lake_sql("INSERT INTO {db}.t VALUES (8)")
+    assert lake_sql("SELECT * FROM {db}.t ORDER BY id") == [(7,), (8,)]
+
+
 def test_what_a_lake_does_not_keep_of_a_database_is_refused(lake_sql: Sql, lake: str) -> None:
     assert "comment" in refusal(lake_sql, f"CREATE DATABASE lake.{lake}_c COMMENT 'x'")
     assert "nothing can be changed" in refusal(lake_sql, f"ALTER DATABASE lake.{lake} SET DBPROPERTIES (a = 'b')")

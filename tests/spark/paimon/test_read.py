@@ -15,6 +15,7 @@ from forebay.metadata import types
 from forebay.metadata.predicate import Predicate, col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.read.change_planner import file_names
+from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.schema_changes import AddColumn, RenameColumn
 from forebay.paimon.table import Table
 from forebay.spark.lake_datasource import PaimonDataSource
@@ -83,6 +84,64 @@ def by_id(rows: list[Row]) -> list[Row]:
 
 def files_of(plan: ScanPlan) -> int:
     return sum(len(file_names(split)) for task in plan.tasks for split in task)
+
+
+# ---- what is kept ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plannings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the snapshots whose files are chosen."""
+    found: list[int] = []
+    plain = SnapshotPlanner.plan
+
+    def noted(self: SnapshotPlanner, snapshot: Any, *rest: Any, **more: Any) -> Any:
+        found.append(snapshot.id)
+        return plain(self, snapshot, *rest, **more)
+
+    monkeypatch.setattr(SnapshotPlanner, "plan", noted)
+    return found
+
+
+def test_the_latest_snapshot_is_planned_once_for_a_request(parts: Table, plannings: list[int]) -> None:
+    first = planned(parts)
+    assert (planned(parts).tasks, plannings) == (first.tasks, [6])
+    for request in (
+        {"columns": ["id"]}, {"columns": []}, {"where": col("id") > 1}, {"where": col("id") > 2}, {"limit": 1},
+        {"limit": 2},
+    ):  # fmt: skip
+        plannings.clear()
+        assert rows_of(planned(parts, **request)) == rows_of(planned(parts, **request))
+        assert plannings == [6], request
+    plannings.clear()
+    scan = PaimonScan.of(parts, "t")
+    wanted = Pushdown(("id",))
+    for cores in (2, 3, 2, 3):
+        scan.plan(cores, wanted, StructType([scan.schema["id"]]))
+    assert plannings == [6], "the one with three cores"
+    put(parts, [{"id": 99, "name": "a", "v": 9}])
+    plannings.clear()
+    assert files_of(planned(parts)) == files_of(first) + 1
+    assert plannings == [7]
+
+
+def test_a_rolled_back_snapshot_s_number_has_a_new_plan(parts: Table) -> None:
+    before = rows_of(planned(parts))
+    parts.rollback_to(5)
+    put(parts, [{"id": 99, "name": "z", "v": 9}])
+    after = rows_of(planned(parts))
+    assert parts.context.snapshots.latest_id() == 6
+    assert {row["id"] for row in after} - {row["id"] for row in before} == {99}
+
+
+def test_plans_that_options_choose_are_made_each_time(parts: Table, plannings: list[int]) -> None:
+    old = PaimonScan.of(parts, "t").with_options({"scan.snapshot-id": "2"})
+    assert rows_of(planned(old)) == rows_of(planned(old))
+    assert plannings == [2, 2]
+    for options in ({"scan.mode": "latest-delta"}, {"incremental-between": "1,3"}):
+        scan = PaimonScan.of(parts, "t").with_options(options)
+        assert rows_of(planned(scan)) == rows_of(planned(scan))
+    assert {row["id"] for row in rows_of(planned(old))} == {0, 1, 2, 10, 11, 12}
 
 
 # ---- what is read ---------------------------------------------------------------------------------------------------
@@ -265,7 +324,7 @@ def test_many_rows_in_plain_files_are_mixed_with_few_that_must_be_merged(
     put(keyed, [{"id": 7, "name": "newest", "v": 7}])
     assert planned(keyed).native is None
     monkeypatch.setattr("forebay.spark.reading.lake_plan.ROWS_MIN", 1)
-    plan = planned(keyed)
+    plan = planned(keyed.refresh())
     assert plan.native is not None
     assert not plan.native.is_all
     in_files = [row for file in plan.native.files for row in _parquet(file, ["id", "name", "v"])]
