@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.garbage import ShortRounds
 
 

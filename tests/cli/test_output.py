@@ -7,7 +7,7 @@ import io
 import pyarrow as pa
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.cli.output import Progress, print_batches
 
 BATCH = pa.record_batch({"n": [1, None], "text": ["a,b", "x\ny"], "raw": [b"\x01", None]})

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import forebay
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.garbage import ShortRounds
 from forebay.cli.main import main
 from forebay.cli.server import when_told_to_stop

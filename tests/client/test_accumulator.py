@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from forebay.api.results import WriteResult
-from forebay.base.clock import ManualClock, SystemClock
+from forebay.base.ambient import ManualClock, SystemClock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, OutcomeUnknown, Unavailable
 from forebay.client.accumulator import (
     NO_SEQUENCE,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound
 from forebay.client.connection import Connection
 from forebay.client.lake import Heartbeat, LakeTieringClient, TieringDone, TieringTable

@@ -19,7 +19,7 @@ import pytest
 
 import forebay
 from forebay.api.scan import RowReader, ScanRequest
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, Unavailable
 from forebay.client.cluster import ClusterClient
 from forebay.client.connection import Connection, connect

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.base.clock import SystemClock
+from forebay.base.ambient import SystemClock
 from forebay.base.errors import (
     ErrorCode,
     ForebayError,

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from forebay.base.ambient import SeededIds
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
-from forebay.base.ids import SeededIds
 from forebay.client import planning, routing
 from forebay.client.cluster import ClusterView, Partition
 from forebay.client.planning import list_partitions

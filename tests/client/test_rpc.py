@@ -10,7 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from forebay.base.clock import ManualClock, SystemClock
+from forebay.base.ambient import ManualClock, SystemClock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, Unavailable
 from forebay.client import rpc
 from forebay.client import session as session_module

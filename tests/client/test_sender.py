@@ -6,9 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, NotFound, Unavailable
-from forebay.base.ids import SeededIds
 from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.cluster import ClusterView
 from forebay.client.sender import Sender

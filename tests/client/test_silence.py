@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from forebay.base.clock import SystemClock
+from forebay.base.ambient import SystemClock
 from forebay.base.errors import (
     AccessDenied,
     Conflict,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import CorruptData, ErrorCode, OutcomeUnknown, Unavailable, error_from_wire, wire_code
 from forebay.base.retrying import WaitNotice
 from forebay.client.connection import connect

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from forebay.base.ambient import SeededIds
 from forebay.base.errors import StorageFailure
-from forebay.base.ids import SeededIds
 from forebay.fs.interface import DiskFull
 from forebay.fs.local import LocalFileSystem
 from forebay.testing.file_system_contract import FileSystemContract

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, StorageFailure
-from forebay.base.ids import SeededIds
 from forebay.codec.value_batch import parse_value_batch, stored_value
 from forebay.kv.engine import EngineState
 from forebay.kv.scanner import PRESSED_SECONDS, ScannerLimits, ScannerManager, ScanPage, ScanSession

@@ -15,8 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from forebay.base.clock import ManualClock
-from forebay.base.ids import SeededIds
+from forebay.base.ambient import ManualClock, SeededIds
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.lmdb_engine import LmdbEngine

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import Conflict, ForebayError, InvalidRequest
 from forebay.lake.tiering import OFFSETS_PROPERTY, CommitterContext, WriterContext
 from forebay.lakes.paimon import PaimonLakeStorage

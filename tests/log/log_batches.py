@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import random
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.codec.log_batch import (
     APPEND_ONLY_FLAG,
     CRC_OFFSETS,

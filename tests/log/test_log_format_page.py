@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
 from tests.log.log_batches import faulty_fs, make_batch

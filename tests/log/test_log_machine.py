@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, StorageFailure
 from forebay.codec.log_batch import iter_headers
 from forebay.fs import names

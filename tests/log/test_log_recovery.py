@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.codec.log_batch import iter_headers
 from forebay.fs import names

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.metadata import types
 from forebay.metadata.types import TypeRoot
 from forebay.paimon.catalog.filesystem import FileSystemCatalog

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.paimon.table import Table
 from tests.paimon.kills import KillingFileIO
 from tests.paimon.lake import put

@@ -15,7 +15,7 @@ import pytest
 
 import forebay
 from forebay import col
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure
 from forebay.client.connection import Connection
 from forebay.client.table import Table

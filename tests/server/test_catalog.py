@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import (
     AlreadyExists,
     ErrorCode,

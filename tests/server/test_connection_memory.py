@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.server.connections import _STILL_SECONDS, ConnectionMemory, MemoryBudget
 

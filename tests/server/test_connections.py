@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError
 from forebay.protocol.api import ApiKey, ServerRole, offered
 from forebay.server import connections as module

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import LimitExceeded
 from forebay.server import context
 from forebay.server.context import Gate

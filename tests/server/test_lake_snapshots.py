@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, NotFound, StorageFailure
-from forebay.base.ids import SeededIds
 from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem
 from forebay.lake.offsets import BucketOffsets

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError
 from forebay.server import connections
 from forebay.server.embedded import EmbeddedServer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, Unavailable
 from forebay.base.host import machine_memory
 from forebay.server.config import ServerConfig

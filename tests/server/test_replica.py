@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, NotFound, StorageFailure, Unavailable
 from forebay.kv.tablet import PutRequest
 from forebay.log.config import LogConfig

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, LimitExceeded
 from forebay.metadata.table import TableBucket
 from forebay.server.context import Gate, ProgressNotifier, RequestCosts

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, NotFound, StorageFailure
 from forebay.kv.checkpoint import KvFolder
 from forebay.log.tablet import SegmentInfo

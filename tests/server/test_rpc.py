@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forebay.base import threads
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import AccessDenied, ErrorCode, InvalidRequest
 from forebay.base.threads import Future
 from forebay.protocol import fluss_pb2 as pb

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.log.tablet import LogTablet
 from forebay.metadata import json_serde

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, Unavailable
 from forebay.base.threads import WriteGate
 from forebay.kv.engine import KvSnapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.metadata.table import TableBucket
 from forebay.server.server import Injected
 from forebay.server.writer_ids import TAKEN_AT_ONCE, WriterIds

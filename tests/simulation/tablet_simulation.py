@@ -17,7 +17,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ForebayError, StorageFailure
 from forebay.kv.tablet import KvTablet
 from forebay.log.config import LogConfig

@@ -18,8 +18,8 @@ from itertools import count
 from typing import Any
 
 from forebay.base import threads
+from forebay.base.ambient import SeededIds
 from forebay.base.errors import CorruptData, ForebayError, InternalError, StorageFailure
-from forebay.base.ids import SeededIds
 from forebay.client import session
 from forebay.client.connection import Connection
 from forebay.client.rpc import Call

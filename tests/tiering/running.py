@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 import forebay
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.lake.storage import LakeStorage

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.client.table import Table
 from forebay.lakes.paimon_tables import lake_table
 from forebay.tiering.round import STEPS

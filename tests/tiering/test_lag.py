@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.client.connection import Connection
 from forebay.tiering.control import RoundControl
 from forebay.tiering.lag import TableLag, table_lag

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, ForebayError, InvalidRequest, NotFound, Unavailable
 from forebay.client.lake import Heartbeat, TieringDone, TieringTable
 from forebay.lake.offsets import BucketOffsets

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, Unavailable
 from forebay.client.lake import TieringTable
 from forebay.client.table import Table

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.client.connection import Connection
 from forebay.client.lake import Heartbeat

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, NotFound, StorageFailure
 from forebay.cli import verify as verify_command
 from forebay.cli.main import main

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 
 _OLDEST = 2
 _WHOLE_SECONDS = 600.0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError
-from forebay.base.ids import IdSource
 
 
 def backoff(failures: int, first: float, most: float) -> float:

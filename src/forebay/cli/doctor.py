@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 
 _GOOD, _NOTE, _BAD = "ok", "note", "BAD"
 _FREE_BYTES_MIN = 2 << 30

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 
 _INTERRUPT_PAUSE_SECONDS = 0.05

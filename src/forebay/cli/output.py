@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 
 FORMATS = ("table", "csv", "json")
 _CELL_CHARACTERS_MAX = 48

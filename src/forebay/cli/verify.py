@@ -6,7 +6,7 @@ import argparse
 import sys
 from types import TracebackType
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import ForebayError
 from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
 from forebay.client.connection import connect

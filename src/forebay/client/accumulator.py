@@ -39,7 +39,7 @@ from typing import Protocol
 
 from forebay.api.results import WriteResult
 from forebay.base import threads
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock
 from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, OutcomeUnknown, Unavailable, check
 from forebay.base.retrying import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, backoff
 from forebay.metadata.table import TableBucket, TablePath

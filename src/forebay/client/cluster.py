@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from forebay.base import threads
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import (
     ErrorCode,
     ForebayError,
@@ -31,7 +31,6 @@ from forebay.base.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from forebay.base.ids import IdSource
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again, may_repeat
 from forebay.client.rpc import Call, Callback, Channel, Dial
 from forebay.client.settings import Address, Settings

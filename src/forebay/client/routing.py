@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forebay.base import threads
+from forebay.base.ambient import IdSource
 from forebay.base.errors import ErrorCode, ForebayError, NotFound, Unavailable
-from forebay.base.ids import IdSource
 from forebay.client.cluster import ClusterClient, Partition
 from forebay.client.planning import list_partitions
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from forebay.base import threads
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.base.retrying import NOTICE_SECONDS, WaitNotice, backoff
 from forebay.client.settings import Address

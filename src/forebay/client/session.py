@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from forebay.base import threads
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import ForebayError, Unavailable
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.base.quantity import Span, span_seconds
 from forebay.client.cluster import ClusterClient
 from forebay.client.settings import Settings

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import StorageFailure
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.fs import names
 from forebay.fs.interface import FileEntry, FileLock, storage_failure
 

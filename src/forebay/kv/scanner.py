@@ -27,9 +27,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from forebay.base import threads
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
-from forebay.base.ids import IdSource
 from forebay.codec._records import join_value_batch
 from forebay.kv.engine import KvSnapshot
 from forebay.metadata.table import TableBucket

@@ -27,9 +27,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from forebay.base import threads
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
-from forebay.base.ids import IdSource
 from forebay.codec._records import join_value_batch
 from forebay.codec.value_batch import EMPTY_VALUE_BATCH
 from forebay.kv.engine import EngineState, KvSnapshot

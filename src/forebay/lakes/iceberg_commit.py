@@ -36,9 +36,8 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import Conflict, OutcomeUnknown
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.lakes.iceberg_errors import NO_ANSWER
 from forebay.lakes.iceberg_files import remove_files
 

@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 from pyiceberg.typedef import Record
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, UnsupportedOperation
 from forebay.base.quantity import Past, past_ms
 from forebay.lakes.iceberg_commit import Change, commit

@@ -21,8 +21,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
+from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import InvalidRequest
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.codec.key_index import KeyIndex
 from forebay.codec.log_batch import ChangeType
 from forebay.lake.records import ChangeRows

@@ -33,7 +33,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from forebay.base import threads
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure, check
 from forebay.codec.log_batch import CRC_OFFSETS, MAGIC_V2, NO_LEADER_EPOCH, LogBatchHeader, iter_headers, verify_crc
 from forebay.fs import names

@@ -9,9 +9,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from forebay.api.scan import ArrowStream
+from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.arguments import name_list
-from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.commit.partition_filter import PartitionFilter

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from forebay.base import threads
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.base.threads import WriteGate
 from forebay.fs import names

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.protocol.api import BULK_REQUESTS, Api, ServerRole, api_versions_response
 from forebay.protocol.connection import ServerConnection

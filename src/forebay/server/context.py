@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from forebay.base import threads
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded
 from forebay.base.threads import Executor, Future
 from forebay.kv.scanner import ScannerManager

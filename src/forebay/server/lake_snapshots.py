@@ -27,9 +27,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from forebay.base import threads
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
-from forebay.base.ids import IdSource
 from forebay.codec.crc import crc32c
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem

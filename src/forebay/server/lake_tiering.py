@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from forebay.base import threads
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock
 from forebay.base.errors import Conflict, ErrorCode, NotFound
 from forebay.metadata.table import TablePath
 

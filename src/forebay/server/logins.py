@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock
 from forebay.base.errors import AccessDenied, ErrorCode
 from forebay.base.retrying import backoff
 

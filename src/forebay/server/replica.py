@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from forebay.base import threads
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
 from forebay.base.threads import Executor, Future
 from forebay.codec.log_batch import decode_row_batch, iter_headers, validate_arrow_body, verify_crc

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from forebay.base import threads
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.base.host import return_free_memory
 from forebay.base.threads import Executor, Future

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock
 from forebay.base.errors import ForebayError
 from forebay.log.tablet import SegmentInfo
 from forebay.metadata.table import TableBucket, TableInfo, option_value

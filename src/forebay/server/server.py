@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forebay.base import threads
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.base.host import page_cache_witnesses
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.base.threads import Executor
 from forebay.fs import names
 from forebay.fs.interface import FileSystem

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from forebay.base import threads
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError
 from forebay.base.progress import OnProgress, no_progress
 

@@ -24,9 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, OutcomeUnknown
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.client.connection import Connection
 from forebay.client.lake import LakeTieringClient, TieringTable
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions

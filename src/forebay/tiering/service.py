@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from forebay.base import threads
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, InvalidRequest, Unavailable
 from forebay.base.retrying import backoff
 from forebay.client.connection import Connection

@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, NotFound, Unavailable
 from forebay.client.connection import Connection
 from forebay.client.live_scan import bucket_scan

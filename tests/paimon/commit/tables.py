@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
-from forebay.base.ids import IdSource
+from forebay.base.ambient import SYSTEM_CLOCK, Clock, IdSource
 from forebay.metadata import types
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.binary_row import row_layout

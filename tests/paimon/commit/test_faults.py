@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import (
     Conflict,
     ForebayError,
@@ -18,7 +18,6 @@ from forebay.base.errors import (
     StorageFailure,
     UnsupportedOperation,
 )
-from forebay.base.ids import SeededIds
 from forebay.paimon.commit.committer import Committable, FileStoreCommit
 from forebay.paimon.format.snapshot_json import format_snapshot
 from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, ForebayError, InvalidRequest, NotFound, OutcomeUnknown, StorageFailure
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.snapshot import CommitKind

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.base.clock import SYSTEM_CLOCK, ManualClock
+from forebay.base.ambient import SYSTEM_CLOCK, ManualClock
 from forebay.base.errors import ForebayError, InvalidRequest, NotFound, StorageFailure
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.compact.running import TaskThreads

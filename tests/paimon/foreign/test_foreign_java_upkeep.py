@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.clock import SYSTEM_CLOCK, ManualClock
+from forebay.base.ambient import SYSTEM_CLOCK, ManualClock
 from forebay.base.errors import NotFound
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.io.local import LocalFileIO

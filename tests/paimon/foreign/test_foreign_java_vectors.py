@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 from tests.paimon.foreign.both_sides import COLUMNS, WRITE_ONLY, agree, numbered
 from tests.paimon.foreign.conftest import JavaTableOf
 from tests.paimon.lake import at_ms, live_files, new_catalog, put

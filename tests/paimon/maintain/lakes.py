@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.paimon.catalog.definition import new_schema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO

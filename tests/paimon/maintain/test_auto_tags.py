@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import InvalidRequest
 from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import make_table, rows

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ForebayError
 from forebay.paimon.io.failing import FailingFileIO
 from tests.paimon.aftermath import check

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ForebayError, InvalidRequest, NotFound
 from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
 from forebay.paimon.maintain.expire import Expired, SnapshotExpiry

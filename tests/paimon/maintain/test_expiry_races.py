@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forebay.base.clock import SYSTEM_CLOCK, ManualClock
+from forebay.base.ambient import SYSTEM_CLOCK, ManualClock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
 from forebay.paimon.io.failing import FailingFileIO
 from forebay.paimon.io.file_io import FileIO

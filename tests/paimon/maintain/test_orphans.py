@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ForebayError, InvalidRequest, StorageFailure
 from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
 from forebay.paimon.io.file_io import FileStatus

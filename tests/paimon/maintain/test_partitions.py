@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.maintain.partition_expiry import idle_partitions
 from forebay.paimon.maintain.partition_time import PartitionTime

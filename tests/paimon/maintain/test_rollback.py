@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.paimon.table import Table
 from tests.paimon.lake import at_ms, put

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import AlreadyExists, CorruptData, InvalidRequest, NotFound, StorageFailure
 from forebay.paimon.format.snapshot import CommitKind
 from forebay.paimon.io.file_io import FileStatus

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.types import DataType, RowField, TypeRoot

@@ -13,7 +13,7 @@ import pytest
 
 from forebay import col
 from forebay.api.changes import CHANGE_TYPE_COLUMN
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import InvalidRequest, NotFound
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.io.local import LocalFileIO

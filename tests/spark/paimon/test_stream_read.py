@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay.base.clock import ManualClock
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata import types
 from forebay.paimon.catalog.filesystem import FileSystemCatalog

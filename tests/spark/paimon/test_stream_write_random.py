@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import Conflict
 from forebay.paimon.table import Table
 from forebay.spark.lake_options import write_options

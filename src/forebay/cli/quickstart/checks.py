@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import InternalError
 from forebay.cli.quickstart.screen import say
 from forebay.cli.quickstart.stream import COUNTED, Stream, Totals

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 
 BAR_CHARACTERS = 40
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.cli.quickstart import flights as flight_data
 
 if TYPE_CHECKING:

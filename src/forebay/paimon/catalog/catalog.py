@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any, Self
 
 from forebay.api.schemas import SchemaLike
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.arguments import one_or_more_names
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
 from forebay.base.markup import facts_html, heading
 from forebay.lake.kept import Kept

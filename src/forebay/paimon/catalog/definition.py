@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from forebay.api.schemas import SchemaLike, columns_of
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.arguments import name_list, whole_number
-from forebay.base.clock import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot, child

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.paimon.catalog.catalog import BRANCH_MARK, Catalog
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO

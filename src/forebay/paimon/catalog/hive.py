@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.base.quantity import parse_bool, parse_duration_ms
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.filesystem import DATABASE_SUFFIX

@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, NotFound, OutcomeUnknown, Unavailable, UnsupportedOperation
 from forebay.base.quantity import parse_bool
 from forebay.paimon.catalog.hive_metastore import Metastore, current_user

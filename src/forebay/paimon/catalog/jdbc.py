@@ -12,9 +12,8 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Self
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, StorageFailure, Unavailable
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.base.quantity import parse_bool, parse_duration_ms
 from forebay.paimon.catalog.database import Database
 from forebay.paimon.catalog.filesystem import FileSystemCatalog

@@ -11,9 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.paimon.catalog.catalog import BRANCH_MARK, Catalog
 from forebay.paimon.catalog.rest_api import RestApi
 from forebay.paimon.catalog.rest_messages import change_to_json, new_table_to_json

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote_plus, unquote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import (
     AccessDenied,
     AlreadyExists,

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forebay.base.clock import Clock
+from forebay.base.ambient import Clock
 from forebay.paimon.compact.levels import Levels
 from forebay.paimon.compact.rewrite import BucketVectors, MergeTreeRewriter
 from forebay.paimon.compact.universal import CompactUnit, UniversalRules, pick, pick_full

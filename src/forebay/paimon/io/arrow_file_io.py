@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 from pyarrow import fs
 
+from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import Conflict, NotFound, StorageFailure
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.paimon.io.file_io import FileStatus
 
 PutIfAbsent = Callable[[str, bytes], bool]

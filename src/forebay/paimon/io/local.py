@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import BinaryIO, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
+from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import Conflict, NotFound, StorageFailure
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.paimon.io.file_io import FileStatus
 
 _T = TypeVar("_T")

@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.format.binary_row import row_layout

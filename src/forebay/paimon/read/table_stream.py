@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest
 from forebay.paimon.read.change_reader import ChangeReader
 from forebay.paimon.read.stream import Accept, StreamScan

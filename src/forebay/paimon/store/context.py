@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO

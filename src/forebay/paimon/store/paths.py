@@ -17,8 +17,8 @@ import threading
 import uuid
 from collections.abc import Iterable
 
+from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import InvalidRequest
-from forebay.base.ids import SYSTEM_IDS, IdSource
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta
 from forebay.paimon.format.partition_path import partition_path, partition_spec

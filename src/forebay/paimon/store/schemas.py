@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, Conflict, NotFound
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.schema_json import format_schema, parse_schema

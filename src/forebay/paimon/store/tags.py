@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, CorruptData, InvalidRequest, NotFound
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.snapshot_json import snapshot_from_json, snapshot_to_json

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from forebay.base.ambient import SYSTEM_IDS
 from forebay.base.errors import ForebayError, InternalError, InvalidRequest
-from forebay.base.ids import SYSTEM_IDS
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

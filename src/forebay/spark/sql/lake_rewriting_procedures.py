@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperation
 from forebay.paimon.commit.partition_filter import PartitionFilter
 from forebay.paimon.compact.clustering import STRATEGIES

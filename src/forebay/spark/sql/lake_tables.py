@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
+from forebay.base.ambient import SYSTEM_IDS
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.base.ids import SYSTEM_IDS
 from forebay.codec.arrow_types import arrow_type, from_arrow_type
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column

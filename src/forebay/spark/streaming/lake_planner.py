@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from forebay.base.clock import SYSTEM_CLOCK, Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound
 from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.pieces import byte_count, file_count

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from forebay.base.clock import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import Conflict, InvalidRequest
 from forebay.base.options import Option, positive
 from forebay.base.quantity import parse_bool
