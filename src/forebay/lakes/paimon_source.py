@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import pyarrow as pa
 
@@ -137,8 +136,8 @@ def snapshot_gone(table: TableContext, snapshot_id: int, e: NotFound) -> NotFoun
 class PaimonSplitPlanner(Planner[LakeSplit]):
     """Plans one snapshot."""
 
-    def __init__(self, table: TableContext, predicate: Predicate | None, snapshot_id: int) -> None:
-        self._table, self._predicate, self._id = table, predicate, snapshot_id
+    def __init__(self, table: TableContext, filters: tuple[Predicate, ...], snapshot_id: int) -> None:
+        self._table, self._filters, self._id = table, filters, snapshot_id
         self._snapshots = table.snapshots
         if not self._snapshots.exists(snapshot_id):
             raise snapshot_gone(table, snapshot_id, NotFound("there is no such file"))
@@ -147,7 +146,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
         table = self._table
         try:
             snapshot = self._snapshots.snapshot(self._id)
-            request = "lake splits", repr(self._predicate)
+            request = "lake splits", repr(self._filters)
             planned = table.manifests.planned(snapshot, table.schema, request, lambda: self._planned(snapshot))
         except NotFound as e:
             raise snapshot_gone(table, self._id, e) from e
@@ -155,7 +154,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
 
     def _planned(self, snapshot: Snapshot) -> tuple[LakeSplit, ...]:
         table = self._table
-        splits = SnapshotPlanner(table).plan(snapshot, ScanFilter.of(table.schema, self._predicate)).splits
+        splits = SnapshotPlanner(table).plan(snapshot, ScanFilter.of(table.schema, all_of(self._filters))).splits
         unaware = table.options.bucket == UNAWARE
         names = _PartitionNames(table)
         return tuple(
@@ -272,10 +271,6 @@ class PaimonLakeSource(LakeSource):
     filters: tuple[Predicate, ...] = ()
     limit: int | None = None
 
-    @cached_property
-    def _predicate(self) -> Predicate | None:
-        return all_of(self.filters)
-
     @property
     def schema(self) -> pa.Schema:
         return arrow_schema(self.table.schema.fields)
@@ -306,7 +301,7 @@ class PaimonLakeSource(LakeSource):
         return True
 
     def create_planner(self, snapshot_id: int) -> PaimonSplitPlanner:
-        return PaimonSplitPlanner(self.table, self._predicate, snapshot_id)
+        return PaimonSplitPlanner(self.table, self.filters, snapshot_id)
 
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
         snapshots = self.table.snapshots
@@ -341,7 +336,7 @@ class PaimonLakeSource(LakeSource):
         columns = None if self.paths is None else [self._dotted(path) for path in self.paths]
         if columns is not None:
             columns += [key for key in keys if key not in columns]
-        return SplitReader(self.table, columns, ScanFilter.of(self.table.schema, self._predicate))
+        return SplitReader(self.table, columns, ScanFilter.of(self.table.schema, all_of(self.filters)))
 
     def _dotted(self, path: Sequence[int]) -> str:
         """A path as the engine writes it: `column.field.field`."""

@@ -93,10 +93,10 @@ _lock = threading.Lock()
 
 def shared_catalog(options: CatalogOptions) -> Catalog:
     """The catalog with these options, opened once for a process."""
-    from forebay.paimon import Catalog  # a session of a cluster alone does not need the lake engine
-
     with _lock:
         if options not in _catalogs:
+            from forebay.paimon import Catalog  # a session of a cluster alone does not need the lake engine
+
             _catalogs[options] = Catalog.open(dict(options))
         return _catalogs[options]
 

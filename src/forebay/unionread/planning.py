@@ -213,17 +213,18 @@ class _Planning:
 
     def _lake_side(self, storage: LakeStorage, *, counting: bool) -> LakeSide:
         """Return the lake's half. Rows that are only counted (`counting`: never merged) need no columns."""
-        info, view = self._info, self._view
+        info, view, sides = self._info, self._view, _lakes_of(self._table).sides
+        source = storage.create_source(info.path)
+        key = info.path, info.table_id, info.schema_id, view.read, not view.columns, counting, repr(view.predicate)
+        kept = sides.get(key)
+        if kept is not None and kept[0] is source:  # the same object: nothing of the table has changed
+            return kept[1]
         columns = merge_columns(info, view) if info.has_primary_key else view.read
         if not view.columns and view.predicate is None and (counting or not info.has_primary_key):
             columns = ()
-        source, sides = storage.create_source(info.path), _lakes_of(self._table).sides
-        key = info.path, columns, repr(view.predicate)
-        kept = sides.get(key)
-        if kept is None or kept[0] is not source:  # the same object: nothing of the table has changed
-            kept = source, LakeSide.of(source, columns, view.predicate)
-            sides.put(key, kept)
-        return kept[1]
+        side = LakeSide.of(source, columns, view.predicate)
+        sides.put(key, (source, side))
+        return side
 
     def _lake_splits(
         self, side: LakeSide, known: LakeSnapshot, buckets: Sequence[TableBucket], lake_only: bool
@@ -257,7 +258,10 @@ class _Planning:
         return None, []
 
     def _covered(self, side: LakeSide, snapshot_id: int) -> list[LakeSplit]:
-        return [split for split in side.plan(snapshot_id) if self._filter.covers(split.partition())]
+        splits = side.source.create_planner(snapshot_id).plan()
+        if not self._info.is_partitioned:
+            return splits
+        return [split for split in splits if self._filter.covers(split.partition())]
 
     # ---- the stream's half ------------------------------------------------------------------------------------------
 

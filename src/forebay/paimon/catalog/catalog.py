@@ -165,10 +165,8 @@ class Catalog(ABC):
         branch = branch or (named if mark else MAIN_BRANCH)
         place, tables = self._place(plain), self._kept_tables
         kept = tables.get((plain, branch))
-        if kept is not None and kept[0] == place:
-            table = kept[1]
-            if table.context.schemas.is_in_force(table.schema.id):
-                return table
+        if kept is not None and kept[0] == place and kept[1].context.schemas.is_in_force(kept[1].schema.id):
+            return kept[1]
         opened = self._opened(plain, place, branch, None, self._manifest_cache)
         tables.put((plain, branch), (place, opened))
         return opened

@@ -17,7 +17,7 @@ from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.store.lock import CommitGuard
 from forebay.paimon.store.manifests import ManifestCache
-from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory, join
+from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
 from forebay.paimon.store.schemas import SchemaManager
 from forebay.paimon.table import Table
 
@@ -160,7 +160,7 @@ class FileSystemCatalog(Catalog):
     def table_path(self, name: str) -> str:
         """The directory of the table `database.table`."""
         database, table = self._split(name)
-        return join(self._database_path(database), table)
+        return f"{self._database_path(database)}/{table}"
 
     def _split(self, name: str) -> tuple[str, str]:
         database, dot, table = name.partition(".")
@@ -176,7 +176,7 @@ class FileSystemCatalog(Catalog):
     def _database_path(self, name: str) -> str:
         if not name or "/" in name or "." in name:
             raise InvalidRequest(f"'{name}' cannot name a database")
-        return join(self.warehouse, name + DATABASE_SUFFIX)
+        return f"{self.warehouse}/{name}{DATABASE_SUFFIX}"
 
     def database_exists(self, name: str) -> bool:
         return self.io.exists(self._database_path(name)) or bool(self.io.list(self._database_path(name)))

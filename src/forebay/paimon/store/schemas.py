@@ -29,17 +29,18 @@ class SchemaManager:
     ) -> None:
         self._io, self._paths, self._lock, self._clock = io, paths, lock, clock
         self._known: dict[int, TableSchema] = {}
-        self._files: dict[int, bytes] = {}
+        self._files: dict[int, tuple[str, bytes]] = {}
         self._guard = threading.Lock()
 
     def schema(self, schema_id: int) -> TableSchema:
         """Schema `schema_id`. Raises `NotFound`."""
         known = self._known.get(schema_id)
         if known is None:
-            data = self._io.read(self._paths.schema(schema_id))
+            path = self._paths.schema(schema_id)
+            data = self._io.read(path)
             known = parse_schema(data)
             with self._guard:
-                self._known[schema_id], self._files[schema_id] = known, data
+                self._known[schema_id], self._files[schema_id] = known, (path, data)
         return known
 
     def is_in_force(self, schema_id: int) -> bool:
@@ -48,11 +49,12 @@ class SchemaManager:
         The file is compared whole: ids come again where a table is dropped and recreated, or a schema rolled back, and
         times of files are too coarse to tell two files from each other. A schema holds the millisecond of its creation.
         """
-        ids = self.ids()
-        if not ids or ids[-1] != schema_id:
+        file, ids = self._files.get(schema_id), self.ids()
+        if file is None or not ids or ids[-1] != schema_id:
             return False
+        path, data = file
         try:
-            return self._io.read(self._paths.schema(schema_id)) == self._files.get(schema_id)
+            return self._io.read(path) == data
         except NotFound:
             return False
 
