@@ -32,18 +32,17 @@ T = TypeVar("T", bound=Sized)
 Identity = tuple[Any, ...]
 
 CACHE_BYTES = 64 * MB
-"""How much memory decoded manifests, and plans of what they hold, may take, roughly."""
+"""The approximate memory limit for decoded manifests and plans."""
 
 _ENTRY_BYTES = 2_000
-"""Memory of a decoded entry, or of a file in a plan, roughly: measured with statistics of eight columns."""
+"""The approximate memory of a decoded entry, or of a file in a plan, measured with statistics of eight columns."""
 
 _PROBE_ENTRIES = 1024
 """The number of entries that are encoded first, to estimate how many fit into a file."""
 
 
 class ManifestCache:
-    """Decoded files by path, and plans of them; the least recently used are dropped. Files never change, so it is never
-    stale.
+    """An LRU cache of decoded files by path, and of plans. Files never change, so entries never become stale.
 
     An item larger than the cache is not kept. The size of lists is estimated as items times `_ENTRY_BYTES`.
     """
@@ -52,6 +51,7 @@ class ManifestCache:
         self._kept: Kept[Hashable, Any] = Kept(size=bytes_max)
 
     def get(self, path: Hashable, make: Callable[[], T]) -> T:
+        """The entry under `path`; if there is none, the one that `make` returns, which is then kept."""
         known: T | None = self._kept.get(path)
         if known is not None:
             return known
@@ -60,9 +60,9 @@ class ManifestCache:
         return made
 
     def put(self, path: Hashable, made: Sized) -> None:
-        """Keep what will be requested soon."""
+        """Add an entry that will be requested soon. A long key counts, too: a filter may have thousands of values."""
         size = made.nbytes if isinstance(made, ManifestRows) else (len(made) + 1) * _ENTRY_BYTES
-        self._kept.put(path, made, size)
+        self._kept.put(path, made, size + (0 if isinstance(path, str) else len(repr(path))))
 
     def forget(self, path: str) -> None:
         self._kept.pop(path)
