@@ -29,6 +29,9 @@ from forebay.base.options import Option
         (options.seconds, "1 min", 60.0),
         (options.seconds, 500, 0.5),
         (options.one_of("lz4_frame", "none"), "LZ4-frame", "lz4_frame"),
+        (options.one_of("lz4-frame", "none"), "LZ4_frame", "lz4-frame"),
+        (options.number, "0.5", 0.5),
+        (options.number, 2, 2.0),
         (options.positive_size, "1 kb", 1024),
         (options.names, "a, b,,c ", ("a", "b", "c")),
         (options.or_unset(options.integer), " ", None),
@@ -44,6 +47,8 @@ def test_a_value_is_read_from_text_and_from_python(parse: options.Parser, value:
     ("parse", "value", "says"),
     [
         (options.integer, "x", "'x' is not an integer"),
+        (options.number, "x", "'x' is not a number"),
+        (options.number, None, "None is not a number"),
         (options.between(1, 5), 6, "6 is not between 1 and 5"),
         (options.positive, "0", "'0' is not a positive whole number"),
         (options.positive, "1_000", "'1_000' is not a positive whole number"),

@@ -119,7 +119,7 @@ def test_lookups_find_keys_before_and_after_rescaling(tmp_path: Path, function: 
         ("mod", {"k": types.int_(), "l": types.int_()}, "bucket key is k INT, l INT, and"),
         ("hive", {"k": types.int_(), "l": types.timestamp(3)}, r"column 'l' of the bucket key has type TIMESTAMP\(3\)"),
         ("hive", {"k": types.timestamp_ltz(6)}, "has no hash of"),
-        ("modulo", {"k": types.int_()}, "'bucket-function.type' is 'modulo': write one of default, mod, hive"),
+        ("modulo", {"k": types.int_()}, "'bucket-function.type': 'modulo' is not one of default, mod, hive"),
     ],
 )
 def test_keys_that_a_function_does_not_take_are_refused(function: str, key: dict[str, DataType], message: str) -> None:

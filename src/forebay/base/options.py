@@ -66,6 +66,14 @@ def integer(value: Any) -> int:
         raise InvalidRequest(f"{value!r} is not an integer") from e
 
 
+def number(value: Any) -> float:
+    """A number, also as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError) as e:
+        raise InvalidRequest(f"{value!r} is not a number") from e
+
+
 def between(minimum: int, maximum: int = (1 << 31) - 1) -> Parser:
     """Whole numbers from `minimum` to `maximum`."""
 
@@ -102,12 +110,12 @@ def up_to(most: int) -> Parser:
 def share(value: Any) -> float:
     """A number above 0 and at most 1."""
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = 0.0
-    if not 0 < number <= 1:
+        found = number(value)
+    except InvalidRequest:
+        found = 0.0
+    if not 0 < found <= 1:
         raise InvalidRequest(f"{value!r} is not a share: choose more than 0 and at most 1")
-    return number
+    return found
 
 
 def size(value: Any) -> int:
@@ -142,11 +150,12 @@ def seconds(value: Any) -> float:
 
 
 def one_of(*names: str) -> Parser:
-    """One of `names`, in any case; "-" stands for "_"."""
+    """One of `names`, in any case; "-" and "_" are the same. The value is spelled as in `names`."""
+    known = {name.replace("-", "_"): name for name in names}
 
     def parse(value: Any) -> str:
-        name = str(value).strip().lower().replace("-", "_")
-        if name not in names:
+        name = known.get(str(value).strip().lower().replace("-", "_"))
+        if name is None:
             raise InvalidRequest(f"{value!r} is not one of {', '.join(names)}")
         return name
 

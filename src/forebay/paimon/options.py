@@ -6,12 +6,12 @@ passed on. Sizes are in bytes, durations in milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar, overload
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar, overload
 
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.base.options import names
-from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
+from forebay.base import options as parsers
+from forebay.base.errors import ErrorCode, UnsupportedOperation
+from forebay.base.options import Option, Parser
 
 T = TypeVar("T")
 
@@ -24,10 +24,15 @@ POSTPONE_BUCKET = -2
 
 
 class CoreOption(Generic[T]):
-    """One option: its key, older keys, parser, and default."""
+    """A property of `CoreOptions`: an option by its key, or by older keys, and its default. It is read once."""
 
-    def __init__(self, key: str, parse: Callable[[str], T], default: T, fallback: tuple[str, ...] = ()) -> None:
-        self.key, self.parse, self.default, self.fallback = key, parse, default, fallback
+    def __init__(self, key: str, parse: Parser, default: T, fallback: tuple[str, ...] = ()) -> None:
+        self.key, self.default, self.fallback = key, default, fallback
+        self.options = tuple(Option(name, parse) for name in (key, *fallback))
+        """The option by each of its keys. The first one that is set counts."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
 
     @overload
     def __get__(self, instance: None, owner: type) -> CoreOption[T]: ...
@@ -36,50 +41,48 @@ class CoreOption(Generic[T]):
     def __get__(self, instance: CoreOptions | None, owner: type) -> CoreOption[T] | T:
         if instance is None:
             return self
-        for key in (self.key, *self.fallback):
-            text = instance.mapping.get(key)
-            if text is not None:
-                return self.read(key, text)
-        return self.default
+        given = (option for option in self.options if instance.mapping.get(option.name) is not None)
+        option = next(given, None)
+        value: T = self.default if option is None else _read(option, instance.mapping)
+        vars(instance)[self._name] = value  # Python asks this property no more
+        return value
 
-    def read(self, key: str, text: str) -> T:
-        """The value of `text`; errors name the option."""
-        try:
-            return self.parse(text)
-        except ValueError as e:
-            raise InvalidRequest(f"option '{key}' is {text!r}: {getattr(e, 'message', e)}") from e
+
+def _read(option: Option, mapping: Mapping[str, str]) -> Any:
+    """The value of an option that is set. Raises `InvalidRequest`."""
+    return option.read(mapping[option.name], code=ErrorCode.CLIENT_ERROR)
 
 
 def _integer(key: str, default: int, *fallback: str) -> CoreOption[int]:
-    return CoreOption(key, int, default, fallback)
+    return CoreOption(key, parsers.integer, default, fallback)
 
 
 def _maybe_integer(key: str) -> CoreOption[int | None]:
-    return CoreOption[int | None](key, int, None)
+    return CoreOption[int | None](key, parsers.integer, None)
 
 
 def _number(key: str, default: float) -> CoreOption[float]:
-    return CoreOption(key, float, default)
+    return CoreOption(key, parsers.number, default)
 
 
 def _flag(key: str, default: bool, *fallback: str) -> CoreOption[bool]:
-    return CoreOption(key, parse_bool, default, fallback)
+    return CoreOption(key, parsers.boolean, default, fallback)
 
 
 def _size(key: str, default: int) -> CoreOption[int]:
-    return CoreOption(key, parse_memory_bytes, default)
+    return CoreOption(key, parsers.size, default)
 
 
 def _maybe_size(key: str) -> CoreOption[int | None]:
-    return CoreOption[int | None](key, parse_memory_bytes, None)
+    return CoreOption[int | None](key, parsers.size, None)
 
 
 def _duration(key: str, default: int) -> CoreOption[int]:
-    return CoreOption(key, parse_duration_ms, default)
+    return CoreOption(key, parsers.milliseconds, default)
 
 
 def _maybe_duration(key: str) -> CoreOption[int | None]:
-    return CoreOption[int | None](key, parse_duration_ms, None)
+    return CoreOption[int | None](key, parsers.milliseconds, None)
 
 
 def _text(key: str, default: str, *fallback: str) -> CoreOption[str]:
@@ -91,25 +94,18 @@ def _maybe_text(key: str) -> CoreOption[str | None]:
 
 
 def _names(key: str, *fallback: str) -> CoreOption[tuple[str, ...]]:
-    return CoreOption(key, names, (), fallback)
+    return CoreOption(key, parsers.names, (), fallback)
 
 
 def _choice(key: str, *values: str, fallback: tuple[str, ...] = ()) -> CoreOption[str]:
-    """One of `values`; the first is the default. Case is ignored, and "_" stands for "-"."""
-
-    def parse(text: str) -> str:
-        value = text.strip().lower().replace("_", "-")
-        if value not in values:
-            raise ValueError(f"write one of {', '.join(values)}")
-        return value
-
-    return CoreOption(key, parse, values[0], fallback)
+    """One of `values`, of which the first is the default."""
+    return CoreOption(key, parsers.one_of(*values), values[0], fallback)
 
 
 def _by_level(text: str) -> dict[int, str]:
     """ "0:avro,3:parquet" -> {0: "avro", 3: "parquet"}."""
     pairs = (part.partition(":") for part in text.split(",") if part.strip())
-    return {int(level): value.strip() for level, _, value in pairs}
+    return {parsers.integer(level): value.strip() for level, _, value in pairs}
 
 
 class CoreOptions:
@@ -307,7 +303,7 @@ class CoreOptions:
     _changelog_num_retained_max = _maybe_integer("changelog.num-retained.max")
     _changelog_time_retained_ms = _maybe_duration("changelog.time-retained")
     _snapshot_ignore_empty_commit: CoreOption[bool | None] = CoreOption(
-        "snapshot.ignore-empty-commit", parse_bool, None
+        "snapshot.ignore-empty-commit", parsers.boolean, None
     )
 
     def target_file_size(self, has_primary_key: bool) -> int:
@@ -383,14 +379,10 @@ class CoreOptions:
 
     def check_values(self) -> None:
         """Raise `InvalidRequest`, naming the option, if an option's text is not a valid value."""
-        for option in vars(CoreOptions).values():
-            if isinstance(option, CoreOption):
-                for key in (option.key, *option.fallback):
-                    if key in self.mapping:
-                        option.read(key, self.mapping[key])
-        for key, parse in _KEPT.items():
-            if key in self.mapping:
-                CoreOption[object](key, parse, None).read(key, self.mapping[key])
+        declared = (o for o in vars(CoreOptions).values() if isinstance(o, CoreOption))
+        for option in (*(each for core in declared for each in core.options), *_KEPT):
+            if option.name in self.mapping:
+                _read(option, self.mapping)
 
     def check_supported(self) -> None:
         """Raise `UnsupportedOperation`, naming the option, if an option would change results and is not implemented."""
@@ -437,13 +429,10 @@ _NOT_BUILT: dict[str, tuple[str, ...]] = {
 Creating, writing and compacting a table with another value is rejected; reading it is not.
 """
 
-_KEPT: dict[str, Callable[[str], object]] = {
-    "consumer.mode": _choice("consumer.mode", "exactly-once", "at-least-once").parse,
-    "deletion-vectors.bitmap64": parse_bool,
-    "read.batch-size": int,
-}
-"""Options without effect here, with their parsers.
-
-Streams are always exactly-once, deletion vectors of both forms are read and new ones are not written, and the batch
-size is chosen for Arrow.
-"""
+_KEPT = (
+    Option("consumer.mode", parsers.one_of("exactly-once", "at-least-once")),
+    Option("deletion-vectors.bitmap64", parsers.boolean),
+    Option("read.batch-size", parsers.integer),
+)
+"""Options that change nothing here, and how their values are read: streams are exactly-once, deletion vectors of both
+forms are read and new ones are not written, and batches have a size that suits Arrow."""

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
+from forebay.base.options import names
 from forebay.metadata.types import DataType
 
 SCHEMA_VERSION = 3
@@ -86,8 +87,7 @@ class TableSchema:
     @cached_property
     def bucket_keys(self) -> tuple[str, ...]:
         """The columns that determine a row's bucket: `bucket-key`, or the trimmed primary key, or none."""
-        given = tuple(k.strip() for k in self.options.get("bucket-key", "").split(",") if k.strip())
-        return given or self.trimmed_primary_keys
+        return names(self.options.get("bucket-key", "")) or self.trimmed_primary_keys
 
     @cached_property
     def key_fields(self) -> tuple[DataField, ...]:

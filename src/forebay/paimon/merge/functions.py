@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.base.options import Option, boolean, names
 from forebay.metadata.types import NESTED_ROOTS, DataType, TypeRoot
 from forebay.paimon.format.schema import DataField
 
@@ -64,15 +65,7 @@ class Aggregator:
 
 def boolean_option(options: Mapping[str, str], key: str) -> bool:
     """The value of a `true` or `false` option; false if it is not set."""
-    text = options.get(key, "false").strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidRequest(f"option '{key}' is 'true' or 'false', not '{options[key]}'")
-    return text == "true"
-
-
-def name_list(text: str) -> tuple[str, ...]:
-    """The names in a comma-separated list."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    return key in options and bool(Option(key, boolean).read(options[key], code=ErrorCode.CLIENT_ERROR))
 
 
 def column_aggregator(column: DataField, function: str, options: Mapping[str, str]) -> Aggregator:
@@ -94,8 +87,8 @@ def column_aggregator(column: DataField, function: str, options: Mapping[str, st
         ignore_retract=ignore_retract,
         distinct=boolean_option(options, prefix + "distinct"),
         delimiter=options.get(prefix + "list-agg-delimiter", ","),
-        nested_key=name_list(options.get(prefix + "nested-key", "")),
-        nested_sequence=name_list(options.get(prefix + "nested-sequence-field", "")),
+        nested_key=names(options.get(prefix + "nested-key", "")),
+        nested_sequence=names(options.get(prefix + "nested-sequence-field", "")),
         null_keys=options.get(prefix + "nested-key-null-strategy", "merge").lower(),
         count_limit=_integer(options, prefix + "count-limit"),
         wraps=_wraps(options),

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from forebay.base.errors import InvalidRequest
+from forebay.base.options import names
 from forebay.metadata.types import NESTED_ROOTS
 from forebay.paimon.format.schema import TableSchema
-from forebay.paimon.merge.functions import Aggregator, boolean_option, column_aggregator, name_list
+from forebay.paimon.merge.functions import Aggregator, boolean_option, column_aggregator
 from forebay.paimon.options import CoreOptions
 
 SEQUENCE_GROUP_SUFFIX = ".sequence-group"
@@ -162,7 +163,7 @@ def _descending(options: Mapping[str, str]) -> bool:
 
 
 def _sequence_fields(schema: TableSchema, engine: MergeEngine) -> tuple[str, ...]:
-    fields = name_list(schema.options.get("sequence.field", ""))
+    fields = names(schema.options.get("sequence.field", ""))
     for name in fields:
         if name not in schema.names:
             raise InvalidRequest(f"sequence.field '{name}' is no column; columns are {', '.join(schema.names)}")
@@ -180,14 +181,14 @@ def _sequence_fields(schema: TableSchema, engine: MergeEngine) -> tuple[str, ...
 
 
 def _sequence_groups(schema: TableSchema) -> tuple[SequenceGroupSpec, ...]:
-    removing = name_list(schema.options.get(REMOVE_ON_SEQUENCE_GROUP, ""))
+    removing = names(schema.options.get(REMOVE_ON_SEQUENCE_GROUP, ""))
     groups: list[SequenceGroupSpec] = []
     taken: dict[str, str] = {}
     for key, value in schema.options.items():
         if not (key.startswith("fields.") and key.endswith(SEQUENCE_GROUP_SUFFIX)):
             continue
-        ordering = name_list(key[len("fields.") : -len(SEQUENCE_GROUP_SUFFIX)])
-        protected = name_list(value)
+        ordering = names(key[len("fields.") : -len(SEQUENCE_GROUP_SUFFIX)])
+        protected = names(value)
         for name in (*ordering, *protected):
             if name not in schema.names:
                 raise InvalidRequest(f"option '{key}' names the unknown column '{name}'")
