@@ -14,7 +14,6 @@ tables.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from forebay.lake.kept import Kept
 from forebay.lake.source import LakeSource
@@ -24,7 +23,7 @@ from forebay.lakes.paimon_source import PaimonLakeSource
 from forebay.lakes.paimon_tables import PaimonLakeCatalog, layout_default, open_catalog
 from forebay.lakes.paimon_tiering import PaimonTieringFactory
 from forebay.metadata.table import TablePath
-from forebay.paimon.catalog.catalog import TABLES_KEPT
+from forebay.paimon.catalog.catalog import TABLES_KEPT, Catalog
 
 
 class PaimonLakeStorage(LakeStorage):
@@ -34,11 +33,15 @@ class PaimonLakeStorage(LakeStorage):
         """Raises `InvalidRequest` or `UnsupportedOperation` if no catalog can be opened with `options`."""
         self.options = dict(options)
         layout_default(self.options)
-        self._catalog = open_catalog(self.options)
+        self._catalog: Catalog | None = open_catalog(self.options)
         self._sources: Kept[TablePath, PaimonLakeSource] = Kept(TABLES_KEPT)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PaimonLakeStorage, (self.options,)
+    def __getstate__(self) -> dict[str, str]:
+        return self.options
+
+    def __setstate__(self, options: dict[str, str]) -> None:
+        """Nothing is opened before it is used."""
+        self.options, self._catalog, self._sources = options, None, Kept(TABLES_KEPT)
 
     def __repr__(self) -> str:
         return f"PaimonLakeStorage({self.options.get('warehouse')!r})"
@@ -55,8 +58,9 @@ class PaimonLakeStorage(LakeStorage):
 
     def create_source(self, path: TablePath) -> LakeSource:
         """As `LakeStorage.create_source`; the same source again while the table is unchanged."""
-        self._catalog = self._catalog.renewed()
-        table, source = self._catalog.kept_table(str(path)).context, self._sources.get(path)
+        catalog = open_catalog(self.options) if self._catalog is None else self._catalog.renewed()
+        self._catalog = catalog
+        table, source = catalog.kept_table(str(path)).context, self._sources.get(path)
         if source is None or source.table is not table:
             source = PaimonLakeSource(table)
             self._sources.put(path, source)
