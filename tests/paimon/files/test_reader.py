@@ -96,6 +96,26 @@ def test_parts_are_as_large_as_the_caller_wants(tmp_path: Path) -> None:
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches(whole))
 
 
+def test_small_row_groups_are_decoded_by_the_thread_that_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meta, path = written(tmp_path, SCHEMA, ROWS)
+    threads: list[bool] = []
+    original = pq.ParquetFile.read_row_group
+
+    def spy(self: pq.ParquetFile, i: int, columns: list[str], use_threads: bool) -> pa.Table:
+        threads.append(use_threads)
+        return original(self, i, columns, use_threads)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", spy)
+    size = pq.read_metadata(path).row_group(0).total_byte_size
+    monkeypatch.setattr(reader_module, "THREADS_BYTES_MIN", size + 1)
+    by_one = read(meta, path, where=col("id") >= 10)
+    assert set(threads) == {False}
+    threads.clear()
+    monkeypatch.setattr(reader_module, "THREADS_BYTES_MIN", size)
+    assert read(meta, path, where=col("id") >= 10).equals(by_one)
+    assert set(threads) == {True}
+
+
 @pytest.mark.parametrize("part_bytes", [1 << 20, 30_000])
 def test_a_file_is_closed_when_no_more_of_it_is_wanted(tmp_path: Path, part_bytes: int) -> None:
     meta, path = written(tmp_path, SCHEMA, ROWS, **{"file.block-size": "60 kb"})
