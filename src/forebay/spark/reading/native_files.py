@@ -58,72 +58,50 @@ class NativeShare:
 
 def native_share(plan: UnionPlan, covered: Collection[TableBucket], limit: int | None) -> NativeShare | None:
     """The part for Spark's own reader; None if Python tasks read everything. `covered`: buckets left by filters."""
-    share = _Share(plan)
+    files: list[str] = []
+    marking: list[MarkBucket] = []
+    whole: list[UnionSplit] = []  # what Python tasks read without marking, and with it
+    tails: list[UnionSplit] = []
+    rows = marked_rows = 0
     for split in plan.splits:
-        share.add(split, covered)
-    share.give_back_marked()
-    if not share.files and not share.marking:
-        return None
-    if share.rest and (limit is not None or not share.is_large):
-        return None
-    return NativeShare(tuple(share.files), tuple(share.marking), replace(plan, splits=tuple(share.rest)))
-
-
-class _Share:
-    """Splits, assigned to Spark's reader or to Python tasks."""
-
-    def __init__(self, plan: UnionPlan) -> None:
-        self._plan = plan
-        self.files: list[str] = []
-        self.marking: list[MarkBucket] = []
-        self.rest: list[UnionSplit] = []
-        self._marked: list[LakeSnapshotAndLogSplit] = []
-        self._rows = self._marked_rows = 0
-
-    @property
-    def is_large(self) -> bool:
-        return self._rows + self._marked_rows >= ROWS_MIN
-
-    def add(self, split: UnionSplit, covered: Collection[TableBucket]) -> None:
+        tail: UnionSplit = split
         match split:
             case LakeSnapshotSplit():
-                files = self._plain([split])
-                if files is not None:
-                    self.files += files
-                    self._rows += lake_rows(split) or 0
-                    return
+                plain = _plain_files(plan, [split])
+                if plain is not None:
+                    files += plain
+                    rows += lake_rows(split) or 0
+                    continue
             case LakeSnapshotAndLogSplit(bucket, lakes, start, stop) if lakes and bucket in covered:
                 alone = [LakeSnapshotSplit(lake) for lake in lakes]
-                files = self._plain(alone)
-                if files is not None:
-                    self.marking.append(MarkBucket(self._plan.reader, bucket, start, stop, tuple(files)))
-                    self._marked.append(split)
-                    self._marked_rows += sum(lake_rows(one) or 0 for one in alone)
-                    self.rest.append(replace(split, lake=()))
-                    return
-        self.rest.append(split)
+                plain = _plain_files(plan, alone)
+                if plain is not None:
+                    marking.append(MarkBucket(plan.reader, bucket, start, stop, tuple(plain)))
+                    marked_rows += sum(lake_rows(one) or 0 for one in alone)
+                    tail = replace(split, lake=())
+        whole.append(split)
+        tails.append(tail)
+    changes = sum(task.stop - task.start for task in marking)
+    is_worth_it = marked_rows >= MARKED_ROWS_MIN and changes <= marked_rows * MARKED_SHARE_MAX
+    if not is_worth_it or marked_rows > MARKED_ROWS_MAX:
+        marking, marked_rows, tails = [], 0, whole
+    if not files and not marking:
+        return None
+    if tails and (limit is not None or rows + marked_rows < ROWS_MIN):
+        return None
+    return NativeShare(tuple(files), tuple(marking), replace(plan, splits=tuple(tails)))
 
-    def give_back_marked(self) -> None:
-        """Move buckets back to Python tasks if marking does not pay off, or if there are too many marks."""
-        changes = sum(task.stop - task.start for task in self.marking)
-        is_worth_it = self._marked_rows >= MARKED_ROWS_MIN and changes <= self._marked_rows * MARKED_SHARE_MAX
-        if is_worth_it and self._marked_rows <= MARKED_ROWS_MAX:
-            return
-        tails = {replace(split, lake=()): split for split in self._marked}
-        self.rest = [
-            tails.get(split, split) if isinstance(split, LakeSnapshotAndLogSplit) else split for split in self.rest
-        ]
-        self.marking, self._marked_rows = [], 0
 
-    def _plain(self, splits: list[LakeSnapshotSplit]) -> list[str] | None:
-        side = self._plan.reader.lake
-        found: list[str] = []
-        for split in splits:
-            files = None if side is None else side.plain_files(split.lake)
-            if files is None or not all(map(is_local, files)):
-                return None
-            found += files
-        return found
+def _plain_files(plan: UnionPlan, splits: list[LakeSnapshotSplit]) -> list[str] | None:
+    """The local files of `splits`; None unless all are plain."""
+    side = plan.reader.lake
+    found: list[str] = []
+    for split in splits:
+        files = None if side is None else side.plain_files(split.lake)
+        if files is None or not all(map(is_local, files)):
+            return None
+        found += files
+    return found
 
 
 def is_local(path: str) -> bool:
