@@ -101,7 +101,6 @@ def to_spark_type(t: DataType) -> spark_types.DataType:
             return spark_types.StructType([_field(f.name, f.data_type, f.description) for f in t.fields])
 
 
-@lru_cache(maxsize=4096)
 def _field(name: str, t: DataType, comment: str | None) -> spark_types.StructField:
     metadata = {} if comment is None else {"comment": comment}
     return spark_types.StructField(name, to_spark_type(t), t.nullable, metadata)
