@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test nightly filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants doors build wheels wheel-test proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants doors build wheels wheel-test proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -31,6 +31,10 @@ spark-test: $(VENV)/dev-ready build ## the tests that drive Spark
 
 nightly: $(VENV)/dev-ready build ## all long runs, which `make test` leaves out: NIGHTLY="simulate exams" make nightly
 	tools/nightly.sh
+
+properties: $(VENV)/dev-ready build ## the property tests on new examples: 2,000 each, where make test has 50
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m "not slow" --timeout 3600 \
+	  $$(git grep -l hypothesis -- 'tests/**/test_*.py')
 
 filter-fuzz: $(VENV)/dev-ready build ## random filters on random tables by every reader: FILTER_SEEDS=500 make filter-fuzz
 	FILTER_SEEDS=$${FILTER_SEEDS:-500} $(BIN)/python -m pytest tests/filters --timeout 3600
