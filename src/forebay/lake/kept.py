@@ -43,21 +43,16 @@ class Kept(Generic[K, V]):
             self._values.move_to_end(key)
             return found[1]
 
-    def put(self, key: K, value: V, size: int = 1) -> list[V]:
-        """The values that had to go so that `value` can be kept: `value` itself if it alone is too large."""
+    def put(self, key: K, value: V, size: int = 1) -> None:
+        """Keep `value`, unless it alone is too large, and drop what there is no more room for."""
         with self._lock:
-            gone = []
             replaced = self._values.pop(key, None)
             if replaced is not None:
                 self._size -= replaced[0]
-                gone.append(replaced[1])
             self._values[key] = (size, value)
             self._size += size
             while self._values and self._has_too_much():
-                dropped = self._values.popitem(last=False)[1]
-                self._size -= dropped[0]
-                gone.append(dropped[1])
-            return gone
+                self._size -= self._values.popitem(last=False)[1][0]
 
     def _has_too_much(self) -> bool:
         return (self._count is not None and len(self._values) > self._count) or (
@@ -72,14 +67,6 @@ class Kept(Generic[K, V]):
                 return None
             self._size -= found[0]
             return found[1]
-
-    def clear(self) -> list[V]:
-        """All values, none of which is kept any longer."""
-        with self._lock:
-            found = [value for _, value in self._values.values()]
-            self._values.clear()
-            self._size = 0
-            return found
 
 
 _all: weakref.WeakSet[Kept[Any, Any]] = weakref.WeakSet()

@@ -122,9 +122,6 @@ class VersionRange(NamedTuple):
     min: int
     max: int
 
-    def __contains__(self, version: object) -> bool:
-        return isinstance(version, int) and self.min <= version <= self.max
-
     def __str__(self) -> str:
         return f"{self.min}..{self.max}"
 

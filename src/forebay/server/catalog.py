@@ -351,11 +351,9 @@ class TableCatalog:
             _check_folders(table.info, name, resolved)
             self._check_partition_count(current)
             partition = self._store.create_partition(table.info.table_id, resolved)
-            table.current = replace(
-                current,
-                partitions_by_id={**current.partitions_by_id, partition.partition_id: partition},
-                partition_ids={**current.partition_ids, name: partition.partition_id},
-            )
+            by_id = {**current.partitions_by_id, partition.partition_id: partition}
+            ids = {**current.partition_ids, name: partition.partition_id}
+            table.show(replace(current, partitions_by_id=by_id, partition_ids=ids))
 
     def _check_partition_count(self, table: CatalogTable) -> None:
         count = len(table.partitions_by_id) + 1
