@@ -14,6 +14,7 @@ import pytest
 import forebay
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
+from tests.jvm import QUICK
 from tests.spark.releases import SPARK
 
 SESSIONS_MAX = 6
@@ -63,7 +64,7 @@ def spark(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
         "spark.sql.shuffle.partitions": 2,
         "spark.default.parallelism": 2,
         "spark.sql.warehouse.dir": str(warehouse),
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": f"{QUICK} -Xms1g -Xmn400m",
         "spark.log.level": "OFF",
         "spark.sql.session.timeZone": "UTC",
     }
