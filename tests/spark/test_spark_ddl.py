@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -192,6 +192,27 @@ def refused(sql: Sql, statement: str) -> str:
     return message
 
 
+@pytest.fixture(scope="module")
+def unchanging(spark: Any, connection: Connection) -> Iterator[Sql]:
+    """Runs a statement that is refused: all of them share one database with tables t, l and p."""
+    connection.create_database("unchanging")
+
+    def run(statement: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in spark.sql(statement.replace("{db}", "forebay.unchanging")).collect()]
+
+    for statement in (
+        PK_TABLE,
+        "CREATE TABLE {db}.l (id BIGINT)",
+        "CREATE TABLE {db}.p (id INT, dt STRING) PARTITIONED BY (dt)",
+        "ALTER TABLE {db}.p ADD PARTITION (dt='a')",
+    ):
+        run(statement)
+    tables = connection.list_tables("unchanging")
+    yield run
+    assert connection.list_tables("unchanging") == tables
+    connection.drop_database("unchanging", cascade=True)
+
+
 @pytest.mark.parametrize(
     ("statement", "parts"),
     [
@@ -265,13 +286,9 @@ def refused(sql: Sql, statement: str) -> str:
     ],
 )
 def test_bad_statements_fail_with_a_message_that_names_what_is_wrong(
-    sql: Sql, database: str, statement: str, parts: list[str]
+    unchanging: Sql, statement: str, parts: list[str]
 ) -> None:
-    sql(PK_TABLE)
-    sql("CREATE TABLE {db}.l (id BIGINT)")
-    sql("CREATE TABLE {db}.p (id INT, dt STRING) PARTITIONED BY (dt)")
-    sql("ALTER TABLE {db}.p ADD PARTITION (dt='a')")
-    message = refused(sql, statement)
+    message = refused(unchanging, statement)
     for part in parts:
         assert part in message
 
