@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants doors build wheels wheel-test proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants doors build wheels wheel-test proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -32,7 +32,7 @@ spark-test: $(VENV)/dev-ready build ## the tests that drive Spark
 nightly: $(VENV)/dev-ready build ## all long runs, which `make test` leaves out: NIGHTLY="simulate exams" make nightly
 	tools/nightly.sh
 
-properties: $(VENV)/dev-ready build ## the property tests on new examples: 2,000 each, where make test has 50
+properties: $(VENV)/dev-ready build ## the property tests on new examples: 2,000 each, where make test has 25
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m "not slow" --timeout 3600 \
 	  $$(git grep -l hypothesis -- 'tests/**/test_*.py')
 
@@ -49,6 +49,10 @@ kill-trials: $(VENV)/dev-ready build ## kill -9 under load, 100 times
 
 damage-trials: $(VENV)/dev-ready build ## damage to each kind of file of a stopped and of a killed server, in each way
 	CORRUPTION_ROUNDS=$${CORRUPTION_ROUNDS:-1} $(BIN)/python -m pytest tests/reliability/test_corruption.py
+
+lake-trials: $(VENV)/dev-ready build ## lake tables: crashes, kills and failures at many steps, and long random histories
+	PAIMON_KILLS=$${PAIMON_KILLS:-30} PAIMON_SEEDS=$${PAIMON_SEEDS:-10} ICEBERG_STEPS=1 $(BIN)/python -m pytest \
+	  tests/paimon/maintain tests/paimon/test_random_histories.py tests/lake/test_iceberg_lake_failures.py --timeout 3600
 
 power-cuts: $(VENV)/dev-ready build ## real power cuts of an ext4 on a loop device under load (root): POWER_CUTS=20 make power-cuts
 	$(BIN)/python -m tests.reliability.power_cuts $(POWER_CUTS_ARGS)

@@ -3,8 +3,8 @@
 # long it took. NIGHTLY="simulate exams" tools/nightly.sh runs these alone.
 set -u
 slow_tests='.venv/bin/python -m pytest -m "slow and not foreign" --timeout 3600'
-runs=${NIGHTLY:-slow-tests properties simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth \
-    invariants pipeline-invariants filter-fuzz mutants examples exams versions}
+runs=${NIGHTLY:-slow-tests properties simulate kill-trials damage-trials lake-trials power-cuts hostile-clients \
+    mutated-frames growth invariants pipeline-invariants filter-fuzz mutants examples exams versions}
 table="" failed=0
 for run in $runs; do
     printf '\n==== %s\n' "$run"

@@ -1,4 +1,7 @@
-"""Tiering into Iceberg when storage fails, catalogs do not respond, and several writers commit at the same time."""
+"""Tiering into Iceberg when storage fails, catalogs do not respond, and several writers commit at the same time.
+
+A round fails at some of its steps, `ICEBERG_STEPS=1` at each of them (`make lake-trials`).
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ from tests.lake.test_iceberg_lake import END_OF_TIME, compact, expire, lake_tabl
 from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
 
 UPKEEP = {"table.datalake.auto-compaction": "true", "table.datalake.auto-expire-snapshot": "true"}
+STRIDE = int(os.environ.get("ICEBERG_STEPS", "8"))
 EAGER = {"iceberg.history.expire.max-snapshot-age-ms": "0", "iceberg.commit.manifest.min-count-to-merge": "3"}
 
 
@@ -84,7 +88,7 @@ def test_a_round_that_fails_at_any_step_is_there_once_or_can_be_done_again(table
         assert table.read() == in_order({"id": k, "name": v} for k, v in model.items())
         if plan.steps < step:
             break
-        step += 4
+        step += STRIDE
     assert step > 20, "a round has more steps than that"
     assert len(lake_table(table.storage).metadata.snapshots) <= 6
 

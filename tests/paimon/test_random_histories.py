@@ -1,4 +1,5 @@
-"""Random histories of tables of every merge engine equal their models. `PAIMON_SEEDS` runs more histories."""
+"""Random histories of tables of every merge engine equal their models. `PAIMON_SEEDS` runs more histories,
+and longer ones (`make lake-trials`: 10 of each kind)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.paimon.histories import ENGINES, AppendLife, Life
 from tests.paimon.lake import new_catalog
 
 _SEEDS = int(os.environ.get("PAIMON_SEEDS", "1"))
-_STEPS = 25
+_STEPS = 25 if "PAIMON_SEEDS" in os.environ else 12
 PRODUCERS = ("none", "lookup", "full-compaction", "input")
 CASES = [
     (engine, producer)
