@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 # Runs are repeatable everywhere; `make properties` (profile "explore") looks for new examples, many more of them.
 settings.register_profile(
-    "repeatable", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "repeatable", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "explore", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow], print_blob=True

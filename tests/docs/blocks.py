@@ -200,10 +200,10 @@ def commands(text: str, prompt: str) -> Iterator[str]:
         yield command
 
 
-def typed_twice(page: str, folder: Path) -> list[str]:
+def typed(page: str, folder: Path, times: int) -> list[str]:
     """What a page's blocks print, typed in order, and then all of them again in the same folder, as on the next day."""
     printed = []
-    for _ in range(2):
+    for _ in range(times):
         with Reader(folder) as reader:
             for block in blocks(page):
                 if block.is_typed:

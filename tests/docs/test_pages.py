@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import PAGES, ROOT, SHOWN, TYPED, blocks, typed_twice
+from tests.docs.blocks import PAGES, ROOT, SHOWN, TYPED, blocks, typed
 
 WITH_SPARK = ("README.md", "docs/spark.md", "docs/spark-lake.md")
 """Pages that tests/spark/test_pages.py types."""
@@ -38,7 +38,7 @@ PRINTED = {
 
 @pytest.mark.parametrize("page", [page for page in TYPED_PAGES if page not in WITH_SPARK])
 def test_the_blocks_of_a_page_run_in_order_twice_and_print_what_it_says(page: str, tmp_path: Path) -> None:
-    printed, _ = typed_twice(page, tmp_path)
+    printed, _ = typed(page, tmp_path, times=2)
     promised = re.findall(r"\bprints `([^`]+)`(?: and `([^`]+)`)?", (ROOT / page).read_text(encoding="utf-8"))
     for wanted in [*PRINTED.get(page, []), *(f"{line}\n" for pair in promised for line in pair if line)]:
         assert wanted in printed

@@ -1,4 +1,6 @@
-"""Every block of README.md and docs runs verbatim, in order, and a second time; here the pages with Spark."""
+"""Every block of README.md and docs runs verbatim, in order, and a second time; here the pages with Spark.
+
+Of these, `make test` types the README twice and the others once; `make nightly` types them twice."""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.docs.blocks import typed_twice
+from tests.docs.blocks import typed
 from tests.docs.test_pages import WITH_SPARK
+from tests.every_run import every_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -38,8 +41,16 @@ def only_session(derived_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkSession, "_instantiatedSession", derived_session)
 
 
-@pytest.mark.parametrize("page", WITH_SPARK)
-def test_the_blocks_of_a_page_run_in_order_twice(page: str, tmp_path: Path, only_session: None) -> None:
-    printed, _ = typed_twice(page, tmp_path)
+@pytest.mark.parametrize(
+    ("page", "times"),
+    every_run(
+        [("README.md", 2), *((page, times) for page in WITH_SPARK if page != "README.md" for times in (1, 2))],
+        lambda case: case[0] == "README.md" or case[1] == 1,
+    ),
+)
+def test_the_blocks_of_a_page_run_in_order_and_again_on_the_next_day(
+    page: str, times: int, tmp_path: Path, only_session: None
+) -> None:
+    printed, *_ = typed(page, tmp_path, times)
     for wanted in PRINTED.get(page, []):
         assert wanted in printed

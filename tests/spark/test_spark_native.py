@@ -18,6 +18,7 @@ from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from forebay.spark.reading import native_files
 from forebay.unionread.reading import LakeSnapshotSplit
+from tests.every_run import every_run
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import ICEBERG, PAIMON, SAME_IN_EACH_LAKE, World, world
 
@@ -144,10 +145,21 @@ FLOATS_FOUND = {
 }
 
 
-@pytest.mark.parametrize("kind", [types.float_(), types.double()], ids=["float", "double"])
-def test_zeros_and_nan_are_found_whatever_their_bits(spark: Any, lake: World, kind: types.DataType) -> None:
+@pytest.mark.parametrize(
+    ("lake", "kind"),
+    every_run(
+        [(lake, kind) for lake in (PAIMON, ICEBERG) for kind in ("float", "double")],
+        {(PAIMON, "float"), (ICEBERG, "double")}.__contains__,
+    ),
+    indirect=["lake"],
+)
+def test_zeros_and_nan_are_found_whatever_their_bits(spark: Any, lake: World, kind: str) -> None:
     """Dictionaries and statistics of Parquet know two zeros, and leave NaN out."""
-    table = lake.create(Schema.of([Column("id", types.bigint()), Column("v", kind)], []))
+    table = lake.create(
+        Schema.of(
+            [Column("id", types.bigint()), Column("v", types.float_() if kind == "float" else types.double())], []
+        )
+    )
     for piece in ([(1, -0.0)], [(2, 0.0)], [(3, math.nan), (5, 1.5)], [(4, math.nan)]):
         table.append([{"id": number, "v": value} for number, value in piece])
         lake.tier(table)
@@ -164,7 +176,14 @@ def test_milliseconds_are_compared_with_microseconds(spark: Any, lake: World) ->
         assert ways(spark, table, f"SELECT id FROM {{t}} WHERE {condition}") == (FILES, [(1,)]), condition
 
 
-@pytest.mark.parametrize("keyed", [True, False], ids=["primary key", "log"])
+@pytest.mark.parametrize(
+    ("lake", "keyed"),
+    every_run(
+        [(lake, keyed) for lake in (PAIMON, ICEBERG) for keyed in (True, False)],
+        {(PAIMON, True), (ICEBERG, False)}.__contains__,
+    ),
+    indirect=["lake"],
+)
 def test_values_of_all_plain_types_are_the_same_whatever_the_session_says_of_old_dates(
     spark: Any, lake: World, keyed: bool
 ) -> None:
@@ -185,6 +204,7 @@ def test_values_of_all_plain_types_are_the_same_whatever_the_session_says_of_old
     assert found[2][1:] == (None,) * 18
 
 
+@SAME_IN_EACH_LAKE
 def test_filters_columns_and_counts_of_files_alone(spark: Any, lake: World) -> None:
     table = lake.create(ROWS_SCHEMA, buckets=2)
     table.append(rows(0, 30))
@@ -257,6 +277,7 @@ def test_a_session_can_have_everything_read_by_python(spark: Any, lake: World) -
 # ---- files and tasks ------------------------------------------------------------------------------------------------
 
 
+@SAME_IN_EACH_LAKE
 def test_rows_of_files_give_way_to_those_of_the_stream(spark: Any, lake: World) -> None:
     table = moved_on(lake)
     way, found = ways(spark, table)

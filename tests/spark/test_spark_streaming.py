@@ -10,6 +10,7 @@ import pytest
 
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
+from tests.every_run import every_run
 from tests.spark.releases import SPARK
 from tests.spark.tables import ROWS_SCHEMA, make_table, rows
 from tests.unionread.world import PAIMON, World, world
@@ -207,7 +208,7 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World
         yield running
 
 
-@pytest.mark.parametrize("keyed", [True, False], ids=["primary key", "log"])
+@pytest.mark.parametrize("keyed", every_run([True, False], lambda keyed: keyed), ids=["primary key", "log"])
 def test_a_lake_table_streams_its_lake_snapshot_and_then_the_log(
     spark: Any, lake: World, run: Run, keyed: bool
 ) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.paimon.table import Table
+from tests.every_run import every_run
 from tests.paimon.compact.trees import TINY_FILES, changelog, replay
 from tests.paimon.lake import live_files, new_catalog, put
 
@@ -65,13 +66,17 @@ ENGINES: dict[str, tuple[dict[str, str], Callable[[State, Row], None], bool]] = 
 }  # fmt: skip
 """Options, what a row does to a state, and whether deletes are written."""
 
-CASES = [
-    (engine, producer, tiny)
+TABLES = [
+    (engine, producer)
     for engine in ENGINES
     for producer in ("none", "full-compaction", "lookup")
-    for tiny in (False, True)
     if engine != "first-row" or producer != "full-compaction"
 ]
+WAYS = [(False, False), (True, True), (False, True), (True, False)]
+"""Whether files are tiny, and whether writers leave compaction to others."""
+CASES = [(*table, *way) for table in TABLES for way in WAYS]
+IN_EVERY_RUN = {(*table, *WAYS[number % len(WAYS)]) for number, table in enumerate(TABLES)}
+"""Each engine with each producer in one of the ways; the others with `make nightly`."""
 
 
 def some_rows(rng: random.Random) -> list[Row]:
@@ -127,8 +132,7 @@ class Model:
         return found
 
 
-@pytest.mark.parametrize("write_only", [False, True])
-@pytest.mark.parametrize(("engine", "producer", "tiny"), CASES)
+@pytest.mark.parametrize(("engine", "producer", "tiny", "write_only"), every_run(CASES, IN_EVERY_RUN.__contains__))
 def test_a_compacted_table_equals_its_model(
     tmp_path: Path, engine: str, producer: str, tiny: bool, write_only: bool
 ) -> None:
