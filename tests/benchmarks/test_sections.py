@@ -84,6 +84,7 @@ def test_lookup_reports_rate_and_latencies_of_each_client(small: Run) -> None:
     assert [figure.unit for figure in section.figures] == ["rows/s", "ms", "ms"] * (4 if available() else 2)
 
 
+@pytest.mark.slow  # 9 s; the section runs with `make bench`
 def test_recovery_reports_openings_by_size_and_both_replays(small: Run) -> None:
     section = run_section("recovery", small)
     check(section, "recovery")

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.cli.quickstart import flights as flight_data
+from tests.every_run import every_run
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +23,16 @@ def test_the_source_is_whole_and_its_key_is_one(year):
     assert all(year[name].null_count == 0 for name in (*flight_data.KEY, "scheduled"))
 
 
-def test_the_moments_hold_every_change_once(year):
+@pytest.mark.parametrize("days", every_run([60, 365], lambda days: days == 60))
+def test_the_moments_hold_every_change_once(year, days):
+    flights = flight_data.first_days(year, days)
     counts = dict.fromkeys(flight_data.KINDS, 0)
-    for moment in flight_data.moments(year, seconds=7 * 86_400):
+    for moment in flight_data.moments(flights, seconds=7 * 86_400):
         for kind in flight_data.KINDS:
             counts[kind] += getattr(moment, kind).num_rows
         assert moment.change_count == sum(getattr(moment, kind).num_rows for kind in flight_data.KINDS)
         assert moment.events["at"].to_pylist() == sorted(moment.events["at"].to_pylist())
-    assert counts == flight_data.expected_events(year)
+    assert counts == flight_data.expected_events(flights)
 
 
 def test_replaying_the_moments_with_a_dict_gives_the_expected_state(year):

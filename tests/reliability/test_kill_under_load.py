@@ -26,7 +26,7 @@ from forebay.testing.server import ServerProcess
 from forebay.verify import verify_directory, verify_server
 from tests import results
 
-ROUNDS = int(os.environ.get("KILL_ROUNDS", "8"))
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "4"))
 SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(1 << 32)))
 ROWS_MAX = 40
 KEYS = 300

@@ -301,7 +301,7 @@ def test_queries_give_their_snapshots_back(
     monkeypatch.setattr(scan_builder, "OPEN_BEFORE_COLLECTING", most)
     opened = OpenSnapshots()
     monkeypatch.setattr(scan_builder, "open_snapshots", opened)
-    for _ in range(most + 26):
+    for _ in range(most + most // 2):
         assert spark.sql(f"SELECT count(*) FROM forebay.{table.path}").collect()[0][0] == 1000
     assert len(opened) <= most + 6, "the JVM was not asked, or did not collect old plans"
     wait_for_handles(server, 8, lambda: (gc.collect(), spark._jvm.System.gc()))

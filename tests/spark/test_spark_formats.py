@@ -14,6 +14,7 @@ import pytest
 
 import forebay
 from forebay.spark.sessions import _runs_as_this
+from tests.every_run import every_run
 from tests.jvm import QUICK_JVM
 from tests.spark.releases import SPARK
 
@@ -26,7 +27,7 @@ import sys
 from pyspark.sql import SparkSession
 import forebay.spark as fb
 
-servers, folder = sys.argv[1:]
+servers, folder, streams = sys.argv[1:]
 settings = {"spark.ui.enabled": "false", "spark.driver.memory": "512m", "spark.log.level": "OFF"}
 builder = SparkSession.builder.master("local[1]")
 for key, value in settings.items():
@@ -48,11 +49,11 @@ def stream(frame, name, sink, **options):
 for name, options in (("forebay", live), ("forebay-paimon", lake)):
     spark.range(3).write.format(name).options(**options).mode("append").save()
     print(name, spark.read.format(name).options(**options).load().count())
-    if spark.version >= "4.2":
+    if spark.version >= "4.2" and (streams == "all" or name == streams):
         options = options if name == "forebay-paimon" else {**options, "scan.startup.mode": "full"}
         stream(spark.readStream.format(name).options(**options).load(), "from_" + name[-3:], "memory")
         print(name, spark.table("from_" + name[-3:]).count())
-if spark.version >= "4.2":
+if spark.version >= "4.2" and streams == "all":
     stream(spark.readStream.table("forebay.formats.live"), "to_lake", "forebay-paimon", **lake)
     print(spark.table("forebay.formats.lake").count())
 """
@@ -61,6 +62,7 @@ if spark.version >= "4.2":
 class Programs(NamedTuple):
     """What the README's Spark program and `FORMATS` print, and the clicks that are in the README's table then."""
 
+    streams: str
     readme: str
     formats: str
     clicks: int
@@ -70,10 +72,11 @@ def blocks_of_readme() -> list[str]:
     return re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+@pytest.fixture(scope="module", params=every_run(["forebay-paimon", "all"], lambda streams: streams != "all"))
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Programs:
     """Both programs, one after the other in one process: a JVM starts slowly.
 
+    In every run one of the two formats is streamed, with `make nightly` both.
     The README's goes first. It gives Spark no settings, and a JVM keeps those of its first session.
     """
     folder = tmp_path_factory.mktemp("programs")
@@ -99,8 +102,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     with forebay.embedded(folder / "data") as live:
         readme = second.replace("127.0.0.1:9123", live.bootstrap_servers)
         program = f"{readme}\nspark.stop()\nprint('====', flush=True)\n{FORMATS}"
-        printed = run(program, live.bootstrap_servers, str(folder / "lake")).split("====\n")
-        return Programs(*printed, clicks=live.table("fluss.clicks").scan().to_arrow().num_rows)
+        printed = run(program, live.bootstrap_servers, str(folder / "lake"), request.param).split("====\n")
+        return Programs(request.param, *printed, clicks=live.table("fluss.clicks").scan().to_arrow().num_rows)
 
 
 def test_the_readme_s_spark_program_runs_where_no_virtual_environment_is_active(programs: Programs) -> None:
@@ -111,8 +114,11 @@ def test_the_readme_s_spark_program_runs_where_no_virtual_environment_is_active(
 
 def test_a_program_that_only_attaches_has_the_formats_whatever_python3_is_on_the_path(programs: Programs) -> None:
     batches = ["forebay 3", "forebay-paimon 3"]
-    with_streams = ["forebay 3", "forebay 3", "forebay-paimon 3", "forebay-paimon 3", "6"]
-    assert programs.formats.splitlines() == (with_streams if SPARK >= (4, 2) else batches)
+    streams = {
+        "forebay-paimon": ["forebay 3", "forebay-paimon 3", "forebay-paimon 3"],
+        "all": ["forebay 3", "forebay 3", "forebay-paimon 3", "forebay-paimon 3", "6"],
+    }
+    assert programs.formats.splitlines() == (streams[programs.streams] if SPARK >= (4, 2) else batches)
 
 
 def test_the_interpreter_of_another_environment_is_distinguished_from_ours(tmp_path: Path) -> None:

@@ -30,8 +30,19 @@ def chosen(operations: int) -> list[int]:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("after", [False, True], ids=["before its effect", "after its effect"])
+@pytest.mark.parametrize(
+    ("act", "after"),
+    [
+        pytest.param(
+            act,
+            after,
+            id=f"{act}-{'after' if after else 'before'} its effect",
+            marks=() if after == bool(number % 2) else pytest.mark.slow,
+        )
+        for number, act in enumerate(ACTS)
+        for after in (False, True)
+    ],
+)
 def test_one_operation_that_fails_loses_nothing_and_leaves_only_orphans(tmp_path: Path, act: str, after: bool) -> None:
     root = tmp_path / "t"
     ACTS[act].build(root)
