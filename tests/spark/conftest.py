@@ -66,6 +66,7 @@ def spark(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
         "spark.sql.warehouse.dir": str(warehouse),
         "spark.driver.extraJavaOptions": f"{QUICK} -Xms1g -Xmn400m",
         "spark.log.level": "OFF",
+        "spark.python.daemon.module": "tests.spark.preloaded",
         "spark.sql.session.timeZone": "UTC",
     }
     with warnings.catch_warnings():
