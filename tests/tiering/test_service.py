@@ -249,8 +249,8 @@ def test_a_service_remembers_a_bounded_number_of_tables(
             table = memory_lake.create(f"t{number}", SCHEMA, options=OFTEN)
             fill(table, 1)
             until(lambda: is_complete(memory_lake, table), "the round of the table")  # noqa: B023 - called here
+        until(lambda: status_of(service, table).rounds >= 1, "the round is counted, which is after its rows are there")
         assert len(service.status().tables) == 2
-        assert status_of(service, table).rounds >= 1
 
 
 def test_two_services_share_the_tables_and_write_every_row_once(any_lake: LakeCluster) -> None:
