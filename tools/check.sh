@@ -23,7 +23,8 @@ memory=$(kilobytes '$1 == "MemAvailable:" { print $2 }' /proc/meminfo)
 room=$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')
 if [ -z "${TMPDIR:-}" ] && [ -w /dev/shm ] && [ "${room:-0}" -gt 6000000 ] && [ "${memory:-0}" -gt 12000000 ] &&
     [ "${limit:-12000001}" -gt 12000000 ]; then
-    TMPDIR=$(mktemp -d /dev/shm/forebay-tests.XXXXXX); export TMPDIR
+    TMPDIR=$(mktemp -d /dev/shm/tests.XXXXXX); export TMPDIR
+    chmod 755 "$TMPDIR"  # PostgreSQL runs as another user
     trap 'rm -rf "$TMPDIR"' EXIT
 fi
 step "tests"; "$bin/python" -m pytest -m "not slow" -n "${TEST_WORKERS:-3}" --dist loadfile --no-loadscope-reorder \
