@@ -51,8 +51,10 @@ damage-trials: $(VENV)/dev-ready build ## damage to each kind of file of a stopp
 	CORRUPTION_ROUNDS=$${CORRUPTION_ROUNDS:-1} $(BIN)/python -m pytest tests/reliability/test_corruption.py
 
 lake-trials: $(VENV)/dev-ready build ## lake tables: crashes, kills and failures at many steps, and long random histories
-	PAIMON_KILLS=$${PAIMON_KILLS:-30} PAIMON_SEEDS=$${PAIMON_SEEDS:-10} ICEBERG_STEPS=1 $(BIN)/python -m pytest \
-	  tests/paimon/maintain tests/paimon/test_random_histories.py tests/lake/test_iceberg_lake_failures.py --timeout 3600
+	PAIMON_KILLS=$${PAIMON_KILLS:-30} PAIMON_SEEDS=$${PAIMON_SEEDS:-10} ICEBERG_STEPS=1 \
+	  UNION_EXAMPLES=$${UNION_EXAMPLES:-100} $(BIN)/python -m pytest \
+	  tests/paimon/maintain tests/paimon/test_random_histories.py tests/lake/test_iceberg_lake_failures.py \
+	  tests/unionread/test_union_random.py --timeout 3600
 
 power-cuts: $(VENV)/dev-ready build ## real power cuts of an ext4 on a loop device under load (root): POWER_CUTS=20 make power-cuts
 	$(BIN)/python -m tests.reliability.power_cuts $(POWER_CUTS_ARGS)

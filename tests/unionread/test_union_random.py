@@ -110,7 +110,7 @@ def check(world: World, table: Table, wanted: list[tuple[Any, ...]]) -> None:
         assert got == replayed(table, columns, predicate)
 
 
-EXAMPLES = int(os.environ.get("UNION_EXAMPLES", "15"))
+EXAMPLES = int(os.environ.get("UNION_EXAMPLES", "8"))
 """Histories of each test: an Iceberg round takes a quarter of a second. Let it have some hundred now and then."""
 
 relaxed = settings(

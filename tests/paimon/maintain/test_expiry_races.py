@@ -1,7 +1,11 @@
-"""Expiry beside readers, writers and consumers: those that are too late get a clear error; others are not affected."""
+"""Expiry beside readers, writers and consumers: those that are too late get a clear error; others are not affected.
+
+Others come before some operations of a piece of work, with `PAIMON_KILLS` set before twice as many.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -110,7 +114,7 @@ ACTS: dict[str, Callable[[Table], object]] = {
 @pytest.mark.parametrize("act", ACTS)
 def test_work_whose_snapshot_expires_under_it_follows_on_what_is_there(tmp_path: Path, act: str) -> None:
     """Others commit, compact, and expire all that it began with, before any of its operations."""
-    number, step = 0, 1 if act == "a write" else 4
+    number, step = 0, (1 if act == "a write" else 4) * (1 if "PAIMON_KILLS" in os.environ else 2)
     while True:
         root = tmp_path / f"t{number}"
         table = make_table(root, {"num-sorted-run.compaction-trigger": "2"})
