@@ -31,7 +31,6 @@ SLOWEST_FILES = (
     "spark/test_spark_streaming.py",
     "spark/test_spark_native.py",
     "spark/test_pages.py",
-    "spark/test_spark_formats.py",
     "cli/test_quickstart.py",
     "spark/test_spark_reading.py",
     "tiering/test_crashes.py",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from forebay.cli.main import main
 from forebay.cli.quickstart import flights as flight_data
 from forebay.cli.quickstart.proof import Proof, Witness
 from tests.every_run import every_run
-from tests.jvm import QUICK_JVM
+from tests.jvm import with_another_python3
 
 PROGRAM = """
 import sys
@@ -54,7 +53,7 @@ class Printed(NamedTuple):
 def run(folder: Path, days: str, *arguments: str) -> Printed:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(folder), days, *arguments],
-        capture_output=True, text=True, timeout=560, check=False, cwd=folder, env=os.environ | QUICK_JVM,
+        capture_output=True, text=True, timeout=560, check=False, cwd=folder, env=with_another_python3(folder),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     *quickstarts, sessions = done.stdout.split("====\n")

@@ -14,8 +14,7 @@ import pytest
 
 import forebay
 from forebay.spark.sessions import _runs_as_this
-from tests.every_run import every_run
-from tests.jvm import QUICK_JVM
+from tests.jvm import with_another_python3
 from tests.spark.releases import SPARK
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(580)]
@@ -27,7 +26,7 @@ import sys
 from pyspark.sql import SparkSession
 import forebay.spark as fb
 
-servers, folder, streams = sys.argv[1:]
+servers, folder = sys.argv[1:]
 settings = {"spark.ui.enabled": "false", "spark.driver.memory": "512m", "spark.log.level": "OFF"}
 builder = SparkSession.builder.master("local[1]")
 for key, value in settings.items():
@@ -49,11 +48,11 @@ def stream(frame, name, sink, **options):
 for name, options in (("forebay", live), ("forebay-paimon", lake)):
     spark.range(3).write.format(name).options(**options).mode("append").save()
     print(name, spark.read.format(name).options(**options).load().count())
-    if spark.version >= "4.2" and (streams == "all" or name == streams):
+    if spark.version >= "4.2":
         options = options if name == "forebay-paimon" else {**options, "scan.startup.mode": "full"}
         stream(spark.readStream.format(name).options(**options).load(), "from_" + name[-3:], "memory")
         print(name, spark.table("from_" + name[-3:]).count())
-if spark.version >= "4.2" and streams == "all":
+if spark.version >= "4.2":
     stream(spark.readStream.table("forebay.formats.live"), "to_lake", "forebay-paimon", **lake)
     print(spark.table("forebay.formats.lake").count())
 """
@@ -62,7 +61,6 @@ if spark.version >= "4.2" and streams == "all":
 class Programs(NamedTuple):
     """What the README's Spark program and `FORMATS` print, and the clicks that are in the README's table then."""
 
-    streams: str
     readme: str
     formats: str
     clicks: int
@@ -72,22 +70,16 @@ def blocks_of_readme() -> list[str]:
     return re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.fixture(scope="module", params=every_run(["forebay-paimon", "all"], lambda streams: streams != "all"))
-def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Programs:
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     """Both programs, one after the other in one process: a JVM starts slowly.
 
-    In every run one of the two formats is streamed, with `make nightly` both.
+    With `make nightly`. In every run the quickstart's program has such a Python (tests/cli), and the shared session has
+    the formats and the README's program.
     The README's goes first. It gives Spark no settings, and a JVM keeps those of its first session.
     """
     folder = tmp_path_factory.mktemp("programs")
-    foreign = folder / "bin" / "python3"
-    foreign.parent.mkdir()
-    foreign.write_text("#!/bin/sh\necho 'the wrong Python' >&2\nexit 1\n")
-    foreign.chmod(0o755)
-    own = os.path.dirname(sys.executable)
-    path = os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if part != own)
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
-    environment |= {"PATH": f"{foreign.parent}{os.pathsep}{path}", "SPARK_LOCAL_IP": "127.0.0.1", **QUICK_JVM}
+    environment = with_another_python3(folder)
 
     def run(program: str, *arguments: str) -> str:
         done = subprocess.run(
@@ -102,23 +94,22 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     with forebay.embedded(folder / "data") as live:
         readme = second.replace("127.0.0.1:9123", live.bootstrap_servers)
         program = f"{readme}\nspark.stop()\nprint('====', flush=True)\n{FORMATS}"
-        printed = run(program, live.bootstrap_servers, str(folder / "lake"), request.param).split("====\n")
-        return Programs(request.param, *printed, clicks=live.table("fluss.clicks").scan().to_arrow().num_rows)
+        printed = run(program, live.bootstrap_servers, str(folder / "lake")).split("====\n")
+        return Programs(*printed, clicks=live.table("fluss.clicks").scan().to_arrow().num_rows)
 
 
+@pytest.mark.slow
 def test_the_readme_s_spark_program_runs_where_no_virtual_environment_is_active(programs: Programs) -> None:
     """Spark's workers must not take any `python3` that is first in the PATH."""
     assert re.search(r"\| cup\|\s+7\.0\|", programs.readme)
     assert programs.clicks == 2
 
 
+@pytest.mark.slow
 def test_a_program_that_only_attaches_has_the_formats_whatever_python3_is_on_the_path(programs: Programs) -> None:
     batches = ["forebay 3", "forebay-paimon 3"]
-    streams = {
-        "forebay-paimon": ["forebay 3", "forebay-paimon 3", "forebay-paimon 3"],
-        "all": ["forebay 3", "forebay 3", "forebay-paimon 3", "forebay-paimon 3", "6"],
-    }
-    assert programs.formats.splitlines() == (streams[programs.streams] if SPARK >= (4, 2) else batches)
+    streams = ["forebay 3", "forebay 3", "forebay-paimon 3", "forebay-paimon 3", "6"]
+    assert programs.formats.splitlines() == (streams if SPARK >= (4, 2) else batches)
 
 
 def test_the_interpreter_of_another_environment_is_distinguished_from_ours(tmp_path: Path) -> None:
