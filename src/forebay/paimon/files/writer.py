@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
-from forebay.codec.arrow_types import with_offsets
+from forebay.codec.arrow_types import int8_array, with_offsets
 from forebay.metadata.types import bigint, tinyint
 from forebay.paimon.files.column_stats import columns_with_nan, dense_stats, footer_ranges, in_mode, stamp_ranges
 from forebay.paimon.files.dictionaries import worth_a_dictionary
@@ -49,7 +49,7 @@ DICTIONARY_OPTION = "parquet.enable.dictionary"
 
 _ROWS_MIN = 1024
 """The minimum number of rows for a separate row group."""
-_DELETES = pa.array([1, 3], pa.int8())
+_DELETES = int8_array(1, 3)
 
 
 def key_value_fields(schema: TableSchema, thin: bool = False) -> tuple[DataField, ...]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import NotFound
+from forebay.codec.arrow_types import text_array
 from forebay.codec.filters import filter_rows
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.format.binary_row import row_layout
@@ -29,10 +30,10 @@ from forebay.paimon.read.split_reader import KIND_FIELD, SplitReader
 from forebay.paimon.store.context import TableContext
 
 ROW_KIND = "_row_kind"
-KINDS = pa.array(["+I", "-U", "+U", "-D"])
+KINDS = text_array("+I", "-U", "+U", "-D")
 """The names of the row kinds; a kind's number is its index."""
 
-_ADDED = pa.array(["+I", "+U"])
+_ADDED = text_array("+I", "+U")
 
 
 def without_deletes(batch: pa.RecordBatch, kinds: pa.Array) -> pa.RecordBatch:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
+from forebay.codec.arrow_types import int8_array
 from forebay.codec.filters import BoundPredicate, filter_rows
 from forebay.metadata.types import bigint, tinyint
 from forebay.paimon.files.pruning import columns_of
@@ -42,7 +43,7 @@ from forebay.paimon.store.context import TableContext
 
 SEQUENCE_FIELD = DataField(SEQUENCE_NUMBER_ID, SEQUENCE_NUMBER, bigint().not_null())
 KIND_FIELD = DataField(VALUE_KIND_ID, VALUE_KIND, tinyint().not_null())
-_DELETES = pa.array([1, 3], pa.int8())
+_DELETES = int8_array(1, 3)
 _FOLDING = (MergeEngine.PARTIAL_UPDATE, MergeEngine.AGGREGATION)
 
 

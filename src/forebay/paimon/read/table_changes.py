@@ -14,6 +14,7 @@ from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, INSERT
 from forebay.api.scan import ArrowStream, shown
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import Span, moment_ms, span_ms
+from forebay.codec.arrow_types import text_array
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.read.batch_modes import SCAN_OPTIONS, chooses_snapshot
 from forebay.paimon.read.change_planner import ChangeSplit
@@ -30,7 +31,7 @@ ChangesStart: TypeAlias = str | int | dt.datetime | Mapping[str, Any]
 _MODES = {EARLIEST: {"scan.mode": "from-snapshot-full", "scan.snapshot-id": "0"}, LATEST: {"scan.mode": "latest"}}
 _MODES[FULL] = {"scan.mode": "latest-full"}
 _TYPE = pa.dictionary(pa.int8(), pa.string())
-_WORDS = pa.array(CHANGE_TYPES)
+_WORDS = text_array(*CHANGE_TYPES)
 
 
 def open_changes(
