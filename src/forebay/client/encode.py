@@ -13,7 +13,6 @@ Encoders are created once per table; they hold no state of a write and are share
 from __future__ import annotations
 
 import datetime as dt
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,8 +24,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.client.accumulator import WriteTarget
 from forebay.client.views import array_of, integers, rows_without_columns
 from forebay.codec.arrow_types import storage_schema
-from forebay.codec.log_batch import MAGIC_OFFSET, SCHEMA_ID_OFFSETS, build_arrow_batch, build_row_batch
-from forebay.codec.log_batch import seal as seal_log_batch
+from forebay.codec.log_batch import build_arrow_batch, build_row_batch, seal_as
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows import (
     KvRecordsBuilder,
@@ -45,9 +43,6 @@ from forebay.protocol.frames import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from forebay.client.settings import Settings
-
-_WRITER_AFTER_SCHEMA_ID = 7
-"""Positions of writer id and sequence in a log batch, relative to its schema id."""
 
 _FRAME_SLACK = 4096
 _ROWS_MIN, _ROWS_MAX = 1 << 16, 1 << 18
@@ -311,12 +306,7 @@ def _concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 def seal(data: bytearray, is_kv: bool, writer_id: int, sequence: int) -> None:
     """Set the writer id and sequence of an encoded batch, and compute its checksum."""
-    if is_kv:
-        seal_kv_batch(data, writer_id, sequence)
-        return
-    place = SCHEMA_ID_OFFSETS[data[MAGIC_OFFSET]] + _WRITER_AFTER_SCHEMA_ID
-    struct.pack_into("<qi", data, place, writer_id, sequence)
-    seal_log_batch(data)
+    (seal_kv_batch if is_kv else seal_as)(data, writer_id, sequence)
 
 
 def _checked(data: bytearray) -> bytearray:

@@ -88,6 +88,9 @@ CRC_OFFSETS = (21, 21, 25)
 SCHEMA_ID_OFFSETS = (25, 25, 29)
 """Where the checksummed part begins, by magic."""
 
+_WRITER_AFTER_SCHEMA_ID = 7
+"""Where writer id and sequence are, counted from the schema id."""
+
 _UNPACK = tuple(layout.unpack_from for layout in _STRUCTS)
 _PACK_CRC = struct.Struct("<I").pack_into
 _PACK_INT64 = struct.Struct("<q").pack_into
@@ -249,6 +252,14 @@ def seal(buffer: bytearray | memoryview, position: int = 0) -> int:
     crc = compute_crc(buffer, position, header)
     _PACK_CRC(buffer, position + CRC_OFFSETS[header.magic], crc)
     return crc
+
+
+def seal_as(batch: bytearray, writer_id: int, sequence: int) -> None:
+    """Set writer id and sequence of a single batch, and compute its checksum."""
+    struct.pack_into(
+        "<qi", batch, SCHEMA_ID_OFFSETS[batch[MAGIC_OFFSET]] + _WRITER_AFTER_SCHEMA_ID, writer_id, sequence
+    )
+    seal(batch)
 
 
 def _is_truncated(view: memoryview, position: int, end: int) -> bool:
