@@ -110,9 +110,15 @@ class ApiKey(IntEnum):
     RENEW_TABLE_SNAPSHOT = 20002
     RELEASE_TABLE_SNAPSHOT = 20003
     LIST_TABLE_SNAPSHOTS = 20004
+    BEGIN_TRANSACTION = 20005
+    STAGE_ROWS = 20006
+    FINISH_STAGE = 20007
+    COMMIT_TRANSACTION = 20008
+    ABORT_TRANSACTION = 20009
+    LIST_TRANSACTIONS = 20010
 
 
-BULK_REQUESTS = frozenset({ApiKey.PRODUCE_LOG, ApiKey.PUT_KV})
+BULK_REQUESTS = frozenset({ApiKey.PRODUCE_LOG, ApiKey.PUT_KV, ApiKey.STAGE_ROWS})
 """APIs whose requests carry records; requests of all others are small."""
 
 
@@ -195,6 +201,13 @@ _TABLE = (
     Api(_K.RENEW_TABLE_SNAPSHOT, pb.RenewTableSnapshotRequest, pb.RenewTableSnapshotResponse, _TABLET),
     Api(_K.RELEASE_TABLE_SNAPSHOT, pb.ReleaseTableSnapshotRequest, pb.ReleaseTableSnapshotResponse, _TABLET),
     Api(_K.LIST_TABLE_SNAPSHOTS, pb.ListTableSnapshotsRequest, pb.ListTableSnapshotsResponse, _TABLET),
+    # transactions (Forebay)
+    Api(_K.BEGIN_TRANSACTION, pb.BeginTransactionRequest, pb.BeginTransactionResponse, _COORDINATOR),
+    Api(_K.STAGE_ROWS, pb.StageRowsRequest, pb.StageRowsResponse, _TABLET),
+    Api(_K.FINISH_STAGE, pb.FinishStageRequest, pb.FinishStageResponse, _TABLET),
+    Api(_K.COMMIT_TRANSACTION, pb.CommitTransactionRequest, pb.CommitTransactionResponse, _COORDINATOR),
+    Api(_K.ABORT_TRANSACTION, pb.AbortTransactionRequest, pb.AbortTransactionResponse, _COORDINATOR),
+    Api(_K.LIST_TRANSACTIONS, pb.ListTransactionsRequest, pb.ListTransactionsResponse, _COORDINATOR),
     # KV snapshots, remote log, producer offsets
     Api(_K.GET_LATEST_KV_SNAPSHOTS, pb.GetLatestKvSnapshotsRequest, pb.GetLatestKvSnapshotsResponse, _BOTH),
     Api(_K.GET_KV_SNAPSHOT_METADATA, pb.GetKvSnapshotMetadataRequest, pb.GetKvSnapshotMetadataResponse, _BOTH),

@@ -1192,6 +1192,122 @@ class PbTableSnapshotInfo(_Message):
     read_bytes: int
     def __init__(self, table_snapshot_id: _Optional[bytes] = ..., table_id: _Optional[int] = ..., name: _Optional[str] = ..., age_ms: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., bucket_count: _Optional[int] = ..., pages: _Optional[int] = ..., read_bytes: _Optional[int] = ...) -> None: ...
 
+class BeginTransactionRequest(_Message):
+    __slots__ = ("application", "version")
+    APPLICATION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    application: str
+    version: int
+    def __init__(self, application: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class BeginTransactionResponse(_Message):
+    __slots__ = ("transaction_id", "committed_ms")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_MS_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: int
+    committed_ms: int
+    def __init__(self, transaction_id: _Optional[int] = ..., committed_ms: _Optional[int] = ...) -> None: ...
+
+class StageRowsRequest(_Message):
+    __slots__ = ("transaction_id", "attempt", "sequence", "table_id", "target_columns", "buckets_req")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    TARGET_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_REQ_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: int
+    attempt: str
+    sequence: int
+    table_id: int
+    target_columns: RepeatedScalars[int]
+    buckets_req: RepeatedMessages[PbStageRowsReqForBucket]
+    def __init__(self, transaction_id: _Optional[int] = ..., attempt: _Optional[str] = ..., sequence: _Optional[int] = ..., table_id: _Optional[int] = ..., target_columns: _Optional[_Iterable[int]] = ..., buckets_req: _Optional[_Iterable[_Union[PbStageRowsReqForBucket, _Mapping[str, _Any]]]] = ...) -> None: ...
+
+class PbStageRowsReqForBucket(_Message):
+    __slots__ = ("partition_id", "bucket_id", "records")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    records: bytes
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., records: _Optional[bytes] = ...) -> None: ...
+
+class StageRowsResponse(_Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FinishStageRequest(_Message):
+    __slots__ = ("transaction_id", "attempt", "requests")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: int
+    attempt: str
+    requests: int
+    def __init__(self, transaction_id: _Optional[int] = ..., attempt: _Optional[str] = ..., requests: _Optional[int] = ...) -> None: ...
+
+class FinishStageResponse(_Message):
+    __slots__ = ("size_bytes",)
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    size_bytes: int
+    def __init__(self, size_bytes: _Optional[int] = ...) -> None: ...
+
+class CommitTransactionRequest(_Message):
+    __slots__ = ("transaction_id", "attempts")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: int
+    attempts: RepeatedScalars[str]
+    def __init__(self, transaction_id: _Optional[int] = ..., attempts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CommitTransactionResponse(_Message):
+    __slots__ = ("committed_ms",)
+    COMMITTED_MS_FIELD_NUMBER: _ClassVar[int]
+    committed_ms: int
+    def __init__(self, committed_ms: _Optional[int] = ...) -> None: ...
+
+class AbortTransactionRequest(_Message):
+    __slots__ = ("transaction_id",)
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: int
+    def __init__(self, transaction_id: _Optional[int] = ...) -> None: ...
+
+class AbortTransactionResponse(_Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTransactionsRequest(_Message):
+    __slots__ = ("application",)
+    APPLICATION_FIELD_NUMBER: _ClassVar[int]
+    application: str
+    def __init__(self, application: _Optional[str] = ...) -> None: ...
+
+class ListTransactionsResponse(_Message):
+    __slots__ = ("transactions",)
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    transactions: RepeatedMessages[PbTransactionInfo]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[PbTransactionInfo, _Mapping[str, _Any]]]] = ...) -> None: ...
+
+class PbTransactionInfo(_Message):
+    __slots__ = ("transaction_id", "application", "version", "state", "changed_ms", "stages", "staged_bytes")
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_MS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    STAGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    transaction_id: int
+    application: str
+    version: int
+    state: int
+    changed_ms: int
+    stages: int
+    staged_bytes: int
+    def __init__(self, transaction_id: _Optional[int] = ..., application: _Optional[str] = ..., version: _Optional[int] = ..., state: _Optional[int] = ..., changed_ms: _Optional[int] = ..., stages: _Optional[int] = ..., staged_bytes: _Optional[int] = ...) -> None: ...
+
 class GetLatestKvSnapshotsRequest(_Message):
     __slots__ = ("table_path", "partition_name")
     TABLE_PATH_FIELD_NUMBER: _ClassVar[int]

@@ -163,6 +163,7 @@ _SAMPLE_BYTES_PER_LEAF = 32 * 1024
 _PAYLOAD_PATHS: dict[str, tuple[int, ...]] = {
     "ProduceLogRequest": (4, 3),
     "PutKvRequest": (5, 3),
+    "StageRowsRequest": (6, 3),
     "FetchLogResponse": (1, 2, 8),
     "LimitScanResponse": (4,),
     "ScanKvResponse": (5,),
