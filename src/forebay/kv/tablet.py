@@ -104,25 +104,60 @@ class ChangelogCodec:
 
     # ---- writing ----------------------------------------------------------------------------------------------------
 
+    def check(self, request: PutRequest) -> None:
+        """Check a put that is written later as thoroughly as if it were written now.
+
+        Raises what a put raises: `CorruptData`, `InvalidRequest`, `NotFound`.
+        """
+        batch = self.parsed(request)
+        plan = merge_plan(self.info, request.target_columns, request.overwrite)
+        batch, rows = self.with_canonical_keys(batch, self.of_latest_schema(batch))
+        _, changelog, keys, _, _ = plan.merge(batch.keys, rows, {}, _AnyId())
+        self._check(self._rows.decode(changelog), keys)
+
+    def parsed(self, request: PutRequest) -> KvBatch:
+        """The batch of a put. Raises `CorruptData`, `InvalidRequest`."""
+        batch = parse_kv_batch(request.records)
+        if b"" in batch.keys:
+            # Only Iceberg's encoding has such keys, of empty texts and bytes; engines reserve the empty key.
+            raise InvalidRequest(
+                f"table {self.info.path}: a key of no bytes at all, such as an empty text in an Iceberg table, "
+                "cannot be stored",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+        return batch
+
+    def of_latest_schema(self, batch: KvBatch) -> RowSlices:
+        """The rows of a batch, of the latest schema. Raises `NotFound` for a schema that does not exist."""
+        latest = self.info.schema_id
+        if not 0 <= batch.schema_id <= latest:
+            raise NotFound(
+                f"the batch has schema {batch.schema_id}, but the latest schema of {self.info.path} is {latest}",
+                ErrorCode.SCHEMA_NOT_EXIST,
+            )
+        return batch.rows if batch.schema_id == latest else self.upgrade_rows(batch.rows, batch.schema_id)
+
     def build(
-        self, kinds: bytes, rows: RowSlices, keys: list[bytes], writer_id: int, sequence: int
+        self,
+        kinds: bytes,
+        rows: RowSlices,
+        keys: list[bytes],
+        writer_id: int,
+        sequence: int,
+        *,
+        is_checked: bool = False,
     ) -> bytes | bytearray:
         """Return the log batch of a merge's outcome: a change type, a row and a key for each changelog record.
 
         Raises `CorruptData` for rows that do not decode or do not match their key, and `InvalidRequest` for a null in a
-        NOT NULL column.
+        NOT NULL column, unless that `is_checked` already.
         """
         schema_id = self.info.schema_id
         if not kinds:
             return build_empty_batch(schema_id=schema_id, writer_id=writer_id, batch_sequence=sequence)
         batch = self._rows.decode(rows)
-        try:
-            batch.validate(full=True)  # text that is not UTF-8 would look like damage to every reader, and to recovery
-        except pa.ArrowInvalid as e:
-            raise CorruptData(
-                f"a row written to table {self.info.path} is malformed: {e}", ErrorCode.CORRUPT_RECORD_EXCEPTION
-            ) from e
-        self._check(batch, keys)
+        if not is_checked:
+            self._check(batch, keys)
         if self._log_format is LogFormat.ARROW:
             return build_arrow_batch(
                 batch,
@@ -141,6 +176,12 @@ class ChangelogCodec:
         )
 
     def _check(self, batch: pa.RecordBatch, keys: list[bytes]) -> None:
+        try:
+            batch.validate(full=True)  # text that is not UTF-8 would look like damage to every reader, and to recovery
+        except pa.ArrowInvalid as e:
+            raise CorruptData(
+                f"a row written to table {self.info.path} is malformed: {e}", ErrorCode.CORRUPT_RECORD_EXCEPTION
+            ) from e
         for position in self._required:
             column = batch.column(position)
             if column.null_count:
@@ -247,6 +288,8 @@ class PutRequest:
     target_columns: tuple[int, ...] = ()
     acks: int = ACKS_ALL
     overwrite: bool = False
+    is_decided: bool = False
+    """Whether the rows are those of a decided transaction: checked when they were staged, and no longer refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +323,7 @@ class KvTablet:
         self.engine = engine
         self._fetch_segment = fetch_segment
         self._codec: ChangelogCodec | None = None
-        self._plans: dict[tuple[int, tuple[int, ...], bool], MergePlan] = {}
+        self._plans: dict[tuple[int, tuple[int, ...], bool, bool], MergePlan] = {}
         self._sequence: AutoIncrementSequence | None = None
 
     @property
@@ -345,23 +388,16 @@ class KvTablet:
         nothing is written.
         """
         self._require_caught_up(state)
-        batch = parse_kv_batch(request.records)
-        if b"" in batch.keys:
-            # Only Iceberg's encoding has such keys, of empty texts and bytes; engines reserve the empty key.
-            raise InvalidRequest(
-                f"table {self._table.info.path}: a key of no bytes at all, such as an empty text in an Iceberg table, "
-                "cannot be stored",
-                ErrorCode.INVALID_TABLE_EXCEPTION,
-            )
+        codec = self._changelog_codec()
+        batch = codec.parsed(request)
         duplicate = self._log.find_duplicate(batch.writer_id, batch.sequence) if batch.writer_id >= 0 else None
         if duplicate is not None:
             return duplicate.last_offset + 1, {}, 0, before
-        codec = self._changelog_codec()
-        plan = self._merge_plan(codec.info, request.target_columns, request.overwrite)
-        batch, rows = codec.with_canonical_keys(batch, self._rows_of_latest_schema(codec, batch))
+        plan = self._merge_plan(codec.info, request)
+        batch, rows = codec.with_canonical_keys(batch, codec.of_latest_schema(batch))
         self._load(codec, plan, batch, rows, state)
         kinds, changelog, keys, touched, added = plan.merge(batch.keys, rows, state.values, self._ids(codec.info))
-        log_batch = codec.build(kinds, changelog, keys, batch.writer_id, batch.sequence)
+        log_batch = codec.build(kinds, changelog, keys, batch.writer_id, batch.sequence, is_checked=request.is_decided)
         size = before + size_of(touched)
         self.engine.make_room(size)
         appended = self._log.append_as_leader(log_batch)
@@ -379,24 +415,15 @@ class KvTablet:
             self._codec = ChangelogCodec(info, self._table.schema_by_id)
         return self._codec
 
-    def _merge_plan(self, info: TableInfo, target_columns: tuple[int, ...], overwrite: bool) -> MergePlan:
-        targets = tuple(sorted(set(target_columns)))  # a client may name a column as often as it likes
-        key = (info.schema_id, targets, overwrite)
+    def _merge_plan(self, info: TableInfo, request: PutRequest) -> MergePlan:
+        targets = tuple(sorted(set(request.target_columns)))  # a client may name a column as often as it likes
+        key = (info.schema_id, targets, request.overwrite, request.is_decided)
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= _PLANS_MAX:
                 self._plans.clear()
-            plan = self._plans[key] = merge_plan(info, targets, overwrite)
+            plan = self._plans[key] = merge_plan(info, targets, request.overwrite, request.is_decided)
         return plan
-
-    def _rows_of_latest_schema(self, codec: ChangelogCodec, batch: KvBatch) -> RowSlices:
-        latest = codec.info.schema_id
-        if not 0 <= batch.schema_id <= latest:
-            raise NotFound(
-                f"the batch has schema {batch.schema_id}, but the latest schema of {codec.info.path} is {latest}",
-                ErrorCode.SCHEMA_NOT_EXIST,
-            )
-        return batch.rows if batch.schema_id == latest else codec.upgrade_rows(batch.rows, batch.schema_id)
 
     def _load(
         self,
@@ -543,8 +570,23 @@ def _after_append(error: ForebayError) -> ForebayError:
     )
 
 
-def merge_plan(info: TableInfo, target_columns: tuple[int, ...], overwrite: bool = False) -> MergePlan:
-    """Return the merge plan for puts to these columns. Raises `InvalidRequest` (INVALID_TARGET_COLUMN)."""
+class _AnyId:
+    """Stands for an auto-increment sequence where a put is only checked."""
+
+    def next(self) -> int:
+        return 1
+
+
+def merge_plan(
+    info: TableInfo, target_columns: tuple[int, ...], overwrite: bool = False, is_decided: bool = False
+) -> MergePlan:
+    """Return the merge plan for puts to these columns. Raises `InvalidRequest` (INVALID_TARGET_COLUMN).
+
+    `overwrite`, `is_decided`: as in `PutRequest`.
+    """
+    deletes = option_value(info.descriptor, "table.delete.behavior")
+    if overwrite or (is_decided and deletes == "disable"):
+        deletes = "allow"
     schema = info.schema
     columns = schema.columns
     key_mask = bytes(column.name in schema.primary_key for column in columns)
@@ -554,7 +596,7 @@ def merge_plan(info: TableInfo, target_columns: tuple[int, ...], overwrite: bool
         row_layout(schema.types, RowFormat(info.descriptor.kv_format.value), ()),
         info.schema_id,
         info.descriptor.has_full_changelog,
-        "allow" if overwrite else option_value(info.descriptor, "table.delete.behavior"),
+        deletes,
         key_mask,
         targets,
         auto,

@@ -28,7 +28,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -382,6 +382,7 @@ class LogTablet(LogReads):
         high_watermark: int = 0,
         clean_shutdown: bool = False,
         start_offset: int = 0,
+        kept_writers: Collection[int] = (),
         progress: Progress | None = None,
     ) -> LogTablet:
         """Open the log in `folder`, or create an empty one that begins at `start_offset`.
@@ -389,7 +390,8 @@ class LogTablet(LogReads):
         `recovery_point` (from the checkpoint; None: never checkpointed) is the offset up to which the log was synced;
         `clean_shutdown` says that it was closed gracefully. Otherwise every batch from the recovery point on is
         checked, and the log is truncated at the first bad one; `recovery` reports it. `high_watermark` is the
-        checkpointed one; it is lowered to the end of the log. `progress` receives the progress of long checks.
+        checkpointed one; it is lowered to the end of the log. `kept_writers`: see `keep_writers`. `progress` receives
+        the progress of long checks.
 
         Everything in the log is durable when this returns. Raises `CorruptData` for damage below the recovery point and
         `StorageFailure`.
@@ -397,6 +399,7 @@ class LogTablet(LogReads):
         config = config or LogConfig()
         segments, report = load_segments(fs, folder, config, recovery_point, clean_shutdown, start_offset, progress)
         tablet = cls(fs, folder, config, clock, segments, report)
+        tablet.keep_writers(kept_writers)
         tablet._rebuild_writers(report)
         tablet._high_watermark = min(max(high_watermark, tablet.log_start_offset), tablet._log_end_offset)
         if report.replayed_batches >= _REPLAYED_BATCHES_WORTH_A_SNAPSHOT:
@@ -669,6 +672,15 @@ class LogTablet(LogReads):
                 self.config.writer_snapshots_retained,
                 self._synced_offset,
             )
+
+    def keep_writers(self, writer_ids: Collection[int]) -> None:
+        """Never forget these writers, and no others: what they wrote decides what a repetition has left to do."""
+        self._writers.kept = frozenset(writer_ids)
+
+    def last_sequence(self, writer_id: int) -> int:
+        """The sequence of a writer's last batch in this log; -1 if it has none, or was forgotten."""
+        with self._append_lock:
+            return self._writers.last_sequence(writer_id)
 
     def expire_writers(self) -> int:
         """Forget writers that were silent for longer than the expiry; return how many. Call it every few minutes."""

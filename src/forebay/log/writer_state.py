@@ -65,6 +65,8 @@ class WriterStates:
         """`count_max`: writers to remember, but for those that wrote just now."""
         self._expiry_ms = expiry_ms
         self._count_max = count_max
+        self.kept: frozenset[int] = frozenset()
+        """Writers that are not forgotten, however long they are silent: those of decided transactions."""
         self._writers: dict[int, tuple[WriterBatch, ...]] = {}
 
     def __len__(self) -> int:
@@ -80,6 +82,11 @@ class WriterStates:
             if batch.sequence == sequence:
                 return batch
         return None
+
+    def last_sequence(self, writer_id: int) -> int:
+        """The sequence of a writer's last batch; -1 if it has none here."""
+        remembered = self._writers.get(writer_id)
+        return remembered[-1].sequence if remembered else NO_BATCH_SEQUENCE
 
     def check(self, headers: Iterable[LogBatchHeader], timestamp_ms: int, now_ms: int) -> WriterBatch | None:
         """Apply the rules to the batches of one request, which would get the commit timestamp `timestamp_ms`.
@@ -97,8 +104,7 @@ class WriterStates:
                 return duplicate
             last = last_sequences.get(writer_id)
             if last is None:
-                remembered = self._writers.get(writer_id)
-                last = remembered[-1].sequence if remembered else NO_BATCH_SEQUENCE
+                last = self.last_sequence(writer_id)
             is_expired = last == NO_BATCH_SEQUENCE and now_ms - timestamp_ms > self._expiry_ms
             if not is_expired and sequence != next_sequence(last):
                 raise Conflict(
@@ -125,7 +131,11 @@ class WriterStates:
 
     def expire(self, now_ms: int) -> int:
         """Forget writers that were inactive for too long or exceed the limit; return how many."""
-        silent_since = {writer_id: batches[-1].timestamp_ms for writer_id, batches in self._writers.items()}
+        silent_since = {
+            writer_id: batches[-1].timestamp_ms
+            for writer_id, batches in self._writers.items()
+            if writer_id not in self.kept
+        }
         gone = [writer_id for writer_id, last_ms in silent_since.items() if now_ms - last_ms > self._expiry_ms]
         if (excess := len(silent_since) - len(gone) - self._count_max) > 0:
             left = silent_since.keys() - set(gone)
