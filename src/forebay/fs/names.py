@@ -9,6 +9,7 @@
                                                                                     <20-digit offset>.timeindex
                                                                                     <20-digit offset>.writer_snapshot
                                                                        kv-<bucket>/
+    <data>/transactions.staged/<transaction id>/<attempt>.stage
     <data>/<database>/<table>-<table id>/lake/<32 hexadecimal digits>.offsets     (lake_offsets_folder)
     .<name>.<random>.tmp     a file that is being written; left over after a crash
     <folder>.deleted         a folder on its way out; removed at the next start
@@ -30,6 +31,9 @@ LOCK_FILE = "lock"
 CLEAN_SHUTDOWN_FILE = "clean-shutdown"
 RECOVERY_POINTS_FILE = "recovery-points.checkpoint"
 HIGH_WATERMARKS_FILE = "high-watermarks.checkpoint"
+
+STAGES_FOLDER = "transactions.staged"
+"""No database has a point in its name."""
 
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"

@@ -14,9 +14,9 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -60,6 +60,9 @@ CREATE TABLE IF NOT EXISTS lake_snapshots (
     table_id INTEGER NOT NULL, position INTEGER NOT NULL, snapshot_id INTEGER NOT NULL, committed_ms INTEGER NOT NULL,
     tiered_file TEXT NOT NULL, tiered_crc INTEGER NOT NULL, readable_file TEXT, readable_crc INTEGER,
     crc INTEGER NOT NULL, PRIMARY KEY (table_id, position));
+CREATE TABLE IF NOT EXISTS transactions (
+    transaction_id INTEGER PRIMARY KEY, application TEXT NOT NULL, version INTEGER NOT NULL, state INTEGER NOT NULL,
+    changed_ms INTEGER NOT NULL, writer_id INTEGER NOT NULL, attempts TEXT NOT NULL, crc INTEGER NOT NULL);
 """
 
 
@@ -93,6 +96,20 @@ class StoredLakeSnapshot:
     def files(self) -> tuple[OffsetsFile, ...]:
         """The offset files of the snapshot."""
         return (self.tiered,) if self.readable is None else (self.tiered, self.readable)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTransaction:
+    """A transaction of an application. From its decision on `attempts` are those that count, in order, and `writer_id`
+    writes their rows. Attempts have no blanks in their names."""
+
+    transaction_id: int
+    application: str
+    version: int
+    state: int
+    changed_ms: int
+    writer_id: int = -1
+    attempts: tuple[str, ...] = ()
 
 
 class DatabaseFile(Protocol):
@@ -336,6 +353,30 @@ class MetadataStore:
                 readable = (None, None) if s.readable is None else s.readable
                 _put(sql, "lake_snapshots", table_id, position, s.snapshot_id, s.committed_ms, *s.tiered, *readable)
 
+    # ---- transactions -----------------------------------------------------------------------------------------------
+
+    def transactions(self) -> list[StoredTransaction]:
+        """The stored transactions, in the order in which they were begun."""
+        return [
+            StoredTransaction(
+                transaction_id, application, version, state, changed_ms, writer_id, tuple(attempts.split())
+            )
+            for transaction_id, application, version, state, changed_ms, writer_id, attempts in self._rows(
+                "SELECT * FROM transactions ORDER BY transaction_id"
+            )
+        ]
+
+    def put_transaction(self, stored: StoredTransaction, without: Iterable[int] = ()) -> None:
+        """Store a transaction, new or changed, and forget those with the ids `without`, in one step."""
+        transaction_id, application, version, state, *others, attempts = astuple(stored)
+        with self.transaction() as sql:
+            _delete_transactions(sql, without)
+            _put(sql, "transactions", transaction_id, application, version, int(state), *others, " ".join(attempts))
+
+    def forget_transactions(self, ids: Iterable[int]) -> None:
+        with self.transaction() as sql:
+            _delete_transactions(sql, ids)
+
     # ---- folders to remove ------------------------------------------------------------------------------------------
 
     def doomed_folders(self) -> list[str]:
@@ -403,6 +444,11 @@ def _put(sql: sqlite3.Connection, table: str, *row: Any) -> None:
         f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {updates}",
         (*row, _checksum(row)),
     )
+
+
+def _delete_transactions(sql: sqlite3.Connection, ids: Iterable[int]) -> None:
+    for each in ids:
+        sql.execute("DELETE FROM transactions WHERE transaction_id = ?", (each,))
 
 
 def _table_info(row: tuple[Any, ...]) -> TableInfo:
