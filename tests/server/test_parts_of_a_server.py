@@ -215,7 +215,7 @@ def test_a_server_that_has_stopped_has_closed_its_parts(tmp_path: Path, monkeypa
     upkeep, executors = list(running_server._upkeep), list(running_server._executors)
     serving = [bound.server for bound in running_server._bound]
     assert all(each is not None and each.is_serving() for each in serving)
-    assert len(executors) == 3
+    assert len(executors) == 5
     assert upkeep
     where = server.bootstrap_servers
     with RawClient(where) as client:

@@ -231,15 +231,28 @@ class WriteGate:
                 if not self._inside:
                     self._changed.notify_all()
 
+    @property
+    def is_passed(self) -> bool:
+        """Whether a writer is inside."""
+        return self._inside > 0
+
     @contextmanager
-    def closed(self) -> Iterator[None]:
-        """Wait until no writer is inside, and keep all writers out of the gate during the block."""
+    def closed(self, timeout: float | None = None) -> Iterator[bool]:
+        """Wait until no writer is inside, and keep all writers out of the gate during the block.
+
+        Yields True; False, with the gate open, if writers are still inside after `timeout` seconds.
+        """
         with self._changed:
             self._changed.wait_for(lambda: not self._is_closed)
             self._is_closed = True
-            self._changed.wait_for(lambda: not self._inside)
+            if not self._changed.wait_for(lambda: not self._inside, timeout):
+                self._is_closed = False
+                self._changed.notify_all()
+        if not self._is_closed:
+            yield False
+            return
         try:
-            yield
+            yield True
         finally:
             with self._changed:
                 self._is_closed = False

@@ -134,6 +134,8 @@ class LiveTable:
 
     def __init__(self, table: CatalogTable) -> None:
         self.write_gate = WriteGate()
+        self.commit_gate = WriteGate()
+        """The gate that a transaction passes while its rows are written: a table snapshot has all of them or none."""
         self.show(table)
 
     def show(self, table: CatalogTable) -> None:

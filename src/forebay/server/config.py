@@ -40,6 +40,7 @@ from forebay.log.config import LogConfig
 from forebay.metadata.table import lake_format_name
 from forebay.server.catalog import CatalogLimits
 from forebay.server.lake_tables import LakeSettings
+from forebay.server.transactions import TransactionLimits
 
 _LOG = logging.getLogger(__name__)
 
@@ -90,6 +91,19 @@ SETTINGS: dict[str, Option] = by_name(
             milliseconds,
             "1 d",
             "how long a table snapshot may live; the state that it pins takes space",
+        ),
+        Option("transaction.max-open", positive, "1000", "maximum number of transactions that are not committed"),
+        Option(
+            "transaction.max-staged-size", size, "16g", "bytes that transactions can stage before they are committed"
+        ),
+        Option(
+            "transaction.idle-timeout", milliseconds, "1 h", "how long a transaction may be idle before it is aborted"
+        ),
+        Option(
+            "transaction.ledger-retention",
+            milliseconds,
+            "30 d",
+            "how long the last committed version of an application is remembered",
         ),
         Option("kv.snapshot.interval", milliseconds, "10 min", "how often grown key-value state is checkpointed"),
         Option("kv.engine", _engine, "lmdb", "engine of new primary-key tables: lmdb or rocksdb"),
@@ -307,6 +321,15 @@ class ServerConfig:
             self.seconds("kv.snapshot-handle.max-lease"),
             self.seconds("kv.snapshot-handle.max-age"),
             self.value("kv.scanner.max-batch-size"),
+        )
+
+    @property
+    def transaction_limits(self) -> TransactionLimits:
+        return TransactionLimits(
+            self.value("transaction.max-open"),
+            self.value("transaction.max-staged-size"),
+            self.seconds("transaction.idle-timeout"),
+            self.value("transaction.ledger-retention"),
         )
 
     @property

@@ -25,6 +25,7 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
@@ -44,6 +45,7 @@ from forebay.server.lake_tiering import TieringManager
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager
+from forebay.server.transactions import TransactionManager
 from forebay.server.writer_ids import WriterIds
 
 T = TypeVar("T")
@@ -326,6 +328,7 @@ class ServerContext:
     replicas: ReplicaManager
     scanners: ScannerManager
     table_snapshots: TableSnapshotManager
+    transactions: TransactionManager
     notifier: ProgressNotifier
     clock: Clock
     lake: LakeParts
@@ -339,6 +342,7 @@ class ServerContext:
     """(coordinator, tablet server) addresses by listener."""
     descriptions: Descriptions = field(init=False)
     writer_ids: WriterIds = field(init=False)
+    _staging: WeakValueDictionary[tuple[int, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _opening: dict[TableBucket, _Opening] = field(default_factory=dict)
     _changes: Rotation = field(init=False)
     _reads: Rotation = field(init=False)
@@ -362,6 +366,10 @@ class ServerContext:
             if not work.cancel():
                 await _end_of(work)
             raise
+
+    def stage_turn(self, transaction_id: int, attempt: str) -> asyncio.Lock:
+        """The turns of the requests of one attempt, in order of arrival: `async with context.stage_turn(...)`."""
+        return self._staging.setdefault((transaction_id, attempt), asyncio.Lock())
 
     async def remove_data(self, info: TableInfo, partition_ids: Sequence[int], folder: str) -> None:
         """Close the buckets of a dropped object and remove its directory in the background."""

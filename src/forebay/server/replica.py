@@ -18,19 +18,19 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
 from forebay.base.threads import Executor, Future
-from forebay.codec.log_batch import decode_row_batch, iter_headers, validate_arrow_body, verify_crc
+from forebay.codec.log_batch import decode_row_batch, iter_headers, seal_as, validate_arrow_body, verify_crc
 from forebay.codec.reference import RowFormat
-from forebay.codec.rows import row_codec
+from forebay.codec.rows import row_codec, seal_kv_batch
 from forebay.fs.interface import RESERVE_BYTES, DiskFull, FileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import KvEngine
@@ -219,6 +219,20 @@ class AppendResult:
     error: ForebayError | None = None
 
 
+class DecidedBatch(Protocol):
+    """A batch of a decided transaction."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    @property
+    def target_columns(self) -> tuple[int, ...]: ...
+
+    def read(self) -> bytearray:
+        """The batch as it was staged. Raises `CorruptData`, `StorageFailure`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ParkedBucket:
     """The known state of a bucket that was closed cleanly and has not changed since."""
@@ -304,7 +318,7 @@ class BucketReplica:
         for request in requests:
             try:
                 self._reserve.require(len(request.records))
-                self._check_batches(request.records)
+                check_log_batches(self.table, request.records)
                 appended = self.log.append_as_leader(request.records)
             except ForebayError as e:
                 results.append(AppendResult(error=e))
@@ -319,42 +333,6 @@ class BucketReplica:
                 return [a if a.error else AppendResult(error=e) for a in results]
         self._raise_high_watermark(max(unsynced_end, self.log.synced_offset))
         return results
-
-    def _check_batches(self, records: bytes | memoryview) -> None:
-        """Records must be readable under the schema that they name.
-
-        Raises `NotFound`, `CorruptData`, `InvalidRequest`.
-        """
-        info = self.table.info
-        log_format = info.descriptor.log_format
-        for position, header in iter_headers(records):
-            if not 0 < header.schema_id <= info.schema_id:
-                verify_crc(records, position, header)  # the schema id of a damaged batch means nothing
-                raise NotFound(
-                    f"the batch has schema {header.schema_id}, but the latest schema of {info.path} is "
-                    f"{info.schema_id}",
-                    ErrorCode.SCHEMA_NOT_EXIST,
-                )
-            if not header.append_only:
-                raise CorruptData(
-                    f"a batch for log table {info.path} has change types; it may hold appends only",
-                    ErrorCode.CORRUPT_RECORD_EXCEPTION,
-                )
-            columns = self.table.schema_by_id(header.schema_id).columns
-            try:
-                if log_format is LogFormat.ARROW:
-                    validate_arrow_body(records, position, header, columns)
-                else:
-                    rows, _ = decode_row_batch(records, position, header)
-                    row_codec(columns, RowFormat(log_format.value)).decode(rows)
-            except CorruptData as e:
-                verify_crc(records, position, header)
-                # The bytes arrived as they were sent, so resending them is useless; clients retry after CORRUPT_*.
-                raise InvalidRequest(
-                    f"the batch does not fit log table {info.path}, whose log format is {log_format.value}: "
-                    f"{e.message}",
-                    ErrorCode.INVALID_TABLE_EXCEPTION,
-                ) from e
 
     def _raise_high_watermark(self, offset: int) -> None:
         if offset > self.log.high_watermark:
@@ -378,6 +356,54 @@ class BucketReplica:
         if self.log.high_watermark > before:
             self._on_progress(self.bucket)
         return results
+
+    # ---- transactions -----------------------------------------------------------------------------------------------
+
+    def write_decided(self, writer_id: int, batches: Iterable[DecidedBatch]) -> None:
+        """Write what a decided transaction has for this bucket, but for what is there already; durable afterwards.
+
+        `writer_id` has written nothing but this transaction, so the last sequence that the log has of it tells how far
+        an earlier attempt came. Rows of a log table become visible by `show_decided`, others at once. Raises the error
+        of the first batch that cannot be written; all before it are.
+        """
+        done = self.log.last_sequence(writer_id) + 1
+        group: list[DecidedBatch] = []
+        size = 0
+        for sequence, batch in enumerate(batches):
+            if sequence < done:
+                continue
+            group.append(batch)
+            size += batch.size_bytes
+            if size >= GROUP_BYTES_MAX:
+                self._write_decided(writer_id, sequence + 1 - len(group), group)
+                group, size = [], 0
+        if group:
+            self._write_decided(writer_id, sequence + 1 - len(group), group)
+        self.log.sync()
+
+    def _write_decided(self, writer_id: int, first: int, group: Sequence[DecidedBatch]) -> None:
+        requests = []
+        for sequence, batch in enumerate(group, first):
+            records = batch.read()
+            (seal_as if self._kv is None else seal_kv_batch)(records, writer_id, sequence)
+            requests.append(PutRequest(memoryview(records), batch.target_columns, is_decided=True))
+        if self._kv is None:
+            with self._writing:
+                self._require_unsealed()
+                for request in requests:
+                    self.log.append_as_leader(request.records)
+            return
+        with self.table.write_gate.passing(), self._writing:
+            self._require_unsealed()
+            results = self._kv.put_group(requests)
+        self._on_progress(self.bucket)
+        for result in results:
+            if result.error is not None:
+                raise result.error
+
+    def show_decided(self) -> None:
+        """Make visible what `write_decided` has written."""
+        self._raise_high_watermark(self.log.synced_offset)
 
     def seal(self) -> None:
         """Refuse writes from now on. Writes in flight have ended when this returns; others may be retried."""
@@ -463,6 +489,41 @@ class BucketReplica:
         if self._kv is not None:
             self._kv.engine.close()
         self.log.close()
+
+
+def check_log_batches(table: LiveTable, records: bytes | memoryview) -> None:
+    """Check that log batches are readable under the schemas that they name.
+
+    Raises `NotFound`, `CorruptData`, `InvalidRequest`.
+    """
+    info = table.info
+    log_format = info.descriptor.log_format
+    for position, header in iter_headers(records):
+        if not 0 < header.schema_id <= info.schema_id:
+            verify_crc(records, position, header)  # the schema id of a damaged batch means nothing
+            raise NotFound(
+                f"the batch has schema {header.schema_id}, but the latest schema of {info.path} is {info.schema_id}",
+                ErrorCode.SCHEMA_NOT_EXIST,
+            )
+        if not header.append_only:
+            raise CorruptData(
+                f"a batch for log table {info.path} has change types; it may hold appends only",
+                ErrorCode.CORRUPT_RECORD_EXCEPTION,
+            )
+        columns = table.schema_by_id(header.schema_id).columns
+        try:
+            if log_format is LogFormat.ARROW:
+                validate_arrow_body(records, position, header, columns)
+            else:
+                rows, _ = decode_row_batch(records, position, header)
+                row_codec(columns, RowFormat(log_format.value)).decode(rows)
+        except CorruptData as e:
+            verify_crc(records, position, header)
+            # The bytes arrived as they were sent, so resending them is useless; clients retry after CORRUPT_*.
+            raise InvalidRequest(
+                f"the batch does not fit log table {info.path}, whose log format is {log_format.value}: {e.message}",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            ) from e
 
 
 class SlowProgress:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Protocol
 
 from forebay.base import threads
 from forebay.base.ambient import Clock
@@ -146,6 +147,39 @@ _LOGGER = logging.getLogger(__name__)
 
 _CLOSING_THREADS = 8
 
+_COMMIT_SECONDS = 2.0
+"""How long a table snapshot waits, in a thread, for a transaction that is writing to its table."""
+
+
+class DecidedWork(Protocol):
+    """What transactions that are decided still have to write. Called in any thread."""
+
+    def writers(self, bucket: TableBucket) -> Collection[int]:
+        """The writer ids of the transactions that may have something to write to a bucket."""
+        ...
+
+    def write(self, replica: BucketReplica) -> None:
+        """Write all that there is for a bucket that is being opened, before any request uses it."""
+        ...
+
+    def is_pending(self, table_id: int) -> bool:
+        """Whether a transaction has written some of its rows of a table, and failed to write others."""
+        ...
+
+
+class NoDecidedWork:
+    """For servers without transactions."""
+
+    def writers(self, bucket: TableBucket) -> Collection[int]:
+        return ()
+
+    def write(self, replica: BucketReplica) -> None:
+        return
+
+    def is_pending(self, table_id: int) -> bool:
+        return False
+
+
 ENGINE_PROPERTY = "forebay.kv.engine"
 """Custom property of a table that chooses its key-value engine."""
 
@@ -197,6 +231,10 @@ class ReplicaManager:
         self._parked: dict[TableBucket, ParkedBucket] = {}
         self._saved: tuple[Mapping[TableBucket, int], Mapping[TableBucket, int]] | None = None
         self._closed = False
+        self.decided: DecidedWork = NoDecidedWork()
+        """Set once, before the first bucket is opened."""
+        self.showing = threads.lock()
+        """Held, briefly, while a transaction becomes visible in several logs, and to read the ends of several."""
         self._clean = data_directory.take_clean_shutdown()
         self._recovery_points = data_directory.recovery_points.read()
         self._high_watermarks = data_directory.high_watermarks.read()
@@ -362,6 +400,7 @@ class ReplicaManager:
             recovery_point=self._recovery_points.get(bucket),
             high_watermark=self._high_watermarks.get(bucket, 0),
             clean_shutdown=parked is not None or self._was_closed(bucket),
+            kept_writers=self.decided.writers(bucket),
             progress=SlowProgress(self._clock, f"checking the log of {path}, bytes"),
         )
         if log.recovery.cut_bytes:
@@ -384,7 +423,14 @@ class ReplicaManager:
         self._unchecked.discard(bucket)
         # All that is in the log after opening it is durable (LogTablet.open).
         log.high_watermark = log.log_end_offset if kv is None else kv.applied_offset
-        return BucketReplica(bucket, table, log, kv, folder, self._turns, self._on_progress, self._reserve)
+        replica = BucketReplica(bucket, table, log, kv, folder, self._turns, self._on_progress, self._reserve)
+        try:
+            self.decided.write(replica)
+        except BaseException:
+            with suppress(ForebayError):
+                replica.close()
+            raise
+        return replica
 
     def _was_closed(self, bucket: TableBucket) -> bool:
         """Return whether a bucket that is opened for the first time was closed cleanly before the start."""
@@ -432,17 +478,26 @@ class ReplicaManager:
 
     def pin(self, replicas: Sequence[BucketReplica]) -> dict[TableBucket, KvSnapshot]:
         """Return snapshots of open buckets of one primary-key table at one point in time: no write lies between two of
-        them.
+        them, and of a transaction they have all rows or none.
 
-        Raises the error of taking a snapshot, with none left open.
+        Raises the error of taking a snapshot, with none left open, and `Unavailable` while a transaction takes long to
+        write its rows.
         """
         taken: dict[TableBucket, KvSnapshot] = {}
         if not replicas:
             return taken
+        table = replicas[0].table
         try:
-            with replicas[0].table.write_gate.closed():
-                for replica in replicas:
-                    taken[replica.bucket] = replica.kv.snapshot()
+            with table.commit_gate.closed(_COMMIT_SECONDS) as is_quiet:
+                if not is_quiet or self.decided.is_pending(table.info.table_id):
+                    raise Unavailable(
+                        f"the rows of a transaction are being written to table {table.info.path}: a snapshot of it "
+                        "can be taken as soon as they are all there",
+                        ErrorCode.REQUEST_TIME_OUT,
+                    )
+                with table.write_gate.closed():
+                    for replica in replicas:
+                        taken[replica.bucket] = replica.kv.snapshot()
         except BaseException:
             for snapshot in taken.values():
                 snapshot.close()

@@ -50,6 +50,8 @@ from forebay.server.replica import DiskReserve
 from forebay.server.replicas import ReplicaManager
 from forebay.server.retention import LogRetention
 from forebay.server.rpc import RpcProtocol
+from forebay.server.stages import StageFiles
+from forebay.server.transactions import TransactionManager
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -57,6 +59,8 @@ COORDINATOR_EPOCH_COUNTER = "coordinator-epoch"
 CLIENT_LISTENER = "CLIENT"
 SASL_LISTENER = "CLIENT_SASL"
 _COORDINATOR_ID = 0
+_COMMITS_AT_ONCE = 2
+"""Transactions whose rows are written at a time; others wait for their turn."""
 _DRAIN_SECONDS = 5.0
 """How long a stopping server waits for requests in flight."""
 _PRODUCERS_SECONDS = 3600.0
@@ -186,6 +190,7 @@ class ForebayServer:
             writers=writers,
             on_progress=notifier.progressed,
         )
+        transactions = self._transactions(store, catalog, replicas, reserve, data_dir)
         self._context = ServerContext(
             config,
             catalog,
@@ -193,6 +198,7 @@ class ForebayServer:
             replicas,
             scanners,
             table_snapshots,
+            transactions,
             notifier,
             injected.clock,
             lake,
@@ -207,6 +213,25 @@ class ForebayServer:
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
         coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
+        io.submit(transactions.finish_decided)
+
+    def _transactions(
+        self, store: MetadataStore, catalog: TableCatalog, replicas: ReplicaManager, reserve: DiskReserve, data_dir: str
+    ) -> TransactionManager:
+        config = self.config
+        transactions = TransactionManager(
+            store,
+            StageFiles(self._injected.fs, names.join(data_dir, names.STAGES_FOLDER)),
+            catalog,
+            replicas,
+            reserve,
+            config.transaction_limits,
+            self._injected.clock,
+            self._executor("forebay-commit", _COMMITS_AT_ONCE),
+            self._executor("forebay-commit-write", config.value("server.worker-threads")),
+        )
+        replicas.decided = transactions
+        return transactions
 
     def _lake_parts(self, store: MetadataStore, data_dir: str) -> LakeParts:
         injected = self._injected
@@ -267,6 +292,7 @@ class ForebayServer:
         replicas = context.replicas
         every(config.seconds("kv.scanner.expiration-interval"), context.scanners.expire)
         every(config.seconds("kv.scanner.expiration-interval"), context.table_snapshots.expire)
+        every(config.seconds("kv.scanner.expiration-interval"), context.transactions.expire)
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.sync_idle)
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.save_offsets)
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.close_idle)
@@ -352,6 +378,7 @@ class ForebayServer:
             if context is not None:
                 context.scanners.shut_down()
                 context.table_snapshots.shut_down()
+                context.transactions.close()
                 await asyncio.get_running_loop().run_in_executor(None, context.replicas.close)
 
     async def _drain(self, connections: Connections) -> None:

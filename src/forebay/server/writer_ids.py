@@ -12,7 +12,8 @@ from forebay.server.metadata_store import MetadataStore
 
 TAKEN_AT_ONCE = 1000
 
-_COUNTER = "writer"
+COUNTER = "writer"
+"""The counter of the metadata store that ids come from."""
 
 RunChange = Callable[[Callable[[str, int], int], str, int], Awaitable[int]]
 
@@ -38,7 +39,7 @@ class WriterIds:
             async with self._taking:
                 if self._next == self._end:
                     count = TAKEN_AT_ONCE + self._waiting
-                    first = await run_change(self._store.take, _COUNTER, count)
+                    first = await run_change(self._store.take, COUNTER, count)
                     self._next, self._end = first, first + count
                 return self._give()
         finally:

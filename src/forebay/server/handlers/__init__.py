@@ -9,6 +9,7 @@ from forebay.server.handlers import (
     offsets,
     scans,
     snapshots,
+    staging,
     tables,
     writes,
 )
@@ -20,10 +21,9 @@ __all__ = [
     "lake",
     "lookups",
     "offsets",
-    "partitions",
     "scans",
     "snapshots",
-    "table_snapshots",
+    "staging",
     "tables",
     "writes",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.threads import Lock
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -35,7 +36,9 @@ async def list_offsets(context: ServerContext, call: ServerCall) -> Message:
             found = known | {bucket: error for bucket, error in opened.items() if isinstance(error, Exception)}
             if replicas:
                 now_ms = 0 if timestamp is None else context.clock.now_ms()
-                found |= await context.in_io(_offsets, replicas, request.offset_type, timestamp, now_ms)
+                found |= await context.in_io(
+                    _offsets, replicas, context.replicas.showing, request.offset_type, timestamp, now_ms
+                )
             for bucket in group:
                 answer, offset = response.buckets_resp.add(bucket_id=bucket.bucket), found[bucket]
                 if isinstance(offset, int):
@@ -58,14 +61,15 @@ def _without_opening(
 
 
 def _offsets(
-    replicas: list[BucketReplica], offset_type: int, timestamp_ms: int | None, now_ms: int
+    replicas: list[BucketReplica], showing: Lock, offset_type: int, timestamp_ms: int | None, now_ms: int
 ) -> dict[TableBucket, int | Exception]:
     found: dict[TableBucket, int | Exception] = {}
-    for replica in replicas:
-        try:
-            found[replica.bucket] = _offset(replica, offset_type, timestamp_ms, now_ms)
-        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
-            found[replica.bucket] = e
+    with showing:  # of a transaction, the logs have all rows or none
+        for replica in replicas:
+            try:
+                found[replica.bucket] = _offset(replica, offset_type, timestamp_ms, now_ms)
+            except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+                found[replica.bucket] = e
     return found
 
 

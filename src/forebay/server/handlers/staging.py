@@ -1,0 +1,99 @@
+"""Transactions: begun, staged, committed, aborted, listed (`forebay.server.transactions`).
+
+A Forebay extension of the protocol, with its own API keys (docs/protocol.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from forebay.metadata.table import TableBucket
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.messages import Message, partition_id_of
+from forebay.server.context import ServerCall, ServerContext, serves
+from forebay.server.transactions import TransactionState
+
+
+@serves(ApiKey.BEGIN_TRANSACTION)
+async def begin_transaction(context: ServerContext, call: ServerCall) -> Message:
+    """Begin a version of an application, or say that it is committed."""
+    request = call.message
+    begun = await context.in_coordinator(context.transactions.begin, request.application, request.version)
+    is_committed = begun.state == TransactionState.COMMITTED
+    return pb.BeginTransactionResponse(
+        transaction_id=begun.transaction_id, committed_ms=begun.changed_ms if is_committed else None
+    )
+
+
+@serves(ApiKey.STAGE_ROWS)
+async def stage_rows(context: ServerContext, call: ServerCall) -> Message:
+    """Stage rows of an attempt. Requests of one attempt are checked together, and staged in order of arrival."""
+    request = call.message
+    context.costs.check_items(len(request.buckets_req), "buckets")
+    batches = [
+        (TableBucket(request.table_id, message.bucket_id, partition_id_of(message)), payload)
+        for message, payload in zip(request.buckets_req, call.payloads, strict=True)
+    ]
+    targets = tuple(request.target_columns)
+    checking = asyncio.create_task(context.in_io(context.transactions.check, batches, targets))
+    try:
+        async with context.stage_turn(request.transaction_id, request.attempt):
+            await checking
+            await context.in_io(
+                context.transactions.stage,
+                request.transaction_id,
+                request.attempt,
+                request.sequence,
+                batches,
+                targets,
+            )
+    finally:
+        checking.cancel()
+    return pb.StageRowsResponse()
+
+
+@serves(ApiKey.FINISH_STAGE)
+async def finish_stage(context: ServerContext, call: ServerCall) -> Message:
+    """Make an attempt durable."""
+    request = call.message
+    async with context.stage_turn(request.transaction_id, request.attempt):
+        size = await context.in_io(
+            context.transactions.finish, request.transaction_id, request.attempt, request.requests
+        )
+    return pb.FinishStageResponse(size_bytes=size)
+
+
+@serves(ApiKey.COMMIT_TRANSACTION)
+async def commit_transaction(context: ServerContext, call: ServerCall) -> Message:
+    """Commit the rows of some attempts; respond when they are all written."""
+    request = call.message
+    context.costs.check_items(len(request.attempts), "attempts")
+    committing = context.transactions.commit(request.transaction_id, tuple(request.attempts))
+    waiting: asyncio.Future[int] = asyncio.wrap_future(committing)
+    return pb.CommitTransactionResponse(committed_ms=await asyncio.shield(waiting))
+
+
+@serves(ApiKey.ABORT_TRANSACTION)
+async def abort_transaction(context: ServerContext, call: ServerCall) -> Message:
+    """End a transaction, and drop its rows."""
+    await context.in_coordinator(context.transactions.abort, call.message.transaction_id)
+    return pb.AbortTransactionResponse()
+
+
+@serves(ApiKey.LIST_TRANSACTIONS)
+def list_transactions(context: ServerContext, call: ServerCall) -> Message:
+    """Return the transactions, of one application if requested."""
+    request = call.message
+    response = pb.ListTransactionsResponse()
+    for each in context.transactions.describe(request.application if request.HasField("application") else None):
+        response.transactions.add(
+            transaction_id=each.transaction_id,
+            application=each.application,
+            version=each.version,
+            state=int(each.state),
+            changed_ms=each.changed_ms,
+            stages=each.stages,
+            staged_bytes=each.staged_bytes,
+        )
+    return response
