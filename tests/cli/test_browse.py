@@ -103,6 +103,22 @@ def test_describe_lists_partitions(capsys, shop):
     assert run(capsys, shop, "describe", "shop.days")[1].splitlines()[-1].split() == ["partitions", "mon,", "tue"]
 
 
+def test_transactions_are_listed(capsys, shop):
+    code, out, _ = run(capsys, shop, "transactions")
+    assert (code, out.splitlines()[-1]) == (0, "(no transactions)")
+    with forebay.connect(shop) as connection:
+        table = connection.create_table("shop.loads", {"n": "BIGINT"}, ignore_if_exists=True)
+        with connection.transaction("load", 3) as tx:
+            tx.append(table, [{"n": 1}])
+        connection.transaction("other", 8).begin()
+    code, out, _ = run(capsys, shop, "transactions", "load")
+    heading, _, *rows = out.splitlines()
+    assert heading.split()[:3] == ["application", "version", "state"]
+    assert [row.split()[:3] for row in rows] == [["load", "3", "committed"]]
+    code, out, _ = run(capsys, shop, "transactions")
+    assert "other" in out
+
+
 def test_a_server_that_does_not_tell_its_health_is_shown_all_the_same(capsys, shop, monkeypatch):
     def refused(self):
         raise UnsupportedOperation("what is health?")

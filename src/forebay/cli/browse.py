@@ -1,4 +1,4 @@
-"""`forebay tables | describe | changes | get | scan | explain | status`: inspect a server from the command line."""
+"""Inspect a server: `forebay tables | describe | changes | get | scan | explain | status | transactions`."""
 
 from __future__ import annotations
 
@@ -130,6 +130,30 @@ def _status(connection: Connection, options: argparse.Namespace) -> int:
     configs = [[entry.key, entry.value or ""] for entry in admin.describe_configs()]
     if configs:
         print("\n" + "\n".join(text_table(["setting", "value"], configs)))
+    return 0
+
+
+def _transactions_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("application", nargs="?", help="only the transactions of this application")
+
+
+def _transactions(connection: Connection, options: argparse.Namespace) -> int:
+    found = connection.admin.transactions(options.application)
+    rows = [
+        [
+            t.application,
+            str(t.version),
+            t.state,
+            f"{t.since:%Y-%m-%d %H:%M:%S UTC}",
+            str(t.stages),
+            f"{t.staged_bytes:,}",
+        ]
+        for t in found
+    ]
+    columns = ["application", "version", "state", "since", "attempts", "staged bytes"]
+    print("\n".join(text_table(columns, rows, {1, 4, 5})))
+    if not rows:
+        print("(no transactions)")
     return 0
 
 
@@ -277,6 +301,7 @@ _COMMANDS = {
     "tables": _Browse(_tables_arguments, _tables, "example:\n  forebay tables sales"),
     "describe": _Browse(_table_argument, _describe, "example:\n  forebay describe sales.orders"),
     "status": _Browse(_no_arguments, _status, "example:\n  forebay status -b 127.0.0.1:9123"),
+    "transactions": _Browse(_transactions_arguments, _transactions, "example:\n  forebay transactions nightly-load"),
     "scan": _Browse(
         _scan_arguments,
         _scan,

@@ -28,6 +28,7 @@ COMMANDS = {
     "scan": _Command("forebay.cli.browse", "read a whole table"),
     "explain": _Command("forebay.cli.browse", "show which lake files and log ranges a query reads, and why"),
     "status": _Command("forebay.cli.browse", "show a server's nodes, health and settings"),
+    "transactions": _Command("forebay.cli.browse", "list open transactions and the last committed versions"),
     "tiering": _Command("forebay.cli.tiering", "move rows from streams into their lakes, on Spark"),
     "move": _Command("forebay.cli.move", "move tables to another server or cluster, rows and lake history"),
     "verify": _Command("forebay.cli.verify", "check all that is stored: logs, states, offsets, offline or running"),

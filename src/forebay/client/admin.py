@@ -38,6 +38,7 @@ from forebay.client.results import (
     LakeSnapshot,
     ProducerOffsets,
     TableStats,
+    TransactionInfo,
 )
 from forebay.client.rpc import Call
 from forebay.metadata import json_serde
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
+_TRANSACTION_STATES = ("open", "decided", "committed")
 _ALLOW = 2
 _ANY_PERMISSION = 1
 _CREATED = 0
@@ -103,6 +105,34 @@ class ClusterAdmin:
             answer.num_leader_replicas,
             answer.active_leader_replicas,
         )
+
+    # ---- transactions -----------------------------------------------------------------------------------------------
+
+    def transactions(self, application: str | None = None) -> list[TransactionInfo]:
+        """The open transactions, and the last committed one of each application, in the order of their beginning.
+
+        Raises `UnsupportedOperation` on clusters without transactions (Apache Fluss).
+        """
+        request = pb.ListTransactionsRequest(application=application)
+        answer = self._ask(ApiKey.LIST_TRANSACTIONS, request, pb.ListTransactionsResponse)
+        return Listing(
+            TransactionInfo(
+                each.application,
+                each.version,
+                _TRANSACTION_STATES[each.state],
+                dt.datetime.fromtimestamp(each.changed_ms / 1000, dt.UTC),
+                each.stages,
+                each.staged_bytes,
+            )
+            for each in answer.transactions
+        )
+
+    def committed_version(self, application: str) -> int | None:
+        """The version of an application that was committed last; None if there is none, or it was forgotten."""
+        committed = [each.version for each in self.transactions(application) if each.state == "committed"]
+        return max(committed, default=None)
+
+    # ---- settings ---------------------------------------------------------------------------------------------------
 
     def describe_configs(self) -> list[ConfigEntry]:
         """The settings of the cluster; the server omits secrets."""

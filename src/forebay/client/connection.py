@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from forebay.api.schemas import SchemaLike
     from forebay.client.admin import Admin
     from forebay.client.table import Table
+    from forebay.client.transaction import Transaction
 
 M = TypeVar("M", bound=Message)
 
@@ -84,6 +85,16 @@ class Connection(Session):
         if not isinstance(table, TableInfo):
             table = self.cluster.table_info(TablePath.parse(table))
         return Table(self, table)
+
+    def transaction(self, application: str, version: int) -> Transaction:
+        """A transaction: rows of any tables that become visible together, once.
+
+        `application` names a job, and `version` one run of it; versions grow. Use it in a `with` block, which commits
+        at its end. A version that is committed already adds nothing (`Transaction.committed` tells).
+        """
+        from forebay.client.transaction import Transaction
+
+        return Transaction(self, application, version)
 
     # ---- databases --------------------------------------------------------------------------------------------------
 

@@ -108,6 +108,21 @@ class ProducerOffsets:
     offsets: Mapping[TableBucket, int]
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """A transaction of an application: "open", "decided" (its rows are being written) or "committed", since when.
+
+    `stages` are the attempts that have staged rows, `staged_bytes` what these take on the server's disk.
+    """
+
+    application: str
+    version: int
+    state: str
+    since: dt.datetime
+    stages: int
+    staged_bytes: int
+
+
 @dataclass(frozen=True)
 class TableStats:
     """Row counts of a table. The count is None for a bucket whose server does not count rows."""

@@ -1,0 +1,537 @@
+"""Transactions: rows of several tables that become visible together, once, whoever fails in between."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay.base.errors import (
+    AlreadyExists,
+    Conflict,
+    ForebayError,
+    InvalidRequest,
+    LimitExceeded,
+    OutcomeUnknown,
+)
+from forebay.client.connection import Connection
+from forebay.client.table import Table
+from forebay.client.transaction import Transaction
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.server.embedded import EmbeddedServer
+from forebay.server.stages import StageFiles
+from forebay.testing.server import ServerProcess
+from tests.client.conftest import MakeTable, own_server
+from tests.client.proxy import CLOSE, PASS, Proxy, only
+
+pytestmark = own_server
+
+LOG = {"n": "BIGINT"}
+KV = {"id": "BIGINT", "a": "STRING", "b": "STRING"}
+
+
+@pytest.fixture
+def log(make_table: MakeTable) -> Table:
+    return make_table(LOG, buckets=2)
+
+
+@pytest.fixture
+def kv(make_table: MakeTable) -> Table:
+    return make_table(KV, primary_key="id", buckets=2)
+
+
+def numbers(table: Table) -> list[int]:
+    return sorted(table.scan().to_arrow()["n"].to_pylist())
+
+
+def rows(table: Table) -> dict[int, tuple[str | None, str | None]]:
+    found = table.scan().to_arrow().to_pylist()
+    assert len({row["id"] for row in found}) == len(found)
+    return {row["id"]: (row["a"], row["b"]) for row in found}
+
+
+def attempt(tx: Transaction, name: str, table: Table, data: list[dict[str, Any]]) -> None:
+    """Stage rows for a log table, all of an attempt."""
+    writer = tx.staged_writer(name)
+    writer.append(table, data)
+    writer.finish()
+
+
+def in_turn(*calls: Callable[[], object]) -> None:
+    """Rows are sent before their answers are awaited: an error comes from a later call at the latest."""
+    for call in calls:
+        call()
+
+
+def noise(size: int) -> bytes:
+    """Bytes that cannot be compressed."""
+    return random.Random(size).randbytes(size)
+
+
+# ---- together, once -------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_seen_after_the_commit_and_not_before(conn: Connection, log: Table, kv: Table) -> None:
+    kv.upsert([{"id": 1, "a": "x", "b": "y"}, {"id": 2, "a": "x", "b": "y"}])
+    with conn.transaction("seen", 1) as tx:
+        assert tx.append(log, [{"n": n} for n in range(5)]).rows == 5
+        tx.upsert(kv, [{"id": 1, "a": "z"}], columns=["id", "a"])
+        tx.upsert(str(kv.path), [{"id": 3, "a": "new"}])
+        tx.delete(kv, 2)
+        assert numbers(log) == []
+        assert rows(kv) == {1: ("x", "y"), 2: ("x", "y")}
+        assert kv.lookup([3]).num_rows == 1
+        assert kv.lookup([3])["id"].to_pylist() == [None]
+    assert tx.committed is not None
+    assert numbers(log) == [0, 1, 2, 3, 4]
+    assert rows(kv) == {1: ("z", "y"), 3: ("new", None)}
+    kinds = kv.changes("earliest", "latest").to_arrow()["_change_type"].to_pylist()
+    assert sorted(kinds) == ["delete", "insert", "insert", "insert", "update_after", "update_before"]
+
+
+def test_a_job_that_runs_twice_adds_nothing(conn: Connection, log: Table, kv: Table) -> None:
+    first: Transaction | None = None
+    for _ in range(2):
+        with conn.transaction("twice", 17) as tx:
+            tx.append(log, [{"n": 1}])
+            tx.upsert(kv, [{"id": 1, "a": "a", "b": "b"}])
+        first = first or tx
+        assert tx.committed == first.committed
+    assert numbers(log) == [1]
+    assert kv.changes("earliest", "latest").to_arrow().num_rows == 1
+    assert conn.admin.committed_version("twice") == 17
+    assert conn.admin.committed_version("never") is None
+
+
+def test_an_older_version_is_refused_and_a_later_one_follows(conn: Connection, log: Table) -> None:
+    for version in (4, 5, 9):
+        with conn.transaction("versions", version) as tx:
+            tx.append(log, [{"n": version}])
+    with pytest.raises(Conflict, match="version 5 of application 'versions' is older than version 9"):
+        conn.transaction("versions", 5).begin()
+    assert numbers(log) == [4, 5, 9]
+
+
+def test_an_exception_inside_the_block_drops_all_rows(conn: Connection, log: Table, kv: Table) -> None:
+    tx = conn.transaction("fails", 1)
+
+    def job() -> None:
+        with tx:
+            tx.append(log, [{"n": 1}])
+            tx.upsert(kv, [{"id": 1, "a": "a", "b": "b"}])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        job()
+    assert numbers(log) == []
+    assert rows(kv) == {}
+    with conn.transaction("fails", 1) as again:
+        again.append(log, [{"n": 2}])
+    assert numbers(log) == [2]
+    with pytest.raises(InvalidRequest, match="has ended"):
+        tx.append(log, [{"n": 3}])
+
+
+def test_a_driver_that_was_replaced_can_neither_stage_nor_commit(conn: Connection, log: Table) -> None:
+    old = conn.transaction("replaced", 1).begin()
+    old.append(log, [{"n": 1}])
+    new = conn.transaction("replaced", 1).begin()
+    new.append(log, [{"n": 2}])
+    with pytest.raises(Conflict, match="another driver has begun version 1"):
+        old.commit()
+    with pytest.raises(Conflict, match="another driver"):
+        old.commit()
+    with pytest.raises(Conflict, match="another driver"):
+        attempt(old, "late", log, [{"n": 3}])
+    new.commit()
+    assert numbers(log) == [2]
+
+
+def test_an_empty_transaction_is_committed_too(conn: Connection) -> None:
+    with conn.transaction("empty", 3) as tx:
+        pass
+    assert tx.committed is not None
+    assert conn.admin.committed_version("empty") == 3
+
+
+# ---- tasks ----------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_attempts_that_the_driver_names_count(conn: Connection, log: Table, kv: Table) -> None:
+    tx = conn.transaction("tasks", 1).begin()
+    sent = pickle.dumps(tx)
+
+    def task(number: int, attempt: int) -> str:
+        copy: Transaction = pickle.loads(sent)
+        writer = copy.staged_writer(f"{number}.{attempt}")
+        writer.append(log, [{"n": 100 * number + n} for n in range(10)])
+        writer.upsert(kv, [{"id": number, "a": f"attempt {attempt}", "b": None}])
+        writer.finish()
+        return writer.attempt
+
+    with ThreadPoolExecutor(4) as pool:
+        finished = list(pool.map(task, [0, 1, 2, 0, 1], [0, 0, 0, 1, 1]))
+    half = tx.staged_writer("half")
+    half.append(log, [{"n": -1}])
+    assert numbers(log) == []
+    tx.commit([finished[2], finished[3], finished[1]])
+    assert numbers(log) == [*range(10), *range(100, 110), *range(200, 210)]
+    assert rows(kv) == {0: ("attempt 1", None), 1: ("attempt 0", None), 2: ("attempt 0", None)}
+
+
+def test_a_commit_names_attempts_that_are_finished(conn: Connection, log: Table) -> None:
+    tx = conn.transaction("unfinished", 1).begin()
+    writer = tx.staged_writer("a")
+    writer.append(log, [{"n": 1}])
+    other = tx.staged_writer("a")
+    other.append(log, [{"n": 2}])
+    other.finish()
+    for attempts in ([writer.attempt], ["b"], [other.attempt, "a"]):
+        with pytest.raises(InvalidRequest, match=rf"'{attempts[-1]}' is not finished"):
+            tx.commit(attempts)
+    writer.finish()
+    with pytest.raises(InvalidRequest, match="named twice"):
+        tx.commit([writer.attempt, writer.attempt])
+    with pytest.raises(Conflict, match="cannot be staged"):
+        in_turn(lambda: writer.append(log, [{"n": 3}]), writer.finish)
+    tx.commit([writer.attempt])
+    assert numbers(log) == [1]
+
+
+def test_rows_of_one_attempt_are_written_in_their_order(conn: Connection, kv: Table) -> None:
+    with conn.transaction("order", 1) as tx:
+        for step in range(50):
+            tx.upsert(kv, [{"id": n, "a": f"{step}", "b": None} for n in range(20)])
+            if step == 30:
+                tx.delete(kv, list(range(20)))
+    assert rows(kv) == dict.fromkeys(range(20), ("49", None))
+
+
+def test_names_are_checked(conn: Connection, log: Table) -> None:
+    for name in ("", "  ", "a\nb", "x" * 201):
+        with pytest.raises(InvalidRequest, match="cannot be the name of an application"):
+            conn.transaction(name, 1).begin()
+    tx = conn.transaction("names", 1).begin()
+    for name in ("", "../up", "a b", ".x", "x" * 90):
+        with pytest.raises(InvalidRequest, match="cannot be the name of an attempt"):
+            tx.staged_writer(name).finish()
+    with pytest.raises(InvalidRequest, match="has not begun"):
+        conn.transaction("names", 2).append(log, [{"n": 1}])
+
+
+# ---- what is staged is checked --------------------------------------------------------------------------------------
+
+
+def test_rows_that_cannot_be_written_are_refused_when_they_are_staged(conn: Connection, make_table: MakeTable) -> None:
+    fixed = make_table({"id": "BIGINT"}, primary_key="id", options={"table.delete.behavior": "disable"})
+    tx = conn.transaction("checked", 1).begin()
+    with pytest.raises(InvalidRequest, match="forbids deletes"):
+        in_turn(lambda: tx.delete(fixed, [1]), tx.commit)
+    conn.drop_table(fixed.path)
+    other = conn.transaction("checked", 1).begin()
+    with pytest.raises(ForebayError, match="dropped"):
+        in_turn(lambda: other.upsert(fixed, [{"id": 1}]), other.commit)
+
+
+def damaged(batch: bytes) -> bytes:
+    return batch[:-1] + bytes([batch[-1] ^ 1])
+
+
+def test_damaged_batches_are_refused_when_they_are_staged(conn: Connection, log: Table, kv: Table) -> None:
+    """No client of ours sends such batches; whoever does must not make a commit fail later."""
+    tx = conn.transaction("damaged", 1).begin()
+    node = next(iter(conn.cluster.view.tablet_servers.values()))
+    encoder = kv._encoder
+    batch = encoder.keyed("upsert", pa.record_batch({"id": [1], "a": ["x"], "b": ["y"]}))
+    (piece,) = encoder.kv_pieces([batch])
+    good = bytes(piece.data)
+    for table_id, records in (
+        (kv.info.table_id, damaged(good)),
+        (kv.info.table_id, b"short"),
+        (log.info.table_id, good),
+        (log.info.table_id, b""),
+        (-7, good),
+    ):
+        request = pb.StageRowsRequest(transaction_id=tx.begun_id or 0, attempt="raw", sequence=0, table_id=table_id)
+        request.buckets_req.add(bucket_id=0, records=b"")
+        with pytest.raises(ForebayError) as refused:
+            conn.cluster.send(node, ApiKey.STAGE_ROWS, request, [records]).result(10)
+        assert refused.value.kind != "internal", refused.value
+    tx.abort()
+
+
+def test_tables_and_partitions_that_are_dropped_take_their_staged_rows_along(
+    conn: Connection, make_table: MakeTable, log: Table
+) -> None:
+    gone = make_table(LOG)
+    parted = make_table({"day": "STRING", "n": "BIGINT"}, partition_keys="day")
+    with conn.transaction("dropped", 1) as tx:
+        tx.append(gone, [{"n": 1}])
+        tx.append(parted, [{"day": day, "n": n} for n, day in enumerate(("x", "y", "z"))])
+        tx.append(log, [{"n": 2}])
+        conn.drop_table(gone.path)
+        parted.drop_partition({"day": "y"})
+    assert numbers(log) == [2]
+    assert numbers(parted) == [0, 2]
+
+
+def test_columns_that_are_added_meanwhile_are_null(conn: Connection, kv: Table, log: Table) -> None:
+    with conn.transaction("widened", 1) as tx:
+        tx.upsert(kv, [{"id": 1, "a": "a", "b": "b"}])
+        tx.append(log, [{"n": 1}])
+        kv.alter(add_columns={"c": "STRING"})
+        log.alter(add_columns={"m": "BIGINT"})
+    assert kv.refresh().scan().to_arrow().to_pylist() == [{"id": 1, "a": "a", "b": "b", "c": None}]
+    assert log.refresh().scan().to_arrow().to_pylist() == [{"n": 1, "m": None}]
+
+
+# ---- one moment -----------------------------------------------------------------------------------------------------
+
+
+def test_a_table_snapshot_has_all_of_a_transaction_or_nothing(conn: Connection, make_table: MakeTable) -> None:
+    table = make_table({"id": "BIGINT", "version": "BIGINT"}, primary_key="id", buckets=4)
+    seen: list[set[int]] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            with table.snapshot() as snapshot:
+                seen.append(set(snapshot.scan().to_arrow()["version"].to_pylist()))
+
+    with ThreadPoolExecutor(2) as pool:
+        watching = [pool.submit(watch) for _ in range(2)]
+        for version in range(1, 25):
+            with conn.transaction("moments", version) as tx:
+                tx.upsert(table, [{"id": n, "version": version} for n in range(40)])
+        stop.set()
+        for each in watching:
+            each.result(60)
+    assert max(len(versions) for versions in seen) == 1
+    assert len(set.union(*seen)) > 3
+
+
+def test_writers_go_on_while_a_transaction_is_committed(conn: Connection, kv: Table) -> None:
+    stop = threading.Event()
+    written: list[int] = []
+
+    def write() -> None:
+        while not stop.is_set():
+            kv.upsert([{"id": 1_000_000 + len(written), "a": "w", "b": None}])
+            written.append(1)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for version in range(1, 6):
+            with conn.transaction("beside", version) as tx:
+                tx.upsert(kv, pa.table({"id": range(3000), "a": [f"{version}"] * 3000, "b": ["b"] * 3000}))
+    finally:
+        stop.set()
+        thread.join()
+    found = rows(kv)
+    assert len(found) == 3000 + len(written)
+    assert all(found[n] == ("5", "b") for n in range(3000))
+
+
+# ---- limits and listings --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def limited(folder: Path, **settings: str) -> Iterator[Connection]:
+    """A server with settings `transaction.*`, in which points and hyphens are underscores."""
+    named = {"transaction." + name.replace("_", "-"): value for name, value in settings.items()}
+    named["kv.scanner.expiration-interval"] = "50 ms"
+    with (
+        EmbeddedServer(folder / "data", settings=named) as server,
+        forebay.connect(server.bootstrap_servers) as connection,
+    ):
+        yield connection
+
+
+def eventually(condition: Callable[[], Any]) -> None:
+    for _ in range(200):
+        if condition():
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("it does not come to that")
+
+
+def test_open_transactions_and_their_bytes_are_limited_and_shown(tmp_path: Path) -> None:
+    with limited(tmp_path, max_open="2", max_staged_size="20kb") as conn:
+        table = conn.create_table("fluss.t", {"data": "BYTES"})
+        one = conn.transaction("one", 1).begin()
+        attempt(one, "first", table, [{"data": noise(10_000)}])
+        two = conn.transaction("two", 1).begin()
+        with pytest.raises(LimitExceeded, match="has its 2 transactions open already"):
+            conn.transaction("three", 1).begin()
+        with pytest.raises(LimitExceeded, match=r"transaction\.max-staged-size"):
+            attempt(two, "second", table, [{"data": noise(15_000)}])
+        shown = {each.application: each for each in conn.admin.transactions()}
+        assert set(shown) == {"one", "two"}
+        assert (shown["one"].state, shown["one"].version, shown["one"].stages) == ("open", 1, 1)
+        assert 10_000 < shown["one"].staged_bytes < 11_000
+        assert "one" in repr(conn.admin.transactions())
+        one.commit([])
+        assert [(each.application, each.state) for each in conn.admin.transactions("one")] == [("one", "committed")]
+        attempt(two, "third", table, [{"data": noise(15_000)}])
+
+
+def test_idle_transactions_end_and_old_versions_are_forgotten(tmp_path: Path) -> None:
+    with limited(tmp_path, idle_timeout="300 ms", ledger_retention="300 ms") as conn:
+        table = conn.create_table("fluss.t", LOG)
+        idle = conn.transaction("idle", 1).begin()
+        idle.append(table, [{"n": 1}])
+        with conn.transaction("done", 1):
+            pass
+        eventually(lambda: not conn.admin.transactions())
+        with pytest.raises(Conflict, match=r"it was idle for 0\.3 s"):
+            idle.commit()
+        assert conn.admin.committed_version("done") is None
+        assert list((tmp_path / "data" / "transactions.staged").iterdir()) == []
+
+
+# ---- lost answers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [ApiKey.BEGIN_TRANSACTION, ApiKey.FINISH_STAGE, ApiKey.COMMIT_TRANSACTION])
+def test_a_lost_answer_is_asked_for_again(key: ApiKey, proxy: Proxy, through: Any, log: Table) -> None:
+    table = through(log)
+    proxy.on_response = only(key, CLOSE)
+    with table.connection.transaction(f"lost {key.name}", 1) as tx:
+        tx.append(table, [{"n": 1}])
+    assert numbers(log) == [1]
+
+
+@pytest.mark.parametrize("is_answer", [True, False])
+def test_requests_in_flight_are_staged_once_after_a_broken_connection(
+    is_answer: bool, proxy: Proxy, through: Any, log: Table
+) -> None:
+    table = through(log)
+    rule = only(ApiKey.STAGE_ROWS, PASS, PASS, PASS, CLOSE)
+    if is_answer:
+        proxy.on_response = rule
+    else:
+        proxy.on_request = rule
+    with table.connection.transaction(f"broken {is_answer}", 1) as tx:
+        for start in range(0, 100, 10):
+            tx.append(table, [{"n": n} for n in range(start, start + 10)])
+    assert numbers(log) == list(range(100))
+
+
+def test_without_an_answer_the_outcome_is_unknown_and_the_same_version_tells(
+    proxy: Proxy, bootstrap: str, log: Table
+) -> None:
+    with forebay.connect(proxy.bootstrap_servers, retry_timeout="1 s") as connection:
+        tx = connection.transaction("unknown", 1).begin()
+        tx.append(connection.table(log.path), [{"n": 1}])
+        proxy.on_response = lambda frame: CLOSE if frame.key is ApiKey.COMMIT_TRANSACTION else PASS
+        with pytest.raises(OutcomeUnknown, match="commit the same version again"):
+            tx.commit()
+        proxy.on_response = lambda frame: PASS
+        with connection.transaction("unknown", 1) as again:
+            again.append(connection.table(log.path), [{"n": 2}])
+        assert again.committed is not None
+    assert numbers(log) == [1]
+
+
+# ---- restarts -------------------------------------------------------------------------------------------------------
+
+
+def test_staged_rows_outlive_a_crash_of_the_server(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server, forebay.connect(server.bootstrap_servers) as connection:
+        log = connection.create_table("fluss.log", LOG, buckets=2)
+        kv = connection.create_table("fluss.kv", KV, primary_key="id")
+        with connection.transaction("before", 1) as tx:
+            tx.append(log, [{"n": 0}])
+        tx = connection.transaction("crash", 1).begin()
+        done = tx.staged_writer("done")
+        done.append(log, [{"n": n} for n in range(1, 50)])
+        done.upsert(kv, [{"id": 1, "a": "a", "b": "b"}])
+        done.finish()
+        going_on = tx.staged_writer("going-on")
+        going_on.append(log, [{"n": 50}])
+        server.kill()
+        server.start(keep_ports=True)
+        going_on.append(log, [{"n": 51}])
+        going_on.finish()
+        tx.commit([done.attempt, going_on.attempt])
+        assert numbers(log) == list(range(52))
+        assert rows(kv) == {1: ("a", "b")}
+        server.kill()
+        server.start(keep_ports=True)
+        with connection.transaction("crash", 1) as again:
+            again.append(log, [{"n": 99}])
+        assert numbers(log) == list(range(52))
+        with pytest.raises(Conflict, match="older"):
+            connection.transaction("before", 0).begin()
+
+
+def test_a_decided_transaction_is_finished_by_the_next_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows cannot be read when they are to be written: the decision stands, and the next server writes them."""
+    real, read = StageFiles.batch, list[int]()
+
+    def fails(self: StageFiles, entry: Any) -> bytearray:
+        read.append(1)
+        if len(read) > 3:
+            raise ForebayError("the disk is away")
+        return real(self, entry)
+
+    with (
+        EmbeddedServer(tmp_path / "data") as server,
+        forebay.connect(server.bootstrap_servers, retry_timeout="200 ms") as connection,
+    ):
+        log = connection.create_table("fluss.log", LOG, buckets=4)
+        kv = connection.create_table("fluss.kv", KV, primary_key="id", buckets=4)
+        assert kv.scan().count() == 0  # its buckets are open
+        tx = connection.transaction("decided", 1).begin()
+        for start in range(0, 40, 4):
+            tx.append(log, [{"n": n} for n in range(start, start + 4)])
+            tx.upsert(kv, [{"id": n, "a": "a", "b": None} for n in range(start, start + 4)])
+        monkeypatch.setattr(StageFiles, "batch", fails)
+        with pytest.raises(OutcomeUnknown, match="decided, but not all of its rows could be written"):
+            tx.commit()
+        with pytest.raises(ForebayError, match="the rows of a transaction are being written"):
+            kv.snapshot()
+        with pytest.raises(Conflict, match="it is committed"):
+            conn_abort(connection, tx)
+    monkeypatch.undo()
+    with EmbeddedServer(tmp_path / "data") as server, forebay.connect(server.bootstrap_servers) as connection:
+        log, kv = connection.table("fluss.log"), connection.table("fluss.kv")
+        assert numbers(log) == list(range(40))
+        assert len(rows(kv)) == 40
+        assert kv.changes("earliest", "latest").to_arrow().num_rows == 40
+        with kv.snapshot() as snapshot:
+            assert snapshot.scan().count() == 40
+        eventually(lambda: connection.admin.transactions()[0].state == "committed")
+        assert list((tmp_path / "data" / "transactions.staged").iterdir()) == []
+
+
+def conn_abort(connection: Connection, tx: Transaction) -> None:
+    request = pb.AbortTransactionRequest(transaction_id=tx.begun_id or 0)
+    connection.cluster.coordinator_call(ApiKey.ABORT_TRANSACTION, request, pb.AbortTransactionResponse, repeatable=True)
+
+
+def test_unknown_transactions_are_named(conn: Connection, log: Table) -> None:
+    tx = conn.transaction("unknown id", 1).begin()
+    tx.begun_id = 1 << 40
+    with pytest.raises(OutcomeUnknown, match="there is no transaction 1099511627776"):
+        tx.commit()
+
+
+def test_a_new_partition_is_made_when_rows_are_staged(conn: Connection, make_table: MakeTable) -> None:
+    table = make_table({"day": "STRING", "n": "BIGINT"}, partition_keys="day", buckets=2)
+    with conn.transaction("partitions", 1) as tx:
+        tx.append(table, [{"day": day, "n": n} for n, day in enumerate("abcab")])
+    assert numbers(table) == [0, 1, 2, 3, 4]
+    with pytest.raises(AlreadyExists):
+        table.create_partition({"day": "a"})
