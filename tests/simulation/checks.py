@@ -61,6 +61,7 @@ class Checks:
             there = (changes if path == KV else log)[bucket]
             if offset not in there:
                 raise Damage(f"{what} at offset {offset} of bucket {bucket} of {path} was read, and is gone")
+        self.check_transactions(changes, log)
         self.load.partitions.check(self.connection)
         self.check_registers(folded)
 
@@ -112,12 +113,38 @@ class Checks:
         numbers = [row["n"] for rows in log.values() for row in rows.values()]
         if len(set(numbers)) != len(numbers):
             raise Damage(f"rows of the log come twice: {sorted(n for n in set(numbers) if numbers.count(n) > 1)}")
-        there = set(numbers)
+        there = set(numbers) - {n for staged in self.seen.transactions for n in staged.numbers}
         lost = [n for n, outcome in self.seen.appended.items() if outcome == "acked" and n not in there]
         if lost:
             raise Damage(f"acknowledged rows are not in the log: {lost}")
         if not there <= set(self.seen.appended):
             raise Damage(f"rows of the log that nobody wrote: {there - set(self.seen.appended)}")
+
+    def check_transactions(self, changes: Log, log: Log) -> None:
+        """Of each transaction all rows are there, once, or none; so it is in each table snapshot."""
+        numbers = [row["n"] for rows in log.values() for row in rows.values()]
+        places: dict[str, list[tuple[int, int]]] = {}
+        for bucket, rows in changes.items():
+            for offset, row in rows.items():
+                if row["_change_type"] in ("insert", "update_after"):
+                    places.setdefault(row["name"], []).append((bucket, offset))
+        for staged in self.seen.transactions:
+            found = [len(places.get(value, ())) for value in staged.values.values()]
+            found += [numbers.count(n) for n in staged.numbers]
+            wanted = {"committed": {1}, "dropped": {0}, "unknown": {0, 1}}[staged.outcome]
+            if len(set(found)) != 1 or found[0] not in wanted:
+                raise Damage(f"transaction {staged.who}, {staged.outcome}: its rows are there {found} times")
+            if not found[0]:
+                continue
+            for view in self.seen.views:
+                offsets = {bucket.bucket: offset for bucket, offset in view.offsets.items()}
+                if not view.what.endswith("snapshot") or len(offsets) != 2:
+                    continue
+                seen = {
+                    offset < offsets[bucket] for value in staged.values.values() for bucket, offset in places[value]
+                }
+                if len(seen) != 1:
+                    raise Damage(f"{view.what} up to {offsets} has a part of transaction {staged.who}")
 
     def fold(self, changes: Log, offsets: dict[int, int] | None = None) -> State:
         """The rows after the changes (below these offsets), each of which must fit what was before it."""

@@ -6,11 +6,14 @@ import gc
 import os
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from forebay.kv.checkpoint import KvFolder
 from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
 from forebay.log.writer_state import WriterStates
+from forebay.server.stages import StageFiles
+from forebay.server.transactions import TransactionManager
 from tests.simulation.checks import Checks
 from tests.simulation.faults import Faults
 from tests.simulation.scheduler import Process
@@ -72,7 +75,30 @@ def _trust_always(world: World) -> None:
     KvFolder._is_trusted = lambda self, witnesses: self._fs.exists(self._engine_path)  # type: ignore[method-assign]
 
 
-MUTANTS = {"sync": _sync_nothing, "duplicates": _forget_duplicates, "trust": _trust_always}
+def _do_not_make_stages_durable(world: World) -> None:
+    StageFiles.finish = lambda self, stage, requests: setattr(stage, "is_finished", True)  # type: ignore[method-assign,assignment]
+
+
+def _show_parts(world: World) -> None:
+    TransactionManager._write = _write_without_gate  # type: ignore[method-assign]
+    TransactionManager.is_pending = lambda self, table_id: False  # type: ignore[method-assign]
+
+
+def _write_without_gate(self: TransactionManager, transaction: Any) -> None:
+    for bucket in transaction.work:
+        replica = self._write_bucket(transaction, bucket)
+        if replica is not None:
+            replica.show_decided()
+            self._replicas.end(replica)
+
+
+MUTANTS = {
+    "sync": _sync_nothing,
+    "duplicates": _forget_duplicates,
+    "trust": _trust_always,
+    "stages": _do_not_make_stages_durable,
+    "parts": _show_parts,
+}
 """Servers that break a promise: a simulation that finds nothing wrong with them would be worth nothing."""
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.base.errors import CorruptData, ForebayError, InternalError, NotFound
+from forebay.base.errors import Conflict, CorruptData, ForebayError, InternalError, NotFound
 from forebay.client.connection import Connection
 from forebay.client.table import Table
+from forebay.client.transaction import Transaction
 from forebay.metadata.table import TableBucket
 from tests.simulation.histories import NEVER, Op
 from tests.simulation.partitions import PARTS, Partitions
@@ -34,12 +35,24 @@ class View:
 
 
 @dataclass
+class Staged:
+    """The rows that a transaction has staged: values of keys, numbers of the log. `outcome`: committed, dropped, or
+    unknown."""
+
+    who: str
+    values: dict[int, str]
+    numbers: list[int]
+    outcome: str = "unknown"
+
+
+@dataclass
 class Seen:
     """What all clients saw. `log_rows` are the changes that log readers got, by table, bucket and offset."""
 
     ops: dict[int, list[Op]] = field(default_factory=dict)
     log_rows: dict[tuple[str, int, int], tuple[str, Any, Any]] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
+    transactions: list[Staged] = field(default_factory=list)
     appended: dict[int, str] = field(default_factory=dict)
     """Numbers of rows that were given to the log table: acked, or unknown."""
     skipped: set[tuple[str, int, int]] = field(default_factory=set)
@@ -150,6 +163,7 @@ class Workload:
                     self.delete,
                     self.buffered,
                     self.append,
+                    self.transact,
                     self.lookup,
                     self.scan,
                     self.snapshot,
@@ -158,7 +172,7 @@ class Workload:
                     self.partitions.write,
                     self.partitions.change,
                 ),
-                weights=(10, 3, 2, 6, 9, 2, 1, 2 if self.lake else 0, 0.5, 4, 1.5),
+                weights=(10, 3, 2, 6, 6, 9, 2, 1, 2 if self.lake else 0, 0.5, 4, 1.5),
             )[0]
             world.count(action.__name__)
             try:
@@ -231,6 +245,67 @@ class Workload:
         for n in numbers:
             self.seen.appended[n] = "acked"
         self.world.note(f"{who} appended {numbers}")
+
+    def transact(self, connection: Connection, who: str) -> None:
+        """A transaction of both tables: its job is repeated while its outcome is unknown."""
+        application = self.rng.choice(("shared", who.partition(".")[0]))
+        version = self.number()
+        before: Staged | None = None
+        for repetition in range(3):
+            try:
+                tx = connection.transaction(application, version).begin()
+            except Conflict:
+                return  # another driver was faster, with a later version: it says nothing of an earlier attempt
+            if before is not None:
+                before.outcome = "dropped" if tx.committed is None else "committed"
+            if tx.committed is not None:
+                self.world.count("transactions found committed")
+                return
+            before = self._stage_and_commit(connection, tx, f"{who}.{repetition}")
+            if before.outcome != "unknown":
+                return
+
+    def _stage_and_commit(self, connection: Connection, tx: Transaction, who: str) -> Staged:
+        values = {key: f"{who}#{self.number()}" for key in self._keys()}
+        staged = Staged(who, values, [self.number() for _ in range(self.rng.randint(1, 3))])
+        self.seen.transactions.append(staged)
+        kv, log = connection.table(KV), connection.table(LOG)
+        asked, answered = self.sched.now, NEVER
+        try:
+            for key, value in values.items():
+                tx.upsert(kv, [self._widened(kv, {"id": key, "name": value})])
+            tx.append(log, [self._widened(log, {"n": n, "who": who}) for n in staged.numbers])
+            if self.rng.random() < 0.3:
+                self.sched.sleep(self.rng.random())
+            if self.rng.random() < 0.1:
+                tx.abort()
+                staged.outcome = "dropped"
+                return staged
+            if self.rng.random() < 0.5:
+                process = next(each for each in self.processes if who.startswith(f"{each.name}."))
+                self.sched.spawn(process, self._snapshot_soon, connection, f"{who} beside", name="snapshot")
+            asked = self.sched.now
+            tx.commit()
+            staged.outcome, answered = "committed", self.sched.now
+            self.world.count("transactions committed")
+        except Conflict:
+            staged.outcome = "dropped"
+        except ForebayError as e:
+            self.judge(e, f"{who} transaction")
+        finally:
+            if staged.outcome != "dropped":
+                for key, value in values.items():
+                    self._record(key, True, value, asked, answered, who)
+            self.world.note(f"{who} transaction {sorted(values.items())} {staged.numbers} {staged.outcome}")
+        return staged
+
+    def _snapshot_soon(self, connection: Connection, who: str) -> None:
+        """A table snapshot while another thread commits."""
+        self.sched.sleep(self.rng.random() ** 2 * 0.1)
+        try:
+            self.snapshot(connection, who)
+        except ForebayError as e:
+            self.judge(e, f"{who} snapshot")
 
     def widen(self, connection: Connection, who: str) -> None:
         """Add a column unless it exists already."""
