@@ -63,6 +63,12 @@ def test_upsert_reports_client_server_and_every_step(small: Run) -> None:
     assert any(figure.value_min for figure in section.figures)
 
 
+def test_transactions_are_compared_with_plain_writes(small: Run) -> None:
+    section = run_section("transactions", small)
+    check(section, "transactions")
+    assert [what.rpartition(": ")[2] for what in whats(section)] == ["plain", "transaction"] * 4
+
+
 def test_engines_are_compared_figure_by_figure(small: Run) -> None:
     section = run_section("engines", small)
     check(section, "engines")
