@@ -154,6 +154,9 @@ _COMMIT_SECONDS = 2.0
 class DecidedWork(Protocol):
     """What transactions that are decided still have to write. Called in any thread."""
 
+    unfinished: frozenset[int]
+    """The ids of tables of which such a transaction has written some rows, or none yet."""
+
     def writers(self, bucket: TableBucket) -> Collection[int]:
         """The writer ids of the transactions that may have something to write to a bucket."""
         ...
@@ -162,22 +165,17 @@ class DecidedWork(Protocol):
         """Write all that there is for a bucket that is being opened, before any request uses it."""
         ...
 
-    def is_pending(self, table_id: int) -> bool:
-        """Whether a transaction has written some of its rows of a table, and failed to write others."""
-        ...
-
 
 class NoDecidedWork:
     """For servers without transactions."""
+
+    unfinished: frozenset[int] = frozenset()
 
     def writers(self, bucket: TableBucket) -> Collection[int]:
         return ()
 
     def write(self, replica: BucketReplica) -> None:
         return
-
-    def is_pending(self, table_id: int) -> bool:
-        return False
 
 
 ENGINE_PROPERTY = "forebay.kv.engine"
@@ -400,7 +398,7 @@ class ReplicaManager:
             recovery_point=self._recovery_points.get(bucket),
             high_watermark=self._high_watermarks.get(bucket, 0),
             clean_shutdown=parked is not None or self._was_closed(bucket),
-            kept_writers=self.decided.writers(bucket),
+            kept_writers=self.decided.writers(bucket) if self.decided.unfinished else (),
             progress=SlowProgress(self._clock, f"checking the log of {path}, bytes"),
         )
         if log.recovery.cut_bytes:
@@ -424,12 +422,13 @@ class ReplicaManager:
         # All that is in the log after opening it is durable (LogTablet.open).
         log.high_watermark = log.log_end_offset if kv is None else kv.applied_offset
         replica = BucketReplica(bucket, table, log, kv, folder, self._turns, self._on_progress, self._reserve)
-        try:
-            self.decided.write(replica)
-        except BaseException:
-            with suppress(ForebayError):
-                replica.close()
-            raise
+        if bucket.table_id in self.decided.unfinished:
+            try:
+                self.decided.write(replica)
+            except BaseException:
+                with suppress(ForebayError):
+                    replica.close()
+                raise
         return replica
 
     def _was_closed(self, bucket: TableBucket) -> bool:
@@ -489,7 +488,7 @@ class ReplicaManager:
         table = replicas[0].table
         try:
             with table.commit_gate.closed(_COMMIT_SECONDS) as is_quiet:
-                if not is_quiet or self.decided.is_pending(table.info.table_id):
+                if not is_quiet or table.info.table_id in self.decided.unfinished:
                     raise Unavailable(
                         f"the rows of a transaction are being written to table {table.info.path}: a snapshot of it "
                         "can be taken as soon as they are all there",

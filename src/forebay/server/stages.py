@@ -82,13 +82,19 @@ class StageFiles:
             return [int(e.name) for e in self._fs.list_directory(self._folder) if e.is_directory and e.name.isdigit()]
         return []
 
-    def stages(self, transaction_id: int) -> dict[str, Stage]:
-        """The stages of a transaction by their attempts, as a crash has left them."""
+    def stages(self, transaction_id: int, *, settles: bool = True) -> dict[str, Stage]:
+        """The stages of a transaction by their attempts, as a crash has left them.
+
+        `settles`: what the page cache holds of them is written to the disk first.
+        """
         folder, found = self.folder_of(transaction_id), dict[str, Stage]()
         with suppress(FileMissing):
             for entry in self._fs.list_directory(folder):
                 if entry.name.endswith(STAGE_SUFFIX):
-                    found[entry.name.removesuffix(STAGE_SUFFIX)] = self._recovered(names.join(folder, entry.name))
+                    path = names.join(folder, entry.name)
+                    if settles:
+                        self._settle(path)
+                    found[entry.name.removesuffix(STAGE_SUFFIX)] = self._recovered(path)
         return found
 
     def begin(self, transaction_id: int, attempt: str) -> Stage:
@@ -229,13 +235,15 @@ class StageFiles:
             raise _damaged(entry.path, entry.position)
         return bytearray(data)
 
-    def _recovered(self, path: str) -> Stage:
-        """A stage as a crash has left it, without what is incomplete at its end."""
-        # What the page cache holds may be on the disk, or not: written back and dropped, it is read from there.
+    def _settle(self, path: str) -> None:
+        """What the page cache holds may be on the disk, or not: written back and dropped, it is read from there."""
         file = self._fs.open_append(path)
         file.sync()
         file.close()
         self._fs.forget_cached(path)
+
+    def _recovered(self, path: str) -> Stage:
+        """A stage as a crash has left it, without what is incomplete at its end."""
         reader = self._fs.open_reader(path)
         stage = Stage(path)
         entries = 0

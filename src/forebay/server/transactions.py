@@ -169,6 +169,7 @@ class TransactionManager:
         self._running: dict[int, Future[int]] = {}
         self._codecs: OrderedDict[tuple[int, int], ChangelogCodec] = OrderedDict()
         self._staged_bytes = 0
+        self.unfinished: frozenset[int] = frozenset()
         for stored in store.transactions():
             self._take_up(_Transaction(stored, clock.monotonic()))
         for transaction_id in files.transactions():
@@ -182,6 +183,7 @@ class TransactionManager:
             self._count(transaction, sum(stage.size_bytes for stage in self._stages_of(transaction).values()))
         if transaction.state is TransactionState.DECIDED:
             transaction.work = self._work_of(transaction)
+            self._note_unfinished()
 
     # ---- beginning and ending ---------------------------------------------------------------------------------------
 
@@ -467,6 +469,7 @@ class TransactionManager:
             self._store.put_transaction(decided)
             with self._lock:
                 transaction.stored, transaction.work = decided, work
+                self._note_unfinished()
 
     def _check_attempts(self, transaction: _Transaction, attempts: tuple[str, ...]) -> None:
         stages = self._stages_of(transaction)
@@ -524,6 +527,7 @@ class TransactionManager:
                 for each in ids:
                     self._by_id.pop(each, None)
                 transaction.stored, transaction.work = committed, {}
+                self._note_unfinished()
             for bucket in buckets:
                 replica = self._replicas.begin_if_open(bucket)
                 if replica is not None:
@@ -581,14 +585,11 @@ class TransactionManager:
             replica.write_decided(transaction.stored.writer_id, batches)
         replica.show_decided()
 
-    def is_pending(self, table_id: int) -> bool:
-        with self._lock:
-            return any(
-                bucket.table_id == table_id
-                for t in self._by_id.values()
-                if t.state is TransactionState.DECIDED
-                for bucket in t.work
-            )
+    def _note_unfinished(self) -> None:
+        """With the lock held, after a decision and after its end."""
+        self.unfinished = frozenset(
+            bucket.table_id for t in self._by_id.values() if t.state is TransactionState.DECIDED for bucket in t.work
+        )
 
     def _decided_for(self, bucket: TableBucket) -> list[tuple[_Transaction, list[_DecidedBatch]]]:
         """The decided transactions that write to a bucket, in the order of their decisions."""

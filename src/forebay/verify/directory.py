@@ -28,6 +28,8 @@ from forebay.log.checkpoints import OffsetCheckpoint, read_clean_shutdown
 from forebay.metadata.table import TableBucket
 from forebay.server.catalog import CatalogTable, LiveTable
 from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
+from forebay.server.stages import StageFiles
+from forebay.server.transactions import TransactionState
 from forebay.verify.logs import LogImage, check_log
 from forebay.verify.report import OnStep, Report, no_steps
 from forebay.verify.states import StateCheck
@@ -90,6 +92,7 @@ class _Metadata:
         }
         self.lake_snapshots: dict[int, tuple[StoredLakeSnapshot, ...]] = store.lake_snapshots()
         self.doomed = set(store.doomed_folders())
+        self.transactions = store.transactions()
 
 
 class _Directory:
@@ -126,7 +129,27 @@ class _Directory:
                 self._report.fault(self._path, f"{bucket}: there is no log, which was durable up to offset {offset}")
         if metadata is not None:
             self._check_lake_offsets(metadata)
+            self._check_stages(metadata)
         return self._report
+
+    def _check_stages(self, metadata: _Metadata) -> None:
+        """Staged rows of decided transactions must be there, for the server to write them; others are counted."""
+        files = StageFiles(self._fs, names.join(self._path, names.STAGES_FOLDER))
+        for transaction in metadata.transactions:
+            if transaction.state == TransactionState.COMMITTED:
+                continue
+            folder = files.folder_of(transaction.transaction_id)
+            stages = files.stages(transaction.transaction_id, settles=False)
+            self._report.count("stages", len(stages))
+            for attempt in transaction.attempts:
+                stage = stages.get(attempt)
+                if stage is None or not stage.is_finished:
+                    reason = "is lost" if stage is None else "is damaged"
+                    self._report.fault(
+                        folder,
+                        f"attempt '{attempt}' of version {transaction.version} of application "
+                        f"'{transaction.application}', which is decided, {reason}",
+                    )
 
     # ---- files of the whole directory -------------------------------------------------------------------------------
 
