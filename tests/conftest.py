@@ -87,6 +87,7 @@ SPARK_SESSIONS = (
         "spark/test_spark_lake_options.py",
         "spark/test_examples.py",
         "spark/test_spark_tiering.py",
+        "spark/test_spark_transactions.py",
     ),
     (
         "spark/test_spark_streaming.py",

@@ -22,6 +22,7 @@ from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
+from tests.server.test_hostile_clients import wait_until
 from tests.server.test_lifecycle import LOG_COLUMNS
 
 TTL_SECONDS = 3600
@@ -132,6 +133,7 @@ def test_of_parked_buckets_only_those_are_opened_of_which_something_has_expired(
         server.append(short, 0)
         replicas = server.context.replicas
         assert [replicas.parked(TableBucket(table, 0)) is not None for table in (old, young)] == [True, True]
+        wait_until(lambda: all(replica.is_idle for replica in replicas.replicas()), "the end of the writes")
         assert server.expire() == 2
         assert [replica.bucket.table_id for replica in replicas.replicas()] == [old]
         assert [server.start(table) for table in (old, young, short)] == [2, 0, 0]

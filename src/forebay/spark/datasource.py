@@ -16,6 +16,7 @@ Everything here runs in Python processes of Spark, some of them without a Spark 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -42,24 +43,32 @@ from forebay.spark.options import (
     LAKE_PREFIX,
     MAX_ROWS,
     OF_FORMATS,
+    TRANSACTION_OPTIONS,
     GivenOptions,
     ReadOptions,
     read_options,
     stream_options,
+    transaction_option,
 )
 from forebay.spark.reading.live_plan import CHANGELOG, VIRTUAL_SEPARATOR, LiveScan
 from forebay.spark.reading.live_read import TaskRead
 from forebay.spark.reading.plan import DEFAULT_CORES, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.workers import short_errors
-from forebay.spark.writing.live_write import WriteFunction, write_function
+from forebay.spark.writing.live_write import StagedWrite, WriteFunction, write_function
 
 if TYPE_CHECKING:
     from forebay.spark.streaming.reader import StreamPlanner
 
 _CHANGELOG_SUFFIX = VIRTUAL_SEPARATOR + CHANGELOG
 
-_OPTIONS = by_name([*map(Option, ("bootstrap.servers", "table", "path", "user", "password")), *OF_FORMATS.values()])
+_OPTIONS = by_name(
+    [
+        *map(Option, ("bootstrap.servers", "table", "path", "user", "password")),
+        *OF_FORMATS.values(),
+        *TRANSACTION_OPTIONS,
+    ]
+)
 
 
 class SideDataSource(DataSource):
@@ -280,6 +289,7 @@ class LiveTarget(Target):
         for name, text in (("filter", self._filter), ("limit", self._limit)):
             if text is not None:
                 raise InvalidRequest(f"a write has no option '{name}'", ErrorCode.CONFIG_EXCEPTION)
+        transaction = transaction_option(self.given)
         self.given.take_rest(self.settings)
         if self.is_changelog:
             raise InvalidRequest(f"{self.info.path}{_CHANGELOG_SUFFIX} can only be read")
@@ -288,14 +298,25 @@ class LiveTarget(Target):
             columns = tuple(schema.names)
         function = write_function(self.info, self.settings, columns)
         function.check(spark_arrow_schema(schema))
+        if transaction is not None:
+            function = replace(function, staged=StagedWrite.begin(self.settings, *transaction))
         return ForebayWriter(function)
 
 
 class ForebayWriter(DataSourceArrowWriter):
-    """Writes the rows of each task; there is nothing to commit afterwards."""
+    """Writes the rows of each task. In a transaction they are staged, and committed by the driver."""
 
     def __init__(self, function: WriteFunction) -> None:
         self._function = function
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._function.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        if self._function.staged is not None:
+            with short_errors(f"writing to table {self._function.info.path}"):
+                self._function.staged.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        if self._function.staged is not None:
+            self._function.staged.abort()

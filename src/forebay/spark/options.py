@@ -85,7 +85,10 @@ _READ = by_name(
         Option(END),
     ]
 )
-_WRITE = by_name([Option(WRITE_COLUMNS, parsers.names)])
+TRANSACTION_OPTIONS = (Option("txnAppId"), Option("txnVersion", parsers.integer))
+"""Delta's names for what makes a batch that is repeated add nothing."""
+
+_WRITE = by_name([Option(WRITE_COLUMNS, parsers.names), *TRANSACTION_OPTIONS])
 _STREAM = by_name(
     [
         Option(STARTUP_MODE),
@@ -142,6 +145,8 @@ class WriteOptions:
 
     settings: Settings
     columns: tuple[str, ...] | None = None
+    transaction: tuple[str, int] | None = None
+    """The application and version to write as, once."""
 
 
 LAKE_PREFIX = "lake."
@@ -278,7 +283,19 @@ def write_options(settings: Settings, options: Mapping[str, str]) -> WriteOption
     """The options of a write. `columns` is a comma-separated list."""
     given = GivenOptions.of("write", options, _WRITE)
     columns = given.take(WRITE_COLUMNS)
-    return WriteOptions(given.take_rest(settings), columns)
+    transaction = transaction_option(given)
+    return WriteOptions(given.take_rest(settings), columns, transaction)
+
+
+def transaction_option(given: GivenOptions) -> tuple[str, int] | None:
+    """The application and version of `txnAppId` and `txnVersion`. Raises `InvalidRequest` for one without the other."""
+    application, version = (given.take(option.name) for option in TRANSACTION_OPTIONS)
+    if (application is None) != (version is None):
+        raise InvalidRequest(
+            "the write options 'txnAppId' and 'txnVersion' go together: the name of a job, and the number of its run",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+    return None if application is None else (application, version)
 
 
 _OF_BATCHES = (READ_OPTIMIZED, START, END, RECORDS_PER_PARTITION)

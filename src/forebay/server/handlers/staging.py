@@ -6,6 +6,7 @@ A Forebay extension of the protocol, with its own API keys (docs/protocol.md).
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
@@ -37,6 +38,7 @@ async def stage_rows(context: ServerContext, call: ServerCall) -> Message:
     ]
     targets = tuple(request.target_columns)
     checking = asyncio.create_task(context.in_io(context.transactions.check, batches, targets))
+    checking.add_done_callback(_may_go_unheard)
     try:
         async with context.stage_turn(request.transaction_id, request.attempt):
             await checking
@@ -51,6 +53,12 @@ async def stage_rows(context: ServerContext, call: ServerCall) -> Message:
     finally:
         checking.cancel()
     return pb.StageRowsResponse()
+
+
+def _may_go_unheard(done: asyncio.Future[Any]) -> None:
+    """Let asyncio not log an error that no task awaits any more."""
+    if not done.cancelled():
+        done.exception()
 
 
 @serves(ApiKey.FINISH_STAGE)
@@ -71,6 +79,7 @@ async def commit_transaction(context: ServerContext, call: ServerCall) -> Messag
     context.costs.check_items(len(request.attempts), "attempts")
     committing = context.transactions.commit(request.transaction_id, tuple(request.attempts))
     waiting: asyncio.Future[int] = asyncio.wrap_future(committing)
+    waiting.add_done_callback(_may_go_unheard)  # of a client that has gone
     return pb.CommitTransactionResponse(committed_ms=await asyncio.shield(waiting))
 
 

@@ -4,12 +4,16 @@ Log tables are appended to, primary-key tables are upserted into. A task buffers
 waits until the servers have acknowledged everything (`TableWriter.close`); a batch that fails makes the task fail, and
 the query with it. (Fluss's own connector loses such errors.) The driver commits nothing: rows are there as soon as they
 are acknowledged, so a task that is run again appends again (at least once); upserts come out the same.
+
+With `txnAppId` and `txnVersion` a statement is a transaction: tasks stage, and the driver commits the attempts whose
+messages it has. A version that is committed already takes no rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -17,17 +21,60 @@ from pyspark.sql.datasource import WriterCommitMessage
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.client.connection import shared_connection
 from forebay.client.settings import Settings
+from forebay.client.table import Table
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
 from forebay.metadata.table import TableInfo
 from forebay.spark.workers import TaskWrite, short_errors
 
+if TYPE_CHECKING:
+    from forebay.client.transaction import PlainWriter, StagedWriter, Transaction
+
 
 @dataclass(frozen=True)
 class WrittenMessage(WriterCommitMessage):
-    """The result of one task, for the driver."""
+    """The result of one task, for the driver. `attempt` has the rows that it has staged, if it has."""
 
     rows: int = 0
+    attempt: str | None = None
+
+
+@dataclass(frozen=True)
+class StagedWrite:
+    """The transaction that a statement writes in, begun by its driver."""
+
+    settings: Settings
+    application: str
+    version: int
+    begun_id: int
+    """0 on a cluster without transactions."""
+    is_committed: bool
+
+    @classmethod
+    def begin(cls, settings: Settings, application: str, version: int) -> StagedWrite:
+        """Raises as `Transaction.begin` does."""
+        begun = shared_connection(settings).transaction(application, version).begin()
+        return cls(settings, application, version, begun.begun_id or 0, begun.committed is not None)
+
+    def _transaction(self) -> Transaction:
+        transaction = shared_connection(self.settings).transaction(self.application, self.version)
+        transaction.begun_id = self.begun_id
+        return transaction
+
+    def writer(self) -> StagedWriter | PlainWriter:
+        """A writer for one attempt of a task."""
+        return self._transaction().staged_writer("task")
+
+    def commit(self, messages: Iterable[WriterCommitMessage | None]) -> None:
+        """Commit the attempts of these tasks."""
+        attempts = [m.attempt for m in messages if isinstance(m, WrittenMessage) and m.attempt is not None]
+        if not self.is_committed:
+            self._transaction().commit(attempts)
+
+    def abort(self) -> None:
+        """Drop what tasks have staged."""
+        if not self.is_committed:
+            self._transaction().abort()
 
 
 @dataclass(frozen=True)
@@ -37,22 +84,45 @@ class WriteFunction(TaskWrite):
     settings: Settings
     info: TableInfo
     columns: tuple[str, ...] | None = None
+    staged: StagedWrite | None = None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
         """Write and wait for the acknowledgements. Raises `ForebayError` if any row was not written."""
         info = self.info
-        rows = 0
         with short_errors(f"writing to table {info.path}"):
-            names, target = self.written_columns(), self._target()
+            names = self.written_columns()
+            columns = None if len(names) == len(info.schema.names) else names
             table = shared_connection(self.settings).table(info)
-            with table.writer(columns=None if len(names) == len(info.schema.names) else names) as writer:
+            if self.staged is not None:
+                return self._stage(self.staged, table, columns, batches)
+            rows = 0
+            with table.writer(columns=columns) as writer:
                 write = writer.upsert if info.has_primary_key else writer.append
-                for batch in batches:
-                    if batch.num_rows:
-                        self._check_numbered(batch)
-                        write(cast_batch(batch, target, truncate=True))
-                        rows += batch.num_rows
+                for batch in self._cast(batches):
+                    write(batch)
+                    rows += batch.num_rows
         return WrittenMessage(rows)
+
+    def _stage(
+        self, staged: StagedWrite, table: Table, columns: list[str] | None, batches: Iterable[pa.RecordBatch]
+    ) -> WrittenMessage:
+        if staged.is_committed:
+            return WrittenMessage()
+        writer = staged.writer()
+        for batch in self._cast(batches):
+            if self.info.has_primary_key:
+                writer.upsert(table, batch, columns)
+            else:
+                writer.append(table, batch)
+        writer.finish()
+        return WrittenMessage(writer.rows, writer.attempt)
+
+    def _cast(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        target = self._target()
+        for batch in batches:
+            if batch.num_rows:
+                self._check_numbered(batch)
+                yield cast_batch(batch, target, truncate=True)
 
     def check(self, given: pa.Schema) -> None:
         """Raise `InvalidRequest` for columns whose type cannot be converted to the table's."""

@@ -9,6 +9,7 @@ rest (nulls, lengths) is checked by Spark and by the tasks.
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -19,7 +20,7 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.options import write_options
 from forebay.spark.workers import MESSAGE_COLUMN, TaskWrite
-from forebay.spark.writing.live_write import WriteFunction, write_function
+from forebay.spark.writing.live_write import StagedWrite, WriteFunction, write_function
 
 WRITE = CONNECTOR + "write."
 _MESSAGE_TYPE = StructType([StructField(MESSAGE_COLUMN, BinaryType())])
@@ -85,10 +86,11 @@ class WriteBuilder(JavaProxy):
         self._info = info
         chosen = write_options(context.settings, options)
         self._function = write_function(info, chosen.settings, chosen.columns)
+        self._transaction = chosen.transaction
         self._schema = schema
 
     def build(self) -> JavaProxy:
-        return LiveWrite(self._context, self._info, self._function, self._schema)
+        return LiveWrite(self._context, self._info, self._function, self._schema, self._transaction)
 
 
 class NewTableWriteBuilder(WriteBuilder):
@@ -101,10 +103,18 @@ class NewTableWriteBuilder(WriteBuilder):
 
 
 class LiveWrite(WriteProxy, BatchTasks):
-    """A write, and its batch: a task has its acknowledgements before it reports."""
+    """A write, and its batch: a task has its acknowledgements before it reports, or has staged rows to commit."""
 
-    def __init__(self, context: CatalogContext, info: TableInfo, function: WriteFunction, schema: JavaObject) -> None:
+    def __init__(
+        self,
+        context: CatalogContext,
+        info: TableInfo,
+        function: WriteFunction,
+        schema: JavaObject,
+        transaction: tuple[str, int] | None,
+    ) -> None:
         super().__init__(context.jvm)
+        self._transaction = transaction
         self._context = context
         self._info = info
         self._function = function
@@ -116,7 +126,20 @@ class LiveWrite(WriteProxy, BatchTasks):
         return f"forebay: {how} {self._context.full_name(self._info.path)}{columns}"
 
     def toBatch(self) -> JavaProxy:
+        if self._transaction is not None:
+            staged = StagedWrite.begin(self._function.settings, *self._transaction)
+            self._function = replace(self._function, staged=staged)
         return self
+
+    def commit(self, messages: JavaObject, *summary: Any) -> None:
+        staged = self._function.staged
+        if staged is not None:
+            pickled = (self.jvm.commit_message(message) for message in messages)
+            staged.commit(pickle.loads(found) for found in pickled if found is not None)
+
+    def abort(self, messages: JavaObject) -> None:
+        if self._function.staged is not None:
+            self._function.staged.abort()
 
     def _task(self, physical: JavaObject) -> WriteFunction:
         return self._function
