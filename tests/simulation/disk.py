@@ -306,6 +306,9 @@ class MapEngine(MemoryEngine):
         file.sync()
 
     def sync(self) -> None:
+        if self._write_all:  # a failed apply could not be put back yet: what is in the file must not be trusted
+            self._store(range(_PAGES), self._rows, self._state)
+            self._write_all = False
         self._file.sync()
 
 

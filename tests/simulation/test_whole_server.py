@@ -26,6 +26,7 @@ SEEDS_FOUND = {
     6180: "a metadata file whose schema was damaged was told as one that cannot be opened just now",
     5477: "a server that stopped was told off for waiting for its threads: the simulation's fault",
     12138: "a connection that was refused had a transport that could not say how it ends: the simulation's fault",
+    1677: "a parked state was trusted after an apply that failed and could not be put back: the simulation's fault",
     10336: "a connection that came in while the server stopped was served, and met closed parts",
 }
 """Seeds that have found a fault when they were run first, and what it was. What a seed does depends on all the code, so
