@@ -161,33 +161,30 @@ class StageFiles:
         if not stage.is_finished:
             start: list[bytes | memoryview] = [] if stage.size_bytes else [_MAGIC]
             end = [*start, _Head(0, 0, requests, _END_TABLE, _NO_PARTITION, 0, (), True).to_bytes()]
-            self._append(stage, end)
-            self._file(stage.path).sync()
+            self._append(stage, end, syncs=True)
             stage.size_bytes += sum(len(buffer) for buffer in end)
             stage.is_finished = True
         self.close(stage)
 
-    def _append(self, stage: Stage, buffers: Sequence[bytes | memoryview]) -> None:
-        file = self._file(stage.path)
-        if file.size != stage.size_bytes:
-            file.truncate(stage.size_bytes)  # an append that failed has left a part
-        try:
-            file.append(buffers)
-        except BaseException:
-            self.close(stage)
-            raise
-
-    def _file(self, path: str) -> AppendFile:
+    def _append(self, stage: Stage, buffers: Sequence[bytes | memoryview], *, syncs: bool = False) -> None:
         with self._lock:
-            file = self._open.pop(path, None)
+            file = self._open.pop(stage.path, None)  # no other thread closes it while it is written
         if file is None:
-            file = self._fs.open_append(path)
+            file = self._fs.open_append(stage.path)
+        try:
+            if file.size != stage.size_bytes:
+                file.truncate(stage.size_bytes)  # an append that failed has left a part
+            file.append(buffers)
+            if syncs:
+                file.sync()
+        except BaseException:
+            file.close()
+            raise
         with self._lock:
-            self._open[path] = file
+            self._open[stage.path] = file
             closed = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - _OPEN_FILES_MAX)]
         for each in closed:
             each.close()
-        return file
 
     def close(self, stage: Stage) -> None:
         """Let go of the file of a stage."""

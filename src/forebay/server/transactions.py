@@ -432,8 +432,8 @@ class TransactionManager:
                 running = self._running[transaction_id] = self._commits.submit(
                     self._commit, transaction_id, tuple(attempts)
                 )
-                running.add_done_callback(lambda _: self._no_longer_running(transaction_id))
-            return running
+        running.add_done_callback(lambda _: self._no_longer_running(transaction_id))
+        return running
 
     def _no_longer_running(self, transaction_id: int) -> None:
         with self._lock:
