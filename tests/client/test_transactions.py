@@ -221,6 +221,9 @@ def test_names_are_checked(conn: Connection, log: Table) -> None:
     for name in ("", "  ", "a\nb", "x" * 201):
         with pytest.raises(InvalidRequest, match="cannot be the name of an application"):
             conn.transaction(name, 1).begin()
+    for version in (1 << 63, "17", 1.5):
+        with pytest.raises(InvalidRequest, match="cannot be the version of a transaction"):
+            conn.transaction("names", version)  # type: ignore[arg-type]
     tx = conn.transaction("names", 1).begin()
     for name in ("", "../up", "a b", ".x", "x" * 90):
         with pytest.raises(InvalidRequest, match="cannot be the name of an attempt"):
@@ -462,6 +465,10 @@ def test_staged_rows_outlive_a_crash_of_the_server(tmp_path: Path) -> None:
         going_on.append(log, [{"n": 50}])
         server.kill()
         server.start(keep_ports=True)
+        [shown] = connection.admin.transactions("crash")
+        assert shown.state == "open"
+        assert shown.stages in (1, 2)  # the request of the second may not have arrived
+        assert shown.staged_bytes > 200
         going_on.append(log, [{"n": 51}])
         going_on.finish()
         tx.commit([done.attempt, going_on.attempt])

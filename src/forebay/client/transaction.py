@@ -273,6 +273,8 @@ class Transaction(TableRows):
     """
 
     def __init__(self, session: Session, application: str, version: int) -> None:
+        if not isinstance(version, int) or not -(1 << 63) <= version < 1 << 63:
+            raise InvalidRequest(f"{version!r} cannot be the version of a transaction: it is an integer of 64 bits")
         self.connection = session
         self.application = application
         self.version = version

@@ -82,6 +82,13 @@ class StageFiles:
             return [int(e.name) for e in self._fs.list_directory(self._folder) if e.is_directory and e.name.isdigit()]
         return []
 
+    def sizes(self, transaction_id: int) -> list[int]:
+        """The bytes of each stage of a transaction, whatever is in them."""
+        with suppress(FileMissing):
+            entries = self._fs.list_directory(self.folder_of(transaction_id))
+            return [entry.size_bytes for entry in entries if entry.name.endswith(STAGE_SUFFIX)]
+        return []
+
     def stages(self, transaction_id: int, *, settles: bool = True) -> dict[str, Stage]:
         """The stages of a transaction by their attempts, as a crash has left them.
 

@@ -122,6 +122,8 @@ class _Transaction:
         self.lock = threads.lock()
         self.stages: dict[str, Stage] | None = None
         """None until they are looked for, after a restart."""
+        self.stages_found = 0
+        """How many there were at the start."""
         self.stage_locks: dict[str, threads.Lock] = {}
         self.staged_bytes = 0
         self.work: dict[TableBucket, list[_DecidedBatch]] = {}
@@ -180,7 +182,9 @@ class TransactionManager:
     def _take_up(self, transaction: _Transaction) -> None:
         self._by_id[transaction.stored.transaction_id] = transaction
         if transaction.state is not TransactionState.COMMITTED:
-            self._count(transaction, sum(stage.size_bytes for stage in self._stages_of(transaction).values()))
+            sizes = self._files.sizes(transaction.stored.transaction_id)
+            transaction.stages_found = len(sizes)
+            self._count(transaction, sum(sizes))
         if transaction.state is TransactionState.DECIDED:
             transaction.work = self._work_of(transaction)
             self._note_unfinished()
@@ -646,7 +650,7 @@ class TransactionManager:
                 t.stored.version,
                 t.state,
                 t.stored.changed_ms,
-                len(t.stages or ()),
+                t.stages_found if t.stages is None else len(t.stages),
                 t.staged_bytes,
             )
             for t in sorted(found, key=lambda t: t.stored.transaction_id)
