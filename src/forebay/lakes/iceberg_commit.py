@@ -205,10 +205,11 @@ class _Producer:
         return kept
 
     def _one_of(self, content: ManifestContent, spec_id: int, group: Iterable[ManifestFile]) -> ManifestFile:
+        # Read before the writer is there: at its end pyiceberg would complain of an empty file, in place of the error.
+        entries = [entry for each in group for entry in each.fetch_manifest_entry(self._io, discard_deleted=True)]
         with self._writer(content, spec_id) as writer:
-            for manifest in group:
-                for entry in manifest.fetch_manifest_entry(self._io, discard_deleted=True):
-                    writer.existing(entry)
+            for entry in entries:
+                writer.existing(entry)
         return writer.to_manifest_file()
 
     def _writer(self, content: ManifestContent, spec_id: int) -> ManifestWriter:
