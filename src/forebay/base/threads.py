@@ -231,11 +231,6 @@ class WriteGate:
                 if not self._inside:
                     self._changed.notify_all()
 
-    @property
-    def is_passed(self) -> bool:
-        """Whether a writer is inside."""
-        return self._inside > 0
-
     @contextmanager
     def closed(self, timeout: float | None = None) -> Iterator[bool]:
         """Wait until no writer is inside, and keep all writers out of the gate during the block.
@@ -245,10 +240,11 @@ class WriteGate:
         with self._changed:
             self._changed.wait_for(lambda: not self._is_closed)
             self._is_closed = True
-            if not self._changed.wait_for(lambda: not self._inside, timeout):
+            is_empty = self._changed.wait_for(lambda: not self._inside, timeout)
+            if not is_empty:
                 self._is_closed = False
                 self._changed.notify_all()
-        if not self._is_closed:
+        if not is_empty:
             yield False
             return
         try:

@@ -167,18 +167,21 @@ class Sender:
     ) -> None:
         """Queue pieces as batches, in order. Stops early when an earlier batch has failed."""
         for piece in pieces:
-            partition_id, count = None, info.bucket_count
-            if piece.partition is not None:
-                partition = self.partitions.for_writing(info, [piece.partition])[piece.partition]
-                partition_id = partition.partition_id
-                count = count if partition.bucket_count is None else partition.bucket_count
-            bucket = piece.bucket
-            if bucket is None:
-                bucket = self.choose_bucket(info, partition_id, count)
-            place = TableBucket(info.table_id, bucket, partition_id)
-            self.add(Batch(target, place, piece.data, piece.rows, tracker, piece.partition), wait)
+            self.add(Batch(target, self.place(info, piece), piece.data, piece.rows, tracker, piece.partition), wait)
             if tracker.error is not None:
                 return
+
+    def place(self, info: TableInfo, piece: Piece) -> TableBucket:
+        """The bucket for a piece, in a partition that is created where it is missing."""
+        partition_id, count = None, info.bucket_count
+        if piece.partition is not None:
+            partition = self.partitions.for_writing(info, [piece.partition])[piece.partition]
+            partition_id = partition.partition_id
+            count = count if partition.bucket_count is None else partition.bucket_count
+        bucket = piece.bucket
+        if bucket is None:
+            bucket = self.choose_bucket(info, partition_id, count)
+        return TableBucket(info.table_id, bucket, partition_id)
 
     def add(self, batch: Batch, wait: bool = True) -> None:
         """Queue a batch; with `wait`, block until there is memory. Raises as `Accumulator.add` does."""

@@ -40,7 +40,7 @@ from forebay.base.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from forebay.base.retrying import BackOff, WaitNotice, may_repeat
+from forebay.base.retrying import may_repeat
 from forebay.client.accumulator import NO_SEQUENCE, NO_WRITER_ID, WriteTarget
 from forebay.client.cluster import ClusterClient
 from forebay.client.encode import APPEND, DELETE, UPSERT, Piece, WriteEncoder, seal
@@ -122,7 +122,6 @@ class StagedWriter(TableRows):
         self._sent = 0
         self._batches = 0
         self._window: deque[_Request] = deque()
-        self._retry_until: float | None = None
 
     def _write(self, operation: str, info: TableInfo, data: Any, columns: Sequence[str] | None = None) -> WriteResult:
         encoder = WriteEncoder.of(self.connection.settings, info)
@@ -143,7 +142,7 @@ class StagedWriter(TableRows):
         size = 0
         for piece in pieces:
             seal(piece.data, target.is_kv, NO_WRITER_ID, NO_SEQUENCE)
-            placed.append((self._place(info, piece), piece.data))
+            placed.append((self.connection.sender.place(info, piece), piece.data))
             size += len(piece.data)
             self.rows += piece.rows
             self._batches += 1
@@ -152,17 +151,6 @@ class StagedWriter(TableRows):
                 placed, size = [], 0
         if placed:
             self._send(target, placed)
-
-    def _place(self, info: TableInfo, piece: Piece) -> TableBucket:
-        sender = self.connection.sender
-        partition_id, count, bucket = None, info.bucket_count, piece.bucket
-        if piece.partition is not None:
-            partition = sender.partitions.for_writing(info, [piece.partition])[piece.partition]
-            partition_id = partition.partition_id
-            count = count if partition.bucket_count is None else partition.bucket_count
-        if bucket is None:
-            bucket = sender.choose_bucket(info, partition_id, count)
-        return TableBucket(info.table_id, bucket, partition_id)
 
     def _send(self, target: WriteTarget, placed: Sequence[tuple[TableBucket, bytearray]]) -> None:
         message = pb.StageRowsRequest(
@@ -193,38 +181,25 @@ class StagedWriter(TableRows):
 
     def _settle_first(self) -> None:
         """Wait until the first request is staged; all are sent again, in order, as long as that fails for a moment."""
-        deadline = self._cluster.clock.monotonic() + self._cluster.retry_seconds
-        pauses: tuple[BackOff, WaitNotice] | None = None
-        while True:
-            call = self._window[0].call
-            try:
-                if call is None:
-                    raise Unavailable("the server cannot be reached")
-                call.result(self._cluster.request_seconds)
-            except ForebayError as e:
-                back_off, notice = pauses = pauses or (
-                    BackOff(self._cluster.ids), WaitNotice(self._cluster.clock)
-                )  # fmt: skip
-                if not may_repeat(e) or self._cluster.clock.monotonic() > deadline:
-                    raise
-                notice.tell(f"{e.message}; giving up after {self._cluster.retry_seconds:g} s ('client.retry-timeout')")
-                self._cluster.clock.sleep(back_off.next_seconds())
+        has_failed = False
+
+        def settle() -> None:
+            nonlocal has_failed
+            if has_failed:
                 self._again()
-            else:
-                self._window.popleft()
-                if pauses is not None:
-                    pauses[1].over()
-                return
+            has_failed = True
+            call = self._window[0].call
+            if call is None:
+                raise Unavailable("the server cannot be reached")
+            call.result(self._cluster.request_seconds)
+
+        self._cluster.retrying(settle, allowed=may_repeat)
+        self._window.popleft()
 
     def _again(self) -> None:
         for request in self._window:  # those behind the failed one have failed, too: they are written in order
             if request.call is not None:
                 request.call.wait(self._cluster.request_seconds)
-        try:
-            self._cluster.refresh()
-        except ForebayError as e:
-            if not may_repeat(e):
-                raise
         for request in self._window:
             self._try(request)
 
@@ -264,7 +239,7 @@ def _tablet_server(cluster: ClusterClient) -> ServerNode:
     return nodes[0]
 
 
-@hides("attempts", "begin", "begun_id", "staged_writer")
+@hides("begin", "begun_id", "staged_writer")
 class Transaction(TableRows):
     """Rows that become visible together, once: `connection.transaction(application, version)`.
 
