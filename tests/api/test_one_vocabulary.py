@@ -328,13 +328,13 @@ def test_what_only_the_other_side_can_is_refused_by_name(place: Any, keyed: Any)
 LAKE_ONLY = {"analyze", "compact", "context", "create_tag", "delete_tag", "expire_partitions", "expire_snapshots",
              "maintenance", "name", "new_commit", "new_write", "on_branch", "overwrite", "plan_compaction",
              "remove_orphan_files", "rescale", "rollback_to", "run_compaction", "split_reader", "stream_writer",
-             "system", "with_options", "write_changes"}  # fmt: skip
+             "system", "with_options"}  # fmt: skip
 
 
 def test_users_see_what_they_need_and_no_more(place: Any, keyed: Any) -> None:
     shared = {"append", "alter", "arrow_schema", "changes", "create_partition", "delete", "drop_partition",
               "has_primary_key", "lookup", "lookup_table", "partitions", "refresh", "scan", "schema",
-              "upsert"}  # fmt: skip
+              "upsert", "write_changes"}  # fmt: skip
     public = {name for name in dir(keyed) if not name.startswith("_")}
     assert shared <= public
     if isinstance(place, forebay.paimon.Catalog):
@@ -357,5 +357,6 @@ def test_completion_leaves_out_what_only_forebay_itself_uses(tmp_path: Path) -> 
     assert shown["LogReader"] == {"close", "finished", "poll", "position", "reader", "schema", "to_arrow", "to_pandas"}
     assert shown["TableSnapshot"] >= {"buckets", "keep", "log_offsets", "release", "renew", "row_counts", "scan"}
     assert not shown["TableSnapshot"] & {"bucket_scan", "on", "raw_id"}
-    assert shown["TableWriter"] == {"append", "buffered_rows", "close", "closed", "delete", "flush", "upsert"}
+    assert shown["TableWriter"] == {"append", "buffered_rows", "close", "closed", "delete", "flush", "upsert",
+                                    "write_changes"}  # fmt: skip
     assert set(forebay.__all__) <= set(dir(forebay))

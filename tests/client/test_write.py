@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import random
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from forebay.api.changes import CHANGE_TYPES, ROW_KINDS
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.client.connection import Connection, connect
 from forebay.client.encode import APPEND, WriteEncoder, partition_codes_of
@@ -114,6 +116,51 @@ def test_rows_of_one_key_in_one_write_keep_their_order(make_table: MakeTable) ->
     table.upsert(pa.table({"id": pa.array(np.arange(count) % 7, pa.int32()), "v": np.arange(count)}))
     last = {i: max(v for v in range(count) if v % 7 == i) for i in range(7)}
     assert {row["id"]: row["v"] for row in table.scan().to_arrow().to_pylist()} == last
+
+
+@pytest.mark.parametrize("way", ["at once", "writer", "transaction"])
+def test_changes_are_upserts_and_deletes_in_order(conn: Connection, make_table: MakeTable, way: str) -> None:
+    table = make_table({"id": "INT", "a": "STRING NOT NULL", "b": "INT"}, primary_key="id", buckets=3)
+    chance = random.Random(7)
+    model: dict[int, Any] = {}
+    words = dict(zip(CHANGE_TYPES, ROW_KINDS, strict=True))
+    for version in range(6):
+        given = []
+        for n in range(200):
+            kind = chance.choice(CHANGE_TYPES)
+            row = {"id": chance.randrange(30), "a": None if kind in ("delete", "update_before") else "x", "b": n}
+            given.append({"_change_type": words[kind] if chance.random() < 0.5 else kind, **row})
+            if kind == "delete":
+                model.pop(row["id"], None)
+            elif kind != "update_before":
+                model[row["id"]] = row
+        data = pa.Table.from_pylist(given) if chance.random() < 0.5 else given
+        if way == "at once":
+            assert table.write_changes(data).rows < 200
+        elif way == "writer":
+            with table.writer() as writer:
+                writer.write_changes(data)
+        else:
+            with conn.transaction(f"changes of {table.path}", version) as transaction:
+                transaction.write_changes(table, data)
+        assert {row["id"]: row for row in table.scan().to_arrow().to_pylist()} == model
+
+
+def test_changes_that_say_nothing_are_refused(make_table: MakeTable) -> None:
+    table = make_table({"id": "INT", "a": "STRING NOT NULL"}, primary_key="id")
+    refused = [
+        ([{"_change_type": "insert", "id": 1}], "'a' is NOT NULL"),
+        ([{"_change_type": "delete", "id": None}], "'id' is NOT NULL"),
+        ([{"_change_type": "upsert", "id": 1, "a": ""}], "_change_type='upsert', which is none of insert"),
+        ([{"id": 1, "a": ""}], "lack column '_change_type'"),
+        (pa.table({"_change_type": [1], "id": [1], "a": [""]}), "none of insert"),
+    ]
+    for rows, message in refused:
+        with pytest.raises(InvalidRequest, match=message):
+            table.write_changes(rows)
+    with pytest.raises(InvalidRequest, match="no primary key"):
+        make_table({"v": "INT"}).write_changes([{"_change_type": "insert", "v": 1}])
+    assert table.scan().count() == 0
 
 
 def test_a_large_write_is_cut_into_batches_and_buckets(make_table: MakeTable, bootstrap: str) -> None:

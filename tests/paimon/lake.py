@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES
+from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, ROW_KINDS
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.format.file_meta import DataFileMeta
@@ -21,7 +21,6 @@ from forebay.paimon.read.table_stream import TableStream
 from forebay.paimon.store.schema_changes import SchemaChange
 from forebay.paimon.stream_writer import StreamWriter
 from forebay.paimon.table import Table
-from forebay.paimon.write.incoming import ROW_KINDS
 
 
 def new_catalog(folder: Path) -> FileSystemCatalog:

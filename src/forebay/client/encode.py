@@ -13,7 +13,9 @@ Encoders are created once per table; they hold no state of a write and are share
 from __future__ import annotations
 
 import datetime as dt
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.client.accumulator import WriteTarget
 from forebay.client.views import array_of, integers, rows_without_columns
 from forebay.codec.arrow_types import storage_schema
+from forebay.codec.cast import iter_record_batches
 from forebay.codec.log_batch import build_arrow_batch, build_row_batch, seal_as
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows import (
@@ -37,7 +40,7 @@ from forebay.codec.rows import (
 )
 from forebay.codec.statistics import statistics_columns
 from forebay.metadata.partitions import partition_name, partition_text
-from forebay.metadata.table import LogFormat, TableInfo, arrow_compression
+from forebay.metadata.table import LogFormat, Schema, TableInfo, arrow_compression
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.protocol.frames import FRAME_BYTES_MAX
 
@@ -258,6 +261,14 @@ class KvEncoder:
         keys, buckets = self._router.route(batch)
         return KeyedRows(keys, pa.nulls(len(keys), pa.binary()), buckets, self._partitions(batch))
 
+    def changes(self, batch: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> KeyedRows:
+        """The encoded rows of a storage-schema batch, of which some are `deletes`: of these only the key counts."""
+        keys, buckets = self._router.route(batch)
+        kept = self._router.primary_key.canonical_columns(batch).filter(pa.array(~deletes))
+        places = pa.array(np.cumsum(~deletes) - 1, pa.int64(), mask=deletes)
+        rows = self._codec.encode(self._widened(kept)).take(places)
+        return KeyedRows(keys, rows, buckets, self._partitions(batch))
+
     def pieces(self, parts: Sequence[KeyedRows]) -> Iterator[Piece]:
         """The pieces of `parts`, in the order they were written."""
         part = parts[0] if len(parts) == 1 else _joined(parts)
@@ -318,7 +329,10 @@ def _checked(data: bytearray) -> bytearray:
     return data
 
 
-APPEND, UPSERT, DELETE = "append", "upsert", "delete"
+APPEND, UPSERT, DELETE, CHANGES = "append", "upsert", "delete", "write_changes"
+
+_IS_DELETE = "_is_delete"
+"""Behind the columns of a batch of changes: whether a row is a delete."""
 
 
 class WriteEncoder:
@@ -385,10 +399,45 @@ class WriteEncoder:
                 )
         return tuple(sorted(chosen))
 
+    def batches(self, operation: str, data: Any, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        """`data` in storage form, with the columns `names` (None: all), for `keyed` or `log_pieces`."""
+        if operation == CHANGES:
+            return self._batches_of_changes(data, names)
+        return iter_record_batches(data, self.info.schema, columns=names, max_rows=self.rows_at_once)
+
+    def _batches_of_changes(self, data: Any, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+        """Rows of an update's old image are left out: the new one says it all. Of a delete only the key counts."""
+        from forebay.api.changes import CHANGE_TYPES, split_changes
+        from forebay.api.changes import DELETE as DELETED
+        from forebay.api.changes import UPDATE_BEFORE as OLD
+
+        schema = self.info.schema
+        loose = Schema(
+            tuple(
+                c if c.name in schema.primary_key else replace(c, data_type=replace(c.data_type, nullable=True))
+                for c in schema.columns
+            )
+        )
+        old, deleted = CHANGE_TYPES.index(OLD), CHANGE_TYPES.index(DELETED)
+        for rows, kinds in split_changes(data):
+            done = 0
+            for batch in iter_record_batches(rows, loose, columns=names, max_rows=self.rows_at_once):
+                part = kinds[done : done + batch.num_rows]
+                done += batch.num_rows
+                if (part == old).any():
+                    batch, part = batch.filter(pa.array(part != old)), part[part != old]
+                deletes = part == deleted
+                kept = batch.filter(pa.array(~deletes)) if deletes.any() else batch
+                deque(iter_record_batches(kept, schema, columns=names), maxlen=0)  # finds nulls in NOT NULL columns
+                yield batch.append_column(_IS_DELETE, pa.array(deletes))
+
     def keyed(self, operation: str, batch: pa.RecordBatch) -> KeyedRows:
         kv = self._kv
         if kv is None:
             raise InvalidRequest(f"table {self.info.path} has no primary key")
+        if operation == CHANGES:
+            deletes = batch.column(batch.num_columns - 1).to_numpy(zero_copy_only=False)
+            return kv.changes(batch.drop_columns([_IS_DELETE]), deletes)
         return kv.deletes(batch) if operation == DELETE else kv.upserts(batch)
 
     def log_pieces(self, batch: pa.RecordBatch) -> Iterable[Piece]:

@@ -50,7 +50,6 @@ from forebay.client.encode import APPEND, Piece, WriteEncoder, seal
 from forebay.client.planning import list_partitions
 from forebay.client.routing import BucketChooser, PartitionRouter
 from forebay.client.rpc import Call
-from forebay.codec.cast import iter_record_batches
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -140,7 +139,7 @@ class Sender:
         names, target = encoder.columns_of(operation, columns)
         info, tracker = encoder.info, WriteTracker()
         try:
-            for batch in iter_record_batches(data, info.schema, columns=names, max_rows=encoder.rows_at_once):
+            for batch in encoder.batches(operation, data, names):
                 if batch.num_rows == 0:
                     continue
                 if operation == APPEND:

@@ -27,7 +27,7 @@ from forebay.base.completion import hides
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.base.quantity import Span, span_seconds
 from forebay.client.accumulator import WriteTarget, WriteTracker
-from forebay.client.encode import APPEND, DELETE, UPSERT, KeyedRows, WriteEncoder
+from forebay.client.encode import APPEND, CHANGES, DELETE, UPSERT, KeyedRows, WriteEncoder
 from forebay.client.sender import Sender
 from forebay.codec.cast import not_written, to_record_batches
 
@@ -100,6 +100,10 @@ class TableWriter:
         """Delete rows by primary key. `keys` and errors are as in `append`."""
         self._write(DELETE, keys)
 
+    def write_changes(self, rows: Rows) -> None:
+        """Upsert and delete rows as `Table.write_changes` does. Errors are as in `append`."""
+        self._write(CHANGES, rows)
+
     def _plan(self, operation: str) -> tuple[tuple[str, ...] | None, WriteTarget]:
         plan = self._plans.get(operation)
         if plan is None:
@@ -110,15 +114,12 @@ class TableWriter:
         self._check_process()
         names, target = self._plan(operation)
         batches: list[pa.RecordBatch] = []
-        if not isinstance(rows, Mapping):
-            batches = to_record_batches(
-                rows, self._encoder.info.schema, columns=names, max_rows=self._encoder.rows_at_once
-            )
-            batches = [batch for batch in batches if batch.num_rows]
+        if operation == CHANGES or not isinstance(rows, Mapping):
+            batches = [batch for batch in self._encoder.batches(operation, rows, names) if batch.num_rows]
         with self._lock:
             self._check_usable()
             segment = self._segment(operation, names, target)
-            if isinstance(rows, Mapping):
+            if operation != CHANGES and isinstance(rows, Mapping):
                 self._add_dict(segment, rows)
             for batch in batches:
                 self._settle_dicts(segment)

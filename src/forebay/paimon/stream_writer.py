@@ -30,7 +30,6 @@ from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement
 from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
 from forebay.paimon.maintain.maintenance import Maintenance
 from forebay.paimon.store.context import TableContext
-from forebay.paimon.write.change_rows import write_changes
 from forebay.paimon.write.table_write import TableWrite
 
 
@@ -114,7 +113,7 @@ class StreamWriter:
 
     def write_changes(self, data: Rows) -> int:
         """Write changes like `Table.write_changes`, visible after the commit; return their number."""
-        return self._written(lambda w: write_changes(w, data))
+        return self._written(lambda w: w.write_changes(data))
 
     def _require_key(self, has: bool) -> None:
         if has is not self.has_primary_key:

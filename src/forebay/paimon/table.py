@@ -51,7 +51,6 @@ from forebay.paimon.store.lock import CatalogCommits
 from forebay.paimon.store.schema_changes import SchemaChange, SetOption
 from forebay.paimon.stream_writer import StreamWriter
 from forebay.paimon.table_parts import TableParts, sort_order
-from forebay.paimon.write.change_rows import write_changes
 from forebay.paimon.write.table_write import TableWrite
 
 FilterLike: TypeAlias = Predicate | str | pc.Expression | None
@@ -247,9 +246,9 @@ class Table(TableParts):
         """The number of changes written, and the snapshot.
 
         `data` has the table's columns and `_change_type`, with the values insert, update_before, update_after and
-        delete. For all tables; without a primary key, only inserts are allowed.
+        delete (or +I, -U, +U, -D). For all tables; without a primary key, only inserts are allowed.
         """
-        return self._write(lambda w: write_changes(w, data))
+        return self._write(lambda w: w.write_changes(data))
 
     def overwrite(self, data: Rows, partition: Mapping[str, Any] | None = None) -> WriteResult:
         """The number of rows written in place of the old ones, and the snapshot.

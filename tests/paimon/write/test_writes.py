@@ -257,7 +257,7 @@ def test_a_table_without_a_primary_key_takes_inserts_only(catalog: FileSystemCat
         ([{"id": 1}], "the rows lack column '_change_type', which says what each is: insert, update_before"),
         (pa.table({"id": [1]}), "the rows lack column '_change_type'"),
         (pd.DataFrame({"id": [1]}), "the rows lack column '_change_type'"),
-        ([change("insert", 1), change("+I", 2)], r"row 1 has _change_type='\+I', which is none of insert, "),
+        ([change("insert", 1), change("+X", 2)], r"row 1 has _change_type='\+X', which is none of insert, "),
         ([{**change("insert", 1), CHANGE_TYPE_COLUMN: None}], "row 0 has _change_type=None"),
         (pa.table({"id": [1], CHANGE_TYPE_COLUMN: [[1]]}), "its values are texts"),
         (change("insert", 1), "changes are rows, got {.*: write a list of rows"),

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.api.changes import ROW_KINDS
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
 from forebay.codec.cast import iter_record_batches
@@ -26,9 +27,6 @@ from forebay.paimon.format.arrow import arrow_schema, arrow_type, storage_type
 from forebay.paimon.format.schema import DataField, TableSchema
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 0, 1, 2, 3
-ROW_KINDS = ("+I", "-U", "+U", "-D")
-"""Row kinds as text; the index is the number stored in files."""
-
 BATCH_ROWS = 1 << 16
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay.api.changes import split_changes
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.codec.arrow_types import with_offsets
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
@@ -159,6 +160,10 @@ class TableWrite:
         if given is not None and len(given) != done:
             raise InvalidRequest(f"{len(given)} row kinds were given for {done} rows")
         return done
+
+    def write_changes(self, data: Any) -> int:
+        """Write rows by their column `_change_type`, and return their number."""
+        return sum(self.write(rows, kinds) for rows, kinds in split_changes(data))
 
     def delete(self, data: Any) -> int:
         """Delete the rows with the keys in `data`, and return the number of keys.
