@@ -542,3 +542,25 @@ def test_a_new_partition_is_made_when_rows_are_staged(conn: Connection, make_tab
     assert numbers(table) == [0, 1, 2, 3, 4]
     with pytest.raises(AlreadyExists):
         table.create_partition({"day": "a"})
+
+
+def test_who_joins_a_version_takes_part_in_it_and_does_not_end_it(conn: Connection, log: Table) -> None:
+    first, second, third = (conn.transaction("joined", 1) for _ in range(3))
+    first.begin(join=True)
+    second.begin(join=True)
+    assert first.begun_id == second.begun_id
+    attempts = []
+    for n, transaction in enumerate((first, second)):
+        writer = transaction.staged_writer("task")
+        writer.append(log, [{"n": n}])
+        writer.finish()
+        attempts.append(writer.attempt)
+    second.commit(attempts[1:])
+    assert numbers(log) == [1]
+    assert third.begin(join=True).committed is not None
+    with pytest.raises(Conflict, match="older"):
+        conn.transaction("joined", 0).begin(join=True)
+    newer = conn.transaction("joined", 2).begin(join=True)
+    conn.transaction("joined", 3).begin(join=True)
+    with pytest.raises(Conflict, match="another driver"):
+        newer.commit()

@@ -43,9 +43,8 @@ from forebay.base.errors import (
 from forebay.base.retrying import may_repeat
 from forebay.client.accumulator import NO_SEQUENCE, NO_WRITER_ID, WriteTarget
 from forebay.client.cluster import ClusterClient
-from forebay.client.encode import APPEND, DELETE, UPSERT, Piece, WriteEncoder, seal
+from forebay.client.encode import APPEND, CHANGES, DELETE, UPSERT, Piece, WriteEncoder, seal
 from forebay.client.rpc import Call
-from forebay.codec.cast import iter_record_batches
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
@@ -88,6 +87,10 @@ class TableRows:
             keys = key_rows(keys, info.schema.primary_key, str(info.path))
         return self._write(DELETE, info, keys, columns)
 
+    def write_changes(self, table: str | TablePath | Table, data: Rows) -> WriteResult:
+        """Upserts and deletes for a primary-key table, as with `Table.write_changes`."""
+        return self._write(CHANGES, self._info(table), data)
+
     def _info(self, table: str | TablePath | Table) -> TableInfo:
         from forebay.client.table import Table
 
@@ -127,7 +130,7 @@ class StagedWriter(TableRows):
         encoder = WriteEncoder.of(self.connection.settings, info)
         names, target = encoder.columns_of(operation, columns)
         rows, batches = self.rows, self._batches
-        for batch in iter_record_batches(data, info.schema, columns=names, max_rows=encoder.rows_at_once):
+        for batch in encoder.batches(operation, data, names):
             if batch.num_rows == 0:
                 continue
             if operation == APPEND:
@@ -292,12 +295,13 @@ class Transaction(TableRows):
 
     # ---- beginning and ending ---------------------------------------------------------------------------------------
 
-    def begin(self) -> Transaction:
+    def begin(self, join: bool = False) -> Transaction:
         """Begin the transaction, and end an open one of the application.
 
-        Raises `Conflict` for a version that is older than one that was committed.
+        With `join`, take part in an open one of the same version, which another process may have begun. Raises
+        `Conflict` for a version that is older than one that was committed.
         """
-        request = pb.BeginTransactionRequest(application=self.application, version=self.version)
+        request = pb.BeginTransactionRequest(application=self.application, version=self.version, join=join)
         cluster = self.connection.cluster
         try:
             answer = cluster.coordinator_call(

@@ -1193,12 +1193,14 @@ class PbTableSnapshotInfo(_Message):
     def __init__(self, table_snapshot_id: _Optional[bytes] = ..., table_id: _Optional[int] = ..., name: _Optional[str] = ..., age_ms: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., bucket_count: _Optional[int] = ..., pages: _Optional[int] = ..., read_bytes: _Optional[int] = ...) -> None: ...
 
 class BeginTransactionRequest(_Message):
-    __slots__ = ("application", "version")
+    __slots__ = ("application", "version", "join")
     APPLICATION_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    JOIN_FIELD_NUMBER: _ClassVar[int]
     application: str
     version: int
-    def __init__(self, application: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    join: bool
+    def __init__(self, application: _Optional[str] = ..., version: _Optional[int] = ..., join: bool = ...) -> None: ...
 
 class BeginTransactionResponse(_Message):
     __slots__ = ("transaction_id", "committed_ms")

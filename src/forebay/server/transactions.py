@@ -191,11 +191,11 @@ class TransactionManager:
 
     # ---- beginning and ending ---------------------------------------------------------------------------------------
 
-    def begin(self, application: str, version: int) -> StoredTransaction:
+    def begin(self, application: str, version: int, join: bool = False) -> StoredTransaction:
         """Begin a version of an application, or return its transaction if it is committed.
 
-        Ends an open transaction of the application. Raises `Conflict` for a version that is older than one that was
-        committed, `InvalidRequest`, `LimitExceeded`.
+        Ends an open transaction of the application, unless it is one of this version to `join`. Raises `Conflict` for
+        a version that is older than one that was committed, `InvalidRequest`, `LimitExceeded`.
         """
         if not application.strip() or len(application) > _APPLICATION_CHARS_MAX or not application.isprintable():
             raise InvalidRequest(
@@ -217,6 +217,8 @@ class TransactionManager:
                     ErrorCode.INVALID_UPDATE_VERSION_EXCEPTION,
                 )
             for replaced in self._of(application, TransactionState.OPEN):
+                if join and replaced.stored.version == version:
+                    return replaced.stored
                 self._end(replaced, f"another driver has begun version {version} of the application since")
             self._check_room()
             stored = StoredTransaction(

@@ -20,7 +20,7 @@ from forebay.server.transactions import TransactionState
 async def begin_transaction(context: ServerContext, call: ServerCall) -> Message:
     """Begin a version of an application, or say that it is committed."""
     request = call.message
-    begun = await context.in_coordinator(context.transactions.begin, request.application, request.version)
+    begun = await context.in_coordinator(context.transactions.begin, request.application, request.version, request.join)
     is_committed = begun.state == TransactionState.COMMITTED
     return pb.BeginTransactionResponse(
         transaction_id=begun.transaction_id, committed_ms=begun.changed_ms if is_committed else None
