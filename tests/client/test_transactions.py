@@ -564,3 +564,28 @@ def test_who_joins_a_version_takes_part_in_it_and_does_not_end_it(conn: Connecti
     conn.transaction("joined", 3).begin(join=True)
     with pytest.raises(Conflict, match="another driver"):
         newer.commit()
+
+
+def test_transactions_without_a_name_are_all_or_nothing_and_do_not_know_each_other(
+    conn: Connection, log: Table
+) -> None:
+    with conn.transaction() as first, conn.transaction() as second:
+        assert first.begun_id != second.begun_id
+        first.append(log, [{"n": 1}])
+        second.append(log, [{"n": 2}])
+        assert [t.application for t in conn.admin.transactions("")] == ["", ""]
+        assert numbers(log) == []
+    assert numbers(log) == [1, 2]
+    assert conn.admin.transactions("") == []
+    request = pb.CommitTransactionRequest(transaction_id=first.begun_id, attempts=[])
+    again = conn.cluster.coordinator_call(
+        ApiKey.COMMIT_TRANSACTION, request, pb.CommitTransactionResponse, repeatable=True
+    )
+    assert again.committed_ms > 0  # the answer was lost: the commit is repeated
+    failed = conn.transaction().begin()
+    failed.append(log, [{"n": 3}])
+    failed.abort()
+    assert numbers(log) == [1, 2]
+    for given in ({"application": "x"}, {"version": 1}, {"application": "", "version": 1}):
+        with pytest.raises(InvalidRequest, match="application"):
+            conn.transaction(**given)

@@ -86,11 +86,12 @@ class Connection(Session):
             table = self.cluster.table_info(TablePath.parse(table))
         return Table(self, table)
 
-    def transaction(self, application: str, version: int) -> Transaction:
+    def transaction(self, application: str | None = None, version: int | None = None) -> Transaction:
         """A transaction: rows of any tables that become visible together, once.
 
         `application` names a job, and `version` one run of it; versions grow. Use it in a `with` block, which commits
-        at its end. A version that is committed already adds nothing (`Transaction.committed` tells).
+        at its end. A version that is committed already adds nothing (`Transaction.committed` tells). Without these two
+        it is all or nothing, too, but a job that is repeated adds its rows again.
         """
         from forebay.client.transaction import Transaction
 

@@ -11,6 +11,8 @@ is a `StagedWriter`, and the commit names those that count.
 A version that is committed already takes no rows and commits at once, so a job that runs twice adds nothing. A job that
 begins a version ends the one that another process has begun and not committed.
 
+`conn.transaction()` has neither name nor version: its rows become visible together, and each call is another one.
+
 Clusters without transactions (Apache Fluss): rows are written at once. Upserts of a job that is repeated come out the
 same; appends are there twice. A warning says so, once for each connection.
 """
@@ -250,11 +252,19 @@ class Transaction(TableRows):
     has begun, for tasks that call `staged_writer`.
     """
 
-    def __init__(self, session: Session, application: str, version: int) -> None:
+    def __init__(self, session: Session, application: str | None = None, version: int | None = None) -> None:
+        if (application is None) != (version is None):
+            raise InvalidRequest(
+                "give both the application and the version of a transaction, or neither if it is not to be repeated"
+            )
+        if application == "":
+            raise InvalidRequest("'' cannot be the name of an application: leave it out, with the version")
+        version = 0 if version is None else version
         if not isinstance(version, int) or not -(1 << 63) <= version < 1 << 63:
             raise InvalidRequest(f"{version!r} cannot be the version of a transaction: it is an integer of 64 bits")
         self.connection = session
-        self.application = application
+        self.application = application or ""
+        """The name of the job; empty for a transaction that is not repeated."""
         self.version = version
         self.committed: dt.datetime | None = None
         """When the version was committed; None until then."""
@@ -390,6 +400,8 @@ class Transaction(TableRows):
         self._lock = threads.rlock()
 
     def __str__(self) -> str:
+        if not self.application:
+            return "a transaction" if not self.begun_id else f"transaction {self.begun_id}"
         return f"version {self.version} of application {self.application!r}"
 
     def __repr__(self) -> str:

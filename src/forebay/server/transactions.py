@@ -8,6 +8,7 @@ each application.
 Rules:
 
 - One transaction of an application at a time: who begins another one ends the one before, whose driver was replaced.
+- A transaction without an application (an empty name) is none of these: no driver repeats it by its name.
 - Versions of an application grow. The one that was committed last is answered as committed; older ones are refused.
 - What is staged is seen by no client, and checked as thoroughly as a write, so that nothing is refused later.
 - The decision is one row of the metadata store, durable before any row moves. What follows is repeated until it is
@@ -59,6 +60,8 @@ _STAGES_MAX = 100_000
 """Attempts of one transaction."""
 _LEDGER_VERSIONS = 10
 """Versions of an application that are remembered, so that a late repetition of a commit gets its answer."""
+_ANONYMOUS_REMEMBERED = 1000
+"""Committed transactions without an application that are remembered, for the same reason."""
 _CODECS_MAX = 64
 """Tables whose rows can be checked without building what that needs."""
 
@@ -133,7 +136,10 @@ class _Transaction:
         return TransactionState(self.stored.state)
 
     def __str__(self) -> str:
-        return f"version {self.stored.version} of application {self.stored.application!r}"
+        stored = self.stored
+        if not stored.application:
+            return f"transaction {stored.transaction_id}"
+        return f"version {stored.version} of application {stored.application!r}"
 
 
 class TransactionManager:
@@ -192,11 +198,13 @@ class TransactionManager:
     # ---- beginning and ending ---------------------------------------------------------------------------------------
 
     def begin(self, application: str, version: int, join: bool = False) -> StoredTransaction:
-        """Begin a version of an application, or return its transaction if it is committed.
+        """Begin a version of an application, or return its transaction if it is committed. "" is no application.
 
         Ends an open transaction of the application, unless it is one of this version to `join`. Raises `Conflict` for
         a version that is older than one that was committed, `InvalidRequest`, `LimitExceeded`.
         """
+        if not application:
+            return self._begun(application, version)
         if not application.strip() or len(application) > _APPLICATION_CHARS_MAX or not application.isprintable():
             raise InvalidRequest(
                 f"{application[:_APPLICATION_CHARS_MAX]!r} cannot be the name of an application: it has 1 to "
@@ -220,16 +228,19 @@ class TransactionManager:
                 if join and replaced.stored.version == version:
                     return replaced.stored
                 self._end(replaced, f"another driver has begun version {version} of the application since")
-            self._check_room()
-            stored = StoredTransaction(
-                self._store.take(_ID_COUNTER), application, version, TransactionState.OPEN, self._clock.now_ms()
-            )
-            self._store.put_transaction(stored)
-            begun = _Transaction(stored, self._clock.monotonic())
-            begun.stages = {}
-            with self._lock:
-                self._by_id[stored.transaction_id] = begun
-            return stored
+            return self._begun(application, version)
+
+    def _begun(self, application: str, version: int) -> StoredTransaction:
+        self._check_room()
+        stored = StoredTransaction(
+            self._store.take(_ID_COUNTER), application, version, TransactionState.OPEN, self._clock.now_ms()
+        )
+        self._store.put_transaction(stored)
+        begun = _Transaction(stored, self._clock.monotonic())
+        begun.stages = {}
+        with self._lock:
+            self._by_id[stored.transaction_id] = begun
+        return stored
 
     def _of(self, application: str, state: TransactionState) -> list[_Transaction]:
         with self._lock:
@@ -520,7 +531,8 @@ class TransactionManager:
                 earlier = sorted(
                     each.stored.transaction_id for each in self._of(committed.application, TransactionState.COMMITTED)
                 )
-                ids = earlier[: max(len(earlier) + 1 - _LEDGER_VERSIONS, 0)]
+                kept = _LEDGER_VERSIONS if committed.application else _ANONYMOUS_REMEMBERED
+                ids = earlier[: max(len(earlier) + 1 - kept, 0)]
                 self._store.put_transaction(committed, ids)
             except ForebayError as e:
                 raise Unavailable(
@@ -642,9 +654,17 @@ class TransactionManager:
                 _LOGGER.error("transaction %s: %s", transaction.stored.transaction_id, e)
 
     def describe(self, application: str | None = None) -> list[TransactionDescription]:
-        """The transactions (of one application), in the order in which they were begun."""
+        """The transactions (of one application), in the order in which they were begun.
+
+        Of those without an application only the ones that are not committed.
+        """
         with self._lock:
-            found = [t for t in self._by_id.values() if application in (None, t.stored.application)]
+            found = [
+                t
+                for t in self._by_id.values()
+                if application in (None, t.stored.application)
+                and (t.stored.application or t.state is not TransactionState.COMMITTED)
+            ]
         return [
             TransactionDescription(
                 t.stored.transaction_id,
