@@ -88,6 +88,7 @@ SPARK_SESSIONS = (
         "spark/test_examples.py",
         "spark/test_spark_tiering.py",
         "spark/test_spark_transactions.py",
+        "spark/test_live_streams_written.py",
     ),
     (
         "spark/test_spark_streaming.py",

@@ -279,7 +279,7 @@ def unchanging(spark: Any, connection: Connection) -> Iterator[Sql]:
             "MERGE INTO {db}.t USING {db}.l ON t.id = l.id WHEN MATCHED THEN DELETE",
             ["MERGE INTO TABLE"],
         ),
-        ("INSERT OVERWRITE {db}.t SELECT * FROM {db}.t", ["does not support truncate"]),
+        ("INSERT OVERWRITE {db}.l SELECT * FROM {db}.l", ["rows of log table", "cannot be replaced"]),
         ("INSERT INTO {db}.`t$changelog` SELECT * FROM {db}.`t$changelog`", ["changelog"]),
         ("INSERT INTO {db}.t VALUES (1, 'a')", ["INSERT_COLUMN_ARITY_MISMATCH"]),
         ("INSERT INTO {db}.t SELECT 1L, 'a', array(1)", ["amount"]),

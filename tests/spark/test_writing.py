@@ -145,7 +145,8 @@ def test_a_schema_of_some_columns_is_a_partial_update(
     made = source(server, table, columns="id,name")
     schema = made.schema()
     assert schema.names == ["id", "name"]
-    made.writer(schema, False).write(iter(pa.table({"id": [1], "name": ["x"]}).to_batches()))
+    writer = made.writer(schema, False)
+    writer.commit([writer.write(iter(pa.table({"id": [1], "name": ["x"]}).to_batches()))])
     assert state(table) == [{"id": 1, "name": "x", "amount": 0.5}]
 
 
@@ -155,8 +156,9 @@ def test_what_the_data_source_cannot_write_it_refuses_by_name(
     table = make_table(connection, f"{database}.t", ["id"])
     options = {"bootstrap.servers": server.bootstrap_servers}
     schema: StructType = source(server, table).schema()
-    with pytest.raises(UnsupportedOperation, match=rf"table {database}\.t cannot be overwritten"):
-        source(server, table).writer(schema, True)
+    log = make_table(connection, f"{database}.log")
+    with pytest.raises(UnsupportedOperation, match=rf"rows of log table {database}\.log cannot be replaced"):
+        source(server, log).writer(schema, True)
     with pytest.raises(InvalidRequest, match=r"a write has no option 'filter'"):
         source(server, table, filter="id = 1").writer(schema, False)
     with pytest.raises(InvalidRequest, match=r"no format 'forebay' option 'colums'.*'columns'"):
@@ -165,5 +167,5 @@ def test_what_the_data_source_cannot_write_it_refuses_by_name(
         ForebayDataSource({**options, "table": f"{table.path}$changelog"}).writer(schema, False)
     with pytest.raises(InvalidRequest, match=r"a stream has no option 'limit'"):
         source(server, table, limit="3").streamReader(schema)
-    with pytest.raises(UnsupportedOperation, match=r"writeStream.format\('forebay'\) is not served yet"):
-        source(server, table).streamWriter(schema, False)
+    with pytest.raises(UnsupportedOperation, match=r"format 'forebay' has no 'write\.sequence\.field'"):
+        source(server, table, **{"write.sequence.field": "id"}).writer(schema, False)

@@ -186,14 +186,14 @@ class Table(ArrowStream):
             keys = key_rows(keys, self.info.schema.primary_key, str(self.path))
         return self._write("delete", keys, columns)
 
-    def write_changes(self, data: Rows) -> WriteResult:
+    def write_changes(self, data: Rows, columns: Sequence[str] | None = None) -> WriteResult:
         """Upsert and delete rows of a primary-key table, in order, and wait until that is acknowledged.
 
         `data` has the table's columns and `_change_type`, with the values insert, update_before, update_after and
         delete (or +I, -U, +U, -D). Inserts and update_after are upserts; old images (update_before) are skipped; of a
-        delete only the key counts. Errors are as in `append`.
+        delete only the key counts. `columns` is as in `upsert` and `delete`, and errors are as in `append`.
         """
-        return self._write("write_changes", data)
+        return self._write("write_changes", data, columns)
 
     def _write(self, operation: str, data: Any, columns: Sequence[str] | None = None) -> WriteResult:
         return self.connection.sender.write(self._encoder, operation, data, columns)

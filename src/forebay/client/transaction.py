@@ -89,9 +89,11 @@ class TableRows:
             keys = key_rows(keys, info.schema.primary_key, str(info.path))
         return self._write(DELETE, info, keys, columns)
 
-    def write_changes(self, table: str | TablePath | Table, data: Rows) -> WriteResult:
+    def write_changes(
+        self, table: str | TablePath | Table, data: Rows, columns: Sequence[str] | None = None
+    ) -> WriteResult:
         """Upserts and deletes for a primary-key table, as with `Table.write_changes`."""
-        return self._write(CHANGES, self._info(table), data)
+        return self._write(CHANGES, self._info(table), data, columns)
 
     def _info(self, table: str | TablePath | Table) -> TableInfo:
         from forebay.client.table import Table

@@ -25,11 +25,13 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
+from forebay.base import options as parsers
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.options import Option, by_name
 from forebay.client.connection import shared_connection
@@ -37,12 +39,14 @@ from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableInfo, TablePath
 from forebay.spark.filters import predicate_of
-from forebay.spark.jvm.releases import streams_have_limits
+from forebay.spark.jvm.releases import streams_have_limits, streams_write_arrow
 from forebay.spark.options import (
+    ATOMIC,
     FORMAT_NAME,
     LAKE_PREFIX,
     MAX_ROWS,
     OF_FORMATS,
+    SEQUENCE_FIELD,
     TRANSACTION_OPTIONS,
     GivenOptions,
     ReadOptions,
@@ -55,7 +59,14 @@ from forebay.spark.reading.live_read import TaskRead
 from forebay.spark.reading.plan import DEFAULT_CORES, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.workers import short_errors
-from forebay.spark.writing.live_write import StagedWrite, WriteFunction, write_function
+from forebay.spark.writing.live_write import (
+    Replaced,
+    WriteFunction,
+    begin_statement,
+    check_replaceable,
+    require_transactions,
+    write_function,
+)
 
 if TYPE_CHECKING:
     from forebay.spark.streaming.reader import StreamPlanner
@@ -67,6 +78,9 @@ _OPTIONS = by_name(
         *map(Option, ("bootstrap.servers", "table", "path", "user", "password")),
         *OF_FORMATS.values(),
         *TRANSACTION_OPTIONS,
+        Option(ATOMIC, parsers.boolean, True),
+        Option(SEQUENCE_FIELD),
+        Option("checkpointLocation"),
     ]
 )
 
@@ -213,18 +227,17 @@ class ForebayDataSource(SideDataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         with short_errors():
-            target = self.target()
-            if overwrite:
-                raise UnsupportedOperation(
-                    f"table {target.info.path} cannot be overwritten as a whole: use mode('append'), which upserts "
-                    "into tables with a primary key"
-                )
-            return target.writer(schema)
+            return self.target().writer(schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        raise UnsupportedOperation(
-            "writeStream.format('forebay') is not served yet: write each batch in foreachBatch with df.write"
-        )
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Raises `UnsupportedOperation` before Spark 4.1."""
+        with short_errors():
+            if not streams_write_arrow():
+                raise UnsupportedOperation(
+                    f"writeStream.format('{self.name()}') needs Spark 4.1 or newer; toTable() of a catalog's table "
+                    "does not"
+                )
+            return self.target().stream_writer(schema, overwrite)
 
 
 class LiveTarget(Target):
@@ -284,30 +297,47 @@ class LiveTarget(Target):
         wanted = Pushdown(wanted.columns, (), wanted.filter)
         return LiveStreamPlanner(scan, options, wanted, schema, self.cores)
 
-    def writer(self, schema: StructType) -> ForebayWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> ForebayWriter:
         """Raises `InvalidRequest` for unknown options and for what cannot be written."""
+        transaction, is_atomic = transaction_option(self.given), self.given.take(ATOMIC)
+        function, replaced = self._write(schema, overwrite)
+        staged = begin_statement(self.settings, transaction, overwrite, self.info, is_atomic)
+        return ForebayWriter(replace(function, staged=staged), replaced)
+
+    def stream_writer(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """As `writer`."""
+        from forebay.spark.writing.live_stream_sink import ForebayStreamWriter
+
+        function, replaced = self._write(schema, overwrite)
+        if overwrite:
+            require_transactions(self.settings, self.info)
+        return ForebayStreamWriter(replace(function, in_stream=True), replaced)
+
+    def _write(self, schema: StructType, overwrite: bool) -> tuple[WriteFunction, Replaced | None]:
         for name, text in (("filter", self._filter), ("limit", self._limit)):
             if text is not None:
                 raise InvalidRequest(f"a write has no option '{name}'", ErrorCode.CONFIG_EXCEPTION)
-        transaction = transaction_option(self.given)
+        if self.given.take(SEQUENCE_FIELD) is not None:
+            raise UnsupportedOperation(
+                f"format '{FORMAT_NAME}' has no '{SEQUENCE_FIELD}', since it cannot move rows between tasks: write "
+                "through a catalog (forebay.spark.attach), or use df.repartition(key).sortWithinPartitions(column)"
+            )
+        self.given.take("checkpointLocation")
         self.given.take_rest(self.settings)
         if self.is_changelog:
             raise InvalidRequest(f"{self.info.path}{_CHANGELOG_SUFFIX} can only be read")
-        columns = self.columns
-        if columns is None and len(schema.names) < len(self.info.schema.names):
-            columns = tuple(schema.names)
-        function = write_function(self.info, self.settings, columns)
+        if overwrite:
+            check_replaceable(self.info)
+        function = write_function(self.info, self.settings, self.columns)
         function.check(spark_arrow_schema(schema))
-        if transaction is not None:
-            function = replace(function, staged=StagedWrite.begin(self.settings, *transaction))
-        return ForebayWriter(function)
+        return function, Replaced() if overwrite else None
 
 
 class ForebayWriter(DataSourceArrowWriter):
-    """Writes the rows of each task. In a transaction they are staged, and committed by the driver."""
+    """Writes the rows of each task: they are staged, and committed by the driver."""
 
-    def __init__(self, function: WriteFunction) -> None:
-        self._function = function
+    def __init__(self, function: WriteFunction, replaced: Replaced | None) -> None:
+        self._function, self._replaced = function, replaced
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._function.write(iterator)
@@ -315,7 +345,7 @@ class ForebayWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._function.staged is not None:
             with short_errors(f"writing to table {self._function.info.path}"):
-                self._function.staged.commit(messages)
+                self._function.staged.commit(messages, self._function.info, self._replaced)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._function.staged is not None:

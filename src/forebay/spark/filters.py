@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +31,11 @@ from forebay.metadata.partitions import partition_value
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
 from forebay.metadata.table import Column, PartitionInfo
 from forebay.metadata.types import NESTED_ROOTS, TypeRoot
-from forebay.spark.jvm.expressions import Expression, Function, Literal, Literals, Reference
+from forebay.spark.jvm.expressions import ALWAYS_FALSE, ALWAYS_TRUE, Expression, Function, Literal, Literals, Reference
 from forebay.spark.schemas import MICROSECOND_DIGITS
+
+if TYPE_CHECKING:
+    from forebay.spark.jvm.gateway import JavaObject, Jvm
 
 _F = LeafFunction
 _C = CompoundFunction
@@ -357,4 +360,28 @@ def _values(expressions: Iterable[Expression]) -> list[Any]:
     found: list[Any] = []
     for expression in expressions:
         found += literal_values(expression) if isinstance(expression, Literal | Literals) else [expression]
+    return found
+
+
+def predicates_of(
+    jvm: Jvm, predicates: Iterable[JavaObject], columns: Sequence[Column], doing: str
+) -> list[Predicate] | None:
+    """What rows must match to be found by these predicates of the JVM; None if no row can.
+
+    Raises `InvalidRequest` for conditions that only Spark can evaluate, and names what it was `doing`.
+    """
+    found = []
+    for java in predicates:
+        expression = jvm.expression(java)
+        if expression == ALWAYS_TRUE:
+            continue
+        if expression == ALWAYS_FALSE:
+            return None
+        predicate = to_predicate(expression, columns)
+        if predicate is None:
+            raise InvalidRequest(
+                f"{doing}: cannot find the rows where {java.toString()}; compare columns with "
+                "values, by =, <, IN, LIKE 'x%', IS NULL and the like"
+            )
+        found.append(predicate)
     return found

@@ -88,7 +88,25 @@ _READ = by_name(
 TRANSACTION_OPTIONS = (Option("txnAppId"), Option("txnVersion", parsers.integer))
 """Delta's names for what makes a batch that is repeated add nothing."""
 
-_WRITE = by_name([Option(WRITE_COLUMNS, parsers.names), *TRANSACTION_OPTIONS])
+ATOMIC = "write.atomic"
+"""Whether a statement is a transaction: all of its rows or none (default: true)."""
+
+PARTIAL_UPDATE = "write.partial-update"
+"""Whether INSERT with a list of columns leaves the others of an existing row as they are (default: true)."""
+
+SEQUENCE_FIELD = "write.sequence.field"
+"""The column by which the rows of each key are ordered before they are written."""
+
+_WRITE = by_name(
+    [
+        Option(WRITE_COLUMNS, parsers.names),
+        *TRANSACTION_OPTIONS,
+        Option(ATOMIC, parsers.boolean, True),
+        Option(PARTIAL_UPDATE, parsers.boolean, True),
+        Option(SEQUENCE_FIELD),
+        Option("checkpointLocation"),
+    ]
+)
 _STREAM = by_name(
     [
         Option(STARTUP_MODE),
@@ -147,6 +165,9 @@ class WriteOptions:
     columns: tuple[str, ...] | None = None
     transaction: tuple[str, int] | None = None
     """The application and version to write as, once."""
+    is_atomic: bool = True
+    is_partial: bool = True
+    sequence_field: str | None = None
 
 
 LAKE_PREFIX = "lake."
@@ -284,7 +305,9 @@ def write_options(settings: Settings, options: Mapping[str, str]) -> WriteOption
     given = GivenOptions.of("write", options, _WRITE)
     columns = given.take(WRITE_COLUMNS)
     transaction = transaction_option(given)
-    return WriteOptions(given.take_rest(settings), columns, transaction)
+    is_atomic, is_partial, sequence = (given.take(name) for name in (ATOMIC, PARTIAL_UPDATE, SEQUENCE_FIELD))
+    given.take("checkpointLocation")  # Spark's own, which the sink of a stream finds among its options
+    return WriteOptions(given.take_rest(settings), columns, transaction, is_atomic, is_partial, sequence)
 
 
 def transaction_option(given: GivenOptions) -> tuple[str, int] | None:

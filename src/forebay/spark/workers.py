@@ -14,6 +14,12 @@ from forebay.base.errors import ForebayError
 MESSAGE_COLUMN = "message"
 """The one column of what a task that writes tells the driver."""
 
+KIND_COLUMNS = ("_change_type", "rowkind")
+"""Columns that say what a row is, where the table has no column of the name: of changelogs of Forebay and of Paimon."""
+
+CHANGELOG_EXTRAS = ("_log_offset", "_commit_timestamp", "_snapshot_id")
+"""Columns that changelogs have besides; left out where the table has no column of the name."""
+
 
 @contextmanager
 def short_errors(doing: str = "") -> Iterator[None]:

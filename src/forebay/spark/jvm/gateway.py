@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.types import StructType
 
@@ -288,6 +289,36 @@ class Jvm:
             data = utilities.toDataFrame(iterator, schema.json(), session).queryExecution().logical().data()
             row_class = self.class_("java.lang.Class").forName(internal_row)
             return data.toArray(self.scala_object("scala.reflect.ClassTag").apply(row_class))
+
+    def column(self, name: str) -> JavaObject:
+        """A reference to a column, whatever characters its name has."""
+        return self.class_(CONNECTOR + "expressions.Expressions").column(quoted(name))
+
+    def statement_clause(self) -> str | None:
+        """The text of the SQL clause that Spark plans in this thread; None if it comes from a data frame."""
+        with self.known_layout("origin of plans"):
+            origin = self.class_(CATALYST + "trees.CurrentOrigin").get()
+            text, first, last = origin.sqlText(), origin.startIndex(), origin.stopIndex()
+            if not (text.isDefined() and first.isDefined() and last.isDefined()):
+                return None
+            return str(text.get())[int(first.get()) : int(last.get()) + 1]
+
+    def insert_columns(self, session: JavaObject, clause: str) -> tuple[str, ...]:
+        """The columns, and partition keys with a value, of "INSERT INTO t PARTITION (k = 1) (a, b)"; () without a list.
+
+        An INSERT without a list, and any other clause, has none.
+        """
+        with self.known_layout("statement of INSERT"):
+            try:
+                plan = session.sessionState().sqlParser().parsePlan(f"{clause} SELECT 1")
+            except (Py4JJavaError, PySparkException):  # it is no INSERT
+                return ()
+            if str(plan.getClass().getSimpleName()) != "InsertIntoStatement":
+                return ()
+            listed = plan.userSpecifiedCols()
+            columns = [str(listed.apply(index)) for index in range(int(listed.size()))]
+            keys = plan.partitionSpec().keySet().toSeq()
+            return (*columns, *(str(keys.apply(index)) for index in range(int(keys.size())))) if columns else ()
 
     # ---- default methods --------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from forebay.spark.schemas import default_of, from_spark_schema, from_spark_type
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.catalog import CHANGES_OF_COLUMNS, LOCATION, Asked, SqlCatalog, names_in
 from forebay.spark.sql.live_procedures import LIVE_PROCEDURES
-from forebay.spark.sql.live_tables import StagedLiveTable, table_proxy, virtual_table
+from forebay.spark.sql.live_tables import ReplacedLiveTable, StagedLiveTable, table_proxy, virtual_table
 from forebay.spark.sql.procedures import Procedure
 
 _TIME_CONF = "spark.sql.timeType.enabled"
@@ -217,10 +217,20 @@ class ForebayCatalog(SqlCatalog):
         )
 
     def stageReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
-        """Refuse: without staging Spark drops the table first, and its rows are lost if a later step fails."""
+        """A table whose rows are replaced in one transaction. What else it is must stay as it is.
+
+        Else it is refused: Spark would drop the table first, and its rows were lost if a later step failed.
+        """
         if not self._is_there(identifier):
             raise self._no_such_table(identifier)
-        raise UnsupportedOperation(
-            f"table {self._full_name(identifier)} cannot be replaced in one step: DROP TABLE it first, or write into "
-            "it, which upserts where it has a primary key"
-        )
+        info = self._context.admin.table_info(TablePath(*self._named(identifier)))
+        asked = self._asked(what)
+        new = ddl.NewTable(from_spark_schema(asked.schema), asked.transforms, asked.properties, asked.primary_key)
+        reason = ddl.difference(info, new) if info.has_primary_key else "a log cannot lose rows"
+        if reason is not None:
+            raise UnsupportedOperation(
+                f"table {self._full_name(identifier)} cannot be replaced in one step: {reason}. DROP TABLE it first, "
+                "or write into it"
+            )
+        self._check_time(info)
+        return ReplacedLiveTable(self._context, info)

@@ -9,7 +9,7 @@ that looks like a misspelt one of the first kind is refused, because as a custom
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from forebay.base import options as parsers
 from forebay.base.arguments import did_you_mean
@@ -173,6 +173,29 @@ def table_properties(info: TableInfo) -> dict[str, str]:
     of_lake = lake_options_prefix(descriptor)
     own = {key: value for key, value in descriptor.properties.items() if of_lake is None or not key.startswith(of_lake)}
     return {**shown, **own, **descriptor.custom_properties}
+
+
+def difference(info: TableInfo, new: NewTable) -> str | None:
+    """What tells `new` from the table that is there, for an error's text; None if only the rows can differ.
+
+    What `new` does not say (primary key, partitions, properties) is as it is.
+    """
+    made = new_descriptor(new)
+    columns = [(c.name, replace(c.data_type, nullable=True)) for c in made.schema.columns]
+    if columns != [(c.name, replace(c.data_type, nullable=True)) for c in info.schema.columns]:
+        return f"its columns are {', '.join(info.schema.names)}, of the types that it was created with"
+    if made.schema.primary_key not in ((), info.schema.primary_key):
+        return f"its primary key is ({', '.join(info.schema.primary_key)})"
+    if made.partition_keys not in ((), info.descriptor.partition_keys):
+        return f"it is partitioned by ({', '.join(info.descriptor.partition_keys)})"
+    there = table_properties(info)
+    given = {**_own_properties(new.properties), **made.properties, **made.custom_properties}
+    if made.bucket_count is not None:
+        given[BUCKET_COUNT] = str(made.bucket_count)
+    for name, value in given.items():
+        if name not in (PRIMARY_KEY, BUCKET_KEY) and there.get(name) != value:
+            return f"its property '{name}' is {there.get(name)!r}"
+    return None
 
 
 # ---- ALTER TABLE ----------------------------------------------------------------------------------------------------

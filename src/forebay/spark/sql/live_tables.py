@@ -63,7 +63,7 @@ from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.partitions import Partitions, partition_rows
 from forebay.spark.sql.tables import LocalScanProxy, StagedTable, TableProxy, WrittenTable
 from forebay.spark.writing.live_deletes import delete_where
-from forebay.spark.writing.write_builder import NewTableWriteBuilder, WriteBuilder
+from forebay.spark.writing.write_builder import NewTableWriteBuilder, write_builder
 
 
 class ClusterTable(TableProxy):
@@ -86,7 +86,15 @@ class ClusterTable(TableProxy):
 class SparkLiveTable(ClusterTable, WrittenTable):
     """A table of the cluster."""
 
-    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "BATCH_WRITE", "MICRO_BATCH_READ")
+    capability_names: ClassVar[tuple[str, ...]] = (
+        "BATCH_READ",
+        "BATCH_WRITE",
+        "MICRO_BATCH_READ",
+        "STREAMING_WRITE",
+        "OVERWRITE_BY_FILTER",
+        "OVERWRITE_DYNAMIC",
+        "TRUNCATE",
+    )
 
     def __init__(self, context: CatalogContext, info: TableInfo) -> None:
         super().__init__(context, info, to_spark_schema(info.schema.columns))
@@ -98,7 +106,7 @@ class SparkLiveTable(ClusterTable, WrittenTable):
         return readable(self._context, self._name, self._info, options)
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
-        return WriteBuilder(self._context, self._info, self.jvm.options(info.options()), info.schema())
+        return write_builder(self._context, self._info, self.jvm.options(info.options()), info)
 
     def _columns(self) -> tuple[Column, ...]:
         return self._info.schema.columns
@@ -136,12 +144,33 @@ class StagedLiveTable(SparkLiveTable, StagedTable):
                     f"there is no write option '{name}': it is a property of the new table {self._name}, which "
                     "df.writeTo(table).tableProperty(name, value).create() sets"
                 )
-        return NewTableWriteBuilder(self._context, self._info, left, info.schema())
+        return NewTableWriteBuilder(self._context, self._info, left, info)
 
     def _drop_own(self) -> None:
         connection, path = self._context.connection, self._info.path
         if connection.admin.table_info(path).table_id == self._info.table_id:
             connection.drop_table(path)
+
+
+class ReplacedLiveTable(SparkLiveTable, StagedTable):
+    """A table of the cluster whose rows a statement replaces: CREATE OR REPLACE TABLE, with or without AS SELECT."""
+
+    _is_filled = False
+
+    def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
+        self._is_filled = True
+        given = self.jvm.options(info.options())  # those of OPTIONS are properties of the table, which are as they are
+        options = {name: value for name, value in given.items() if self._table_properties().get(name) != value}
+        builder = write_builder(self._context, self._info, options, info)
+        builder.truncate()
+        return builder
+
+    def commitStagedChanges(self) -> None:
+        if not self._is_filled:
+            self._delete([])
+
+    def abortStagedChanges(self) -> None:
+        """Nothing to do: the rows are those of before."""
 
 
 def table_proxy(context: CatalogContext, info: TableInfo) -> JavaProxy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from forebay.spark.jvm.expressions import Literal
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
+from forebay.spark.writing.live_deletes import delete_where
 
 
 def partition_rows(keys: Sequence[Column], partitions: Sequence[PartitionInfo]) -> pa.Table:
@@ -139,6 +140,8 @@ class Partitions(PartitionManagement):
     if TYPE_CHECKING:
         _info: TableInfo
 
+        def _check_deletable(self, statement: str) -> None: ...
+
     def _keys(self) -> list[Column]:
         return [self._info.schema.column(name) for name in self._info.descriptor.partition_keys]
 
@@ -161,3 +164,13 @@ class Partitions(PartitionManagement):
     def dropPartitions(self, rows: JavaObject) -> bool:
         dropped = [self.dropPartition(row) for row in rows]
         return all(dropped)
+
+    def truncatePartition(self, row: JavaObject) -> bool:
+        return self.truncatePartitions([row])
+
+    def truncatePartitions(self, rows: Iterable[JavaObject]) -> bool:
+        """In one transaction."""
+        self._check_deletable("TRUNCATE TABLE ... PARTITION")
+        specs = [self._spec(self._values(row)) for row in rows]
+        delete_where(self._context.connection, self._info, [], specs)
+        return True

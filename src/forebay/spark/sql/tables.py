@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from forebay.base.errors import InvalidRequest, NotFound
+from forebay.base.errors import NotFound
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column
 from forebay.spark.context import SessionContext
-from forebay.spark.filters import to_predicate
-from forebay.spark.jvm.expressions import ALWAYS_FALSE, ALWAYS_TRUE
+from forebay.spark.filters import predicates_of
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.scan_builder import Readable, ScanBuilder
@@ -109,21 +108,7 @@ class WrittenTable(TableProxy):
 
         Raises `InvalidRequest` for conditions that only Spark can evaluate.
         """
-        found = []
-        for java in predicates:
-            expression = self.jvm.expression(java)
-            if expression == ALWAYS_TRUE:
-                continue
-            if expression == ALWAYS_FALSE:
-                return None
-            predicate = to_predicate(expression, self._columns())
-            if predicate is None:
-                raise InvalidRequest(
-                    f"DELETE FROM {self._name}: cannot find the rows where {java.toString()}; compare columns with "
-                    "values, by =, <, IN, LIKE 'x%', IS NULL and the like"
-                )
-            found.append(predicate)
-        return found
+        return predicates_of(self.jvm, predicates, self._columns(), f"DELETE FROM {self._name}")
 
 
 class StagedTable(WrittenTable):

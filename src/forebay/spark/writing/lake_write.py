@@ -31,7 +31,7 @@ from forebay.paimon.store.context import TableContext
 from forebay.paimon.write.bucketing import UNAWARE
 from forebay.paimon.write.incoming import INSERT, Intake, parse_kinds
 from forebay.paimon.write.table_write import TableWrite, WriterShard
-from forebay.spark.workers import TaskWrite, short_errors
+from forebay.spark.workers import CHANGELOG_EXTRAS, KIND_COLUMNS, TaskWrite, short_errors
 
 LANES_UNKNOWN = 4096
 """Number of lanes if a task does not know it: more tasks than any write has that Spark does not shuffle."""
@@ -39,11 +39,6 @@ LANES_UNKNOWN = 4096
 GATHERED_ROWS, GATHERED_BYTES = 1 << 15, 16 << 20
 """What a task collects before it divides rows: at least one of the two. Dividing takes a while for each batch, whatever
 its size, and Spark's batches are small (`spark.sql.execution.arrow.maxRecordsPerBatch`)."""
-
-KIND_COLUMNS = ("_change_type", "rowkind")
-"""Columns that bring row kinds where the table has no column of the name: of changelogs of Forebay and of Paimon."""
-_CHANGELOG_EXTRAS = ("_log_offset", "_commit_timestamp", "_snapshot_id")
-"""Columns that changelogs have besides; left out where the table has no column of the name."""
 
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -128,7 +123,7 @@ class Incoming:
         own = schema.names
         self._intake = Intake(schema)
         self._kinds = next((n for n in KIND_COLUMNS if n in given and n not in own), None)
-        extras = _CHANGELOG_EXTRAS if self._kinds is not None else ()
+        extras = CHANGELOG_EXTRAS if self._kinds is not None else ()
         if self._kinds is not None and not schema.has_primary_key:
             raise InvalidRequest(
                 f"the data has row kinds in column '{self._kinds}', and a table without primary key takes inserts "

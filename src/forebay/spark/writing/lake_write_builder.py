@@ -22,7 +22,6 @@ many as run at a time; `precommit-compact` puts the files together.
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -49,7 +48,7 @@ from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.schemas import columns_of
 from forebay.spark.workers import short_errors
 from forebay.spark.writing.committing import Overwrite, commit_batch
-from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, WrittenFiles, messages_of
+from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, messages_of
 from forebay.spark.writing.stream_commits import Epoch, stream_commits
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy, WriteTasks
 
@@ -152,10 +151,6 @@ class _LakeTasks(WriteTasks):
     def _task(self, physical: JavaObject) -> LakeWriteFunction:
         tasks = max(int(physical.numPartitions()), 1)
         return LakeWriteFunction(self._table.context, self._name, self._overwrite is not None, tasks)
-
-    def _written(self, messages: JavaObject) -> list[WrittenFiles]:
-        pickled = (self.jvm.commit_message(message) for message in messages)
-        return [pickle.loads(found) for found in pickled if found is not None]
 
     def _discard(self, messages: JavaObject) -> None:
         """Delete the files of finished tasks, unless a commit was attempted."""

@@ -1,18 +1,21 @@
-"""DELETE FROM and TRUNCATE on primary-key tables, carried out by the driver.
+"""Deletes on primary-key tables, carried out by the driver: DELETE FROM, TRUNCATE, and what a write replaces.
 
 The protocol deletes by key. Where the filters say the whole primary key (`id = 5`, `id IN (...)`), these keys are
-deleted without reading anything. Otherwise a live scan finds the keys, and they are deleted batch by batch while it
-goes on; each bucket is scanned at one instant, and a row that another writer changes between scan and delete goes too.
+deleted without reading anything. Otherwise a live scan finds the keys; each bucket is scanned at one instant, and a row
+that another writer changes between scan and commit goes, too. All deletes of a statement are one transaction where the
+cluster has transactions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.client.connection import Connection
+from forebay.client.table import Table
 from forebay.codec.arrow_types import arrow_type
 from forebay.codec.literals import is_floating
 from forebay.metadata.predicate import Predicate, all_of
@@ -23,28 +26,56 @@ DIRECT_KEYS_MAX = 100_000
 """Keys that a DELETE may name; beyond that the table is scanned."""
 
 
-def delete_where(connection: Connection, info: TableInfo, predicates: Sequence[Predicate]) -> int:
-    """Delete the rows that match all `predicates`; returns how many keys were deleted, with or without a row.
+def delete_where(
+    connection: Connection,
+    info: TableInfo,
+    predicates: Sequence[Predicate],
+    partitions: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Delete the rows that match all `predicates`, in these partitions or in all: all of them or none.
 
     Raises `InvalidRequest` where the table does not allow deletes.
     """
+    table = connection.table(info)
+    keys = named_keys(info, predicates) if partitions is None else None
+    if keys is not None and keys.num_rows < 2:
+        _check_deletable(info)
+        if keys.num_rows:
+            table.delete(keys)
+        return
+    with connection.transaction() as transaction:
+        delete_rows(table, predicates, lambda found: transaction.delete(table, found), partitions)
+
+
+def delete_rows(
+    table: Table,
+    predicates: Sequence[Predicate],
+    delete: Callable[[pa.Table | pa.RecordBatch], object],
+    partitions: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Call `delete` with the keys of the rows that match all `predicates`, in these partitions or in all.
+
+    Raises as `delete_where` does.
+    """
+    info = table.info
+    _check_deletable(info)
+    keys = named_keys(info, predicates) if partitions is None else None
+    if keys is not None:
+        if keys.num_rows:
+            delete(keys)
+        return
+    with table.scan(list(info.schema.primary_key), all_of(predicates), partitions=partitions).reader() as rows:
+        for batch in rows:
+            delete(batch)
+
+
+def _check_deletable(info: TableInfo) -> None:
     behaviour = info.descriptor.property_or("table.delete.behavior", "allow").lower()
     if behaviour == "disable":
         raise InvalidRequest(
             f"rows of table {info.path} cannot be deleted: 'table.delete.behavior' is {behaviour}",
             ErrorCode.DELETION_DISABLED_EXCEPTION,
         )
-    table = connection.table(info)
-    keys = named_keys(info, predicates)
-    if keys is not None:
-        return table.delete(keys).rows if keys.num_rows else 0
-    names = list(info.schema.primary_key)
-    deleted = 0
-    with table.writer() as writer, table.scan(names, all_of(predicates)).reader() as rows:
-        for batch in rows:
-            writer.delete(batch)
-            deleted += batch.num_rows
-    return deleted
 
 
 def named_keys(info: TableInfo, predicates: Sequence[Predicate]) -> pa.Table | None:

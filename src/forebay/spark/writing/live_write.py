@@ -1,34 +1,46 @@
-"""What Spark's workers run to write: a task's record batches -> the table.
+"""What Spark's workers run to write a live table: a task's record batches -> the table.
 
-Log tables are appended to, primary-key tables are upserted into. A task buffers, sends and, before it reports success,
-waits until the servers have acknowledged everything (`TableWriter.close`); a batch that fails makes the task fail, and
-the query with it. (Fluss's own connector loses such errors.) The driver commits nothing: rows are there as soon as they
-are acknowledged, so a task that is run again appends again (at least once); upserts come out the same.
+Log tables are appended to, primary-key tables are upserted into; data with a column `_change_type` brings deletes, too.
 
-With `txnAppId` and `txnVersion` a statement is a transaction: tasks stage, and the driver commits the attempts whose
-messages it has. A version that is committed already takes no rows.
+A statement is one transaction (forebay.client.transaction), and so is each micro-batch of a stream: tasks stage their
+rows and report their attempts, and the driver commits those that count, in the order of Spark's partitions. So
+rows of one key keep the order of the data frame. A statement that fails adds nothing. A micro-batch that Spark repeats
+after a failure adds nothing either: its transaction is named by the query and the batch, which its checkpoint keeps.
+
+On clusters without transactions (Apache Fluss), and with `write.atomic` = false, tasks write at once: each waits until
+the servers have acknowledged all of its rows before it reports success. A task that is run again appends again (at
+least once); upserts come out the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.api.changes import CHANGE_TYPE_COLUMN
+from forebay.base.arguments import did_you_mean
+from forebay.base.errors import ErrorCode, InternalError, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import shared_connection
 from forebay.client.settings import Settings
-from forebay.client.table import Table
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
+from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableInfo
-from forebay.spark.workers import TaskWrite, short_errors
+from forebay.spark.workers import CHANGELOG_EXTRAS, KIND_COLUMNS, TaskWrite, short_errors
 
 if TYPE_CHECKING:
     from forebay.client.transaction import PlainWriter, StagedWriter, Transaction
+
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""What Spark tells the tasks of a streaming query."""
+
+_PartitionValues = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -37,24 +49,51 @@ class WrittenMessage(WriterCommitMessage):
 
     rows: int = 0
     attempt: str | None = None
+    application: str | None = None
+    begun_id: int = 0
+    """Of the transaction that it has joined."""
+    partitions: frozenset[_PartitionValues] = frozenset()
+    """Those that it has written to, where that matters."""
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The rows of a primary-key table that a write replaces: those that match all `predicates`.
+
+    With `is_dynamic`, those of the partitions that it writes to, or of a table without partitions all.
+    """
+
+    predicates: tuple[Predicate, ...] = ()
+    is_dynamic: bool = False
 
 
 @dataclass(frozen=True)
 class StagedWrite:
-    """The transaction that a statement writes in, begun by its driver."""
+    """The transaction of a statement or a micro-batch."""
 
     settings: Settings
-    application: str
-    version: int
+    application: str | None
+    version: int | None
     begun_id: int
     """0 on a cluster without transactions."""
     is_committed: bool
 
     @classmethod
-    def begin(cls, settings: Settings, application: str, version: int) -> StagedWrite:
+    def begin(
+        cls, settings: Settings, application: str | None = None, version: int | None = None, *, join: bool = False
+    ) -> StagedWrite:
         """Raises as `Transaction.begin` does."""
-        begun = shared_connection(settings).transaction(application, version).begin()
+        begun = shared_connection(settings).transaction(application, version).begin(join)
         return cls(settings, application, version, begun.begun_id or 0, begun.committed is not None)
+
+    @classmethod
+    def of_task(cls, settings: Settings, info: TableInfo) -> StagedWrite:
+        """The transaction of the micro-batch whose task this process runs."""
+        task = TaskContext.get()
+        query, batch = (None, None) if task is None else map(task.getLocalProperty, (_QUERY_ID, _BATCH_ID))
+        if query is None or batch is None:
+            raise InternalError(f"Spark did not tell tasks which query writes to {info.path}")
+        return cls.begin(settings, application_of(query, info), int(batch), join=True)
 
     def _transaction(self) -> Transaction:
         transaction = shared_connection(self.settings).transaction(self.application, self.version)
@@ -65,11 +104,19 @@ class StagedWrite:
         """A writer for one attempt of a task."""
         return self._transaction().staged_writer("task")
 
-    def commit(self, messages: Iterable[WriterCommitMessage | None]) -> None:
-        """Commit the attempts of these tasks."""
-        attempts = [m.attempt for m in messages if isinstance(m, WrittenMessage) and m.attempt is not None]
-        if not self.is_committed:
-            self._transaction().commit(attempts)
+    def commit(
+        self, messages: Iterable[WriterCommitMessage | None], info: TableInfo, replaced: Replaced | None = None
+    ) -> None:
+        """Commit what these tasks have staged, in place of the rows that are `replaced`."""
+        if self.is_committed:
+            return
+        written = [m for m in messages if isinstance(m, WrittenMessage)]
+        attempts = [m.attempt for m in written if m.attempt is not None]
+        transaction = self._transaction()
+        if replaced is not None:
+            partitions = frozenset().union(*(m.partitions for m in written))
+            attempts.insert(0, _stage_deletes(self.settings, transaction, info, replaced, partitions))
+        transaction.commit(attempts)
 
     def abort(self) -> None:
         """Drop what tasks have staged."""
@@ -77,84 +124,181 @@ class StagedWrite:
             self._transaction().abort()
 
 
+def application_of(query: str, info: TableInfo) -> str:
+    """The name under which a streaming query commits to a table. A new checkpoint makes another query."""
+    return f"spark.{query}.{info.table_id}"
+
+
+def _stage_deletes(
+    settings: Settings,
+    transaction: Transaction,
+    info: TableInfo,
+    replaced: Replaced,
+    partitions: frozenset[_PartitionValues],
+) -> str:
+    """Stage deletes of the rows that are `replaced`; returns the name of the attempt."""
+    from forebay.spark.writing.live_deletes import delete_rows
+
+    table = shared_connection(settings).table(info)
+    writer = transaction.staged_writer("replaced")
+    if not (replaced.is_dynamic and info.is_partitioned):
+        delete_rows(table, replaced.predicates, lambda keys: writer.delete(table, keys))
+    elif partitions:
+        among = [dict(values) for values in partitions]
+        delete_rows(table, replaced.predicates, lambda keys: writer.delete(table, keys), among)
+    writer.finish()
+    return writer.attempt
+
+
 @dataclass(frozen=True)
 class WriteFunction(TaskWrite):
-    """Writes the rows of one statement. `columns` makes it a partial update."""
+    """Writes the rows of one statement or micro-batch. `columns` makes it a partial update."""
 
     settings: Settings
     info: TableInfo
     columns: tuple[str, ...] | None = None
     staged: StagedWrite | None = None
+    """The transaction that the driver has begun."""
+    in_stream: bool = False
+    """Whether a task finds its transaction by its query and micro-batch."""
+    notes_partitions: bool = False
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
-        """Write and wait for the acknowledgements. Raises `ForebayError` if any row was not written."""
-        info = self.info
-        with short_errors(f"writing to table {info.path}"):
-            names = self.written_columns()
-            columns = None if len(names) == len(info.schema.names) else names
-            table = shared_connection(self.settings).table(info)
-            if self.staged is not None:
-                return self._stage(self.staged, table, columns, batches)
-            rows = 0
-            with table.writer(columns=columns) as writer:
-                write = writer.upsert if info.has_primary_key else writer.append
-                for batch in self._cast(batches):
-                    write(batch)
-                    rows += batch.num_rows
+        """Write or stage all rows. Raises `ForebayError` if any of them was not."""
+        with short_errors(f"writing to table {self.info.path}"):
+            staged = StagedWrite.of_task(self.settings, self.info) if self.in_stream else self.staged
+            if staged is None:
+                return self._write_at_once(batches)
+            if staged.is_committed:
+                return WrittenMessage()
+            return self._stage(staged, batches)
+
+    def _write_at_once(self, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
+        table, rows, incoming = shared_connection(self.settings).table(self.info), 0, None
+        writer = None
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if incoming is None or writer is None:
+                incoming = IncomingRows(self.info, batch.schema.names, self.columns)
+                writer = table.writer(columns=incoming.columns)
+            if incoming.kinds is not None:
+                writer.write_changes(incoming.ready(batch))
+            elif self.info.has_primary_key:
+                writer.upsert(incoming.ready(batch))
+            else:
+                writer.append(incoming.ready(batch))
+            rows += batch.num_rows
+        if writer is not None:
+            writer.close()
         return WrittenMessage(rows)
 
-    def _stage(
-        self, staged: StagedWrite, table: Table, columns: list[str] | None, batches: Iterable[pa.RecordBatch]
-    ) -> WrittenMessage:
-        if staged.is_committed:
-            return WrittenMessage()
+    def _stage(self, staged: StagedWrite, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
+        table, incoming = shared_connection(self.settings).table(self.info), None
         writer = staged.writer()
-        for batch in self._cast(batches):
-            if self.info.has_primary_key:
-                writer.upsert(table, batch, columns)
-            else:
-                writer.append(table, batch)
-        writer.finish()
-        return WrittenMessage(writer.rows, writer.attempt)
-
-    def _cast(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        target = self._target()
+        partitions: set[_PartitionValues] = set()
         for batch in batches:
-            if batch.num_rows:
-                self._check_numbered(batch)
-                yield cast_batch(batch, target, truncate=True)
+            if batch.num_rows == 0:
+                continue
+            if incoming is None:
+                incoming = IncomingRows(self.info, batch.schema.names, self.columns)
+            ready = incoming.ready(batch)
+            if incoming.kinds is not None:
+                writer.write_changes(table, ready, incoming.columns)
+            elif self.info.has_primary_key:
+                writer.upsert(table, ready, incoming.columns)
+            else:
+                writer.append(table, ready)
+            if self.notes_partitions:
+                partitions.update(_partitions_of(self.info, ready))
+        writer.finish()
+        return WrittenMessage(writer.rows, writer.attempt, staged.application, staged.begun_id, frozenset(partitions))
 
-    def check(self, given: pa.Schema) -> None:
-        """Raise `InvalidRequest` for columns whose type cannot be converted to the table's."""
-        cast_batch(pa.RecordBatch.from_pylist([], schema=given), self._target(), truncate=True)
+    def check(self, given: pa.Schema) -> IncomingRows:
+        """Raise `InvalidRequest` for columns that the table lacks, or whose type cannot be converted to its."""
+        incoming = IncomingRows(self.info, given.names, self.columns)
+        incoming.ready(pa.RecordBatch.from_pylist([], schema=given))
+        return incoming
 
+
+def _partitions_of(info: TableInfo, batch: pa.RecordBatch) -> Iterator[_PartitionValues]:
+    keys = list(info.descriptor.partition_keys)
+    for values in pa.Table.from_batches([batch.select(keys)]).group_by(keys).aggregate([]).to_pylist():
+        yield tuple(values.items())
+
+
+class IncomingRows:
+    """Batches with one schema as rows of a table.
+
+    Columns go by name, in upper or lower case. A primary-key table's that are missing are left as they are (a partial
+    update). A column of `KIND_COLUMNS` that the table does not have says what each row is.
+    """
+
+    def __init__(self, info: TableInfo, given: Sequence[str], columns: Sequence[str] | None = None) -> None:
+        """`given` are the columns of the data, of which only `columns` are written, if given.
+
+        Raises `InvalidRequest` for unknown columns and for those that cannot be written alone.
+        """
+        self._info = info
+        own = info.schema.names
+        self.kinds = next((name for name in KIND_COLUMNS if name in given and name not in own), None)
+        """The column with the change types, if there is one."""
+        if self.kinds is not None and not info.has_primary_key:
+            raise InvalidRequest(
+                f"the data has change types in column '{self.kinds}', and a table without primary key takes inserts "
+                "only: leave the column out"
+            )
+        extras = CHANGELOG_EXTRAS if self.kinds is not None else ()
+        by_case = {name.lower(): name for name in own}
+        self._names: dict[str, str] = {}
+        for name in given:
+            if name not in own and (name == self.kinds or name in extras):
+                continue
+            found = name if name in own else by_case.get(name.lower(), name)
+            if found not in own or found in self._names:
+                what = "twice" if found in self._names else "which the table does not have"
+                raise InvalidRequest(f"the data has column '{name}', {what}{did_you_mean(name, set(own) - {name})}")
+            self._names[found] = name
+        wanted = [name for name in self._names if columns is None or name in columns]
+        written = [name for name in own if name in wanted and name != info.schema.auto_increment_column]
+        is_whole = len(written) == len(own) - (info.schema.auto_increment_column is not None)
+        check_partial(info, None if is_whole else written)
+        self.columns = None if len(written) == len(own) else written
+        """The columns of a partial update; None for whole rows."""
+        self._written = written
+
+    @cached_property
     def _target(self) -> pa.Schema:
-        return user_schema([self.info.schema.column(name) for name in self.written_columns()])
+        target = user_schema([self._info.schema.column(name) for name in self._written])
+        if self.kinds is None:
+            return target
+        key = self._info.schema.primary_key  # of a delete nothing else counts
+        return pa.schema([field if field.name in key else field.with_nullable(True) for field in target])
 
-    def written_columns(self) -> list[str]:
-        """The columns sent to the server: all, or the requested ones, without the auto-increment column."""
-        schema = self.info.schema
-        wanted = schema.names if self.columns is None else self.columns
-        return [name for name in schema.names if name in wanted and name != schema.auto_increment_column]
+    def ready(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """`batch` with the table's types, and behind them the change types, if it has them."""
+        self._check_numbered(batch)
+        names = {given: own for own, given in self._names.items()}
+        renamed = batch.rename_columns([names.get(name, name) for name in batch.schema.names])
+        found = cast_batch(renamed, self._target, truncate=True)
+        return found if self.kinds is None else found.append_column(CHANGE_TYPE_COLUMN, batch.column(self.kinds))
 
     def _check_numbered(self, batch: pa.RecordBatch) -> None:
-        name = self.info.schema.auto_increment_column
-        if name is None or name not in batch.schema.names:
+        name = self._info.schema.auto_increment_column
+        given = None if name is None else self._names.get(name)
+        if given is None:
             return
-        column = batch.column(batch.schema.get_field_index(name))
+        column = batch.column(given)
         if column.null_count < len(column):
             raise InvalidRequest(
-                f"column '{name}' of table {self.info.path} is numbered by the server; leave it out, or write NULL"
+                f"column '{name}' of table {self._info.path} is numbered by the server; leave it out, or write NULL"
             )
 
 
-def write_function(info: TableInfo, settings: Settings, columns: tuple[str, ...] | None = None) -> WriteFunction:
-    """How to write whole rows, or of primary-key tables `columns` only.
-
-    Raises `InvalidRequest` for columns that cannot be written alone.
-    """
+def check_partial(info: TableInfo, columns: Sequence[str] | None) -> None:
+    """Raise `InvalidRequest` for columns that cannot be written alone; None is all of them."""
     if columns is None:
-        return WriteFunction(settings, info)
+        return
     if not info.has_primary_key:
         raise InvalidRequest(
             f"only rows of tables with a primary key can be written in part, and {info.path} has none: write all of "
@@ -168,4 +312,80 @@ def write_function(info: TableInfo, settings: Settings, columns: tuple[str, ...]
             f"a partial update of {info.path} needs its whole primary key; {', '.join(missing)} is missing",
             ErrorCode.INVALID_TARGET_COLUMN,
         )
+
+
+def write_function(info: TableInfo, settings: Settings, columns: tuple[str, ...] | None = None) -> WriteFunction:
+    """How to write whole rows, or of primary-key tables `columns` only.
+
+    Raises `InvalidRequest` for columns that cannot be written alone.
+    """
+    check_partial(info, columns)
     return WriteFunction(settings, info, columns)
+
+
+def check_replaceable(info: TableInfo) -> None:
+    """Raise `UnsupportedOperation` for tables whose rows cannot be replaced."""
+    if not info.has_primary_key:
+        raise UnsupportedOperation(
+            f"rows of log table {info.path} cannot be replaced: a log only grows, and its partitions can be dropped",
+            ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+        )
+
+
+def begin_statement(
+    settings: Settings, named: tuple[str, int] | None, replaces: bool, info: TableInfo, is_atomic: bool = True
+) -> StagedWrite | None:
+    """The transaction of a statement; None where it writes at once. `named`: its application and version.
+
+    Raises `UnsupportedOperation` where rows cannot be replaced for want of transactions.
+    """
+    if named is None and not is_atomic and not replaces:
+        return None
+    staged = StagedWrite.begin(settings, *(named or ()))
+    if staged.begun_id == 0 and not staged.is_committed:
+        if replaces:
+            raise _not_replaceable(info)
+        return None
+    return staged
+
+
+def require_transactions(settings: Settings, info: TableInfo) -> None:
+    """Raise `UnsupportedOperation` on clusters without transactions, where rows cannot be replaced."""
+    try:
+        shared_connection(settings).admin.transactions("")
+    except UnsupportedOperation as e:
+        raise _not_replaceable(info) from e
+
+
+def _not_replaceable(info: TableInfo) -> UnsupportedOperation:
+    return UnsupportedOperation(
+        f"rows of table {info.path} cannot be replaced: this cluster has no transactions. Delete them first"
+    )
+
+
+def commit_batch(
+    settings: Settings,
+    info: TableInfo,
+    batch: int,
+    messages: Sequence[WriterCommitMessage | None],
+    replaced: Replaced | None = None,
+) -> None:
+    """Commit a micro-batch of a stream, unless it is committed already."""
+    staged = _of_batch(settings, batch, messages)
+    if staged is not None:
+        staged.commit(messages, info, replaced)
+
+
+def abort_batch(settings: Settings, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Drop what a micro-batch has staged, as far as finished tasks have said where."""
+    staged = _of_batch(settings, batch, messages)
+    if staged is not None:
+        staged.abort()
+
+
+def _of_batch(settings: Settings, batch: int, messages: Sequence[WriterCommitMessage | None]) -> StagedWrite | None:
+    """The transaction that the tasks have joined; None if they had nothing to stage."""
+    for message in messages:
+        if isinstance(message, WrittenMessage) and message.attempt is not None:
+            return StagedWrite(settings, message.application, batch, message.begun_id, False)
+    return None

@@ -1,9 +1,10 @@
-"""Writing from Spark: the proxies between INSERT and what workers run, and those of clusters.
+"""Writing from Spark: the proxies between INSERT, `writeStream` and what workers run, and those of clusters.
 
 `WriteProxy` and `BatchTasks` are what both sides share; forebay.spark.writing.lake_write_builder has the lake's.
 
 What can be checked is checked here, on the driver, before any task starts: options, columns of a partial update. The
-rest (nulls, lengths) is checked by Spark and by the tasks.
+rest (nulls, lengths) is checked by Spark and by the tasks. forebay.spark.writing.live_write says what a statement and a
+micro-batch promise.
 """
 
 from __future__ import annotations
@@ -14,15 +15,28 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from forebay.base.errors import InvalidRequest
 from forebay.metadata.table import TableInfo
 from forebay.spark.context import CatalogContext
+from forebay.spark.filters import predicates_of
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.options import write_options
-from forebay.spark.workers import MESSAGE_COLUMN, TaskWrite
-from forebay.spark.writing.live_write import StagedWrite, WriteFunction, write_function
+from forebay.spark.options import ATOMIC, SEQUENCE_FIELD, TRANSACTION_OPTIONS, write_options
+from forebay.spark.schemas import spark_arrow_schema
+from forebay.spark.workers import MESSAGE_COLUMN, TaskWrite, short_errors
+from forebay.spark.writing.live_write import (
+    Replaced,
+    WriteFunction,
+    abort_batch,
+    begin_statement,
+    check_replaceable,
+    commit_batch,
+    require_transactions,
+    write_function,
+)
 
 WRITE = CONNECTOR + "write."
+_EXPRESSIONS = CONNECTOR + "expressions."
 _MESSAGE_TYPE = StructType([StructField(MESSAGE_COLUMN, BinaryType())])
 
 
@@ -50,6 +64,11 @@ class WriteTasks(JavaProxy):
         """The command that Spark sends to each worker."""
         return pickle.dumps((self._task(physical), _MESSAGE_TYPE))
 
+    def _written(self, messages: JavaObject) -> list[Any]:
+        """What the tasks have reported."""
+        pickled = (self.jvm.commit_message(message) for message in messages)
+        return [pickle.loads(found) for found in pickled if found is not None]
+
     def useCommitCoordinator(self) -> bool:
         return True
 
@@ -69,73 +88,131 @@ class BatchTasks(WriteTasks):
         """Do nothing if rows are visible when their task ends. A task without a message has failed the query."""
 
     def abort(self, messages: JavaObject) -> None:
-        """Do nothing: acknowledged rows stay, as documented in docs/spark.md."""
+        """Do nothing: rows that were written at once stay, as documented in docs/spark.md."""
 
 
 # ---- tables of a cluster --------------------------------------------------------------------------------------------
 
 
 class WriteBuilder(JavaProxy):
-    """Builds the write of one statement."""
+    """Builds the write of one statement, or of one micro-batch."""
 
-    interfaces = (WRITE + "WriteBuilder",)
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "SupportsOverwriteV2", WRITE + "SupportsDynamicOverwrite")
 
-    def __init__(self, context: CatalogContext, info: TableInfo, options: dict[str, str], schema: JavaObject) -> None:
+    def __init__(self, context: CatalogContext, info: TableInfo, options: dict[str, str], asked: JavaObject) -> None:
+        """`asked` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
         super().__init__(context.jvm)
-        self._context = context
-        self._info = info
-        chosen = write_options(context.settings, options)
-        self._function = write_function(info, chosen.settings, chosen.columns)
-        self._transaction = chosen.transaction
-        self._schema = schema
+        self.context, self.info = context, info
+        self.options = write_options(context.settings, options)
+        self.schema, self.query = asked.schema(), str(asked.queryId())
+        self.replaced: Replaced | None = None
+        self.function = write_function(info, self.options.settings, self.options.columns)
+
+    # ---- what is replaced -------------------------------------------------------------------------------------------
+
+    def truncate(self) -> JavaProxy:
+        """INSERT OVERWRITE of a table, CREATE OR REPLACE ... AS SELECT, or a stream in mode complete."""
+        return self._replacing(Replaced())
+
+    def overwriteDynamicPartitions(self) -> JavaProxy:
+        return self._replacing(Replaced(is_dynamic=True))
+
+    def canOverwrite(self, predicates: JavaObject) -> bool:
+        """Always true: `overwrite` raises for what cannot be overwritten, with the reason."""
+        return True
+
+    def overwrite(self, predicates: JavaObject) -> JavaProxy:
+        """INSERT OVERWRITE ... PARTITION, and REPLACE WHERE."""
+        doing = f"overwriting {self.context.full_name(self.info.path)}"
+        found = predicates_of(self.jvm, predicates, self.info.schema.columns, doing)
+        return self if found is None else self._replacing(Replaced(tuple(found)))
+
+    def _replacing(self, replaced: Replaced) -> JavaProxy:
+        check_replaceable(self.info)
+        self.replaced = replaced
+        is_dynamic = replaced.is_dynamic and self.info.is_partitioned
+        self.function = replace(self.function, notes_partitions=is_dynamic)
+        return self
+
+    # ---- the write --------------------------------------------------------------------------------------------------
 
     def build(self) -> JavaProxy:
-        return LiveWrite(self._context, self._info, self._function, self._schema, self._transaction)
+        if self.replaced is None and self.options.columns is None and self.options.is_partial:
+            listed = self._listed_columns() if self.info.has_primary_key else None
+            if listed is not None:
+                self.function = write_function(self.info, self.options.settings, listed)
+        kind = LiveWrite if self.options.sequence_field is None else OrderedLiveWrite
+        return kind(self)
+
+    def _listed_columns(self) -> tuple[str, ...] | None:
+        """The columns of INSERT INTO t (a, b), in the table's words; None for whole rows.
+
+        Spark fills the others with NULL before it plans the write. But it remembers the text of the clause that it is
+        planning.
+        """
+        clause = self.jvm.statement_clause()
+        if clause is None or "(" not in clause:
+            return None
+        names = self.jvm.insert_columns(self.context.session, clause)
+        if not names:
+            return None
+        by_case = {name.lower(): name for name in self.info.schema.names}
+        listed = {by_case[name.lower()] for name in names if name.lower() in by_case}
+        return None if len(listed) == len(by_case) else tuple(name for name in by_case.values() if name in listed)
+
+
+class UpsertBuilder(WriteBuilder):
+    """The builder of a table with primary key: rows of a query in output mode update replace those with their key."""
+
+    interfaces: ClassVar[tuple[str, ...]] = ("org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend",)
 
 
 class NewTableWriteBuilder(WriteBuilder):
     """Builds the write that fills a new table. Truncating it first, as Spark may request, does nothing."""
 
-    interfaces = (WRITE + "SupportsTruncate",)
-
     def truncate(self) -> JavaProxy:
         return self
 
 
-class LiveWrite(WriteProxy, BatchTasks):
-    """A write, and its batch: a task has its acknowledgements before it reports, or has staged rows to commit."""
+def write_builder(context: CatalogContext, info: TableInfo, options: dict[str, str], asked: JavaObject) -> WriteBuilder:
+    """The builder for a write to a table that is there."""
+    return (UpsertBuilder if info.has_primary_key else WriteBuilder)(context, info, options, asked)
 
-    def __init__(
-        self,
-        context: CatalogContext,
-        info: TableInfo,
-        function: WriteFunction,
-        schema: JavaObject,
-        transaction: tuple[str, int] | None,
-    ) -> None:
-        super().__init__(context.jvm)
-        self._transaction = transaction
-        self._context = context
-        self._info = info
-        self._function = function
-        self._schema = schema
+
+class LiveWrite(WriteProxy, BatchTasks):
+    """A write, and its batch: a transaction of all its tasks, or rows that they write at once."""
+
+    def __init__(self, builder: WriteBuilder) -> None:
+        super().__init__(builder.jvm)
+        self._builder = builder
+        self._info, self._schema, self._function = builder.info, builder.schema, builder.function
+        self._replaced, self._options = builder.replaced, builder.options
 
     def description(self) -> str:
         how = "upsert into" if self._info.has_primary_key else "append to"
+        if self._replaced is not None:
+            how = "overwrite"
         columns = "" if self._function.columns is None else f" ({', '.join(self._function.columns)})"
-        return f"forebay: {how} {self._context.full_name(self._info.path)}{columns}"
+        where = ""
+        if self._replaced is not None and self._replaced.predicates:
+            where = f" where {' and '.join(map(str, self._replaced.predicates))}"
+        return f"forebay: {how} {self._builder.context.full_name(self._info.path)}{columns}{where}"
 
     def toBatch(self) -> JavaProxy:
-        if self._transaction is not None:
-            staged = StagedWrite.begin(self._function.settings, *self._transaction)
-            self._function = replace(self._function, staged=staged)
+        chosen = self._options
+        staged = begin_statement(
+            chosen.settings, chosen.transaction, self._replaced is not None, self._info, chosen.is_atomic
+        )
+        self._function = replace(self._function, staged=staged)
         return self
+
+    def toStreaming(self) -> JavaProxy:
+        return LiveStreamingWrite(self._builder)
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         staged = self._function.staged
         if staged is not None:
-            pickled = (self.jvm.commit_message(message) for message in messages)
-            staged.commit(pickle.loads(found) for found in pickled if found is not None)
+            staged.commit(self._written(messages), self._info, self._replaced)
 
     def abort(self, messages: JavaObject) -> None:
         if self._function.staged is not None:
@@ -143,3 +220,69 @@ class LiveWrite(WriteProxy, BatchTasks):
 
     def _task(self, physical: JavaObject) -> WriteFunction:
         return self._function
+
+
+class OrderedLiveWrite(LiveWrite):
+    """A write whose rows come to tasks by their primary key, in the order of a column (`write.sequence.field`)."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
+
+    def __init__(self, builder: WriteBuilder) -> None:
+        super().__init__(builder)
+        check_replaceable(self._info)
+        given = [str(name) for name in builder.schema.fieldNames()]
+        for name in (*self._info.schema.primary_key, str(builder.options.sequence_field)):
+            if name not in given:
+                raise InvalidRequest(
+                    f"the rows of each key cannot be ordered ('{SEQUENCE_FIELD}'): the data has no column '{name}', "
+                    f"only {', '.join(given)}"
+                )
+
+    def requiredDistribution(self) -> JavaObject:
+        columns = [self.jvm.column(name) for name in self._info.schema.primary_key]
+        distributions = self.jvm.class_(CONNECTOR + "distributions.Distributions")
+        return distributions.clustered(self.jvm.array(_EXPRESSIONS + "Expression", columns))
+
+    def requiredOrdering(self) -> JavaObject:
+        ascending = self.jvm.class_(_EXPRESSIONS + "SortDirection").ASCENDING
+        sort = self.jvm.class_(_EXPRESSIONS + "Expressions").sort
+        column = self.jvm.column(str(self._options.sequence_field))
+        return self.jvm.array(_EXPRESSIONS + "SortOrder", [sort(column, ascending)])
+
+
+class LiveStreamingWrite(WriteTasks):
+    """The tasks of one micro-batch, and its commit. Tasks join the transaction of the query and the batch."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "streaming.StreamingWrite",)
+
+    def __init__(self, builder: WriteBuilder) -> None:
+        super().__init__(builder.jvm)
+        self._info, self._schema, self._replaced = builder.info, builder.schema, builder.replaced
+        self._settings, self._query = builder.options.settings, builder.query
+        if builder.options.transaction is not None or not builder.options.is_atomic:
+            raise InvalidRequest(
+                f"a stream has no options '{TRANSACTION_OPTIONS[0].name}' and '{ATOMIC}': each of its micro-batches is "
+                "a transaction, named by the query and the batch"
+            )
+        given = spark_arrow_schema(self.jvm.python_schema(builder.schema))
+        with short_errors(f"writing to table {self._info.path}"):
+            builder.function.check(given)
+            if self._replaced is not None:
+                require_transactions(self._settings, self._info)
+        self._function = replace(builder.function, in_stream=True)
+        self._may_abort = True
+
+    def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:
+        return self.jvm.streaming_writer_factory(self._command(physical), self._schema)
+
+    def _task(self, physical: JavaObject) -> WriteFunction:
+        return self._function
+
+    def commit(self, epoch: int, messages: JavaObject) -> None:
+        self._may_abort = False
+        commit_batch(self._settings, self._info, int(epoch), self._written(messages), self._replaced)
+
+    def abort(self, epoch: int, messages: JavaObject) -> None:
+        """Drop what finished tasks have staged, unless a commit was tried."""
+        if self._may_abort:
+            abort_batch(self._settings, int(epoch), self._written(messages))
