@@ -27,15 +27,16 @@ if find_spec("pyspark") is None:
     raise ImportError("forebay.spark needs PySpark, which is not installed: pip install 'forebay[spark]'")
 
 if TYPE_CHECKING:
+    from forebay.spark.debezium import from_debezium
     from forebay.spark.sessions import attach, session
 
-__all__ = ["attach", "session"]
+__all__ = ["attach", "from_debezium", "session"]
 
 
 def __getattr__(name: str) -> Any:
     """Workers import this package for its readers only, so the driver's part is loaded when it is asked for."""
     if name in __all__:
-        from forebay.spark import sessions
+        from forebay.spark import debezium, sessions
 
-        return getattr(sessions, name)
+        return getattr(debezium if name == "from_debezium" else sessions, name)
     raise AttributeError(f"module 'forebay.spark' has no attribute {name!r}")

@@ -1,0 +1,144 @@
+"""Change events of Debezium as changes of tables: with and without their schema part, right ones and wrong ones."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.base.errors import InvalidRequest
+from forebay.client.connection import Connection
+from forebay.spark.debezium import from_debezium
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = (
+    "id BIGINT NOT NULL, name STRING, day DATE, at TIMESTAMP_NTZ, amount DECIMAL(18,2), raw BINARY, ok BOOLEAN, "
+    "tags ARRAY<STRING>"
+)
+ROW = {
+    "id": 1, "name": "a", "day": 19_000, "at": 1_700_000_000_123, "amount": "12.34", "raw": "aGk=", "ok": True,
+    "tags": ["x", "y"],
+}  # fmt: skip
+READ = {
+    "id": 1, "name": "a", "day": dt.date(2022, 1, 8), "at": dt.datetime(2023, 11, 14, 22, 13, 20, 123_000),
+    "amount": Decimal("12.34"), "raw": b"hi", "ok": True, "tags": ["x", "y"],
+}  # fmt: skip
+TYPES = {
+    "type": "struct",
+    "fields": [
+        {"field": "before", "type": "struct", "fields": []},
+        {
+            "field": "after",
+            "type": "struct",
+            "fields": [
+                {"field": "at", "type": "int64", "name": "io.debezium.time.MicroTimestamp"},
+                {
+                    "field": "amount",
+                    "type": "bytes",
+                    "name": "org.apache.kafka.connect.data.Decimal",
+                    "parameters": {"scale": "2"},
+                },
+            ],
+        },
+    ],
+}
+
+
+def as_bytes(unscaled: int) -> str:
+    return base64.b64encode(unscaled.to_bytes((unscaled.bit_length() + 8) // 8, "big", signed=True)).decode()
+
+
+def events(spark: Any, *found: Any) -> Any:
+    texts = [(each if each is None or isinstance(each, str) else json.dumps(each),) for each in found]
+    return spark.createDataFrame(texts, "value STRING")
+
+
+def read(frame: Any) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in frame.collect()]
+
+
+def test_events_are_changes_with_the_values_that_the_database_has(spark: Any) -> None:
+    frame = events(
+        spark,
+        {"op": "c", "before": None, "after": ROW},
+        {"op": "u", "before": ROW, "after": {**ROW, "amount": -3.5, "at": "2024-01-01T00:00:00", "day": "2024-01-02"}},
+        {"op": "d", "before": {"id": 1}, "after": None},
+        None,
+        {"op": "r", "after": {"id": 2}},
+    )
+    made = from_debezium(frame, SCHEMA)
+    assert made.columns == ["_change_type", *READ]
+    changed = {**READ, "amount": Decimal("-3.50"), "at": dt.datetime(2024, 1, 1), "day": dt.date(2024, 1, 2)}
+    nothing: list[Any] = [None] * (len(READ) - 1)
+    assert read(made) == [
+        ("insert", *READ.values()),
+        ("update_after", *changed.values()),
+        ("delete", 1, *nothing),
+        ("insert", 2, *nothing),
+    ]
+
+
+@pytest.mark.parametrize("unscaled", [0, 5, -5, 1234, -1234, 10**18 - 1, -(10**18) + 1, 127, 128, -128, 255])
+def test_the_schema_part_says_how_times_and_decimals_are_written(spark: Any, unscaled: int) -> None:
+    row = {**ROW, "at": 1_700_000_000_123_456, "amount": as_bytes(unscaled)}
+    made = from_debezium(events(spark, {"schema": TYPES, "payload": {"op": "c", "after": row}}), SCHEMA)
+    expected = {
+        **READ, "at": dt.datetime(2023, 11, 14, 22, 13, 20, 123_456), "amount": Decimal(unscaled).scaleb(-2),
+    }  # fmt: skip
+    assert read(made) == [("insert", *expected.values())]
+
+
+WRONG = {
+    "its op is t": {"op": "t"},
+    "its op is missing": "garbage",
+    "it has no row": {"op": "c", "before": ROW, "after": None},
+    "'id' is missing": {"op": "c", "after": {"name": "x"}},
+    "'day' is no date": {"op": "c", "after": {**ROW, "day": "tomorrow"}},
+    "'amount' is no decimal(18,2)": {"op": "c", "after": {**ROW, "amount": "much"}},
+    "'ok' is no boolean": {"op": "c", "after": {**ROW, "ok": "perhaps"}},
+}
+
+
+def test_wrong_events_go_where_the_user_says(spark: Any) -> None:
+    frame = events(spark, {"op": "c", "after": ROW}, *WRONG.values())
+    assert read(from_debezium(frame, SCHEMA, wrong="drop")) == [("insert", *READ.values())]
+    only = from_debezium(frame, SCHEMA, wrong="only")
+    assert only.columns == ["_error", "value"]
+    texts = [each if isinstance(each, str) else json.dumps(each) for each in WRONG.values()]
+    assert read(only) == list(zip(WRONG, texts, strict=True))
+    with pytest.raises(Exception, match=r"no change event of Debezium: (its op|it has no|'\w+' is)"):
+        read(from_debezium(frame, SCHEMA))
+    with pytest.raises(InvalidRequest, match="wrong='skip' is none of 'fail', 'drop', 'only'"):
+        from_debezium(frame, SCHEMA, wrong="skip")
+    with pytest.raises(InvalidRequest, match="no column 'payload', only value"):
+        from_debezium(frame, SCHEMA, column="payload")
+
+
+def test_a_stream_of_events_ends_in_a_live_table_and_counts_the_wrong_ones(
+    spark: Any, connection: Connection, database: str, tmp_path: Path
+) -> None:
+    import forebay.spark
+
+    table = connection.create_table(f"{database}.orders", {"id": "BIGINT", "state": "STRING"}, primary_key="id")
+    rows = [
+        {"op": "c", "after": {"id": 1, "state": "new"}},
+        {"op": "c", "after": {"id": 2, "state": "new"}},
+        {"op": "u", "after": {"id": 1, "state": "paid"}},
+        {"op": "t"},
+        {"op": "d", "before": {"id": 2, "state": "new"}},
+    ]
+    events(spark, *rows).coalesce(1).write.text(str(tmp_path / "in"))
+    changes = forebay.spark.from_debezium(
+        spark.readStream.text(str(tmp_path / "in")), "id BIGINT NOT NULL, state STRING", wrong="drop"
+    )
+    writer = changes.writeStream.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.toTable(f"forebay.{table.path}")
+    query.awaitTermination()
+    assert table.scan().to_arrow().to_pylist() == [{"id": 1, "state": "paid"}]
+    assert sum(progress.observedMetrics["forebay_debezium"].wrong for progress in query.recentProgress) == 1
