@@ -86,7 +86,7 @@ def test_rows_are_seen_after_the_commit_and_not_before(conn: Connection, log: Ta
     with conn.transaction("seen", 1) as tx:
         assert tx.append(log, [{"n": n} for n in range(5)]).rows == 5
         tx.upsert(kv, [{"id": 1, "a": "z"}], columns=["id", "a"])
-        tx.upsert(str(kv.path), [{"id": 3, "a": "new"}])
+        tx.upsert(str(kv.path), [{"id": 3, "a": "new"}], missing="null")
         tx.delete(kv, 2)
         assert numbers(log) == []
         assert rows(kv) == {1: ("x", "y"), 2: ("x", "y")}

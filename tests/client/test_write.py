@@ -72,14 +72,25 @@ def test_rows_that_do_not_fit_are_refused_by_name_and_row(make_table: MakeTable)
     table = make_table({"a": pa.int8(), "b": pa.string()}, primary_key=["a"])
     for bad, message in (
         ([{"a": 1000}], "column 'a', row 0"),
-        ([{"a": 1}, {"a": None}], "NOT NULL"),
+        ([{"a": 1, "b": None}, {"a": None, "b": "x"}], "NOT NULL"),
+        (
+            [{"a": 1, "b": "x"}, {"a": 2}],
+            "row 1 lacks 'b': columns=.* leaves the others as they are, and missing='null'",
+        ),
+        (pa.table({"a": pa.array([1], pa.int8())}), "the data lacks 'b'"),
         ([{"a": 1, "c": 2}], "column 'c'"),
-        (pa.table({"a": pa.array([1, 2, 300], pa.int32())}), "row 2"),
+        (pa.table({"a": pa.array([1, 2, 300], pa.int32()), "b": ["x"] * 3}), "row 2"),
         (5, "cannot write a int"),
     ):
         with pytest.raises(InvalidRequest, match=message):
             table.upsert(bad)
+    with pytest.raises(InvalidRequest, match="the data lacks 'b'"), table.writer() as writer:
+        writer.upsert({"a": 1})
     assert table.scan().to_arrow().num_rows == 0
+    table.upsert([{"a": 1}, {"a": 2, "b": "x"}], missing="null")
+    assert [row["b"] for row in table.scan().to_arrow().sort_by("a").to_pylist()] == [None, "x"]
+    with pytest.raises(InvalidRequest, match="missing='drop' is neither"):
+        table.upsert([{"a": 1}], missing="drop")
 
 
 def test_the_wrong_kind_of_write_is_refused(make_table: MakeTable) -> None:
@@ -211,7 +222,7 @@ def test_the_server_numbers_an_auto_increment_column(make_table: MakeTable) -> N
     table = make_table(
         {"name": pa.string(), "number": pa.int64(), "v": pa.string()}, primary_key=["name"], auto_increment="number"
     )
-    table.upsert([{"name": "a", "v": "x"}, {"name": "b"}])
+    table.upsert([{"name": "a", "v": "x"}, {"name": "b"}], missing="null")
     table.upsert([{"name": "a", "v": "y"}])
     rows = {row["name"]: row for row in table.scan().to_arrow().to_pylist()}
     assert sorted(row["number"] for row in rows.values()) == [1, 2]

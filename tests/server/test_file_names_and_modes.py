@@ -34,7 +34,7 @@ def test_files_are_for_the_server_s_user_alone_whatever_the_umask(tmp_path: Path
                 connection.create_table("fluss.kv", DAY, primary_key=["id"])
                 connection.create_table("fluss.log", DAY, partition_keys=["a"])
                 connection.table("fluss.log").create_partition({"a": "x"})
-            connection.table("fluss.kv").upsert([{"id": n, "a": "x" * 100} for n in range(50)])
+            connection.table("fluss.kv").upsert([{"id": n, "a": "x" * 100} for n in range(50)], missing="null")
             connection.table("fluss.log").append([{"id": n, "a": "x", "b": "y" * 100} for n in range(50)])
     found = [data, *data.rglob("*")]
     wrong = {

@@ -331,6 +331,9 @@ def _checked(data: bytearray) -> bytearray:
 
 APPEND, UPSERT, DELETE, CHANGES = "append", "upsert", "delete", "write_changes"
 
+NULLING_UPSERT = "upsert(missing='null')"
+"""An upsert that sets the columns that the data lacks to null."""
+
 _IS_DELETE = "_is_delete"
 """Behind the columns of a batch of changes: whether a row is a delete."""
 
@@ -365,7 +368,7 @@ class WriteEncoder:
             return None, WriteTarget(info.path, info.table_id, is_kv=False)
         if not info.has_primary_key:
             raise InvalidRequest(
-                f"table {info.path} has no primary key: use append(), not {operation}()",
+                f"table {info.path} has no primary key: use append(), not {operation.partition('(')[0]}()",
                 ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
             )
         positions = self._target_positions(columns)
@@ -403,7 +406,9 @@ class WriteEncoder:
         """`data` in storage form, with the columns `names` (None: all), for `keyed` or `log_pieces`."""
         if operation == CHANGES:
             return self._batches_of_changes(data, names)
-        return iter_record_batches(data, self.info.schema, columns=names, max_rows=self.rows_at_once)
+        return iter_record_batches(
+            data, self.info.schema, columns=names, max_rows=self.rows_at_once, is_whole=operation == UPSERT
+        )
 
     def _batches_of_changes(self, data: Any, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         """Rows of an update's old image are left out: the new one says it all. Of a delete only the key counts."""
@@ -449,6 +454,13 @@ class WriteEncoder:
         if self._kv is None:
             raise InvalidRequest(f"table {self.info.path} has no primary key")
         return self._kv.pieces(parts)
+
+
+def upsert_operation(missing: str) -> str:
+    """The operation of upserts whose data may lack columns ("null") or not ("error")."""
+    if missing not in ("error", "null"):
+        raise InvalidRequest(f"missing={missing!r} is neither 'error' nor 'null'")
+    return UPSERT if missing == "error" else NULLING_UPSERT
 
 
 def _bad_columns(message: str) -> InvalidRequest:

@@ -168,13 +168,16 @@ class Table(ArrowStream):
         """
         return self._write("append", data)
 
-    def upsert(self, data: Rows, columns: Sequence[str] | None = None) -> WriteResult:
+    def upsert(self, data: Rows, columns: Sequence[str] | None = None, *, missing: str = "error") -> WriteResult:
         """Insert or replace rows of a primary-key table, and wait until they are acknowledged.
 
         With `columns` (which include the primary key) only these are written, and all others stay unchanged. `data` and
-        errors are as in `append`.
+        errors are as in `append`, but rows that lack a column are refused, unless `missing` is "null": then it is set
+        to null.
         """
-        return self._write("upsert", data, columns)
+        from forebay.client.encode import upsert_operation
+
+        return self._write(upsert_operation(missing), data, columns)
 
     def delete(self, keys: Any, columns: Sequence[str] | None = None) -> WriteResult:
         """Delete rows by primary key, and wait until that is acknowledged. Keys without a row are ignored.

@@ -45,7 +45,7 @@ from forebay.base.errors import (
 from forebay.base.retrying import may_repeat
 from forebay.client.accumulator import NO_SEQUENCE, NO_WRITER_ID, WriteTarget
 from forebay.client.cluster import ClusterClient
-from forebay.client.encode import APPEND, CHANGES, DELETE, UPSERT, Piece, WriteEncoder, seal
+from forebay.client.encode import APPEND, CHANGES, DELETE, Piece, WriteEncoder, seal, upsert_operation
 from forebay.client.rpc import Call
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
@@ -78,9 +78,16 @@ class TableRows:
         """Rows for a log table; returns the numbers of rows and batches. Raises as `Table.append` does."""
         return self._write(APPEND, self._info(table), data)
 
-    def upsert(self, table: str | TablePath | Table, data: Rows, columns: Sequence[str] | None = None) -> WriteResult:
+    def upsert(
+        self,
+        table: str | TablePath | Table,
+        data: Rows,
+        columns: Sequence[str] | None = None,
+        *,
+        missing: str = "error",
+    ) -> WriteResult:
         """Rows for a primary-key table, as with `Table.upsert`."""
-        return self._write(UPSERT, self._info(table), data, columns)
+        return self._write(upsert_operation(missing), self._info(table), data, columns)
 
     def delete(self, table: str | TablePath | Table, keys: Any, columns: Sequence[str] | None = None) -> WriteResult:
         """Deletes by primary key, as with `Table.delete`."""

@@ -27,9 +27,9 @@ from forebay.base.completion import hides
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.base.quantity import Span, span_seconds
 from forebay.client.accumulator import WriteTarget, WriteTracker
-from forebay.client.encode import APPEND, CHANGES, DELETE, UPSERT, KeyedRows, WriteEncoder
+from forebay.client.encode import APPEND, CHANGES, DELETE, UPSERT, KeyedRows, WriteEncoder, upsert_operation
 from forebay.client.sender import Sender
-from forebay.codec.cast import not_written, to_record_batches
+from forebay.codec.cast import not_written
 
 _DICT_ROWS_MAX = 1024
 """Rows written one at a time are collected up to this many before they are validated and encoded together."""
@@ -92,9 +92,11 @@ class TableWriter:
         """
         self._write(APPEND, rows)
 
-    def upsert(self, rows: Rows | Mapping[str, Any]) -> None:
-        """Insert or replace rows of a primary-key table. `rows` and errors are as in `append`."""
-        self._write(UPSERT, rows)
+    def upsert(self, rows: Rows | Mapping[str, Any], *, missing: str = "error") -> None:
+        """Insert or replace rows of a primary-key table. `rows` and errors are as in `append`, `missing` as in
+        `Table.upsert`.
+        """
+        self._write(upsert_operation(missing), rows)
 
     def delete(self, keys: Any) -> None:
         """Delete rows by primary key. `keys` and errors are as in `append`."""
@@ -167,7 +169,7 @@ class TableWriter:
         self._buffered_bytes -= _DICT_ROW_BYTES_GUESS * len(rows)
         self._buffered_rows -= len(rows)
         try:
-            batches = to_record_batches(rows, self._encoder.info.schema, columns=segment.names)
+            batches = list(self._encoder.batches(segment.operation, rows, segment.names))
         except ForebayError as e:
             self._refuse(e, len(rows))
         segment.batches += batches
@@ -225,7 +227,7 @@ class TableWriter:
     def _settle_segment(self, segment: _Segment) -> None:
         if segment.rows:
             rows, segment.rows = segment.rows, []
-            segment.batches += to_record_batches(rows, self._encoder.info.schema, columns=segment.names)
+            segment.batches += self._encoder.batches(segment.operation, rows, segment.names)
 
     def hand_over(self) -> None:
         """Called by the sender: queue lingering rows without blocking. Errors are kept for the next call."""

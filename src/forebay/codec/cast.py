@@ -12,7 +12,7 @@ fault, counted from 0 over all of the data.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -465,18 +465,28 @@ _CHUNK_ROWS_MIN = 4096
 
 
 def to_record_batches(
-    data: Any, schema: Schema, *, columns: Sequence[str] | None = None, max_rows: int | None = None
+    data: Any,
+    schema: Schema,
+    *,
+    columns: Sequence[str] | None = None,
+    max_rows: int | None = None,
+    is_whole: bool = False,
 ) -> list[pa.RecordBatch]:
     """`data` as record batches of at most `max_rows` rows (None: 65,536) with the storage schema of `schema`.
 
     `columns` restricts the result to these columns of the table (for partial updates), in the table's order. A column
-    that the data lacks becomes null if it may. Batches without rows are left out.
+    that the data lacks becomes null if it may, but with `is_whole` it is an error. Batches without rows are left out.
     """
-    return list(iter_record_batches(data, schema, columns=columns, max_rows=max_rows))
+    return list(iter_record_batches(data, schema, columns=columns, max_rows=max_rows, is_whole=is_whole))
 
 
 def iter_record_batches(
-    data: Any, schema: Schema, *, columns: Sequence[str] | None = None, max_rows: int | None = None
+    data: Any,
+    schema: Schema,
+    *,
+    columns: Sequence[str] | None = None,
+    max_rows: int | None = None,
+    is_whole: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Like `to_record_batches`, but lazily, so that a reader of any length can be consumed."""
     wanted = schema.columns
@@ -488,7 +498,13 @@ def iter_record_batches(
         raise InvalidRequest(f"max_rows must be at least 1, got {rows_max}")
     row = 0
     target, plain = _target(tuple(wanted))
+    expected = [column.name for column in wanted if column.data_type.nullable] if is_whole else []
     for raw, converted in _batches(data, wanted, schema):
+        if expected:
+            _check_columns(raw.schema.names, wanted, schema)
+            check_whole(raw.schema.names, expected)
+            if isinstance(data, list | tuple):
+                _check_whole_rows(data, expected)
         batch = raw if len(plain) == len(wanted) else with_offsets(raw)
         for start in range(0, batch.num_rows, rows_max):
             part = batch.slice(start, rows_max)
@@ -637,6 +653,22 @@ def not_written(name: str, schema: Schema, wanted: Sequence[str]) -> str:
 
 
 # ---- casting --------------------------------------------------------------------------------------------------------
+
+
+def check_whole(names: Collection[str], wanted: Sequence[str], where: str = "the data") -> None:
+    """Raise `InvalidRequest` for columns that are `wanted` and not among `names`."""
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise InvalidRequest(
+            f"{where} lacks {', '.join(map(repr, missing))}: columns=[...] writes only some columns and leaves the "
+            "others as they are, and missing='null' sets those that the data lacks to null"
+        )
+
+
+def _check_whole_rows(rows: Sequence[Any], wanted: Sequence[str]) -> None:
+    for index, row in enumerate(rows):
+        if isinstance(row, Mapping):
+            check_whole(row, wanted, f"row {index}")
 
 
 def _check_columns(names: Sequence[str], wanted: tuple[Column, ...], schema: Schema) -> None:
