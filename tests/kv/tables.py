@@ -73,6 +73,7 @@ class FakeTable:
         writer_id: int = -1,
         sequence: int = -1,
         acks: int = ACKS_ALL,
+        overwrite: bool = False,
     ) -> PutRequest:
         """Puts of `rows`; where `deletes` says so, the row's key is deleted instead."""
         schema = self.schemas[schema_id or self.info.schema_id]
@@ -85,7 +86,7 @@ class FakeTable:
             encoded = pa.array([None if flag else v.as_py() for v, flag in zip(encoded, gone)], pa.binary())
         records = encode_kv_batch(keys, encoded, schema_id or self.info.schema_id, writer_id, sequence)
         positions = tuple(self.info.schema.index(name) for name in targets)
-        return PutRequest(records, positions, acks)
+        return PutRequest(records, positions, acks, overwrite)
 
     def key(self, key_id: int) -> bytes:
         encoder = primary_key_encoder(self.info.descriptor)

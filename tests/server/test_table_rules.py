@@ -147,9 +147,9 @@ def test_what_is_allowed_is_taken(allowed: TableDescriptor) -> None:
         (described(key=("k",), properties={"table.statistics.columns": "v"}), CONFIG, "is for log tables only"),
         (described(properties={"table.statistics.columns": "x"}), CONFIG, "x"),
         (
-            described(key=("k",), properties={"table.merge-engine": "first_row"}),
+            described(key=("k",), properties={"table.merge-engine": "aggregation"}),
             CONFIG,
-            "does not serve merge engines other than the default",
+            "does not serve the merge engine 'aggregation'",
         ),
         (
             described(properties={"table.datalake.historical-partition.enabled": "true"}),

@@ -18,6 +18,8 @@ class MergePlan:
         key_mask: bytes,
         target_mask: bytes | None,
         auto_increment: int,
+        engine: str | None = None,
+        version: int = -1,
     ) -> None: ...
     def merge(
         self, keys: list[bytes], rows: RowSlices, state: Mapping[bytes, bytes | None], sequence: _Sequence | None

@@ -4,6 +4,9 @@ One pass over the batch. `state` holds the stored value of every key that the ba
 collects what the batch changes and is consulted first, so that a key that repeats within a batch sees its own earlier
 change. Nothing outside `touched` is modified: a batch that fails on its last record has had no effect.
 
+The merge engine decides what a put makes of the row that is there: replaces it (the default), or keeps it (`first_row`,
+or `versioned` if its version is greater). A put that keeps the old row leaves no changelog record.
+
 A stored value is `length i32 | schema id i16 | row`; all rows here are of the latest schema.
 """
 
@@ -12,10 +15,12 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from forebay.codec._layout cimport FORMAT_INDEXED, KIND_INT32, RowLayout
+from forebay.codec._layout cimport (
+    FORMAT_INDEXED, KIND_INT32, KIND_INT64, KIND_TIMESTAMP, KIND_TIMESTAMP_COMPACT, Node, RowLayout,
+)
 from forebay.codec._row_decode cimport Span, row_spans
 from forebay.codec._slices cimport RowSlices
-from forebay.codec._wire cimport store_int32, write_varint
+from forebay.codec._wire cimport load_int32, load_int64, read_varint, store_int32, write_varint
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 
@@ -25,6 +30,16 @@ cdef enum:
     UPDATE_BEFORE = 2
     UPDATE_AFTER = 3
     DELETE = 4
+
+cdef enum Engine:
+    REPLACE = 0
+    FIRST_ROW = 1
+    VERSIONED = 2
+
+_ENGINES = {None: REPLACE, "first_row": FIRST_ROW, "versioned": VERSIONED}
+
+cdef int64_t INT64_MIN = -(<int64_t> 0x7FFFFFFFFFFFFFFF) - 1
+cdef int32_t INT32_MIN = -(<int32_t> 0x7FFFFFFF) - 1
 
 cdef object MISSING = object()
 
@@ -43,7 +58,8 @@ cdef class MergePlan:
     """How one table merges: layout for taking rows apart, delete behaviour, image, and what is special about a write.
 
     `target_mask` has a byte for each column, 1 for those that a partial update writes (None: all of them);
-    `key_mask` marks the primary key. `auto_increment` is the position of the auto-increment column, or -1.
+    `key_mask` marks the primary key. `auto_increment` is the position of the auto-increment column, or -1. `engine` is
+    the merge engine, None for the default; `version` is the position of the version column of `versioned`.
     """
 
     cdef RowLayout layout
@@ -57,13 +73,18 @@ cdef class MergePlan:
     cdef bytes target_mask
     cdef bytes key_mask
     cdef int auto_increment
+    cdef int engine
+    cdef int version
+    cdef const Node* version_node
     cdef Span* old_spans
     cdef Span* new_spans
 
     def __cinit__(
         self, RowLayout layout, int schema_id, bint full_image, str delete_behavior, bytes key_mask,
-        bytes target_mask, int auto_increment,
+        bytes target_mask, int auto_increment, str engine=None, int version=-1,
     ):
+        cdef int child = 1
+        cdef int i
         self.layout = layout
         self.schema_id = schema_id
         self.field_count = layout.field_count
@@ -77,6 +98,19 @@ cdef class MergePlan:
         self.auto_increment = auto_increment
         if len(key_mask) != self.field_count or (target_mask is not None and len(target_mask) != self.field_count):
             raise ValueError("masks need a byte for each column")
+        self.engine = _ENGINES[engine]
+        self.version = version
+        if (self.engine == VERSIONED) != (0 <= version < self.field_count):
+            raise ValueError("the engine 'versioned' has a version column, and no other has")
+        if self.engine != REPLACE and self.partial:
+            raise ValueError("this engine merges whole rows")
+        for i in range(max(0, version)):
+            child = layout.nodes[child].end
+        self.version_node = &layout.nodes[child]
+        if version >= 0 and self.version_node.kind not in (
+            KIND_INT32, KIND_INT64, KIND_TIMESTAMP, KIND_TIMESTAMP_COMPACT
+        ):
+            raise ValueError("the version column's type has no versions")
         self.old_spans = <Span*> calloc(max(1, self.field_count), sizeof(Span))
         self.new_spans = <Span*> calloc(max(1, self.field_count), sizeof(Span))
         if self.old_spans == NULL or self.new_spans == NULL:
@@ -89,7 +123,7 @@ cdef class MergePlan:
     @property
     def reads_old_values(self):
         """Whether puts depend on the value that is there (only a whole-row put under the WAL image does not)."""
-        return self.full_image or self.partial or self.auto_increment >= 0
+        return self.full_image or self.partial or self.auto_increment >= 0 or self.engine != REPLACE
 
     cdef int spans_of(self, const uint8_t* row, Py_ssize_t size, Span* spans) except -1:
         if row_spans(self.layout.nodes, self.layout.format, row, row + size, spans) < 0:
@@ -100,6 +134,45 @@ cdef class MergePlan:
         return self.spans_of(
             <const uint8_t*> PyBytes_AS_STRING(value) + PREFIX, PyBytes_GET_SIZE(value) - PREFIX, spans
         )
+
+    cdef int version_of(self, const uint8_t* row, Py_ssize_t size, Span* spans, int64_t* major, int32_t* minor) except -1:
+        """The version of a row: an integer, or milliseconds and the nanoseconds beside them. Null is the least."""
+        cdef int kind = self.version_node.kind
+        cdef bint indexed = self.layout.format == FORMAT_INDEXED
+        cdef const uint8_t* p
+        cdef const uint8_t* end
+        cdef uint64_t value = 0
+        self.spans_of(row, size, spans)
+        p = spans[self.version].data
+        minor[0] = 0
+        if spans[self.version].size < 0:
+            major[0] = INT32_MIN if kind == KIND_INT32 else INT64_MIN
+            return 0
+        end = p + spans[self.version].size
+        if not indexed:
+            p = read_varint(p, end, &value)  # within the bounds that `spans_of` has checked
+            major[0] = <int32_t> value if kind == KIND_INT32 else <int64_t> value
+            if kind == KIND_TIMESTAMP:
+                read_varint(p, end, &value)
+                minor[0] = <int32_t> value
+        elif kind == KIND_INT32:
+            major[0] = load_int32(p)
+        else:
+            major[0] = load_int64(p)
+            if kind == KIND_TIMESTAMP:
+                minor[0] = load_int32(p + 8)
+        return 0
+
+    cdef bint is_older(self, const uint8_t* row, Py_ssize_t size, bytes old) except -1:
+        """Whether the version of `row` is below that of the value `old`."""
+        cdef int64_t old_major, new_major
+        cdef int32_t old_minor, new_minor
+        self.version_of(
+            <const uint8_t*> PyBytes_AS_STRING(old) + PREFIX, PyBytes_GET_SIZE(old) - PREFIX, self.old_spans,
+            &old_major, &old_minor,
+        )
+        self.version_of(row, size, self.new_spans, &new_major, &new_minor)
+        return new_major < old_major or (new_major == old_major and new_minor < old_minor)
 
     cdef bytes assemble(self, Span* spans):
         """The stored value of the row with these fields."""
@@ -215,6 +288,10 @@ cdef class MergePlan:
                 if old is None:
                     continue
                 new = self.partial_delete(old) if self.partial else None
+            elif old is not None and self.engine != REPLACE and (
+                self.engine == FIRST_ROW or self.is_older(rows.data[i], rows.sizes[i], old)
+            ):
+                continue
             elif not self.partial:
                 new = pack_value(self.schema_id, rows.data[i], rows.sizes[i])
             elif self.keys_only and old is not None:

@@ -52,7 +52,6 @@ from forebay.codec.rows import (
     prefix_encoder,
     primary_key_encoder,
     row_codec,
-    row_layout,
 )
 from forebay.codec.value_batch import (
     LENGTH_PREFIX_BYTES,
@@ -65,6 +64,7 @@ from forebay.kv import _digest
 from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence, FetchSegment
 from forebay.kv.engine import UNBOUNDED, EngineState, KvEngine, KvSnapshot, WriteSize, size_of
+from forebay.kv.merge_plans import merge_plan
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import ArrowCompression, LogFormat, Schema, TableInfo, arrow_compression, option_value
 from forebay.metadata.types import TypeRoot
@@ -575,60 +575,3 @@ class _AnyId:
 
     def next(self) -> int:
         return 1
-
-
-def merge_plan(
-    info: TableInfo, target_columns: tuple[int, ...], overwrite: bool = False, is_decided: bool = False
-) -> MergePlan:
-    """Return the merge plan for puts to these columns. Raises `InvalidRequest` (INVALID_TARGET_COLUMN).
-
-    `overwrite`, `is_decided`: as in `PutRequest`.
-    """
-    deletes = option_value(info.descriptor, "table.delete.behavior")
-    if overwrite or (is_decided and deletes == "disable"):
-        deletes = "allow"
-    schema = info.schema
-    columns = schema.columns
-    key_mask = bytes(column.name in schema.primary_key for column in columns)
-    auto = -1 if schema.auto_increment_column is None else schema.index(schema.auto_increment_column)
-    targets = _target_mask(info, target_columns, key_mask, auto)
-    return MergePlan(
-        row_layout(schema.types, RowFormat(info.descriptor.kv_format.value), ()),
-        info.schema_id,
-        info.descriptor.has_full_changelog,
-        deletes,
-        key_mask,
-        targets,
-        auto,
-    )
-
-
-def _target_mask(info: TableInfo, target_columns: tuple[int, ...], key_mask: bytes, auto: int) -> bytes | None:
-    """Return a byte for each column that a partial update writes; None for writes of whole rows."""
-    schema = info.schema
-    names = schema.names
-
-    def refuse(reason: str) -> InvalidRequest:
-        return InvalidRequest(f"table {info.path}: {reason}", ErrorCode.INVALID_TARGET_COLUMN)
-
-    for position in target_columns:
-        if not 0 <= position < len(names):
-            raise refuse(f"target column {position} does not exist; there are {len(names)} columns")
-    if auto >= 0 and (not target_columns or auto in target_columns):
-        raise refuse(
-            f"'{names[auto]}' is an auto-increment column, whose values the server gives: "
-            "name the columns to write, without it"
-        )
-    if not target_columns or len(set(target_columns)) == len(names):
-        return None
-    mask = bytes(position in target_columns for position in range(len(names)))
-    missing = [name for position, name in enumerate(names) if key_mask[position] and not mask[position]]
-    if missing:
-        raise refuse(f"a partial update must write the whole primary key; {', '.join(missing)} is missing")
-    for position, column in enumerate(schema.columns):
-        if not mask[position] and not column.data_type.nullable and position != auto:
-            raise refuse(
-                f"column '{column.name}' is NOT NULL, so a partial update cannot leave it out: a new row would "
-                "have no value for it"
-            )
-    return mask

@@ -178,10 +178,10 @@ def _column_from_json(node: Json) -> Column:
     function = node.get("agg_function")
     aggregate = None
     if isinstance(function, str):
-        aggregate = AggregateFunction(function)
+        aggregate = AggregateFunction.of(function)
     elif function is not None:
         parameters = _string_map(function.get("parameters"), "parameters")
-        aggregate = AggregateFunction(_text(function["type"], "type"), tuple(sorted(parameters.items())))
+        aggregate = AggregateFunction.of(_text(function["type"], "type"), parameters)
     return Column(
         _text(node["name"], "name"),
         data_type_from_json(node["data_type"]),

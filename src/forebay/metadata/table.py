@@ -99,6 +99,15 @@ class AggregateFunction:
     name: str
     parameters: tuple[tuple[str, str], ...] = ()
 
+    @classmethod
+    def of(cls, name: str, parameters: Mapping[str, str] | None = None) -> AggregateFunction:
+        """The function of this name as users write it: in any case, with hyphens or underscores."""
+        return cls(name.strip().replace("-", "_").lower(), tuple(sorted((parameters or {}).items())))
+
+    def __str__(self) -> str:
+        given = ", ".join(f"{key}={value!r}" for key, value in self.parameters)
+        return f"{self.name}({given})" if given else self.name
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -414,7 +423,7 @@ TABLE_OPTIONS: dict[str, Option] = by_name(
 )
 
 _UNSERVED: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("table.merge-engine", lambda _: True, "merge engines other than the default (last write wins)"),
+    ("table.merge-engine", lambda value: value == "aggregation", "the merge engine 'aggregation'"),
     ("table.log.local-ttl", lambda _: True, "expiry of local log segments"),
     ("table.datalake.historical-partition.enabled", lambda value: value is True, "historical partitions"),
 )

@@ -6,7 +6,6 @@ Forebay does not serve are refused here, by name.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from forebay.codec.rows import bucket_key_encoder, primary_key_encoder
 from forebay.codec.statistics import statistics_columns
 from forebay.metadata import json_serde
 from forebay.metadata.auto_partition import AutoPartitioning
+from forebay.metadata.merge_engines import with_function_options
 from forebay.metadata.names import RESERVED_COLUMNS
 from forebay.metadata.partitions import UNSUPPORTED_ROOTS
 from forebay.metadata.table import (
@@ -30,6 +30,7 @@ from forebay.metadata.table import (
     unserved_option,
 )
 from forebay.metadata.types import TypeRoot
+from forebay.server.merge_rules import check_altered_options, check_merge_engine
 
 COLUMNS_MAX = 4096
 """Maximum number of columns of a table, including fields of nested rows."""
@@ -47,9 +48,6 @@ KV_FORMAT_VERSION = 2
 """The key layout of new primary-key tables (see codec.keys)."""
 
 
-_AGGREGATE_OPTION = re.compile(r"fields\.(.+)\.agg", re.DOTALL)
-
-
 def _invalid(message: str) -> InvalidRequest:
     return InvalidRequest(message, ErrorCode.INVALID_TABLE_EXCEPTION)
 
@@ -59,10 +57,11 @@ def _invalid_config(message: str) -> InvalidRequest:
 
 
 def with_defaults(descriptor: TableDescriptor, bucket_count: int, replication_factor: int) -> TableDescriptor:
-    """Return the descriptor to store, with bucket key, bucket count and version options filled in.
+    """Return the descriptor to store: bucket key, bucket count, version options and aggregate functions filled in.
 
-    Raises `InvalidRequest` (INVALID_TABLE) for keys that contradict each other.
+    Raises `InvalidRequest` (INVALID_TABLE, INVALID_CONFIG) for keys or functions that contradict each other.
     """
+    descriptor = with_function_options(descriptor)
     properties = dict(descriptor.properties)
     properties.setdefault("table.replication.factor", str(replication_factor))
     if descriptor.has_primary_key:
@@ -106,11 +105,11 @@ def _bucket_keys(descriptor: TableDescriptor) -> tuple[str, ...]:
 def check_new_table(descriptor: TableDescriptor, bucket_count_max: int) -> None:
     """Raise unless a table like this (defaults filled in) can be created."""
     _check_properties(descriptor.properties)
-    _check_no_aggregation(descriptor)
     _check_buckets(descriptor, bucket_count_max)
     _check_columns(descriptor)
     _check_keys(descriptor)
     _check_formats(descriptor)
+    check_merge_engine(descriptor)
     _check_partitioning(descriptor)
     _check_special_columns(descriptor)
     for key, text in descriptor.properties.items():
@@ -130,18 +129,6 @@ def _check_properties(properties: Mapping[str, str]) -> None:
             raise _invalid_config(f"'{key}' is not a recognized Fluss table property in the current cluster version")
         else:
             raise _invalid_config(f"'{key}' is not a Fluss table property; give it as a custom property")
-
-
-def _check_no_aggregation(descriptor: TableDescriptor) -> None:
-    """Refuse `fields.<column>.agg`, from which Fluss's connectors make aggregate functions, without their engine."""
-    if option_value(descriptor, "table.merge-engine") == "aggregation":
-        return
-    for key, text in descriptor.custom_properties.items():
-        if _AGGREGATE_OPTION.fullmatch(key):
-            raise _invalid_config(
-                f"'{key}' = '{text}' asks for an aggregate function, which only the aggregation merge engine uses "
-                "('table.merge-engine' = 'aggregation')"
-            )
 
 
 def _check_buckets(descriptor: TableDescriptor, bucket_count_max: int) -> None:
@@ -210,12 +197,6 @@ def _check_columns(descriptor: TableDescriptor) -> None:
             data_type = descriptor.schema.column(name).data_type
             if data_type.is_nested:
                 raise _invalid(f"{what} column '{name}' has type {data_type}; nested types cannot be keys")
-    for column in descriptor.schema.columns:
-        if column.aggregate is not None:
-            raise _invalid_config(
-                f"column '{column.name}' has aggregate function '{column.aggregate.name}', "
-                "which only the aggregation merge engine uses"
-            )
 
 
 def _check_keys(descriptor: TableDescriptor) -> None:
@@ -241,9 +222,8 @@ def _check_formats(descriptor: TableDescriptor) -> None:
             raise _invalid_config("a primary-key table of kv format COMPACTED needs log format ARROW or COMPACTED")
         if descriptor.kv_format_version > KV_FORMAT_VERSION:
             raise _invalid_config(f"'table.kv.format-version' may be up to {KV_FORMAT_VERSION}")
-    for key in ("table.merge-engine", "table.delete.behavior"):
-        if key in descriptor.properties and not descriptor.has_primary_key:
-            raise _invalid_config(f"'{key}' is for primary-key tables only")
+    if "table.delete.behavior" in descriptor.properties and not descriptor.has_primary_key:
+        raise _invalid_config("'table.delete.behavior' is for primary-key tables only")
 
 
 def _check_partitioning(descriptor: TableDescriptor) -> None:
@@ -301,7 +281,7 @@ def altered_properties(
         (properties if key.startswith(TABLE_PREFIX) else custom).pop(key, None)
     altered = replace(descriptor, properties=properties, custom_properties=custom)
     _check_properties(properties)
-    _check_no_aggregation(altered)
+    check_altered_options(altered)
     _check_auto_partitioning(altered)
     _check_special_columns(altered)
     for key in to_set:

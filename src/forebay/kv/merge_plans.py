@@ -1,0 +1,79 @@
+"""How a put merges: the compiled plan for a table, the columns that are written, and the kind of write."""
+
+from __future__ import annotations
+
+from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.codec.reference import RowFormat
+from forebay.codec.rows import row_layout
+from forebay.kv._merge import MergePlan
+from forebay.metadata.merge_engines import VERSIONED, delete_behavior, merge_engine
+from forebay.metadata.table import TableInfo, option_value
+
+
+def merge_plan(
+    info: TableInfo, target_columns: tuple[int, ...], overwrite: bool = False, is_decided: bool = False
+) -> MergePlan:
+    """Return the merge plan for puts to these columns. Raises `InvalidRequest` (INVALID_TARGET_COLUMN).
+
+    `overwrite`, `is_decided`: as in `PutRequest`. Raises `UnsupportedOperation` for a partial update where the merge
+    engine takes whole rows.
+    """
+    deletes = delete_behavior(info.descriptor)
+    if overwrite or (is_decided and deletes == "disable"):
+        deletes = "allow"
+    schema = info.schema
+    columns = schema.columns
+    key_mask = bytes(column.name in schema.primary_key for column in columns)
+    auto = -1 if schema.auto_increment_column is None else schema.index(schema.auto_increment_column)
+    targets = _target_mask(info, target_columns, key_mask, auto)
+    engine = None if overwrite else merge_engine(info.descriptor)
+    if engine is not None and targets is not None:
+        raise UnsupportedOperation(
+            f"table {info.path} cannot be written in part: its merge engine '{engine}' takes whole rows",
+            ErrorCode.UNKNOWN_SERVER_ERROR,  # what a Fluss cluster answers
+        )
+    version = -1
+    if engine == VERSIONED:
+        version = schema.index(option_value(info.descriptor, "table.merge-engine.versioned.ver-column"))
+    return MergePlan(
+        row_layout(schema.types, RowFormat(info.descriptor.kv_format.value), ()),
+        info.schema_id,
+        info.descriptor.has_full_changelog,
+        deletes,
+        key_mask,
+        targets,
+        auto,
+        engine,
+        version,
+    )
+
+
+def _target_mask(info: TableInfo, target_columns: tuple[int, ...], key_mask: bytes, auto: int) -> bytes | None:
+    """Return a byte for each column that a partial update writes; None for writes of whole rows."""
+    schema = info.schema
+    names = schema.names
+
+    def refuse(reason: str) -> InvalidRequest:
+        return InvalidRequest(f"table {info.path}: {reason}", ErrorCode.INVALID_TARGET_COLUMN)
+
+    for position in target_columns:
+        if not 0 <= position < len(names):
+            raise refuse(f"target column {position} does not exist; there are {len(names)} columns")
+    if auto >= 0 and (not target_columns or auto in target_columns):
+        raise refuse(
+            f"'{names[auto]}' is an auto-increment column, whose values the server gives: "
+            "name the columns to write, without it"
+        )
+    if not target_columns or len(set(target_columns)) == len(names):
+        return None
+    mask = bytes(position in target_columns for position in range(len(names)))
+    missing = [name for position, name in enumerate(names) if key_mask[position] and not mask[position]]
+    if missing:
+        raise refuse(f"a partial update must write the whole primary key; {', '.join(missing)} is missing")
+    for position, column in enumerate(schema.columns):
+        if not mask[position] and not column.data_type.nullable and position != auto:
+            raise refuse(
+                f"column '{column.name}' is NOT NULL, so a partial update cannot leave it out: a new row would "
+                "have no value for it"
+            )
+    return mask
