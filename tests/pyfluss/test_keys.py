@@ -276,3 +276,29 @@ async def test_writes_and_lookups_of_the_wrong_kind_are_refused(session):
         keys.new_upsert().create_writer().upsert({"id": None, "name": "x"})
     await session.admin.drop_table(keys.get_table_path())
     assert await error_code(session.connection.get_table(keys.get_table_path())) == fluss.ErrorCode.TABLE_NOT_EXIST
+
+
+@pytest.mark.parametrize(
+    ("engine", "kept"),
+    [
+        ({"table.merge-engine": "first_row"}, {"id": 1, "name": "a", "score": 2.0, "v": 5}),
+        (
+            {"table.merge-engine": "versioned", "table.merge-engine.versioned.ver-column": "v"},
+            {"id": 1, "name": "c", "score": None, "v": 5},
+        ),
+    ],
+)
+async def test_tables_with_merge_engines_keep_one_row_of_each_key(session, engine, kept):
+    schema = USERS.append(pa.field("v", pa.int64()))
+    table = await session.create(schema, ["id"], properties=engine)
+    await write(table, [1, "a", 2.0, 5], [1, "b", 3.0, 4], [1, "c", None, 5])
+    assert await look_up(table, [1]) == [kept]
+    writer = table.new_upsert().create_writer()
+    await writer.delete({"id": 1}).wait()  # ignored
+    await write(table, [2, "d", None, None])
+    found = await changelog(table, 2 if engine["table.merge-engine"] == "first_row" else 4)
+    assert [change[:1] for change in found][-1:] == [change[:1] for change in found if change[1]["id"] == 2]
+    assert await look_up(table, [1], [2]) == [kept, {"id": 2, "name": "d", "score": None, "v": None}]
+    partial = table.new_upsert().partial_update_by_name(["id", "name"]).create_writer()
+    with pytest.raises(fluss.FlussError, match="its merge engine"):
+        await partial.upsert({"id": 1, "name": "x"}).wait()

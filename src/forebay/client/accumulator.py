@@ -200,6 +200,8 @@ class WriteTarget:
     is_kv: bool
     columns: tuple[int, ...] = ()
     """Positions of the columns that a partial update writes; empty for whole rows."""
+    overwrite: bool = False
+    """Whether rows replace existing ones, whatever the table's merge engine is."""
 
 
 class Batch:

@@ -9,6 +9,7 @@ from forebay.api.schemas import SchemaLike, columns_of
 from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata import json_serde
+from forebay.metadata.merge_engines import with_function_options
 from forebay.metadata.table import Column, Schema, TableDescriptor, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.messages import table_path_to_pb
@@ -36,7 +37,7 @@ def new_descriptor(
     if isinstance(schema, Schema):
         key, auto_increment = key or schema.primary_key, auto_increment or schema.auto_increment_column
     texts = {name: option_text(value) for name, value in (options or {}).items()}
-    return TableDescriptor(
+    descriptor = TableDescriptor(
         Schema.of(columns_of(schema), key, auto_increment),
         one_or_more_names(partition_keys, "partition_keys"),
         one_or_more_names(bucket_keys, "bucket_keys"),
@@ -45,6 +46,7 @@ def new_descriptor(
         {name: text for name, text in texts.items() if name.startswith(SERVER_OPTIONS)},
         {name: text for name, text in texts.items() if not name.startswith(SERVER_OPTIONS)},
     )
+    return with_function_options(descriptor)
 
 
 def alteration(

@@ -16,13 +16,13 @@ import datetime as dt
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.accumulator import WriteTarget
 from forebay.client.views import array_of, integers, rows_without_columns
 from forebay.codec.arrow_types import storage_schema
@@ -39,6 +39,7 @@ from forebay.codec.rows import (
     split_by_group,
 )
 from forebay.codec.statistics import statistics_columns
+from forebay.metadata.merge_engines import FIRST_ROW, VERSIONED, merge_engine
 from forebay.metadata.partitions import partition_name, partition_text
 from forebay.metadata.table import LogFormat, Schema, TableInfo, arrow_compression
 from forebay.metadata.types import DataType, TypeRoot
@@ -46,6 +47,9 @@ from forebay.protocol.frames import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from forebay.client.settings import Settings
+
+MergeMode: TypeAlias = Literal["default", "overwrite"]
+"""What a write does under a merge engine: it is merged, or it replaces rows and deletes them (Fluss's `MergeMode`)."""
 
 _FRAME_SLACK = 4096
 _ROWS_MIN, _ROWS_MAX = 1 << 16, 1 << 18
@@ -353,10 +357,13 @@ class WriteEncoder:
         """The encoder for writes through a connection with `settings`."""
         return cls(info, settings["client.writer.batch-size"])
 
-    def columns_of(self, operation: str, columns: Sequence[str] | None) -> tuple[tuple[str, ...] | None, WriteTarget]:
+    def columns_of(
+        self, operation: str, columns: Sequence[str] | None, merge_mode: MergeMode = "default"
+    ) -> tuple[tuple[str, ...] | None, WriteTarget]:
         """(columns of the rows, or None for all; the target) of an operation.
 
-        Raises `InvalidRequest` for operations that the table does not support and invalid partial updates.
+        Raises `InvalidRequest` for operations that the table does not support and invalid partial updates, and
+        `UnsupportedOperation` for partial updates where the merge engine takes whole rows.
         """
         info = self.info
         if operation == APPEND:
@@ -372,10 +379,25 @@ class WriteEncoder:
                 ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
             )
         positions = self._target_positions(columns)
-        target = WriteTarget(info.path, info.table_id, is_kv=True, columns=positions)
+        overwrite = self._overwrites(merge_mode)
+        engine = merge_engine(info.descriptor)
+        if positions and not overwrite and engine in (FIRST_ROW, VERSIONED):
+            raise UnsupportedOperation(
+                f"table {info.path} cannot be written in part: its merge engine '{engine}' takes whole rows"
+            )
+        target = WriteTarget(info.path, info.table_id, is_kv=True, columns=positions, overwrite=overwrite)
         if operation == DELETE:
             return info.schema.primary_key, target
         return (None if not positions else tuple(info.schema.names[p] for p in positions)), target
+
+    def _overwrites(self, merge_mode: MergeMode) -> bool:
+        if merge_mode not in ("default", "overwrite"):
+            raise InvalidRequest(f"merge_mode is {merge_mode!r}; it can be 'default' or 'overwrite'")
+        if merge_mode == "overwrite" and merge_engine(self.info.descriptor) is None:
+            raise InvalidRequest(
+                f"table {self.info.path} has no merge engine: its rows are always overwritten, so leave merge_mode out"
+            )
+        return merge_mode == "overwrite"
 
     def _target_positions(self, columns: Sequence[str] | None) -> tuple[int, ...]:
         """The positions of the columns that a partial update writes; empty for whole rows."""

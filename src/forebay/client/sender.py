@@ -46,7 +46,7 @@ from forebay.client.accumulator import (
     WriteTracker,
 )
 from forebay.client.cluster import ClusterClient
-from forebay.client.encode import APPEND, Piece, WriteEncoder, seal
+from forebay.client.encode import APPEND, MergeMode, Piece, WriteEncoder, seal
 from forebay.client.planning import list_partitions
 from forebay.client.routing import BucketChooser, PartitionRouter
 from forebay.client.rpc import Call
@@ -56,6 +56,9 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import error_of, partition_id_of, table_path_to_pb
 
 _LOGGER = logging.getLogger("forebay")
+
+_OVERWRITE = 1
+"""PutKv's `agg_mode` of writes that the merge engine does not merge."""
 
 _OVERDUE_CHECK_SECONDS = 1.0
 _ANSWER_SLACK_SECONDS = 1.0
@@ -131,12 +134,13 @@ class Sender:
         data: Any,
         columns: Sequence[str] | None = None,
         bucket: int | None = None,
+        merge_mode: MergeMode = "default",
     ) -> WriteResult:
         """Write all of `data`, and return once it is acknowledged. Raises the first error.
 
-        `bucket`: the bucket for rows of a log table without a bucket key.
+        `bucket`: the bucket for rows of a log table without a bucket key. `merge_mode` as in `Table.upsert`.
         """
-        names, target = encoder.columns_of(operation, columns)
+        names, target = encoder.columns_of(operation, columns, merge_mode)
         info, tracker = encoder.info, WriteTracker()
         try:
             for batch in encoder.batches(operation, data, names):
@@ -437,6 +441,8 @@ class Sender:
             request = pb.PutKvRequest(
                 acks=self._acks, table_id=target.table_id, timeout_ms=timeout_ms, target_columns=target.columns
             )
+            if target.overwrite:
+                request.agg_mode = _OVERWRITE
         else:
             request = pb.ProduceLogRequest(acks=self._acks, table_id=target.table_id, timeout_ms=timeout_ms)
         for batch in batches:

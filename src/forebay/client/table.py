@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from forebay.api.results import WriteResult
     from forebay.api.scan import Scan
     from forebay.api.schemas import SchemaLike
-    from forebay.client.encode import WriteEncoder
+    from forebay.client.encode import MergeMode, WriteEncoder
     from forebay.client.log_reader import LogReader
     from forebay.client.lookup import Lookup
     from forebay.client.lookup_table import LookupTable
@@ -168,44 +168,62 @@ class Table(ArrowStream):
         """
         return self._write("append", data)
 
-    def upsert(self, data: Rows, columns: Sequence[str] | None = None, *, missing: str = "error") -> WriteResult:
-        """Insert or replace rows of a primary-key table, and wait until they are acknowledged.
+    def upsert(
+        self,
+        data: Rows,
+        columns: Sequence[str] | None = None,
+        *,
+        missing: str = "error",
+        merge_mode: MergeMode = "default",
+    ) -> WriteResult:
+        """Insert rows into a primary-key table, replace those with the same keys, or merge with them as the table's
+        merge engine does; wait until they are acknowledged.
 
         With `columns` (which include the primary key) only these are written, and all others stay unchanged. `data` and
         errors are as in `append`, but rows that lack a column are refused, unless `missing` is "null": then it is set
-        to null.
+        to null. With `merge_mode="overwrite"` rows replace existing ones whatever the merge engine is.
         """
         from forebay.client.encode import upsert_operation
 
-        return self._write(upsert_operation(missing), data, columns)
+        return self._write(upsert_operation(missing), data, columns, merge_mode)
 
-    def delete(self, keys: Any, columns: Sequence[str] | None = None) -> WriteResult:
+    def delete(
+        self, keys: Any, columns: Sequence[str] | None = None, *, merge_mode: MergeMode = "default"
+    ) -> WriteResult:
         """Delete rows by primary key, and wait until that is acknowledged. Keys without a row are ignored.
 
         `keys` holds the primary key columns, in the forms that `append` and `lookup` take. With `columns` only the
         non-key columns among these are set to null, and a row is deleted once all its non-key columns are null.
+        With `merge_mode="overwrite"` rows are deleted also where 'table.delete.behavior' ignores or refuses that.
         """
         if self.has_primary_key:
             keys = key_rows(keys, self.info.schema.primary_key, str(self.path))
-        return self._write("delete", keys, columns)
+        return self._write("delete", keys, columns, merge_mode)
 
-    def write_changes(self, data: Rows, columns: Sequence[str] | None = None) -> WriteResult:
+    def write_changes(
+        self, data: Rows, columns: Sequence[str] | None = None, *, merge_mode: MergeMode = "default"
+    ) -> WriteResult:
         """Upsert and delete rows of a primary-key table, in order, and wait until that is acknowledged.
 
         `data` has the table's columns and `_change_type`, with the values insert, update_before, update_after and
         delete (or +I, -U, +U, -D). Inserts and update_after are upserts; old images (update_before) are skipped; of a
-        delete only the key counts. `columns` is as in `upsert` and `delete`, and errors are as in `append`.
+        delete only the key counts. `columns` and `merge_mode` are as in `upsert` and `delete`, and errors are as in
+        `append`.
         """
-        return self._write("write_changes", data, columns)
+        return self._write("write_changes", data, columns, merge_mode)
 
-    def _write(self, operation: str, data: Any, columns: Sequence[str] | None = None) -> WriteResult:
-        return self.connection.sender.write(self._encoder, operation, data, columns)
+    def _write(
+        self, operation: str, data: Any, columns: Sequence[str] | None = None, merge_mode: MergeMode = "default"
+    ) -> WriteResult:
+        return self.connection.sender.write(self._encoder, operation, data, columns, merge_mode=merge_mode)
 
-    def writer(self, columns: Sequence[str] | None = None) -> TableWriter:
-        """A buffered writer, for many small writes. `columns` makes its upserts partial updates."""
+    def writer(self, columns: Sequence[str] | None = None, *, merge_mode: MergeMode = "default") -> TableWriter:
+        """A buffered writer, for many small writes. `columns` makes its upserts partial updates; `merge_mode` as in
+        `upsert`.
+        """
         from forebay.client.writer import TableWriter
 
-        return TableWriter(self.connection.sender, self._encoder, columns)
+        return TableWriter(self.connection.sender, self._encoder, columns, merge_mode)
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 

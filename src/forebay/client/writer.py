@@ -27,7 +27,7 @@ from forebay.base.completion import hides
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.base.quantity import Span, span_seconds
 from forebay.client.accumulator import WriteTarget, WriteTracker
-from forebay.client.encode import APPEND, CHANGES, DELETE, UPSERT, KeyedRows, WriteEncoder, upsert_operation
+from forebay.client.encode import APPEND, CHANGES, DELETE, UPSERT, KeyedRows, MergeMode, WriteEncoder, upsert_operation
 from forebay.client.sender import Sender
 from forebay.codec.cast import not_written
 
@@ -58,9 +58,18 @@ class TableWriter:
     undone).
     """
 
-    def __init__(self, sender: Sender, encoder: WriteEncoder, columns: Sequence[str] | None = None) -> None:
-        """`columns` restricts upserts and deletes to these columns (partial update)."""
+    def __init__(
+        self,
+        sender: Sender,
+        encoder: WriteEncoder,
+        columns: Sequence[str] | None = None,
+        merge_mode: MergeMode = "default",
+    ) -> None:
+        """`columns` restricts upserts and deletes to these columns (partial update); `merge_mode` as in
+        `Table.upsert`.
+        """
         self._encoder = encoder
+        self._merge_mode: MergeMode = merge_mode
         self._columns = columns
         self._plans: dict[str, tuple[tuple[str, ...] | None, WriteTarget]] = {}
         self._sender = sender
@@ -109,7 +118,7 @@ class TableWriter:
     def _plan(self, operation: str) -> tuple[tuple[str, ...] | None, WriteTarget]:
         plan = self._plans.get(operation)
         if plan is None:
-            plan = self._plans[operation] = self._encoder.columns_of(operation, self._columns)
+            plan = self._plans[operation] = self._encoder.columns_of(operation, self._columns, self._merge_mode)
         return plan
 
     def _write(self, operation: str, rows: Any) -> None:

@@ -15,6 +15,7 @@ from forebay.base import options as parsers
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.options import Option
+from forebay.metadata.merge_engines import with_function_options
 from forebay.metadata.table import TABLE_PREFIX, Column, Schema, TableDescriptor, TableInfo, lake_options_prefix
 
 PRIMARY_KEY = "primary.key"
@@ -83,7 +84,7 @@ def new_descriptor(new: NewTable) -> TableDescriptor:
             if name not in schema.names:
                 raise _invalid(f"{what} key '{name}' is not a column; the columns are {', '.join(schema.names)}")
     own, custom = divided(properties)
-    return TableDescriptor(schema, partition_keys, bucket_keys, buckets, comment, own, custom)
+    return with_function_options(TableDescriptor(schema, partition_keys, bucket_keys, buckets, comment, own, custom))
 
 
 def _one_of(stated: tuple[str, ...], given: tuple[str, ...], what: str) -> tuple[str, ...]:
