@@ -3,6 +3,7 @@ from typing import Protocol
 
 from forebay.codec._layout import RowLayout
 from forebay.codec._slices import RowSlices
+from forebay.kv._aggregate import Aggregates
 
 class _Sequence(Protocol):
     def next(self) -> int: ...
@@ -20,6 +21,7 @@ class MergePlan:
         auto_increment: int,
         engine: str | None = None,
         version: int = -1,
+        aggregates: Aggregates | None = None,
     ) -> None: ...
     def merge(
         self, keys: list[bytes], rows: RowSlices, state: Mapping[bytes, bytes | None], sequence: _Sequence | None

@@ -4,8 +4,9 @@ One pass over the batch. `state` holds the stored value of every key that the ba
 collects what the batch changes and is consulted first, so that a key that repeats within a batch sees its own earlier
 change. Nothing outside `touched` is modified: a batch that fails on its last record has had no effect.
 
-The merge engine decides what a put makes of the row that is there: replaces it (the default), or keeps it (`first_row`,
-or `versioned` if its version is greater). A put that keeps the old row leaves no changelog record.
+The merge engine decides what a put makes of the row that is there: replaces it (the default), keeps it (`first_row`,
+or `versioned` if its version is greater), or combines the two field by field (`aggregation`). A put that keeps the old
+row leaves no changelog record.
 
 A stored value is `length i32 | schema id i16 | row`; all rows here are of the latest schema.
 """
@@ -20,7 +21,9 @@ from forebay.codec._layout cimport (
 )
 from forebay.codec._row_decode cimport Span, row_spans
 from forebay.codec._slices cimport RowSlices
-from forebay.codec._wire cimport load_int32, load_int64, read_varint, store_int32, write_varint
+from forebay.codec._wire cimport store_int32, write_varint
+from forebay.kv._aggregate cimport Aggregates
+from forebay.kv._fields cimport load_instant
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 
@@ -35,8 +38,9 @@ cdef enum Engine:
     REPLACE = 0
     FIRST_ROW = 1
     VERSIONED = 2
+    AGGREGATION = 3
 
-_ENGINES = {None: REPLACE, "first_row": FIRST_ROW, "versioned": VERSIONED}
+_ENGINES = {None: REPLACE, "first_row": FIRST_ROW, "versioned": VERSIONED, "aggregation": AGGREGATION}
 
 cdef int64_t INT64_MIN = -(<int64_t> 0x7FFFFFFFFFFFFFFF) - 1
 cdef int32_t INT32_MIN = -(<int32_t> 0x7FFFFFFF) - 1
@@ -59,7 +63,8 @@ cdef class MergePlan:
 
     `target_mask` has a byte for each column, 1 for those that a partial update writes (None: all of them);
     `key_mask` marks the primary key. `auto_increment` is the position of the auto-increment column, or -1. `engine` is
-    the merge engine, None for the default; `version` is the position of the version column of `versioned`.
+    the merge engine, None for the default; `version` is the position of the version column of `versioned`, `aggregates`
+    are the functions of `aggregation`, which keep the old values of columns that a partial update leaves out.
     """
 
     cdef RowLayout layout
@@ -76,12 +81,13 @@ cdef class MergePlan:
     cdef int engine
     cdef int version
     cdef const Node* version_node
+    cdef Aggregates aggregates
     cdef Span* old_spans
     cdef Span* new_spans
 
     def __cinit__(
         self, RowLayout layout, int schema_id, bint full_image, str delete_behavior, bytes key_mask,
-        bytes target_mask, int auto_increment, str engine=None, int version=-1,
+        bytes target_mask, int auto_increment, str engine=None, int version=-1, Aggregates aggregates=None,
     ):
         cdef int child = 1
         cdef int i
@@ -102,8 +108,11 @@ cdef class MergePlan:
         self.version = version
         if (self.engine == VERSIONED) != (0 <= version < self.field_count):
             raise ValueError("the engine 'versioned' has a version column, and no other has")
-        if self.engine != REPLACE and self.partial:
+        if self.engine in (FIRST_ROW, VERSIONED) and self.partial:
             raise ValueError("this engine merges whole rows")
+        self.aggregates = aggregates
+        if (self.engine == AGGREGATION) != (aggregates is not None):
+            raise ValueError("the engine 'aggregation' has functions, and no other has")
         for i in range(max(0, version)):
             child = layout.nodes[child].end
         self.version_node = &layout.nodes[child]
@@ -138,29 +147,12 @@ cdef class MergePlan:
     cdef int version_of(self, const uint8_t* row, Py_ssize_t size, Span* spans, int64_t* major, int32_t* minor) except -1:
         """The version of a row: an integer, or milliseconds and the nanoseconds beside them. Null is the least."""
         cdef int kind = self.version_node.kind
-        cdef bint indexed = self.layout.format == FORMAT_INDEXED
-        cdef const uint8_t* p
-        cdef const uint8_t* end
-        cdef uint64_t value = 0
         self.spans_of(row, size, spans)
-        p = spans[self.version].data
-        minor[0] = 0
-        if spans[self.version].size < 0:
-            major[0] = INT32_MIN if kind == KIND_INT32 else INT64_MIN
+        if spans[self.version].size >= 0:
+            load_instant(kind, self.layout.format, &spans[self.version], major, minor)
             return 0
-        end = p + spans[self.version].size
-        if not indexed:
-            p = read_varint(p, end, &value)  # within the bounds that `spans_of` has checked
-            major[0] = <int32_t> value if kind == KIND_INT32 else <int64_t> value
-            if kind == KIND_TIMESTAMP:
-                read_varint(p, end, &value)
-                minor[0] = <int32_t> value
-        elif kind == KIND_INT32:
-            major[0] = load_int32(p)
-        else:
-            major[0] = load_int64(p)
-            if kind == KIND_TIMESTAMP:
-                minor[0] = load_int32(p + 8)
+        major[0] = INT32_MIN if kind == KIND_INT32 else INT64_MIN
+        minor[0] = 0
         return 0
 
     cdef bint is_older(self, const uint8_t* row, Py_ssize_t size, bytes old) except -1:
@@ -217,6 +209,13 @@ cdef class MergePlan:
                     self.new_spans[i].size = -1
                 else:
                     self.new_spans[i] = self.old_spans[i]
+        return self.assemble(self.new_spans)
+
+    cdef bytes aggregate(self, bytes old, const uint8_t* row, Py_ssize_t size):
+        """The two rows combined by the functions of their columns."""
+        self.spans_of(row, size, self.new_spans)
+        self.spans_of_value(old, self.old_spans)
+        self.aggregates.merge(self.old_spans, self.new_spans)
         return self.assemble(self.new_spans)
 
     cdef bytes partial_delete(self, bytes old):
@@ -288,6 +287,8 @@ cdef class MergePlan:
                 if old is None:
                     continue
                 new = self.partial_delete(old) if self.partial else None
+            elif old is not None and self.engine == AGGREGATION:
+                new = self.aggregate(old, rows.data[i], rows.sizes[i])
             elif old is not None and self.engine != REPLACE and (
                 self.engine == FIRST_ROW or self.is_older(rows.data[i], rows.sizes[i], old)
             ):

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.codec._layout import RowLayout
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows import row_layout
+from forebay.kv._aggregate import Aggregates
 from forebay.kv._merge import MergePlan
-from forebay.metadata.merge_engines import VERSIONED, delete_behavior, merge_engine
-from forebay.metadata.table import TableInfo, option_value
+from forebay.metadata.merge_engines import (
+    AGGREGATION,
+    DEFAULT_FUNCTION,
+    FIRST_ROW,
+    VERSIONED,
+    delete_behavior,
+    delimiter_of,
+    merge_engine,
+)
+from forebay.metadata.table import AggregateFunction, TableInfo, option_value
+from forebay.metadata.types import TypeRoot
 
 
 def merge_plan(
@@ -27,7 +38,7 @@ def merge_plan(
     auto = -1 if schema.auto_increment_column is None else schema.index(schema.auto_increment_column)
     targets = _target_mask(info, target_columns, key_mask, auto)
     engine = None if overwrite else merge_engine(info.descriptor)
-    if engine is not None and targets is not None:
+    if engine in (FIRST_ROW, VERSIONED) and targets is not None:
         raise UnsupportedOperation(
             f"table {info.path} cannot be written in part: its merge engine '{engine}' takes whole rows",
             ErrorCode.UNKNOWN_SERVER_ERROR,  # what a Fluss cluster answers
@@ -35,8 +46,9 @@ def merge_plan(
     version = -1
     if engine == VERSIONED:
         version = schema.index(option_value(info.descriptor, "table.merge-engine.versioned.ver-column"))
+    layout = row_layout(schema.types, RowFormat(info.descriptor.kv_format.value), ())
     return MergePlan(
-        row_layout(schema.types, RowFormat(info.descriptor.kv_format.value), ()),
+        layout,
         info.schema_id,
         info.descriptor.has_full_changelog,
         deletes,
@@ -45,7 +57,23 @@ def merge_plan(
         auto,
         engine,
         version,
+        None if engine != AGGREGATION else _aggregates(info, layout, targets, must_succeed=is_decided),
     )
+
+
+def _aggregates(info: TableInfo, layout: RowLayout, targets: bytes | None, *, must_succeed: bool) -> Aggregates:
+    """The functions of a table's columns; those that a partial update leaves out keep their values."""
+    columns = []
+    for position, column in enumerate(info.schema.columns):
+        function = column.aggregate or AggregateFunction(DEFAULT_FUNCTION)
+        name: str | None = "last_value" if column.name in info.schema.primary_key else function.name
+        if targets is not None and not targets[position]:
+            name = None
+        is_decimal = column.data_type.root is TypeRoot.DECIMAL
+        precision, scale = column.data_type.precision or 0, column.data_type.scale or 0
+        digits = (precision, scale) if is_decimal else (0, 0)
+        columns.append((column.name, name, delimiter_of(function).encode(), *digits))
+    return Aggregates(layout, columns, must_succeed)
 
 
 def _target_mask(info: TableInfo, target_columns: tuple[int, ...], key_mask: bytes, auto: int) -> bytes | None:

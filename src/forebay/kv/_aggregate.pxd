@@ -1,0 +1,29 @@
+# What the merge engine `aggregation` makes of two values of a field. See _aggregate.pyx.
+from libc.stdint cimport int32_t, uint8_t
+
+from forebay.codec._row_decode cimport Span
+
+cdef struct Field:
+    int function
+    int kind
+    bint nullable
+    int precision             # of a DECIMAL
+    int scale
+    const uint8_t* delimiter
+    int32_t delimiter_size
+    uint8_t* result           # where a value that is neither of the two is built
+    Py_ssize_t capacity
+
+cdef class Aggregates:
+    cdef Field* fields
+    cdef int count
+    cdef int row_format
+    cdef bint must_succeed
+    cdef tuple names
+    cdef list owners
+    cdef int merge(self, const Span* old, Span* new) except -1
+    cdef int combine(self, int position, const Span* old, Span* new) except -1
+    cdef int add_or_multiply(self, int position, const Span* old, Span* new) except -1
+    cdef int decimal(self, int position, const Span* old, Span* new) except -1
+    cdef int overflowed(self, int position, const Span* old, Span* new, bint is_error) except -1
+    cdef int join(self, int position, const Span* old, Span* new) except -1
