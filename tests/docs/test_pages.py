@@ -21,7 +21,8 @@ TYPED_PAGES = [page for page in PAGES if any(block.is_typed for block in blocks(
 PRINTED = {
     "docs/merge-engines.md": ["[{'item': 'cup', 'sold': 1, 'best': 7.0}, {'item': 'tin', 'sold': 5, 'best': 2.5}]\n"],
     "docs/live-merge-engines.md": [
-        "[{'item': 'cup', 'pieces': 1, 'counted': 10}, {'item': 'tin', 'pieces': 5, 'counted': 20}]\n"
+        "[{'item': 'cup', 'pieces': 1, 'counted': 10}, {'item': 'tin', 'pieces': 5, 'counted': 20}]\n",
+        "[{'item': 'tin', 'sold': 6, 'best': 2.5, 'who': 'ann+bob'}]\n",
     ],
     "docs/paimon.md": [
         "['orders', 'visits']\n",

@@ -286,7 +286,7 @@ def test_options_have_their_defaults_and_say_what_they_cannot_be() -> None:
 
 def test_options_that_are_not_served_are_named() -> None:
     historical = "table.datalake.historical-partition.enabled"
-    assert unserved_option("table.merge-engine", "versioned") is not None
+    assert unserved_option("table.merge-engine", "versioned") is None
     assert "local log segments" in str(unserved_option("table.log.local-ttl", "1 d"))
     assert [unserved_option(historical, text) for text in ("true", "false")] == ["historical partitions", None]
     assert unserved_option("table.log.ttl", "1 d") is None

@@ -302,3 +302,31 @@ async def test_tables_with_merge_engines_keep_one_row_of_each_key(session, engin
     partial = table.new_upsert().partial_update_by_name(["id", "name"]).create_writer()
     with pytest.raises(fluss.FlussError, match="its merge engine"):
         await partial.upsert({"id": 1, "name": "x"}).wait()
+
+
+async def test_an_aggregating_table_is_made_by_its_options_and_combines_rows(session):
+    schema = USERS.append(pa.field("price", pa.decimal128(20, 2))).append(pa.field("flag", pa.bool_()))
+    table = await session.create(
+        schema,
+        ["id"],
+        properties={"table.merge-engine": "aggregation"},
+        custom_properties={
+            "fields.name.agg": "listagg",
+            "fields.name.listagg.delimiter": "/",
+            "fields.score.agg": "max",
+            "fields.price.agg": "sum",
+            "fields.flag.agg": "bool_or",
+        },
+    )
+    await write(table, [1, "a", 2.0, Decimal("1.50"), False], [1, "b", 1.0, Decimal("2.25"), True])
+    await write(table, [1, None, None, None, False], [2, "c", 0.5, None, None])
+    await write(table, {"id": 1, "price": Decimal("10.00")}, columns=["id", "price"])
+    whole = {"id": 1, "name": "a/b", "score": 2.0, "price": Decimal("13.75"), "flag": True}
+    assert await look_up(table, [1], [2]) == [whole, {"id": 2, "name": "c", "score": 0.5, "price": None, "flag": None}]
+    found = await changelog(table, 8)
+    assert [kind for kind, row in found if row["id"] == 1] == ["+I", "-U", "+U", "-U", "+U", "-U", "+U"]
+    assert found[-1] == ("+U", whole)
+    await table.new_upsert().create_writer().delete({"id": 1}).wait()  # ignored
+    assert await look_up(table, [1]) == [whole]
+    again = await (await connect(session.address)).get_table(table.get_table_path())  # its schema has the functions now
+    assert await look_up(again, [1]) == [whole]

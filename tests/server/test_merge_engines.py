@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import forebay
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
 from forebay.client.table import Table
+from forebay.metadata import types
+from forebay.metadata.table import AggregateFunction, Column
 from tests.server.running import running
 
 COLUMNS = {"k": "INT", "v": "BIGINT", "s": "STRING"}
@@ -91,3 +94,60 @@ def test_what_an_engine_does_not_take_is_refused_before_anything_is_sent(tmp_pat
         plain = connection.create_table("fluss.plain", COLUMNS, primary_key="k")
         with pytest.raises(InvalidRequest, match="has no merge engine: its rows are always overwritten"):
             plain.writer(merge_mode="overwrite")
+
+
+SUMS = {
+    "table.merge-engine": "aggregation",
+    "fields.v.agg": "sum",
+    "fields.s.agg": "listagg",
+    "fields.s.listagg.delimiter": "-",
+}
+
+
+def test_aggregation_combines_rows_through_a_restart(tmp_path: Path) -> None:
+    with running(tmp_path) as bench, forebay.connect(bench.server.bootstrap_servers) as connection:
+        table = made(connection, SUMS)
+        assert table.info.schema.column("s").aggregate == AggregateFunction("listagg", (("delimiter", "-"),))
+        table.upsert([{"k": 1, "v": 1, "s": "a"}, {"k": 1, "v": 2, "s": "b"}, {"k": 2, "v": None, "s": None}])
+        table.upsert([{"k": 1, "v": 10}], columns=["k", "v"])
+        table.delete([{"k": 1}])
+    with running(tmp_path) as bench, forebay.connect(bench.server.bootstrap_servers) as connection:
+        table = connection.table("fluss.t")
+        table.upsert([{"k": 2, "v": 5, "s": "c"}])
+        assert rows_of(table) == [(1, 13, "a-b"), (2, 5, "c")]
+        table.upsert([{"k": 1, "v": 2}], columns=["k", "v"], merge_mode="overwrite")
+        assert rows_of(table) == [(1, 2, "a-b"), (2, 5, "c")]
+        assert changes_of(table)[:3] == [
+            ("insert", 1, 1, "a"),
+            ("update_before", 1, 1, "a"),
+            ("update_after", 1, 3, "a-b"),
+        ]
+        assert connection.admin.table_stats(table.path).row_count == 2
+
+
+def test_columns_are_added_with_functions(tmp_path: Path) -> None:
+    best = Column("best", types.int_(), aggregate=AggregateFunction("max"))
+    with running(tmp_path) as bench, forebay.connect(bench.server.bootstrap_servers) as connection:
+        table = made(connection, SUMS)
+        table.upsert([{"k": 1, "v": 1}])
+        table = table.alter(add_columns=[best])
+        table.upsert([{"k": 1, "v": 1, "best": 7}, {"k": 1, "v": 1, "best": 3}])
+        assert rows_of(table) == [(1, 3, None, 7)]
+        with pytest.raises(InvalidRequest, match="'sum' takes"):
+            table.alter(add_columns=[Column("text", types.string(), aggregate=AggregateFunction("sum"))])
+        with pytest.raises(InvalidRequest, match=r"'fields\.best\.agg' = 'min' cannot be set|column 'best' has .* max"):
+            table.alter(set={"fields.best.agg": "min"})
+        plain = connection.create_table("fluss.plain", COLUMNS, primary_key="k")
+        with pytest.raises(InvalidRequest, match="which only the aggregation merge engine uses"):
+            plain.alter(add_columns=[best])
+
+
+def test_a_value_that_does_not_fit_is_refused_with_the_columns_name(tmp_path: Path) -> None:
+    with running(tmp_path) as bench, forebay.connect(bench.server.bootstrap_servers) as connection:
+        columns = {"k": "INT", "d": "DECIMAL(3, 1)"}
+        options = {"table.merge-engine": "aggregation", "fields.d.agg": "sum"}
+        table = connection.create_table("fluss.t", columns, primary_key="k", options=options)
+        table.upsert([{"k": 1, "d": Decimal("60.0")}])
+        with pytest.raises(ForebayError, match=r"column 'd': a sum does not fit into DECIMAL\(3, 1\)"):
+            table.upsert([{"k": 1, "d": Decimal("60.0")}])
+        assert table.scan().to_arrow().to_pylist() == [{"k": 1, "d": Decimal("60.0")}]

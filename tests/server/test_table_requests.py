@@ -88,8 +88,8 @@ def test_added_columns_have_their_comments_and_each_schema_of_the_table_can_be_r
         ({"add_columns": [added("b", FIRST)]}, ErrorCode.INVALID_ALTER_TABLE_EXCEPTION, "can only be added at the end"),
         (
             {"add_columns": [added("b", agg_function_type="sum")]},
-            ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
-            "'b' has an aggregate function",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+            "'b' has aggregate function 'sum', which only the aggregation merge engine uses",
         ),
     ],
 )

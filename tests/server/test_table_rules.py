@@ -147,11 +147,6 @@ def test_what_is_allowed_is_taken(allowed: TableDescriptor) -> None:
         (described(key=("k",), properties={"table.statistics.columns": "v"}), CONFIG, "is for log tables only"),
         (described(properties={"table.statistics.columns": "x"}), CONFIG, "x"),
         (
-            described(key=("k",), properties={"table.merge-engine": "aggregation"}),
-            CONFIG,
-            "does not serve the merge engine 'aggregation'",
-        ),
-        (
             described(properties={"table.datalake.historical-partition.enabled": "true"}),
             CONFIG,
             "does not serve historical partitions",

@@ -423,7 +423,6 @@ TABLE_OPTIONS: dict[str, Option] = by_name(
 )
 
 _UNSERVED: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("table.merge-engine", lambda value: value == "aggregation", "the merge engine 'aggregation'"),
     ("table.log.local-ttl", lambda _: True, "expiry of local log segments"),
     ("table.datalake.historical-partition.enabled", lambda value: value is True, "historical partitions"),
 )

@@ -38,6 +38,7 @@ from forebay.metadata.table import (
     assign_ids,
 )
 from forebay.server.lake_tables import LakeTables
+from forebay.server.merge_rules import check_schema_functions
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.table_rules import (
     altered_properties,
@@ -313,6 +314,7 @@ class TableCatalog:
         with self._changing:
             table = self.table(path)
             schema = _with_columns(table.info.schema, columns, path)
+            check_schema_functions(table.info.descriptor, schema)
             check_schema_history(path, table.current.schemas.values(), schema)
             descriptor = replace(table.info.descriptor, schema=schema)
             info = replace(

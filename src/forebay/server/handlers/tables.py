@@ -8,7 +8,7 @@ from typing import Any
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata import json_serde
 from forebay.metadata.partitions import matches_partial
-from forebay.metadata.table import Column, TablePath
+from forebay.metadata.table import AggregateFunction, Column, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_info_to_pb, partition_spec_from_pb, table_path_from_pb
@@ -114,14 +114,13 @@ def _added_column(message: Any) -> Column:
             f"column '{message.column_name}' can only be added at the end",
             ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
         )
-    if message.HasField("agg_function_type"):
-        raise UnsupportedOperation(
-            f"column '{message.column_name}' has an aggregate function, and Forebay does not serve the aggregation "
-            "merge engine yet (docs/limits.md)",
-            ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
-        )
     data_type = json_serde.data_type_from_json(json_serde.loads(message.data_type_json, "data type"))
-    return Column(message.column_name, data_type, message.comment if message.HasField("comment") else None)
+    function = None
+    if message.HasField("agg_function_type"):
+        parameters = {parameter.key: parameter.value for parameter in message.agg_function_params}
+        function = AggregateFunction.of(message.agg_function_type, parameters)
+    comment = message.comment if message.HasField("comment") else None
+    return Column(message.column_name, data_type, comment, aggregate=function)
 
 
 def config_changes(messages: Iterable[Any]) -> tuple[dict[str, str], list[str]]:
