@@ -334,7 +334,7 @@ def test_altering_a_table_keeps_its_rows_and_is_durable(tmp_path):
         ({"table.log.format": "INDEXED"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
         ({"table.replication.factor": "3"}, ErrorCode.INVALID_REPLICATION_FACTOR),
         ({"table.replication.factor": "0"}, ErrorCode.INVALID_REPLICATION_FACTOR),
-        ({"table.merge-engine": "first_row"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
+        ({"table.merge-engine": "versioned"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
         ({"table.datalake.historical-partition.enabled": "true"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
         ({"table.auto-partition.enabled": "true"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
         ({"table.log.ttl": "soon"}, ErrorCode.INVALID_CONFIG_EXCEPTION),
