@@ -226,6 +226,8 @@ async def _merge_engines(exam: Exam) -> None:
     for label, properties in {
         "first row": {"table.merge-engine": "first_row"},
         "versioned": {"table.merge-engine": "versioned", "table.merge-engine.versioned.ver-column": "age"},
+        "aggregation": {"table.merge-engine": "aggregation"},
+        "aggregation with deletes": {"table.merge-engine": "aggregation", "table.delete.behavior": "allow"},
         "without old values": {"table.changelog.image": "wal"},
         "deletes ignored": {"table.delete.behavior": "ignore"},
         "deletes refused": {"table.delete.behavior": "disable"},

@@ -152,7 +152,7 @@ def test_a_sum_of_up_to_18_digits_that_does_not_fit_is_refused_and_changes_nothi
     bucket.put([{"id": 1, "v": Decimal("60.00")}], [False])
     with pytest.raises(InvalidRequest, match=r"column 'v': a sum does not fit into DECIMAL\(4, 2\)") as refused:
         bucket.put([{"id": 2, "v": Decimal(1)}, {"id": 1, "v": Decimal("40.00")}], [False, False])
-    assert refused.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert refused.value.code == ErrorCode.INVALID_TABLE_EXCEPTION
     assert bucket.rows == {1: {"id": 1, "v": Decimal("60.00")}}
 
 

@@ -42,6 +42,7 @@ def versioned(column: str, *columns: Column, **how: Any) -> TableDescriptor:
 def test_what_is_allowed_is_taken_and_ignores_deletes_unless_told_otherwise(allowed: TableDescriptor) -> None:
     complete = created(allowed)
     assert delete_behavior(complete) == allowed.properties.get("table.delete.behavior", "ignore")
+    assert complete.properties["table.delete.behavior"].lower() == delete_behavior(complete)
 
 
 def summing(function: AggregateFunction, data_type: types.DataType, **how: Any) -> TableDescriptor:

@@ -289,7 +289,7 @@ cdef class Aggregates:
         if is_error and not self.must_succeed:
             raise InvalidRequest(
                 f"column '{self.names[position]}': a sum does not fit into DECIMAL({field.precision}, {field.scale})",
-                ErrorCode.UNKNOWN_SERVER_ERROR,  # what a Fluss cluster answers
+                ErrorCode.INVALID_TABLE_EXCEPTION,  # a Fluss cluster answers UNKNOWN_SERVER_ERROR
             )
         if field.nullable:
             new.size = -1
@@ -314,7 +314,7 @@ cdef class Aggregates:
         if size > 0x7FFFFFFF - INTEGER_BYTES_MAX:
             raise InvalidRequest(
                 f"column '{self.names[position]}': the joined text would have {size} bytes, which no row can hold",
-                ErrorCode.UNKNOWN_SERVER_ERROR,
+                ErrorCode.INVALID_TABLE_EXCEPTION,
             )
         reserve(field, size + INTEGER_BYTES_MAX)
         p = field.result

@@ -5,12 +5,14 @@ import org.apache.fluss.client.lookup.Lookuper;
 import org.apache.fluss.client.table.Table;
 import org.apache.fluss.client.table.writer.UpsertResult;
 import org.apache.fluss.client.table.writer.UpsertWriter;
+import org.apache.fluss.metadata.AggFunctions;
 import org.apache.fluss.metadata.KvFormat;
 import org.apache.fluss.metadata.Schema;
 import org.apache.fluss.metadata.TableBucket;
 import org.apache.fluss.metadata.TableDescriptor;
 import org.apache.fluss.row.GenericRow;
 import org.apache.fluss.row.InternalRow;
+import org.apache.fluss.rpc.protocol.MergeMode;
 import org.apache.fluss.types.DataTypes;
 import org.apache.fluss.types.RowType;
 
@@ -161,9 +163,36 @@ final class KvScenarios {
     exam.report.step("first row", () -> merged(exam, "first_row", "table.merge-engine", "first_row"));
     exam.report.step("versioned", () -> merged(exam, "versioned",
         "table.merge-engine", "versioned", "table.merge-engine.versioned.ver-column", "age"));
+    exam.report.step("aggregation", () -> aggregated(exam));
     exam.report.step("changelog without old values", () -> merged(exam, "wal", "table.changelog.image", "wal"));
     exam.report.step("deletes are ignored", () -> merged(exam, "ignore", "table.delete.behavior", "ignore"));
     exam.report.step("deletes are refused", () -> merged(exam, "disable", "table.delete.behavior", "disable"));
+  }
+
+  /** Functions in the schema, a partial update, and writes that pass the engine by. */
+  private static Object aggregated(Exam exam) throws Exception {
+    Schema schema = Schema.newBuilder()
+        .column("id", DataTypes.INT())
+        .column("total", DataTypes.BIGINT(), AggFunctions.SUM())
+        .column("best", DataTypes.DOUBLE(), AggFunctions.MAX())
+        .column("names", DataTypes.STRING(), AggFunctions.LISTAGG("; "))
+        .column("last", DataTypes.STRING())
+        .primaryKey("id")
+        .build();
+    Table table = exam.create("merge_aggregation", TableDescriptor.builder().schema(schema).distributedBy(1)
+        .property("table.merge-engine", "aggregation"));
+    UpsertWriter writer = table.newUpsert().createWriter();
+    writer.upsert(Rows.of(1, 5L, 1.5, "a", "x")).get();
+    writer.upsert(Rows.of(1, 7L, -2.5, "b", null)).get();
+    writer.upsert(Rows.of(1, null, null, null, "y")).get();
+    table.newUpsert().partialUpdate("id", "total").createWriter().upsert(Rows.of(1, 100L, null, null, null)).get();
+    writer.delete(Rows.of(1, null, null, null, null)).get();
+    Object summed = lookup(table, 1);
+    UpsertWriter over = table.newUpsert().mergeMode(MergeMode.OVERWRITE).createWriter();
+    over.upsert(Rows.of(1, 1L, 1.0, "z", "z")).get();
+    Object replaced = lookup(table, 1);
+    over.delete(Rows.of(1, null, null, null, null)).get();
+    return Arrays.asList(summed, replaced, lookup(table, 1), exam.readLog(table, null, 1));
   }
 
   private static Object merged(Exam exam, String name, String... properties) throws Exception {
