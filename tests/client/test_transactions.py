@@ -523,6 +523,45 @@ def test_a_decided_transaction_is_finished_by_the_next_server(tmp_path: Path, mo
         assert list((tmp_path / "data" / "transactions.staged").iterdir()) == []
 
 
+def test_rows_of_a_transaction_are_added_once_whatever_is_redone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum shows what an upsert hides: rows that a commit has written before it failed, and that are redone."""
+    real, read = StageFiles.batch, list[int]()
+
+    def fails(self: StageFiles, entry: Any) -> bytearray:
+        read.append(1)
+        if len(read) > 39:  # one bucket has all of its rows, and the other lacks one
+            raise ForebayError("the disk is away")
+        return real(self, entry)
+
+    options = {"table.merge-engine": "aggregation", "fields.total.agg": "sum", "fields.names.agg": "listagg"}
+    with (
+        EmbeddedServer(tmp_path / "data") as server,
+        forebay.connect(server.bootstrap_servers, retry_timeout="200 ms") as connection,
+    ):
+        columns = {"id": "INT", "total": "BIGINT", "names": "STRING"}
+        sums = connection.create_table("fluss.sums", columns, primary_key="id", buckets=2, options=options)
+        sums.upsert([{"id": n, "total": 1000, "names": "-"} for n in range(5)])
+        tx = connection.transaction("sums", 1).begin()
+        for n in range(40):
+            tx.upsert(sums, [{"id": n % 5, "total": n, "names": str(n)}])
+        monkeypatch.setattr(StageFiles, "batch", fails)
+        with pytest.raises(OutcomeUnknown):
+            tx.commit()
+        written = sum(row["names"].count(",") for row in sums.scan().to_arrow().to_pylist())
+        assert 0 < written < 40
+    monkeypatch.undo()
+    for _ in range(2):
+        with EmbeddedServer(tmp_path / "data") as server, forebay.connect(server.bootstrap_servers) as connection:
+            with connection.transaction("sums", 1) as again:
+                again.upsert("fluss.sums", [{"id": 0, "total": 1, "names": "again"}])
+            found = {row["id"]: row for row in connection.table("fluss.sums").scan().to_arrow().to_pylist()}
+            for key in range(5):
+                assert found[key]["total"] == 1000 + sum(range(key, 40, 5))
+                assert found[key]["names"] == ",".join(["-", *map(str, range(key, 40, 5))])
+
+
 def conn_abort(connection: Connection, tx: Transaction) -> None:
     request = pb.AbortTransactionRequest(transaction_id=tx.begun_id or 0)
     connection.cluster.coordinator_call(ApiKey.ABORT_TRANSACTION, request, pb.AbortTransactionResponse, repeatable=True)

@@ -63,6 +63,7 @@ class Checks:
                 raise Damage(f"{what} at offset {offset} of bucket {bucket} of {path} was read, and is gone")
         self.check_transactions(changes, log)
         self.load.partitions.check(self.connection)
+        self.load.merging.check(self.connection)
         self.check_registers(folded)
 
     def same(self, what: str, one: Any, other_name: str, other: Any) -> None:

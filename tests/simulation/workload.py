@@ -1,4 +1,4 @@
-"""The actors of a history: writers and readers of three tables, and tiering workers."""
+"""The actors of a history: writers and readers of some tables, and tiering workers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from forebay.client.table import Table
 from forebay.client.transaction import Transaction
 from forebay.metadata.table import TableBucket
 from tests.simulation.histories import NEVER, Op
+from tests.simulation.merging import ENGINES, MERGED, Merging
 from tests.simulation.partitions import PARTS, Partitions
 from tests.simulation.scheduler import Process, Stop
 from tests.simulation.world import Damage, World
@@ -79,6 +80,7 @@ class Workload:
         self.actors = actors
         self.numbers = 0
         self.partitions = Partitions(self, has_key=self.rng.random() < 0.5)
+        self.merging = Merging(self, self.rng.choice((*ENGINES, "aggregation")))
         self.ready = False
         self.processes: list[Process] = []
         self.workers: list[Process] = []
@@ -112,7 +114,8 @@ class Workload:
                     options={**tiered, "table.log.format": log_format}, ignore_if_exists=True,
                 )  # fmt: skip
                 self.partitions.make_table(connection)
-                for path in (KV, LOG, PARTS):
+                self.merging.make_table(connection, tiered)
+                for path in (KV, LOG, PARTS, MERGED):
                     self.seen.table_ids[path] = connection.admin.table_info(path).table_id
                 break
             except ForebayError as e:
@@ -171,8 +174,9 @@ class Workload:
                     self.widen,
                     self.partitions.write,
                     self.partitions.change,
+                    self.merging.write,
                 ),
-                weights=(10, 3, 2, 6, 6, 9, 2, 1, 2 if self.lake else 0, 0.5, 4, 1.5),
+                weights=(10, 3, 2, 6, 6, 9, 2, 1, 2 if self.lake else 0, 0.5, 4, 1.5, 5),
             )[0]
             world.count(action.__name__)
             try:
@@ -275,6 +279,7 @@ class Workload:
             for key, value in values.items():
                 tx.upsert(kv, [self._widened(kv, {"id": key, "name": value})])
             tx.append(log, [self._widened(log, {"n": n, "who": who}) for n in staged.numbers])
+            tx.upsert(MERGED, self.merging.rows(self.rng.randint(1, 3), staged_by=who))
             if self.rng.random() < 0.3:
                 self.sched.sleep(self.rng.random())
             if self.rng.random() < 0.1:

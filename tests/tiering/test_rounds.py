@@ -467,3 +467,18 @@ def test_the_lag_counts_what_was_written_meanwhile_and_is_not_known_without_serv
         assert report.lag_records == (1 if asked else None)
         assert report.finished_ms is not None
         assert report.snapshot_id is not None
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [{"table.merge-engine": "first_row"}, {"table.merge-engine": "aggregation", "fields.v.agg": "listagg"}],
+    ids=lambda engine: engine["table.merge-engine"],
+)
+def test_the_lake_table_of_a_table_with_a_merge_engine_takes_rows_as_they_are(
+    any_lake: LakeCluster, engine: dict[str, str]
+) -> None:
+    table = any_lake.create("t", SCHEMA, primary_key=["k"], options=engine)
+    for pairs in ([(1, "a"), (2, "b"), (1, "c")], [(2, "d"), (3, "e")], [(3, "f"), (1, "g")]):
+        table.upsert(rows(*pairs))
+        any_lake.tier(table)
+        any_lake.check_complete(table)

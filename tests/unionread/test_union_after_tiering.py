@@ -40,3 +40,40 @@ def test_a_table_reads_the_same_before_and_after_every_round_of_the_job(both: Wo
             assert bag(found) == replayed(table, None, col("v") == step)
     kind = LakeSnapshotAndLogSplit if keyed else LogSplit
     assert any(isinstance(split, kind) for split in both.plan(table).splits)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"table.merge-engine": "first_row"},
+        {"table.merge-engine": "versioned", "table.merge-engine.versioned.ver-column": "v"},
+        {"table.merge-engine": "aggregation", "table.delete.behavior": "allow", "fields.v.agg": "sum"},
+    ],
+    ids=lambda engine: engine["table.merge-engine"],
+)
+def test_rows_that_a_merge_engine_has_merged_are_not_merged_again_in_the_lake(
+    both: World, engine: dict[str, str]
+) -> None:
+    if both.lake == MEMORY:
+        pytest.skip("the job finds lakes by the options of their tables")
+    chance = random.Random(5)
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+    table = both.create(schema, buckets=2, primary_key=["id"], options=engine)
+    sums: dict[int, int] = {}
+    for step in range(3):
+        for _ in range(3):
+            rows = [{"id": chance.randrange(9), "v": chance.randrange(100)} for _ in range(6)]
+            table.upsert(rows)
+            for row in rows:
+                sums[row["id"]] = sums.get(row["id"], 0) + row["v"]
+            gone = chance.randrange(9)
+            table.delete([{"id": gone}])
+            sums.pop(gone, None)
+        expected = replayed(table)
+        assert bag(table.scan().to_arrow()) == bag(table.scan(source="union").to_arrow()) == expected
+        if step < 2:  # the last step stays in the log
+            list(tier_now(both.connection, [table.path]))
+            assert bag(table.scan(source="union").to_arrow()) == expected
+    if "fields.v.agg" in engine:
+        assert {row["id"]: row["v"] for row in table.scan(source="union").to_arrow().to_pylist()} == sums
+    assert any(isinstance(split, LakeSnapshotAndLogSplit) for split in both.plan(table).splits)
