@@ -18,6 +18,7 @@ from benchmarks.running import Run
 SECTIONS = {
     "append": "appending to a log table: ours, pyfluss, the disk alone",
     "upsert": "upserts with changelog: ours, pyfluss, and where the server's time goes",
+    "merging": "upserts into tables with merge engines, beside the default engine",
     "transactions": "rows in a transaction, against the same rows written plainly",
     "engines": "LMDB and RocksDB side by side, with a large state",
     "scan": "full scans of a primary-key table, and their memory",
