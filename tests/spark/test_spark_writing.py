@@ -129,6 +129,37 @@ def test_delete_without_a_filter_and_truncate_empty_a_table(sql: Sql, connection
     assert sql("SELECT count(*) FROM {db}.`t$changelog` WHERE _change_type = 'delete'") == [(1000,)]
 
 
+def test_tables_with_merge_engines_merge_what_is_inserted(sql: Sql, connection: Connection, database: str) -> None:
+    sql(
+        """CREATE TABLE {db}.sums (id INT NOT NULL, total BIGINT, names STRING)
+           TBLPROPERTIES ('primary.key'='id', 'bucket.num'='1', 'table.merge-engine'='aggregation',
+           'fields.total.agg'='sum', 'fields.names.agg'='listagg', 'fields.names.listagg.delimiter'='+')"""
+    )
+    assert str(connection.table(f"{database}.sums").info.schema.column("names").aggregate) == "listagg(delimiter='+')"
+    sql("INSERT INTO {db}.sums VALUES (1, 2, 'a'), (2, 5, 'x')")
+    sql("INSERT INTO {db}.sums VALUES (1, 3, 'b')")
+    sql("INSERT INTO {db}.sums (id, total) VALUES (1, 10)")
+    assert sql("SELECT * FROM {db}.sums ORDER BY id") == [(1, 15, "a+b"), (2, 5, "x")]
+    changes = "SELECT _change_type, total FROM {db}.`sums$changelog` WHERE id = 1 ORDER BY _log_offset"
+    assert [total for _, total in sql(changes)] == [2, 2, 5, 5, 15]
+    assert ("fields.total.agg", "sum") in sql("SHOW TBLPROPERTIES {db}.sums")
+    for statement in ("DELETE FROM {db}.sums WHERE id = 1", "TRUNCATE TABLE {db}.sums"):
+        with pytest.raises(Exception, match="its merge engine 'aggregation' ignores deletes"):
+            sql(statement)
+    sql(
+        """CREATE TABLE {db}.newest (id INT NOT NULL, at TIMESTAMP) TBLPROPERTIES ('primary.key'='id',
+           'table.merge-engine'='versioned', 'table.merge-engine.versioned.ver-column'='at')"""
+    )
+    sql("INSERT INTO {db}.newest VALUES (1, TIMESTAMP '2026-01-02 00:00:00'), (2, NULL)")
+    sql("INSERT INTO {db}.newest VALUES (1, TIMESTAMP '2026-01-01 00:00:00'), (2, TIMESTAMP '1960-01-01 00:00:00')")
+    assert sql("SELECT id, year(at), day(at) FROM {db}.newest ORDER BY id") == [(1, 2026, 2), (2, 1960, 1)]
+    with pytest.raises(Exception, match="'total' has type BIGINT, but aggregate function 'listagg' takes STRING"):
+        sql(
+            """CREATE TABLE {db}.wrong (id INT NOT NULL, total BIGINT) TBLPROPERTIES ('primary.key'='id',
+               'table.merge-engine'='aggregation', 'fields.total.agg'='listagg')"""
+        )
+
+
 def test_a_table_whose_rows_must_stay_refuses_deletes(sql: Sql) -> None:
     sql("CREATE TABLE {db}.t (id INT NOT NULL) TBLPROPERTIES ('primary.key'='id', 'table.delete.behavior'='disable')")
     sql("INSERT INTO {db}.t VALUES (1)")

@@ -13,11 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.codec.arrow_types import arrow_type
 from forebay.codec.literals import is_floating
+from forebay.metadata.merge_engines import delete_behavior, merge_engine
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import TableInfo
 from forebay.spark.filters import key_values
@@ -34,7 +35,8 @@ def delete_where(
 ) -> None:
     """Delete the rows that match all `predicates`, in these partitions or in all: all of them or none.
 
-    Raises `InvalidRequest` where the table does not allow deletes.
+    Raises `InvalidRequest` where the table does not allow deletes, and `UnsupportedOperation` where its merge engine
+    ignores them.
     """
     table = connection.table(info)
     keys = named_keys(info, predicates) if partitions is None else None
@@ -70,7 +72,11 @@ def delete_rows(
 
 
 def _check_deletable(info: TableInfo) -> None:
-    behaviour = info.descriptor.property_or("table.delete.behavior", "allow").lower()
+    behaviour, engine = delete_behavior(info.descriptor), merge_engine(info.descriptor)
+    if engine is not None and behaviour == "ignore":
+        raise UnsupportedOperation(
+            f"rows of table {info.path} cannot be deleted: its merge engine '{engine}' ignores deletes"
+        )
     if behaviour == "disable":
         raise InvalidRequest(
             f"rows of table {info.path} cannot be deleted: 'table.delete.behavior' is {behaviour}",
