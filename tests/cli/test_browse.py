@@ -148,6 +148,19 @@ def test_describe_shows_columns_keys_and_options(capsys, shop):
     assert re.search(r"created 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC changed 20", squeezed)
 
 
+def test_describe_shows_how_columns_are_merged_and_numbered(capsys, shop):
+    with forebay.connect(shop) as connection:
+        options = {"table.merge-engine": "aggregation", "fields.v.agg": "listagg", "fields.v.listagg.delimiter": "; "}
+        columns = {"k": "INT", "n": "BIGINT", "v": "STRING"}
+        connection.create_table("shop.sums", columns, primary_key="k", auto_increment="n", options=options)
+    code, out, _ = run(capsys, shop, "describe", "shop.sums")
+    assert code == 0
+    for words in ("k INT NOT NULL primary key", "n BIGINT numbered", "v STRING merged by listagg(delimiter='; ')"):
+        assert words in " ".join(out.split())
+    with forebay.connect(shop) as connection:
+        connection.drop_table("shop.sums")
+
+
 def test_status_shows_servers_health_and_settings(capsys, shop):
     code, out, _ = run(capsys, shop, "status")
     assert code == 0

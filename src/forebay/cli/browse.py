@@ -15,6 +15,7 @@ from forebay.cli.conditions import column_names, conjunction, typed_values, wher
 from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
 from forebay.cli.output import FORMATS, Progress, print_batches, text_table
 from forebay.client.connection import Connection, connect
+from forebay.client.display import role
 from forebay.client.table import Table
 
 
@@ -77,9 +78,8 @@ def _describe(connection: Connection, options: argparse.Namespace) -> int:
     if descriptor.comment:
         print(f"  {descriptor.comment}")
     print()
-    key = set(info.schema.primary_key)
     rows = [
-        [column.name, str(column.data_type), "primary key" if column.name in key else "", column.comment or ""]
+        [column.name, str(column.data_type), role(info.schema, column), column.comment or ""]
         for column in info.schema.columns
     ]
     print("\n".join(text_table(["column", "type", "", "comment"], rows)))
