@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.table import Column
+from tests.every_run import every_run
 from tests.kv.engine_model import Bucket, Model, first_row, versioned
 from tests.kv.tables import FakeTable, Row
 
@@ -56,16 +57,26 @@ def table_of(engine: dict[str, str], data_type: types.DataType, image: str, row_
     return FakeTable({**engine, **FORMATS[row_format], "table.changelog.image": image}, columns)
 
 
-@pytest.mark.parametrize("row_format", FORMATS)
-@pytest.mark.parametrize("image", ["full", "wal"])
+@pytest.mark.parametrize(
+    ("image", "row_format"),
+    every_run(
+        [(image, row_format) for image in ("full", "wal") for row_format in FORMATS],
+        lambda case: (case[0] == "full") == (case[1] == "COMPACTED"),
+    ),
+)
 @given(data=st.data())
 def test_first_row_keeps_the_first_row(image: str, row_format: str, data: st.DataObject) -> None:
     table = table_of({ENGINE: "first_row"}, types.bigint(), image, row_format)
     run(table, Model(first_row, image == "full"), data.draw(batches_of(st.none() | st.integers(0, 3))))
 
 
-@pytest.mark.parametrize("row_format", FORMATS)
-@pytest.mark.parametrize("kind", VERSIONS)
+@pytest.mark.parametrize(
+    ("kind", "row_format"),
+    every_run(
+        [(kind, row_format) for kind in VERSIONS for row_format in FORMATS],
+        lambda case: (case[0] in ("bigint", "timestamp_ltz(6)")) == (case[1] == "INDEXED"),
+    ),
+)
 @given(data=st.data(), image=st.sampled_from(["full", "wal"]))
 def test_versioned_keeps_the_greatest_version_and_of_equal_ones_the_last(
     kind: str, row_format: str, image: str, data: st.DataObject
