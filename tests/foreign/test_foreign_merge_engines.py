@@ -165,5 +165,5 @@ def test_columns_that_are_added_to_rows_that_exist(both: tuple[Connection, Conne
     pair = Pair(*both, columns, {"table.merge-engine": "aggregation"})
     pair.do("upsert", [{"id": 1, "v": 5}])
     pair.tables = [table.alter(add_columns=[Column("w", types.double())]) for table in pair.tables]
-    pair.do("upsert", [{"id": 1, "v": 1, "w": math.pi}, {"id": 1, "v": 1}])
+    pair.do("upsert", [{"id": 1, "v": 1, "w": math.pi}, {"id": 1, "v": 1, "w": None}])
     assert pair.compare() == [{"id": 1, "v": 7, "w": math.pi}]

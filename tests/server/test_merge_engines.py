@@ -129,9 +129,9 @@ def test_columns_are_added_with_functions(tmp_path: Path) -> None:
     best = Column("best", types.int_(), aggregate=AggregateFunction("max"))
     with running(tmp_path) as bench, forebay.connect(bench.server.bootstrap_servers) as connection:
         table = made(connection, SUMS)
-        table.upsert([{"k": 1, "v": 1}])
+        table.upsert([{"k": 1, "v": 1}], missing="null")
         table = table.alter(add_columns=[best])
-        table.upsert([{"k": 1, "v": 1, "best": 7}, {"k": 1, "v": 1, "best": 3}])
+        table.upsert([{"k": 1, "v": 1, "best": 7}, {"k": 1, "v": 1, "best": 3}], missing="null")
         assert rows_of(table) == [(1, 3, None, 7)]
         with pytest.raises(InvalidRequest, match="'sum' takes"):
             table.alter(add_columns=[Column("text", types.string(), aggregate=AggregateFunction("sum"))])
