@@ -162,6 +162,10 @@ class Scan(ArrowStream):
     def reader(self) -> RowReader:
         """A reader of the current rows. Close it, or use it in a `with` block."""
 
+    def _rows(self) -> RowReader:
+        """A reader whose `log_offsets` are not asked for."""
+        return self.reader()
+
     @abstractmethod
     def explain(self) -> str:
         """An explanation of what is read, and why: sources, files, log ranges, pushed-down filters."""
@@ -179,12 +183,12 @@ class Scan(ArrowStream):
         """The same scan with another request."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        with self.reader() as rows:
+        with self._rows() as rows:
             yield from rows
 
     def to_arrow(self) -> pa.Table:
         """All rows as a pyarrow table."""
-        with self.reader() as rows:
+        with self._rows() as rows:
             return rows.read_all()
 
     def to_pandas(self, **options: Any) -> Any:
@@ -208,7 +212,7 @@ class Scan(ArrowStream):
 
     def count(self) -> int:
         """The number of rows; only the columns needed for counting are read."""
-        with self._with(replace(self._request, columns=())).reader() as rows:
+        with self._with(replace(self._request, columns=()))._rows() as rows:
             return sum(batch.num_rows for batch in rows)
 
     def head(self, n: int = HEAD_ROWS) -> pa.Table:

@@ -45,7 +45,7 @@ _ROUTINGS = 3
 """The number of attempts to resolve partitions, in case one is dropped, or dropped and recreated, before the lookup."""
 
 
-class _KeyItem(NamedTuple):
+class KeyItem(NamedTuple):
     """The keys of one bucket, and their positions among all keys."""
 
     bucket: TableBucket
@@ -54,7 +54,7 @@ class _KeyItem(NamedTuple):
     chunk: int
 
 
-class _Lookups(Scatter[_KeyItem, Any]):
+class Lookups(Scatter[KeyItem, Any]):
     """Lookup and PrefixLookup requests: a request has at most one item per bucket."""
 
     def __init__(self, cluster: ClusterClient, info: TableInfo, insert_missing: bool = False) -> None:
@@ -64,13 +64,13 @@ class _Lookups(Scatter[_KeyItem, Any]):
         self._info = info
         self._insert_missing = insert_missing
 
-    def requests(self, items: Sequence[_KeyItem]) -> Iterable[Sequence[_KeyItem]]:
-        by_chunk: dict[int, list[_KeyItem]] = {}
+    def requests(self, items: Sequence[KeyItem]) -> Iterable[Sequence[KeyItem]]:
+        by_chunk: dict[int, list[KeyItem]] = {}
         for item in items:
             by_chunk.setdefault(item.chunk, []).append(item)
         return by_chunk.values()
 
-    def send(self, node: ServerNode, items: Sequence[_KeyItem]) -> Call:
+    def send(self, node: ServerNode, items: Sequence[KeyItem]) -> Call:
         request = pb.LookupRequest(table_id=self._info.table_id)
         if self._insert_missing:
             request.insert_if_not_exists = True
@@ -79,7 +79,7 @@ class _Lookups(Scatter[_KeyItem, Any]):
         _add_keys(request.buckets_req, items)
         return self._cluster.send(node, ApiKey.LOOKUP, request)
 
-    def answers(self, call: Call, items: Sequence[_KeyItem]) -> Iterable[tuple[_KeyItem, Any | ForebayError]]:
+    def answers(self, call: Call, items: Sequence[KeyItem]) -> Iterable[tuple[KeyItem, Any | ForebayError]]:
         response = call.response().parse(pb.LookupResponse)
         for item, message in pair_up(items, response.buckets_resp):
             if isinstance(message, ForebayError):
@@ -88,13 +88,15 @@ class _Lookups(Scatter[_KeyItem, Any]):
                 yield item, [v.values if v.HasField("values") else None for v in message.values]
 
 
-class _PrefixLookups(_Lookups):
-    def send(self, node: ServerNode, items: Sequence[_KeyItem]) -> Call:
+class PrefixLookups(Lookups):
+    """PrefixLookup requests, whose answers have a list of values for each prefix."""
+
+    def send(self, node: ServerNode, items: Sequence[KeyItem]) -> Call:
         request = pb.PrefixLookupRequest(table_id=self._info.table_id)
         _add_keys(request.buckets_req, items)
         return self._cluster.send(node, ApiKey.PREFIX_LOOKUP, request)
 
-    def answers(self, call: Call, items: Sequence[_KeyItem]) -> Iterable[tuple[_KeyItem, Any | ForebayError]]:
+    def answers(self, call: Call, items: Sequence[KeyItem]) -> Iterable[tuple[KeyItem, Any | ForebayError]]:
         response = call.response().parse(pb.PrefixLookupResponse)
         for item, message in pair_up(items, response.buckets_resp):
             if isinstance(message, ForebayError):
@@ -103,7 +105,7 @@ class _PrefixLookups(_Lookups):
                 yield item, [list(found.values) for found in message.value_lists]
 
 
-def _add_keys(buckets: Any, items: Sequence[_KeyItem]) -> None:
+def _add_keys(buckets: Any, items: Sequence[KeyItem]) -> None:
     for item in items:
         buckets.add(partition_id=item.bucket.partition_id, bucket_id=item.bucket.bucket, keys=item.keys)
 
@@ -157,7 +159,7 @@ class Lookup:
     def _values(self, batch: pa.RecordBatch, insert_missing: bool) -> list[bytes | None]:
         key_bytes, buckets = self._router.route(batch)
         values: list[bytes | None] = [None] * batch.num_rows
-        question = _Lookups(self._cluster, self._info, insert_missing)
+        question = Lookups(self._cluster, self._info, insert_missing)
         for item, found in self._ask(question, lambda: self._items(batch, key_bytes, buckets)):
             if len(found) != len(item.keys):
                 raise CorruptData(f"the server returned {len(found)} values for {len(item.keys)} keys")
@@ -209,7 +211,7 @@ class Lookup:
             buckets = bucket_ids(bucket_bytes, info.bucket_count, descriptor.lake_format)
             lists: list[list[bytes]] = [[]] * batch.num_rows
             items = partial(self._items, batch, key_bytes, buckets)
-            for item, found in self._ask(_PrefixLookups(self._cluster, info), items):
+            for item, found in self._ask(PrefixLookups(self._cluster, info), items):
                 if len(found) != len(item.keys):
                     raise CorruptData(f"the server returned {len(found)} lists for {len(item.keys)} prefixes")
                 for position, values in zip(item.positions.tolist(), found):
@@ -223,9 +225,7 @@ class Lookup:
 
     # ---- both -------------------------------------------------------------------------------------------------------
 
-    def _items(
-        self, batch: pa.RecordBatch, key_bytes: pa.BinaryArray, buckets: npt.NDArray[np.int32]
-    ) -> list[_KeyItem]:
+    def _items(self, batch: pa.RecordBatch, key_bytes: pa.BinaryArray, buckets: npt.NDArray[np.int32]) -> list[KeyItem]:
         """The keys by bucket, in chunks. Keys of partitions that do not exist are omitted."""
         info = self._info
         groups = group_rows(info, batch, buckets)
@@ -243,10 +243,10 @@ class Lookup:
             )
             for chunk, begin in enumerate(range(first, last, self._chunk)):
                 end = min(begin + self._chunk, last)
-                items.append(_KeyItem(table_bucket, all_keys[begin:end], order[begin:end], chunk))
+                items.append(KeyItem(table_bucket, all_keys[begin:end], order[begin:end], chunk))
         return items
 
-    def _ask(self, question: _Lookups, items: Callable[[], list[_KeyItem]]) -> list[tuple[_KeyItem, Any]]:
+    def _ask(self, question: Lookups, items: Callable[[], list[KeyItem]]) -> list[tuple[KeyItem, Any]]:
         """The results for all keys. A partition that was dropped, or dropped and recreated, is resolved again."""
         attempt = 1
         while True:

@@ -23,7 +23,7 @@ from forebay.base.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.cluster import ClusterClient
 from forebay.client.rpc import Call
 from forebay.metadata.partitions import matches_partial, partition_text
-from forebay.metadata.predicate import predicate_text
+from forebay.metadata.predicate import Compound, Leaf, LeafFunction, Predicate, predicate_text
 from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
@@ -165,7 +165,10 @@ Values are of the key's type (`datetime.date(2024, 1, 15)`, `True`), or their te
 
 EARLIEST = "earliest"
 LATEST = "latest"
-_EARLIEST, _LATEST, _TIMESTAMP = 0, 1, 2
+LOG_END = "log end"
+"""The offset behind all records, of which the last may not be visible yet. Forebay's servers know it."""
+
+_EARLIEST, _LATEST, _TIMESTAMP, _LOG_END = 0, 1, 2, 3
 _CLIENT = -1
 
 
@@ -251,14 +254,11 @@ def plan_buckets(
     Raises `NotFound` for a partition and `InvalidRequest` for a bucket that the table does not have.
     """
     wanted = None if buckets is None else list(buckets)
+    if wanted == [] and partitions is None:
+        return []
     if wanted and all(isinstance(bucket, TableBucket) for bucket in wanted) and partitions is None:
         return [check_bucket(info, bucket) for bucket in dict.fromkeys(wanted)]
-    numbers = range(info.bucket_count)
-    if wanted is not None:
-        plain = {bucket.bucket if isinstance(bucket, TableBucket) else bucket for bucket in wanted}
-        for number in plain:
-            check_bucket_number(info, number)
-        numbers = sorted(plain)  # type: ignore[assignment]
+    numbers = bucket_numbers(info, wanted)
     if not info.is_partitioned:
         if partitions is not None:
             raise InvalidRequest(f"table {info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)
@@ -268,6 +268,16 @@ def plan_buckets(
         for partition in select_partitions(cluster, info, partitions)
         for number in numbers
     ]
+
+
+def bucket_numbers(info: TableInfo, buckets: Iterable[int | TableBucket] | None) -> Sequence[int]:
+    """The numbers of `buckets` (None: of all), in order. Raises `InvalidRequest` for one that does not exist."""
+    if buckets is None:
+        return range(info.bucket_count)
+    numbers = sorted({bucket.bucket if isinstance(bucket, TableBucket) else bucket for bucket in buckets})
+    for number in numbers:
+        check_bucket_number(info, number)
+    return numbers
 
 
 def check_bucket_number(info: TableInfo, number: int) -> None:
@@ -290,6 +300,23 @@ def check_bucket(info: TableInfo, bucket: Any) -> TableBucket:
         raise InvalidRequest(f"bucket {bucket} does not fit table {info.path}, which {kind}")
     check_bucket_number(info, bucket.bucket)
     return bucket
+
+
+def fixes_keys(info: TableInfo, predicate: Predicate | None) -> bool:
+    """Whether `predicate` may choose keys, buckets or partitions; `forebay.client.key_filter` then says which."""
+    if predicate is None:
+        return False
+    fixed, pending = set[str](), [predicate]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Compound):
+            pending.extend(part.children)
+        elif isinstance(part, Leaf) and part.function in (LeafFunction.EQUAL, LeafFunction.IN):
+            fixed.add(part.column)
+    descriptor = info.descriptor
+    if descriptor.bucket_keys and fixed.issuperset(descriptor.bucket_keys):
+        return True
+    return bool(descriptor.partition_keys) and not predicate.columns().isdisjoint(descriptor.partition_keys)
 
 
 def explained(request: ScanRequest, buckets: int) -> list[str]:
@@ -331,7 +358,7 @@ def list_offsets(
     A time means the first record written at that time or later; the latest offset if there is none. Raises
     `InvalidRequest` (INVALID_TIMESTAMP) for a time in the server's future.
     """
-    kinds = {EARLIEST: (_EARLIEST, None), LATEST: (_LATEST, None)}
+    kinds = {EARLIEST: (_EARLIEST, None), LATEST: (_LATEST, None), LOG_END: (_LOG_END, None)}
     kind, timestamp = (_TIMESTAMP, place) if isinstance(place, int) else kinds[place]
     question = _ListOffsets(cluster, info, kind, timestamp)
     return {item.bucket: offset for item, offset in question.ask(cluster, info.path, [BucketItem(b) for b in buckets])}

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import pyarrow as pa
 
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import InvalidRequest
-from forebay.client.planning import explained, plan_buckets
+from forebay.client.planning import explained, fixes_keys, plan_buckets
 from forebay.client.session import Session
 from forebay.client.views import RowView
 from forebay.metadata.table import TableInfo
+
+if TYPE_CHECKING:
+    from forebay.client.key_reader import KeyPlan
 
 OpenReader: TypeAlias = "Callable[[Session, TableInfo, ScanRequest], RowReader]"
 """A function that opens a reader of a table."""
@@ -50,16 +53,44 @@ class TableScan(Scan):
         assert self._open is not None
         return self._open(self._session, self._info, request)
 
+    def _rows(self) -> RowReader:
+        found = None
+        if self._open is _live and self._info.has_primary_key and self._fixes_keys:
+            from forebay.client.key_reader import open_reader
+
+            found = open_reader(self._session, self._info, self._request, with_position=False)
+        return self.reader() if found is None else found
+
+    @property
+    def _fixes_keys(self) -> bool:
+        """Whether the filter may choose keys or buckets, and the source reads by it."""
+        return self._open in (_live, _log) and fixes_keys(self._info, self._request.predicate)
+
     def plan(self) -> Sequence[Any]:
-        """The buckets to read, for engines that read with several workers; see `read_split`."""
-        return plan_buckets(self._session.cluster, self._info, self._request.partitions, self._request.buckets)
+        """The buckets to read, for engines that read with several workers; see `read_split`.
+
+        A filter that fixes the bucket key leaves those out that cannot have matching rows.
+        """
+        return self._key_plan().buckets
+
+    def _key_plan(self) -> KeyPlan:
+        from forebay.client.key_reader import KeyPlan, plan_keys
+
+        found = plan_keys(self._session.cluster, self._info, self._request) if self._fixes_keys else None
+        if found is not None:
+            return found
+        request = self._request
+        buckets = plan_buckets(self._session.cluster, self._info, request.partitions, request.buckets)
+        return KeyPlan(buckets, len(buckets))
 
     def read_split(self, split: Any) -> RowReader:
         return self._read(replace(self._request, partitions=None, buckets=[split]))
 
     def explain(self) -> str:
         what = f"table {self._info.path}, source {self._source}, as of each reading"
-        return "\n".join([what, *explained(self._request, len(self.plan()))])
+        plan = self._key_plan()
+        chosen = [f"chosen by the filter: {plan}"] if plan.is_narrow else []
+        return "\n".join([what, *chosen, *explained(self._request, len(plan.buckets))])
 
     def _described(self) -> str:
         return f" of {self._info.path}, source {self._source}"
@@ -121,14 +152,27 @@ def scan_of(session: Session, info: TableInfo, request: ScanRequest, name: str) 
 
 
 def _live(session: Session, info: TableInfo, request: ScanRequest) -> RowReader:
+    if not info.has_primary_key:
+        return _log(session, info, request)
     from forebay.client.live_scan import LiveReader
 
-    return LiveReader(session, info, request) if info.has_primary_key else _log(session, info, request)
+    found = None
+    if fixes_keys(info, request.predicate):
+        from forebay.client.key_reader import open_reader
+
+        found = open_reader(session, info, request, with_position=True)
+    return LiveReader(session, info, request) if found is None else found
 
 
 def _log(session: Session, info: TableInfo, request: ScanRequest) -> RowReader:
     from forebay.client.log_plan import LogRowReader
 
+    if fixes_keys(info, request.predicate):
+        from forebay.client.key_reader import plan_keys
+
+        plan = plan_keys(session.cluster, info, request)
+        if plan is not None and plan.is_narrow:
+            request = replace(request, partitions=None, buckets=plan.buckets)
     return LogRowReader(session, info, request)
 
 

@@ -161,6 +161,10 @@ _SIGNS = {
 }
 
 
+_SHOWN_MAX = 10
+"""Values of a list that are shown."""
+
+
 def predicate_text(predicate: Predicate) -> str:
     """Return a filter approximately as SQL text."""
     if isinstance(predicate, Compound):
@@ -168,4 +172,5 @@ def predicate_text(predicate: Predicate) -> str:
     if not isinstance(predicate, Leaf):
         return repr(predicate)
     sign = _SIGNS.get(predicate.function, predicate.function.name.replace("_", " "))
-    return " ".join([predicate.column, sign, ", ".join(map(repr, predicate.literals))]).rstrip()
+    values = [*map(repr, predicate.literals[:_SHOWN_MAX]), *(["..."] if len(predicate.literals) > _SHOWN_MAX else [])]
+    return " ".join([predicate.column, sign, ", ".join(values)]).rstrip()
