@@ -72,5 +72,5 @@ def run(connection: Connection, options: argparse.Namespace) -> int:
     query = parse_select(options.query)
     table = connection.table(query.table)
     predicate = as_predicate(query.where, table.arrow_schema)
-    print(plan_union(table, query.columns, predicate, query.limit).explain())
+    print(plan_union(table, query.columns, predicate, query.limit, look_up=True).explain())
     return 0

@@ -10,6 +10,7 @@ from forebay.metadata.predicate import Predicate, predicate_text
 from forebay.metadata.table import TableBucket
 from forebay.unionread.lake_side import conjuncts
 from forebay.unionread.reading import (
+    KeyLookupSplit,
     KvSnapshotSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
@@ -36,13 +37,15 @@ class PlanFacts:
     lake_only_partitions: tuple[str, ...] = ()
     pruned_partitions: tuple[str, ...] = ()
     partition_filter: Predicate | None = None
+    chosen: str | None = None
+    """Which buckets the filter leaves; None for all."""
 
 
 @dataclass(frozen=True)
 class UnionPlan:
     """The splits to read. `log_offsets`: for each bucket, the offset up to which its changes are in the result.
 
-    A `KvSnapshotSplit` has no such offset before it is read, unless its bucket is empty.
+    A `KvSnapshotSplit` has no such offset before it is read, unless its bucket is empty; a `KeyLookupSplit` has none.
     """
 
     reader: UnionReader
@@ -66,6 +69,8 @@ def _head(plan: UnionPlan) -> Iterator[str]:
     yield f"columns: {', '.join(plan.reader.schema.names) or 'none, rows are counted'}"
     if plan.reader.limit is not None:
         yield f"limit: {plan.reader.limit} rows; splits are read one after the other until it is reached"
+    if facts.chosen is not None:
+        yield f"chosen by the filter: {facts.chosen}"
     if facts.expired_snapshot_id is not None:
         gone = f"lake: {facts.lake_format}, snapshot {facts.expired_snapshot_id} was expired by another process"
         yield f"{gone}, so " + (
@@ -75,7 +80,7 @@ def _head(plan: UnionPlan) -> Iterator[str]:
         )
     elif facts.snapshot_id is not None:
         yield f"lake: {facts.lake_format}, snapshot {facts.snapshot_id}, the newest that a union read may start from"
-    elif info.lake_enabled:
+    elif info.lake_enabled and facts.lake_format is None:
         yield "lake: no readable snapshot yet, so only the stream is read"
     else:
         yield "lake: the table is not tiered, so only the stream is read"
@@ -130,6 +135,15 @@ def _splits(plan: UnionPlan) -> Iterator[str]:
             )
             for s in splits
             if isinstance(s, LogSplit)
+        ],
+    )
+    yield from _section(
+        "lookups on the servers, which have all rows of these buckets",
+        [
+            f"{_of(b, names)}: {_count(len(k), 'key')}"
+            for s in splits
+            if isinstance(s, KeyLookupSplit)
+            for b, k in s.keys
         ],
     )
     yield from _section(

@@ -7,13 +7,13 @@ lake's planner skips because of a filter moves nothing: the snapshot's offsets d
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.admin import Admin
-from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, list_offsets, list_partitions
+from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, fixes_keys, list_offsets, list_partitions
 from forebay.client.results import LakeSnapshot
 from forebay.client.session import Session
 from forebay.client.views import RowView
@@ -21,12 +21,13 @@ from forebay.lake.kept import Kept
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.metadata.predicate import Predicate
-from forebay.metadata.table import TableBucket, lake_options
+from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo, lake_options
 from forebay.unionread.expired import check_stream_is_complete, successor_of
 from forebay.unionread.lake_side import LakeSide, merge_columns
 from forebay.unionread.partitions import PartitionFilter, PartitionMatch, Values
 from forebay.unionread.plan import PlanFacts, UnionPlan
 from forebay.unionread.reading import (
+    KeyLookupSplit,
     KvSnapshotSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
@@ -36,6 +37,8 @@ from forebay.unionread.reading import (
 )
 
 if TYPE_CHECKING:
+    from forebay.client.key_filter import KeyFilter
+    from forebay.client.key_reader import BucketKeys
     from forebay.client.table import Table
 
 _PLANNINGS = 3
@@ -59,16 +62,18 @@ def plan_union(
     storage: LakeStorage | None = None,
     lake_only: bool = False,
     ordered: bool = False,
+    look_up: bool = False,
 ) -> UnionPlan:
     """Return the plan of reading a table up to now, or up to the offsets `stop` (those of other buckets are requested).
 
     If the lake holds more of a bucket's log than `stop`, the bucket is read as the lake has it. `storage` is the lake
     (by default the one that the table's options name); `lake_only` reads nothing but the lake, as of its newest
-    readable snapshot. Raises `NotFound` and `InvalidRequest` as `Table.scan` does, and `Conflict` for a handle of a
-    table that was recreated.
+    readable snapshot. With `look_up`, rows of a primary-key table whose keys the filter fixes are looked up, as the
+    servers have all rows of their buckets; their log offsets are then unknown. Raises `NotFound` and `InvalidRequest`
+    as `Table.scan` does, and `Conflict` for a handle of a table that was recreated.
     """
     for attempt in range(_PLANNINGS):
-        planning = _Planning(table, columns, filter, limit, stop, partitions, ordered)
+        planning = _Planning(table, columns, filter, limit, stop, partitions, ordered, look_up)
         try:
             return planning.plan(storage, lake_only)
         except ForebayError as e:
@@ -147,6 +152,15 @@ def _view_of(table: Table, columns: Sequence[str] | None, predicate: Predicate |
     return view
 
 
+def _key_filter(info: TableInfo, predicate: Predicate | None) -> KeyFilter | None:
+    """Return what a filter says about keys and buckets; None if nothing."""
+    if not fixes_keys(info, predicate):
+        return None
+    from forebay.client.key_filter import KeyFilter
+
+    return KeyFilter.of(info, predicate)
+
+
 class _Planning:
     """One attempt at a plan."""
 
@@ -159,6 +173,7 @@ class _Planning:
         stop: Mapping[TableBucket, int] | None,
         partitions: Sequence[PartitionSelector] | PartitionSelector | None,
         ordered: bool,
+        look_up: bool,
     ) -> None:
         self._table, self._info = table, table.info
         self._cluster = table.connection.cluster
@@ -168,6 +183,9 @@ class _Planning:
         self._given_stops = {} if stop is None else dict(stop)
         self._ordered = ordered
         self._filter = PartitionFilter(table.info, partitions, predicate)
+        self._keys = _key_filter(table.info, predicate)
+        self._look_up = look_up and stop is None and self._keys is not None and self._keys.keys is not None
+        self._partitions: list[PartitionInfo] = []
         self._names: dict[int, str] = {}
         self._pruned: list[str] = []
         self._splits: list[UnionSplit] = []
@@ -175,12 +193,15 @@ class _Planning:
 
     def plan(self, storage: LakeStorage | None, lake_only: bool) -> UnionPlan:
         info = self._info
+        if self._keys is not None and self._keys.is_empty:
+            return UnionPlan(self._reader(None), (), {}, PlanFacts(chosen="nothing, as no row can match the filter"))
         known = readable_snapshot(self._table)
         if lake_only and known is None:
             return UnionPlan(self._reader(None), (), {}, PlanFacts(info.descriptor.lake_format))
         buckets, match = self._stream_buckets()
         side, snapshot, lake_splits = None, known, list[LakeSplit]()
-        if known is not None:
+        looked_up = {} if lake_only or not self._look_up else self._keys_to_look_up(buckets)
+        if known is not None and not self._is_complete_in_stream(buckets, looked_up, known):
             side = self._lake_side(storage or lake_of(self._table), counting=lake_only)
             snapshot, lake_splits = self._lake_splits(side, known, buckets, lake_only)
             side = None if snapshot is None else side
@@ -192,7 +213,7 @@ class _Planning:
             self._splits = [LakeSnapshotSplit(split) for split in lake_splits]
             self._log_offsets = {bucket: offsets[bucket] for bucket in buckets if bucket in offsets}
         elif info.has_primary_key:
-            self._plan_keyed(buckets, offsets, lake_splits, match)
+            self._plan_keyed(buckets, offsets, lake_splits, match, looked_up)
         else:
             self._plan_log(buckets, offsets, lake_splits)
         facts = PlanFacts(
@@ -204,6 +225,7 @@ class _Planning:
             tuple(lake_only_partitions) if info.is_partitioned else (),
             tuple(self._pruned),
             self._filter.predicate,
+            self._chosen(buckets),
         )
         return UnionPlan(self._reader(side), tuple(self._splits), self._log_offsets, facts)
 
@@ -259,20 +281,57 @@ class _Planning:
 
     def _covered(self, side: LakeSide, snapshot_id: int) -> list[LakeSplit]:
         splits = side.source.create_planner(snapshot_id).plan()
+        if self._keys is not None and self._keys.numbers is not None:
+            splits = [split for split in splits if self._may_have_keys(split, self._keys.numbers)]
         if not self._info.is_partitioned:
             return splits
         return [split for split in splits if self._filter.covers(split.partition())]
+
+    def _may_have_keys(self, split: LakeSplit, numbers: Collection[int]) -> bool:
+        """Return whether a split may have rows of the buckets `numbers`: so it may unless its bucket is a stream's."""
+        count, info = split.bucket_count(), self._info
+        is_of_stream = count == info.bucket_count or (count is None and info.has_primary_key)
+        return split.bucket() in numbers or not (is_of_stream and 0 <= split.bucket() < info.bucket_count)
+
+    # ---- keys that the filter fixes ---------------------------------------------------------------------------------
+
+    def _keys_to_look_up(self, buckets: Sequence[TableBucket]) -> BucketKeys:
+        from forebay.client.key_reader import choose
+
+        assert self._keys is not None
+        return choose(self._keys, buckets, self._partitions).keys or {}
+
+    def _is_complete_in_stream(
+        self, buckets: Sequence[TableBucket], looked_up: BucketKeys, known: LakeSnapshot
+    ) -> bool:
+        """Return whether lookups find all rows without a look at the lake, which may have partitions of its own.
+
+        The servers have all rows of a bucket whose log the lake continues. A lake may also have rows of a partition
+        that the stream has dropped, and created again since.
+        """
+        if not looked_up or self._info.is_partitioned:
+            return False
+        return all(bucket in known.log_offsets for bucket in looked_up)
+
+    def _chosen(self, buckets: Sequence[TableBucket]) -> str | None:
+        """Return which buckets the filter leaves, in words."""
+        if self._keys is None or self._keys.numbers is None or len(self._keys.numbers) == self._info.bucket_count:
+            return None
+        of = len(buckets) // len(self._keys.numbers) * self._info.bucket_count
+        return f"{len(buckets)} of {of} buckets"
 
     # ---- the stream's half ------------------------------------------------------------------------------------------
 
     def _stream_buckets(self) -> tuple[list[TableBucket], PartitionMatch]:
         """Return the buckets that the read covers, and the partitions of the stream."""
         info = self._info
-        numbers = range(info.bucket_count)
+        chosen = None if self._keys is None else self._keys.numbers
+        numbers = range(info.bucket_count) if chosen is None else sorted(chosen)
         if not info.is_partitioned:
             return [TableBucket(info.table_id, number) for number in numbers], PartitionMatch(info, ())
         partitions = sorted(list_partitions(self._cluster, info.path), key=lambda p: p.partition_id)
         self._names = {p.partition_id: p.name for p in partitions}
+        self._partitions = partitions
         covered = []
         for partition in partitions:
             if self._filter.covers(tuple(value for _, value in partition.spec)):
@@ -314,9 +373,16 @@ class _Planning:
         offsets: Mapping[TableBucket, int],
         lake_splits: Sequence[LakeSplit],
         match: PartitionMatch,
+        looked_up: BucketKeys,
     ) -> None:
         in_lake, of_nobody = self._by_bucket(lake_splits, match)
         self._splits += [LakeSnapshotSplit(split) for split in of_nobody]
+        if looked_up:
+            # Not those that only the lake has a beginning of: its rows may be of a partition that was dropped.
+            keys = {b: tuple(k) for b, k in looked_up.items() if b in offsets or b not in in_lake}
+            if keys:
+                self._splits.append(KeyLookupSplit(tuple(keys.items())))
+            buckets = [bucket for bucket in buckets if bucket in looked_up and bucket not in keys]
         stops = self._stops(buckets)
         unknown = [bucket for bucket in buckets if bucket not in offsets]
         from_log = [b for b in unknown if b in in_lake or b in self._given_stops]

@@ -1,7 +1,7 @@
 """Reads a split of a union read as record batches, on a worker.
 
 A `UnionReader` is the common part of all splits of a plan; it pickles, and is sent to a worker once. A split that is
-read twice returns the same rows, except a `KvSnapshotSplit`, which is read as it is then.
+read twice returns the same rows, except a `KvSnapshotSplit` and a `KeyLookupSplit`, which are read as they are then.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 #   them.
 # - `LogSplit`: a log range of a bucket of a log table.
 # - `KvSnapshotSplit`: a bucket of a primary-key table that the lake does not have: its current rows, from the server.
-#   It is the only split whose point in time is not fixed at planning but when a task opens the bucket.
+# - `KeyLookupSplit`: rows of a primary-key table whose keys the filter says: the servers have the current ones.
+#
+# The point in time of the last two is not fixed at planning but when a task reads them.
 #
 # `SplitCodec` writes splits as bytes, for places where pickle is unsuitable, such as checkpoints.
 
@@ -79,16 +81,24 @@ class KvSnapshotSplit:
     bucket: TableBucket
 
 
-UnionSplit = LakeSnapshotSplit | LakeSnapshotAndLogSplit | LogSplit | KvSnapshotSplit
+@dataclass(frozen=True, slots=True)
+class KeyLookupSplit:
+    """The current rows of some keys: buckets, each with the keys to look up in it as they are on the wire."""
 
-_VERSION = 1
-_LAKE, _LAKE_AND_LOG, _LOG, _KV = "lake", "lake-and-log", "log", "kv"
+    keys: tuple[tuple[TableBucket, tuple[bytes, ...]], ...]
+
+
+UnionSplit = LakeSnapshotSplit | LakeSnapshotAndLogSplit | LogSplit | KvSnapshotSplit | KeyLookupSplit
+
+_VERSION = 2
+_LAKE, _LAKE_AND_LOG, _LOG, _KV, _KEYS = "lake", "lake-and-log", "log", "kv", "keys"
 
 
 class SplitCodec:
     """Splits as bytes and back. Every version ever written stays readable.
 
     Version 1 is JSON: the kind, the bucket, the log range, and the lake's splits as its own serializer writes them.
+    Version 2 has the keys of lookups, too; other splits are still written as version 1.
     """
 
     version = _VERSION
@@ -98,7 +108,7 @@ class SplitCodec:
         self._lake = None if source is None else source.split_serializer()
 
     def encode(self, split: UnionSplit) -> bytes:
-        document: dict[str, Any] = {"version": _VERSION}
+        document: dict[str, Any] = {"version": 1}
         match split:
             case LakeSnapshotSplit(lake):
                 document |= {"kind": _LAKE, "lake": self._pack([lake])}
@@ -109,6 +119,9 @@ class SplitCodec:
                 document |= {"kind": _LOG, "bucket": _plain(bucket), "range": [start, stop]}
             case KvSnapshotSplit(bucket):
                 document |= {"kind": _KV, "bucket": _plain(bucket)}
+            case KeyLookupSplit(keys):
+                packed = [[_plain(bucket), [base64.b64encode(k).decode() for k in of_one]] for bucket, of_one in keys]
+                document = {"version": _VERSION, "kind": _KEYS, "keys": packed}
         return json.dumps(document, separators=(",", ":")).encode()
 
     def decode(self, data: bytes) -> UnionSplit:
@@ -129,8 +142,10 @@ class SplitCodec:
         if kind == _LAKE:
             (only,) = self._unpack(document["lake"])
             return LakeSnapshotSplit(only)
-        number, table, partition = document["bucket"]
-        bucket = TableBucket(int(table), int(number), None if partition is None else int(partition))
+        if kind == _KEYS:
+            keys = ((_bucket(plain), of_one) for plain, of_one in document["keys"])
+            return KeyLookupSplit(tuple((b, tuple(base64.b64decode(k, validate=True) for k in o)) for b, o in keys))
+        bucket = _bucket(document["bucket"])
         if kind == _KV:
             return KvSnapshotSplit(bucket)
         start, stop = (int(offset) for offset in document["range"])
@@ -159,6 +174,11 @@ class SplitCodec:
 
 def _plain(bucket: TableBucket) -> list[int | None]:
     return [bucket.bucket, bucket.table_id, bucket.partition_id]
+
+
+def _bucket(plain: list[Any]) -> TableBucket:
+    number, table, partition = plain
+    return TableBucket(int(table), int(number), None if partition is None else int(partition))
 
 
 @dataclass(frozen=True)
@@ -206,6 +226,8 @@ class UnionReader:
                 return self._current_rows(split, session or self._shared())
             case LakeSnapshotAndLogSplit():
                 return self._merged_rows(split, session or self._shared())
+            case KeyLookupSplit():
+                return self._rows_of_keys(split, session or self._shared())
 
     def _shared(self) -> Session:
         return shared_connection(self.settings)
@@ -226,6 +248,13 @@ class UnionReader:
     def _current_rows(self, split: KvSnapshotSplit, session: Session) -> Iterator[pa.RecordBatch]:
         request = ScanRequest(self.columns, self.predicate, self.limit, None, [split.bucket])
         with LiveReader(session, self.info, request) as rows:
+            yield from rows
+
+    def _rows_of_keys(self, split: KeyLookupSplit, session: Session) -> Iterator[pa.RecordBatch]:
+        from forebay.client.key_reader import KeyReader
+
+        request = ScanRequest(self.columns, self.predicate, self.limit)
+        with KeyReader(session, self.info, request, dict(split.keys), with_position=False) as rows:
             yield from rows
 
     def _merged_rows(self, split: LakeSnapshotAndLogSplit, session: Session) -> Iterator[pa.RecordBatch]:

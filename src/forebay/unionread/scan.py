@@ -16,7 +16,7 @@ from forebay.client.table_scan import TableScan
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_union
-from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
+from forebay.unionread.reading import KeyLookupSplit, KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
 
 _PLANNINGS = 3
 _OUTDATED = (ErrorCode.LAKE_SNAPSHOT_NOT_EXIST, ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)
@@ -33,6 +33,9 @@ class UnionScan(TableScan):
     def reader(self) -> UnionRowReader:
         return UnionRowReader(self._session, self._info, self._request)
 
+    def _rows(self) -> RowReader:
+        return UnionRowReader(self._session, self._info, self._request, look_up=True)
+
     def explain(self) -> str:
         """An explanation of the lake splits and log ranges that a run would read now, and why."""
         return self._planned().explain()
@@ -42,7 +45,7 @@ class UnionScan(TableScan):
         return self._plan.splits
 
     def _planned(self) -> UnionPlan:
-        return planned(Table(self._session, self._info), self._request)
+        return planned(Table(self._session, self._info), self._request, look_up=True)
 
     def read_split(self, split: UnionSplit) -> RowReader:
         if self._plan is None:
@@ -56,14 +59,15 @@ class UnionScan(TableScan):
         return (*super().__reduce__(), self._plan)
 
 
-def planned(table: Table, request: ScanRequest) -> UnionPlan:
-    """The plan of a run that starts now. Raises `InvalidRequest` for chosen buckets."""
+def planned(table: Table, request: ScanRequest, *, look_up: bool) -> UnionPlan:
+    """The plan of a run that starts now; `look_up` as for `plan_union`. Raises `InvalidRequest` for chosen buckets."""
     if request.buckets is not None:
         raise InvalidRequest(
             "a union scan reads whole partitions: lake files of some tables do not belong to buckets. Leave out "
             "'buckets', or use the source 'live'"
         )
-    return plan_union(table, request.columns, request.predicate, request.limit, partitions=request.partitions)
+    wanted = (request.columns, request.predicate, request.limit)
+    return plan_union(table, *wanted, partitions=request.partitions, look_up=look_up)
 
 
 class _SplitReader(RowReader):
@@ -85,9 +89,9 @@ class UnionRowReader(RowReader):
     read is replanned; later the reader's error is raised.
     """
 
-    def __init__(self, session: Session, info: TableInfo, request: ScanRequest) -> None:
-        self._table, self._request = Table(session, info), request
-        self.plan: UnionPlan = planned(self._table, request)
+    def __init__(self, session: Session, info: TableInfo, request: ScanRequest, *, look_up: bool = False) -> None:
+        self._table, self._request, self._look_up = Table(session, info), request, look_up
+        self.plan: UnionPlan = planned(self._table, request, look_up=look_up)
         super().__init__(self.plan.reader.schema, request.limit)
         self._scanned: dict[TableBucket, int] = {}
 
@@ -115,7 +119,7 @@ class UnionRowReader(RowReader):
             except ForebayError as e:
                 if begun or e.code not in _OUTDATED or attempt == _PLANNINGS - 1:
                     raise
-                self.plan = planned(self._table, self._request)
+                self.plan = planned(self._table, self._request, look_up=self._look_up)
             else:
                 return
 
@@ -131,4 +135,4 @@ class UnionRowReader(RowReader):
 
 
 def _bucket(split: UnionSplit) -> TableBucket | None:
-    return None if isinstance(split, LakeSnapshotSplit) else split.bucket
+    return None if isinstance(split, LakeSnapshotSplit | KeyLookupSplit) else split.bucket

@@ -37,7 +37,14 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import SERVER_SCAN
 from forebay.spark.reading.plan import Marking, SplitsPartition
 from forebay.spark.workers import short_errors
-from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit, UnionReader, UnionSplit
+from forebay.unionread.reading import (
+    KeyLookupSplit,
+    KvSnapshotSplit,
+    LakeSnapshotAndLogSplit,
+    LogSplit,
+    UnionReader,
+    UnionSplit,
+)
 
 BATCH_ROWS = 1 << 16
 """Rows of a batch for the JVM: 32 to 64 thousand are fastest."""
@@ -335,6 +342,8 @@ def lake_rows(split: UnionSplit) -> int | None:
     """The estimated number of rows to read for a split; None if the lake does not report it."""
     if isinstance(split, LogSplit | KvSnapshotSplit):
         return None
+    if isinstance(split, KeyLookupSplit):
+        return sum(len(keys) for _, keys in split.keys)
     lakes = split.lake if isinstance(split, LakeSnapshotAndLogSplit) else (split.lake,)
     rows = split.stop - split.start if isinstance(split, LakeSnapshotAndLogSplit) else 0
     for lake in lakes:

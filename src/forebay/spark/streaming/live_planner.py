@@ -28,7 +28,7 @@ from forebay.spark.options import SERVER_SCAN, StreamLimits, StreamOptions
 from forebay.spark.reading.live_plan import LiveScan, cut_logs, open_for_query, row_counts, task_partitions
 from forebay.spark.reading.live_read import KvBatchSplit, LakePart, Split, lake_rows
 from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionReader
+from forebay.unionread.reading import KeyLookupSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionReader
 from forebay.unionread.streaming import (
     FullRead,
     MicroBatch,
@@ -273,7 +273,7 @@ class LiveStreamPlanner:
         except ForebayError as e:
             inner = split.split if isinstance(split, LakePart) else split
             # Of a split that is all in the lake no partition is dropped.
-            partition_id = None if isinstance(inner, LakeSnapshotSplit) else inner.bucket.partition_id
+            partition_id = None if isinstance(inner, LakeSnapshotSplit | KeyLookupSplit) else inner.bucket.partition_id
             if e.code not in GONE or partition_id is None:
                 raise
             existing = shared_connection(self._options.read.settings).table(self._info).partitions()
