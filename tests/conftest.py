@@ -90,6 +90,7 @@ SPARK_SESSIONS = (
         "spark/test_spark_transactions.py",
         "spark/test_live_streams_written.py",
         "spark/test_debezium.py",
+        "spark/test_spark_keys.py",
     ),
     (
         "spark/test_spark_streaming.py",

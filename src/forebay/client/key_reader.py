@@ -125,7 +125,7 @@ def knows_log_ends(cluster: ClusterClient, info: TableInfo, bucket: TableBucket)
     return versions.offers(ApiKey.OPEN_TABLE_SNAPSHOT)
 
 
-class FoundRows:
+class RowsByBucket:
     """Rows that were looked up, by bucket, and the buckets whose lookups did not all see the same rows."""
 
     def __init__(self) -> None:
@@ -140,13 +140,13 @@ def look_up(
     keys: BucketKeys,
     log_offsets: Mapping[TableBucket, int] | None = None,
     decoder: ValueDecoder | None = None,
-) -> FoundRows:
+) -> RowsByBucket:
     """The rows of `keys` that match the filter of `view`, each bucket as of one point in time.
 
     With `log_offsets`, which a Forebay server gave, it is that of these offsets. Buckets that have changed since, or
     meanwhile, are in `changed`, without rows.
     """
-    cluster, found = session.cluster, FoundRows()
+    cluster, found = session.cluster, RowsByBucket()
     chunk = KEYS_MAX if log_offsets is None else session.settings["client.lookup.max-batch-size"]
     items = [
         KeyItem(bucket, list(of_bucket[first : first + chunk]), _NO_POSITIONS, first // chunk)

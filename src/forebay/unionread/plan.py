@@ -53,6 +53,13 @@ class UnionPlan:
     log_offsets: Mapping[TableBucket, int]
     facts: PlanFacts
 
+    @property
+    def chosen(self) -> str | None:
+        """Which keys are looked up, or which buckets the filter leaves; None for all."""
+        keys = sum(len(keys) for split in self.splits if isinstance(split, KeyLookupSplit) for _, keys in split.keys)
+        where = [] if self.facts.chosen is None else [self.facts.chosen]
+        return " in ".join([f"lookup of {_count(keys, 'key')}", *where]) if keys else self.facts.chosen
+
     def explain(self) -> str:
         """Return which lake splits and which log ranges are read, and why."""
         return "\n".join([*_head(self), *_filters(self), *_partitions(self), *_splits(self)])
@@ -69,8 +76,8 @@ def _head(plan: UnionPlan) -> Iterator[str]:
     yield f"columns: {', '.join(plan.reader.schema.names) or 'none, rows are counted'}"
     if plan.reader.limit is not None:
         yield f"limit: {plan.reader.limit} rows; splits are read one after the other until it is reached"
-    if facts.chosen is not None:
-        yield f"chosen by the filter: {facts.chosen}"
+    if plan.chosen is not None:
+        yield f"chosen by the filter: {plan.chosen}"
     if facts.expired_snapshot_id is not None:
         gone = f"lake: {facts.lake_format}, snapshot {facts.expired_snapshot_id} was expired by another process"
         yield f"{gone}, so " + (

@@ -14,19 +14,20 @@ changelog (`ReadFunction`), where it is complete.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
+from forebay.client.planning import fixes_keys
 from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
 from forebay.spark.options import SERVER_SCAN, START, ReadOptions, SnapshotLease
-from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, ReadFunction, Split, lake_rows
+from forebay.spark.reading.live_read import KeysInput, KvBatchSplit, LakePart, LogInput, ReadFunction, Split, lake_rows
 from forebay.spark.reading.native_files import native_share
 from forebay.spark.reading.plan import (
     LIMIT_ONE_TASK_MAX,
@@ -41,7 +42,7 @@ from forebay.spark.reading.plan import (
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_union
-from forebay.unionread.reading import KvSnapshotSplit, LogSplit
+from forebay.unionread.reading import KeyLookupSplit, KvSnapshotSplit, LogSplit
 from forebay.unionread.time_range import plan_time_range
 
 VIRTUAL_SEPARATOR = "$"
@@ -114,9 +115,30 @@ class LiveScan:
             tuple(include),
         )
 
-    def _stream_tasks(self, connection: Connection, cores: int, wanted: Pushdown) -> list[tuple[Split, ...]]:
+    def _stream_tasks(
+        self, connection: Connection, cores: int, wanted: Pushdown, look_up: bool
+    ) -> tuple[list[tuple[Split, ...]], str | None]:
+        """The tasks of a table that has nothing in a lake, and what its filters leave to read, in words."""
+        info, found = self.info, None
+        if fixes_keys(info, wanted.filter):
+            from forebay.spark.reading.key_lookups import chosen_buckets
+
+            found = chosen_buckets(connection, info, wanted)
+        if found is None:
+            buckets: Sequence[TableBucket] = wanted_buckets(connection, info, wanted.partition_filters)
+            return self._tasks_of(connection, cores, wanted, buckets), None
+        if found.keys is not None and self.strategy == SERVER_SCAN and look_up:
+            keys = tuple((bucket, tuple(of_bucket)) for bucket, of_bucket in found.keys.items())
+            return [(KeysInput(keys),)] if keys else [], str(found)
+        tasks = self._tasks_of(connection, cores, wanted, found.buckets)
+        if found.buckets:
+            found = replace(found, keys=None)
+        return tasks, str(found) if found.is_narrow else None
+
+    def _tasks_of(
+        self, connection: Connection, cores: int, wanted: Pushdown, buckets: Sequence[TableBucket]
+    ) -> list[tuple[Split, ...]]:
         info = self.info
-        buckets = wanted_buckets(connection, info, wanted.partition_filters)
         if self.strategy is not None:
             return plan_kv(row_counts(connection, info, buckets), cores, wanted.limit)
         offsets = log_ranges(connection, info, buckets)
@@ -127,7 +149,7 @@ class LiveScan:
             return cut_logs_for_limit(offsets, limit)
         return cut_logs(offsets, cores, self.options.records_per_partition)
 
-    def _union_plan(self, connection: Connection, wanted: Pushdown) -> UnionPlan | None:
+    def _union_plan(self, connection: Connection, wanted: Pushdown, look_up: bool) -> UnionPlan | None:
         """The plan of a table with a lake, or of a time range; None where the stream alone is read.
 
         That is so, too, where nothing is in the lake yet.
@@ -140,7 +162,9 @@ class LiveScan:
         if not self.reads_lake:
             return None
         alone = self.is_lake or self.options.read_optimized
-        plan = plan_union(connection.table(info), wanted.columns, wanted.filter, wanted.limit, lake_only=alone)
+        look_up = look_up and self.strategy == SERVER_SCAN
+        asked = (connection.table(info), wanted.columns, wanted.filter, wanted.limit)
+        plan = plan_union(*asked, lake_only=alone, look_up=look_up)
         return None if plan.facts.snapshot_id is None and not alone else plan
 
     def open_snapshot(self, connection: Connection, tasks: Sequence[tuple[Split, ...]]) -> TableSnapshot | None:
@@ -153,7 +177,8 @@ class LiveScan:
     def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> list[SplitsPartition]:
         """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
         connection = shared_connection(self.options.settings)
-        plan = self.plan(connection, cores, wanted, schema, use_native=False)
+        look_up = not self.options.lease.is_asked_for
+        plan = self.plan(connection, cores, wanted, schema, use_native=False, look_up=look_up)
         tasks = keeping_limit(plan.tasks, wanted.limit)
         snapshot = None
         if self.options.lease.is_asked_for:
@@ -163,14 +188,25 @@ class LiveScan:
         return task_partitions(tasks, snapshot)
 
     def plan(
-        self, connection: Connection, cores: int, wanted: Pushdown, schema: StructType, *, use_native: bool = True
+        self,
+        connection: Connection,
+        cores: int,
+        wanted: Pushdown,
+        schema: StructType,
+        *,
+        use_native: bool = True,
+        look_up: bool = True,
     ) -> ScanPlan:
-        """Return what tasks read and, for a table with a lake, the part that Spark can read directly."""
-        union = self._union_plan(connection, wanted)
+        """Return what tasks read and, for a table with a lake, the part that Spark can read directly.
+
+        Keys that the filters fix are looked up (`look_up`): when the plan is opened, or else when a task reads.
+        """
+        union = self._union_plan(connection, wanted, look_up)
         native, beside = None, list[tuple[Split, ...]]()
         if union is None:
-            tasks = self._stream_tasks(connection, cores, wanted)
+            tasks, chosen = self._stream_tasks(connection, cores, wanted, look_up)
         else:
+            chosen = union.chosen
             covered = frozenset(wanted_buckets(connection, self.info, wanted.partition_filters))
             count = partial(row_counts, connection, self.info)
             how = (covered, count, cores, wanted.limit, self.options.records_per_partition)
@@ -180,13 +216,19 @@ class LiveScan:
                 native = share.native_files()
                 beside = lake_tasks(share.rest, *how)
 
-        def opened(chosen: Sequence[tuple[Split, ...]]) -> OpenedScan:
+        def opened(tasks: Sequence[tuple[Split, ...]]) -> OpenedScan:
             """Pins the table snapshot that the tasks read, if they read one. It releases itself when collected."""
-            snapshot = self.open_snapshot(connection, chosen)
-            return OpenedScan(task_partitions(chosen, snapshot), snapshot)
+            if any(isinstance(split, KeysInput) for task in tasks for split in task):
+                from forebay.spark.reading.key_lookups import with_found_rows
+
+                pin = partial(open_for_query, connection, self.info, lease=self.options.lease)
+                tasks, snapshot = with_found_rows(connection, self.info, wanted, tasks, pin)
+            else:
+                snapshot = self.open_snapshot(connection, tasks)
+            return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
         rows = estimated_rows(tasks, wanted.limit)
-        return ScanPlan(self.read_function(wanted, schema), tasks, rows, opened, native, beside)
+        return ScanPlan(self.read_function(wanted, schema), tasks, rows, opened, native, beside, chosen)
 
 
 def open_for_query(
@@ -280,10 +322,11 @@ def lake_tasks(
     logs = {s.bucket: (s.start, s.stop) for s in plan.splits if isinstance(s, LogSplit) and s.bucket in covered}
     kv = [s.bucket for s in plan.splits if isinstance(s, KvSnapshotSplit) and s.bucket in covered]
     counts = count_rows(kv)
-    pieces: list[Split] = [
+    pieces: list[Split] = [KeysInput(split.keys) for split in plan.splits if isinstance(split, KeyLookupSplit)]
+    pieces += [
         LakePart(plan.reader, split, lake_rows(split))
         for split in plan.splits
-        if not isinstance(split, LogSplit | KvSnapshotSplit)
+        if not isinstance(split, LogSplit | KvSnapshotSplit | KeyLookupSplit)
     ]
     pieces += [KvBatchSplit(bucket, counts.get(bucket)) for bucket in kv]
     log_tasks = cut_logs(logs, cores, rows_per_task_max)

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
+from forebay.api.scan import ScanRequest
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.log_decode import COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, NO_OFFSET
@@ -106,10 +107,21 @@ class ReadFunction(TaskRead):
         for part in partition.splits:
             if isinstance(part, LakePart):
                 yield from snapshot_inserts(part.reader.read(part.split, connection), self.include)
+            elif isinstance(part, FoundRows):
+                yield from part.batches()
+            elif isinstance(part, KeysInput):
+                yield from self._rows_of_keys(connection, part)
         if logs:
             yield from self._log_rows(connection, logs)
         if buckets:
             yield from snapshot_inserts(self._bucket_rows(connection, partition, buckets), self.include)
+
+    def _rows_of_keys(self, connection: Connection, part: KeysInput) -> Iterator[pa.RecordBatch]:
+        from forebay.client.key_reader import KeyReader
+
+        request = ScanRequest(self.columns, self.predicate, self.limit)
+        with KeyReader(connection, self.info, request, dict(part.keys), with_position=False) as rows:
+            yield from rows
 
     def _bucket_rows(
         self, connection: Connection, partition: SplitsPartition, buckets: list[TableBucket]
@@ -294,7 +306,47 @@ class LakePart:
         return f"LakePart({type(self.split).__name__}, rows={self.rows})"
 
 
-Split = KvBatchSplit | LogInput | LakePart
+@dataclass(frozen=True, slots=True)
+class KeysInput:
+    """The current rows of some keys: buckets, each with the keys to look up in it as they are on the wire."""
+
+    keys: tuple[tuple[TableBucket, tuple[bytes, ...]], ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(keys) for _, keys in self.keys)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FoundRows:
+    """Rows that the driver has looked up: as an Arrow stream, or (None) of no column."""
+
+    rows: int
+    stream: bytes | None
+
+    @classmethod
+    def of(cls, batches: Sequence[pa.RecordBatch]) -> FoundRows:
+        rows = sum(batch.num_rows for batch in batches)
+        if not rows or not batches[0].num_columns:
+            return cls(rows, None)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        return cls(rows, sink.getvalue().to_pybytes())
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        if self.stream is not None:
+            yield from pa.ipc.open_stream(self.stream)
+        elif self.rows:
+            yield rows_without_columns(self.rows)
+
+    def __repr__(self) -> str:
+        return f"FoundRows({self.rows})"
+
+
+Split = KvBatchSplit | LogInput | LakePart | KeysInput | FoundRows
 
 
 MARKS_SCHEMA = StructType([StructField("marks", ArrayType(LongType(), False), False)])

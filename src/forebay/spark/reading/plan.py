@@ -101,7 +101,8 @@ class ScanPlan:
 
     `read` yields batches of exactly Spark's schema for each of `tasks` (their splits). `rows` is about how many rows
     they have, before filters; None where that is not known. `opened` makes the input partitions of tasks.
-    `beside_native` are the tasks of what is not in `native`, the part that Spark can read directly.
+    `beside_native` are the tasks of what is not in `native`, the part that Spark can read directly. `chosen` says what
+    the filters leave to read, if they fix keys or buckets.
     """
 
     read: ReadTasks
@@ -110,6 +111,7 @@ class ScanPlan:
     opened: Callable[[Sequence[tuple[Any, ...]]], OpenedScan]
     native: NativeFiles | None = None
     beside_native: Sequence[tuple[Any, ...]] = ()
+    chosen: str | None = None
 
     def open(self, *, beside_native: bool = False) -> OpenedScan:
         """The tasks for all rows, or (`beside_native`) for those that are not in `native`."""

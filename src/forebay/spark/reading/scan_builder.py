@@ -200,6 +200,10 @@ class ScanProxy(JavaProxy):
             parts.append(f"rows where {to_text(wanted.row_filter)}")
         if wanted.limit is not None:
             parts.append(f"limit {wanted.limit}")
+        plan = self._made.get("plan")
+        chosen = None if plan is None else plan.chosen
+        if chosen is not None:
+            parts.append(chosen)
         if self._readable.strategy is not None:
             parts.append(f"by {self._readable.strategy.replace('_', '-')}")
         return ", ".join(parts)

@@ -26,9 +26,9 @@ from forebay.metadata.table import TableBucket
 from forebay.spark import options
 from forebay.spark.options import SERVER_SCAN, StreamLimits, StreamOptions
 from forebay.spark.reading.live_plan import LiveScan, cut_logs, open_for_query, row_counts, task_partitions
-from forebay.spark.reading.live_read import KvBatchSplit, LakePart, Split, lake_rows
+from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, Split, lake_rows
 from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
-from forebay.unionread.reading import KeyLookupSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionReader
+from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit, UnionReader
 from forebay.unionread.streaming import (
     FullRead,
     MicroBatch,
@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 GONE = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
 """How servers answer for a partition that was dropped."""
+
+_OF_BUCKET = (KvBatchSplit, LogInput, KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit)
 
 _BEHIND_SECONDS = 10.0
 """How long the end of a log may be before an offset that a stream has already: a snapshot can be that much ahead."""
@@ -272,8 +274,8 @@ class LiveStreamPlanner:
             yield from self._function.read(SplitsPartition((split,), partition.snapshot))
         except ForebayError as e:
             inner = split.split if isinstance(split, LakePart) else split
-            # Of a split that is all in the lake no partition is dropped.
-            partition_id = None if isinstance(inner, LakeSnapshotSplit | KeyLookupSplit) else inner.bucket.partition_id
+            # Of a split that is all in the lake no partition is dropped. (Streams look no keys up.)
+            partition_id = inner.bucket.partition_id if isinstance(inner, _OF_BUCKET) else None
             if e.code not in GONE or partition_id is None:
                 raise
             existing = shared_connection(self._options.read.settings).table(self._info).partitions()

@@ -1,0 +1,164 @@
+"""SELECT with filters that fix keys: what EXPLAIN says, what is read, and that the rows are those of a full scan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from forebay import col
+from forebay.client import key_reader
+from forebay.client.cluster import ClusterClient
+from forebay.client.connection import Connection
+from forebay.spark.options import ReadOptions
+from forebay.spark.reading.live_plan import LiveScan
+from forebay.spark.reading.live_read import FoundRows, KvBatchSplit
+from forebay.spark.reading.plan import Pushdown, SplitsPartition
+from tests.unionread.world import PAIMON, World, world
+
+pytestmark = pytest.mark.spark
+
+Sql = Callable[[str], list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def orders(connection: Connection, database: str) -> str:
+    table = connection.create_table(
+        f"{database}.orders",
+        {"id": "BIGINT NOT NULL", "item": "STRING", "x": "DOUBLE"},
+        primary_key="id",
+        buckets=16,
+    )
+    table.upsert([{"id": i, "item": f"item {i}", "x": i / 2} for i in range(200)])
+    return f"forebay.{database}.orders"
+
+
+def explained(spark: Any, query: str) -> str:
+    [[text]] = spark.sql(f"EXPLAIN {query}").collect()
+    return str(text)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The requests of the driver."""
+    counted, send = Counter[str](), ClusterClient.send
+
+    def counting(self: ClusterClient, node: Any, key: Any, *rest: Any, **more: Any) -> Any:
+        counted[key.name] += 1
+        return send(self, node, key, *rest, **more)
+
+    monkeypatch.setattr(ClusterClient, "send", counting)
+    return counted
+
+
+def test_a_select_by_key_is_a_lookup_of_the_driver(spark: Any, sql: Sql, orders: str, sent: Counter[str]) -> None:
+    def rows(where: str) -> list[tuple[Any, ...]]:
+        sent.clear()
+        return sorted(tuple(row) for row in spark.sql(f"SELECT ID, item FROM {orders} WHERE {where}").collect())
+
+    assert rows("Id = 7") == [(7, "item 7")]
+    assert (sent["LOOKUP"], sent["LIST_OFFSETS"]) == (1, 0)
+    assert rows("id IN (1, 2, 3) AND upper(item) <> 'ITEM 2'") == [(1, "item 1"), (3, "item 3")]
+    assert (sent["LOOKUP"], sent["LIST_OFFSETS"]) == (1, 1)  # compared with the offsets of a table snapshot
+    assert rows("id = 7 OR id = 9") == [(7, "item 7"), (9, "item 9")]
+    assert rows("id = 7 AND item = 'item 8'") == rows("id IN (1000, NULL)") == []
+    assert spark.sql(f"SELECT count(*) FROM {orders} WHERE id IN (1, 2, 5000)").collect()[0][0] == 2
+    assert spark.sql(f"SELECT item FROM {orders} WHERE id IN (1, 2) LIMIT 1").count() == 1
+    joined = f"SELECT a.id FROM {orders} a JOIN {orders} b ON a.id = b.id WHERE a.id = 5 AND b.x > 0"
+    assert spark.sql(joined).collect()[0][0] == 5
+
+
+def test_explain_names_keys_and_buckets(spark: Any, sql: Sql, orders: str) -> None:
+    assert "lookup of 1 key in 1 of 16 buckets" in explained(spark, f"SELECT * FROM {orders} WHERE id = 7")
+    text = explained(spark, f"SELECT * FROM {orders} WHERE id IN (1, 2, 3)")
+    assert "lookup of 3 keys in 3 of 16 buckets" in text
+    assert "rows where id IN (1, 2, 3)" in text
+    assert "lookup" not in explained(spark, f"SELECT * FROM {orders} WHERE id > 7")
+    changes = f"SELECT * FROM {orders[:-6]}`orders$changelog` WHERE id = 7"
+    assert "1 of 16 buckets" in explained(spark, changes)
+    assert [row.item for row in spark.sql(changes).collect()] == ["item 7"]
+    merged = f"SELECT * FROM {orders} WITH ('client.scanner.kv.batch-strategy' = 'snapshot-merge') WHERE id = 7"
+    assert "1 of 16 buckets, by snapshot-merge" in explained(spark, merged)
+    assert spark.sql(merged).count() == 1
+
+
+def test_the_bucket_key_of_a_log_and_partitions_choose_what_is_read(spark: Any, sql: Sql) -> None:
+    sql("CREATE TABLE {db}.log (user STRING NOT NULL, v INT) TBLPROPERTIES ('bucket.key' = 'user', 'bucket.num' = '8')")
+    sql("INSERT INTO {db}.log SELECT concat('u', id % 10), id FROM range(100)")
+    assert "1 of 8 buckets" in sql("EXPLAIN SELECT * FROM {db}.log WHERE user = 'u3'")[0][0]
+    assert sql("SELECT count(*) FROM {db}.log WHERE user = 'u3'") == [(10,)]
+    sql(
+        "CREATE TABLE {db}.p (id BIGINT NOT NULL, day DATE NOT NULL) PARTITIONED BY (day) "
+        "TBLPROPERTIES ('primary.key' = 'id,day', 'bucket.num' = '4')"
+    )
+    sql("INSERT INTO {db}.p SELECT id, DATE'2026-01-01' + INT(id % 4) FROM range(40)")
+    for where, how, count in (
+        ("id = 7 AND day = DATE'2026-01-04'", "lookup of 1 key in 1 of 16 buckets", 1),
+        ("id = 7", "lookup of 4 keys in 4 of 16 buckets", 1),
+        ("id = 7 AND day < DATE'2026-01-03'", "lookup of 2 keys in 2 of 16 buckets", 0),
+    ):
+        assert how in sql(f"EXPLAIN SELECT * FROM {{db}}.p WHERE {where}")[0][0]
+        assert sql(f"SELECT count(*) FROM {{db}}.p WHERE {where}") == [(count,)]
+
+
+def test_a_frame_keeps_the_rows_that_were_looked_up(spark: Any, connection: Connection, orders: str) -> None:
+    frame = spark.sql(f"SELECT item FROM {orders} WHERE id IN (7, 8)")
+    before = frame.collect()
+    connection.table(orders.removeprefix("forebay.")).upsert([{"id": 7, "item": "changed", "x": 0.0}])
+    assert frame.collect() == before
+
+
+def test_a_bucket_that_changes_after_the_snapshot_is_scanned_as_of_it(
+    connection: Connection, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, ask = connection.table(orders.removeprefix("forebay.")), key_reader.Lookups.ask
+
+    def changed_meanwhile(self: Any, *rest: Any) -> Any:
+        table.upsert([{"id": 7, "item": "too late", "x": 0.0}])
+        return ask(self, *rest)
+
+    monkeypatch.setattr(key_reader.Lookups, "ask", changed_meanwhile)
+    scan = LiveScan(table.info, ReadOptions(connection.settings))
+    wanted = Pushdown(("id", "item", "x"), (), col("id").is_in([7, 8, 9]))
+    opened = scan.plan(connection, 2, wanted, scan.schema).open()
+    [partition] = opened.partitions
+    assert isinstance(partition, SplitsPartition)
+    assert [type(split) for split in partition.splits] == [FoundRows, KvBatchSplit]
+    rows = [row for batch in scan.read_function(wanted, scan.schema).read(partition) for row in batch.to_pylist()]
+    assert sorted(row["item"] for row in rows) == ["item 7", "item 8", "item 9"]
+
+
+def test_the_format_looks_keys_up_when_a_task_reads(spark: Any, connection: Connection, orders: str) -> None:
+    name = orders.removeprefix("forebay.")
+    servers = ",".join(map(str, connection.settings.bootstrap_servers))
+    source = {"bootstrap.servers": servers, "table": name, "filter": "id IN (7, 8)"}
+    frame = spark.read.format("forebay").options(**source).load()
+    assert sorted(row.id for row in frame.collect()) == [7, 8]
+    connection.table(name).delete([7])
+    assert [row.id for row in frame.collect()] == [8]
+    pinned = spark.read.format("forebay").options(**source).option("scan.kv.snapshot.lease.duration", "1 min").load()
+    assert [row.id for row in pinned.collect()] == [8]
+
+
+@pytest.fixture(scope="module")
+def tiered(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    import forebay.spark
+
+    with world(tmp_path_factory.mktemp("keys"), PAIMON) as running:
+        server = running.connection.settings.bootstrap_servers[0]
+        forebay.spark.attach(spark, "keys", bootstrap_servers=f"{server.host}:{server.port}")
+        yield running
+
+
+def test_tables_with_a_lake_are_looked_up_in_the_stream(spark: Any, tiered: World) -> None:
+    table = tiered.create({"id": "BIGINT NOT NULL", "v": "STRING"}, primary_key=["id"], buckets=8)
+    table.upsert([{"id": i, "v": "lake"} for i in range(30)])
+    tiered.tier(table)
+    table.upsert([{"id": 1, "v": "stream"}])
+    table.delete([2])
+    query = f"SELECT id, v FROM keys.{table.path} WHERE id IN (1, 2, 3)"
+    assert "lookup of 3 keys in 3 of 8 buckets, by lake and stream" in explained(spark, query)
+    assert sorted(map(tuple, spark.sql(query).collect())) == [(1, "stream"), (3, "lake")]
+    tiered.connection.drop_table(table.path)
