@@ -62,33 +62,66 @@ def test_catalogs_of_several_servers_live_in_one_session(
     assert sql("SELECT count(*) FROM {db}.t") == [(13,)]
 
 
-def test_derived_sessions_are_attached_by_themselves(
-    spark: Any, server: EmbeddedServer, connection: Connection, database: str
-) -> None:
-    make_table(connection, f"{database}.t").append(rows(0, 5))
+def test_derived_sessions_have_the_catalogs_of_theirs(spark: Any, connection: Connection, database: str) -> None:
+    make_table(connection, f"{database}.t", ["id"]).upsert(rows(0, 5))
     derived = spark.newSession()
-    query = f"SELECT count(*) FROM forebay.{database}.t"
-    with pytest.raises(Exception, match="forebay"):
-        derived.sql(query)
-    forebay.spark.attach(derived, bootstrap_servers=server.bootstrap_servers)
-    assert derived.sql(query).collect()[0][0] == 5
+    name = f"forebay.{database}.t"
+    assert derived.sql(f"SELECT count(*) FROM {name}").collect()[0][0] == 5
+    derived.sql(f"INSERT INTO {name} VALUES (7, 'x', 1)")
+    derived.sql(f"DELETE FROM {name} WHERE id = 0")
+    assert derived.newSession().table(name).count() == 5
+    assert "forebay" in [found.name for found in derived.catalog.listCatalogs()]
+    derived.sql(f"CREATE TABLE forebay.{database}.made AS SELECT * FROM {name}")
+    assert derived.sql(f"DROP TABLE forebay.{database}.made").collect() == []
+    assert len(derived.sql("CALL forebay.sys.get_cluster_configs()").collect()) > 3
+    with pytest.raises(Exception, match="nowhere"):
+        derived.sql("SHOW TABLES IN forebay.nowhere")
+
+
+def test_a_derived_session_has_the_catalog_of_its_own_parent(
+    spark: Any, connection: Connection, tmp_path: Path
+) -> None:
+    with forebay.embedded(tmp_path / "data") as other:
+        other.create_database("only_there")
+        for parent, server in ((spark.newSession(), other), (spark.newSession(), connection)):
+            servers = ",".join(map(str, server.settings.bootstrap_servers))
+            forebay.spark.attach(parent, "shared_name", servers)
+            clone = parent._jsparkSession.cloneSession()
+            found = {row.getString(0) for row in clone.sql("SHOW DATABASES IN shared_name").collectAsList()}
+            assert ("only_there" in found) == (server is other)
 
 
 def test_each_batch_of_a_stream_is_written_by_foreach_batch(
-    spark: Any, server: EmbeddedServer, connection: Connection, database: str, tmp_path: Path
+    spark: Any, connection: Connection, database: str, tmp_path: Path
 ) -> None:
     make_table(connection, f"{database}.t", ["id"])
     spark.range(30).selectExpr("id", "concat('n', id) AS name", "id / 2 AS amount").write.parquet(str(tmp_path / "in"))
+    counts = []
 
     def write(frame: Any, batch: int) -> None:
-        forebay.spark.attach(frame.sparkSession, bootstrap_servers=server.bootstrap_servers)
         frame.writeTo(f"forebay.{database}.t").append()
+        counts.append(frame.sparkSession.sql(f"SELECT count(*) FROM forebay.{database}.t").collect()[0][0])
 
     files = spark.readStream.schema("id LONG, name STRING, amount DOUBLE").parquet(str(tmp_path / "in"))
     options = {"checkpointLocation": str(tmp_path / "checkpoint")}
     query = files.writeStream.foreachBatch(write).options(**options).trigger(availableNow=True).start()
     assert query.awaitTermination(60)
-    assert spark.table(f"forebay.{database}.t").count() == 30
+    assert counts[-1] == spark.table(f"forebay.{database}.t").count() == 30
+
+
+def test_a_spark_that_cannot_load_the_class_is_warned(
+    spark: Any, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from forebay.spark import derived_sessions
+
+    def refuse(jvm: Any) -> Any:
+        raise jvm.unknown_layout("class loader of catalogs", LookupError("none"))
+
+    monkeypatch.setattr(derived_sessions, "_openers", {})
+    monkeypatch.setattr(derived_sessions, "_load", refuse)
+    forebay.spark.attach(spark, "alone", server.bootstrap_servers)
+    assert "derives have no catalog alone" in caplog.text
+    assert spark.sql("SHOW DATABASES IN alone").count() > 0
 
 
 def test_a_server_may_restart_between_planning_and_reading(spark: Any, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from forebay.client.admin import Admin
@@ -44,6 +44,10 @@ class SessionContext:
         """The context for `session`; `of_side` is what a side's context has beside it."""
         jvm = Jvm.of(session)
         return cls(jvm, catalog, jvm.weak(session._jsparkSession), *of_side)
+
+    def of_session(self, session: JavaObject) -> Self:
+        """The same context for another session, a Java object."""
+        return replace(self, weak_session=self.jvm.weak(session))
 
     @property
     def session(self) -> JavaObject:

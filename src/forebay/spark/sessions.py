@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import InvalidRequest
@@ -15,7 +15,7 @@ from forebay.spark.jvm.java_home import ensure_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from forebay.spark.jvm.gateway import Jvm
+    from forebay.spark.jvm.gateway import JavaObject, Jvm
     from forebay.spark.sql.catalog import SqlCatalog
 
 DEFAULT_CATALOG = "forebay"
@@ -60,18 +60,17 @@ def attach(
     The formats "forebay" and "forebay-paimon" are registered with the session if Spark cannot find them itself.
 
     With both, one catalog has both kinds of tables. Attaching again replaces a catalog of the same name. Sessions that
-    Spark derives (`spark.newSession()`, `df.sparkSession` in `foreachBatch`) start without catalogs: attach to them as
-    well. Raises `Unavailable` if no server answers, `InvalidRequest` for unknown options and names,
-    `UnsupportedOperation` for Spark Connect sessions and unknown versions of Spark.
+    Spark derives later (`spark.newSession()`, `df.sparkSession` in `foreachBatch`) have it, too. Raises `Unavailable`
+    if no server answers, `InvalidRequest` for unknown options and names, `UnsupportedOperation` for Spark Connect
+    sessions and unknown versions of Spark.
     """
     from forebay.spark.context import CatalogContext, PaimonContext
-    from forebay.spark.reading.native import unite_scans
 
     if not catalog.isidentifier():
         raise InvalidRequest(f"'{catalog}' cannot be the name of a catalog: use letters, digits and '_'")
     given = {"warehouse": warehouse, "metastore": metastore, **(paimon or {})}
     lake = {name: value for name, value in given.items() if value is not None}
-    made: list[SqlCatalog] = []
+    of_sides: list[tuple[type[SqlCatalog], Any]] = []
     if bootstrap_servers is not None or not lake:
         of_cluster = {**options, LAKE_OPTIONS: lake_options or {}}
         from forebay.spark.sql.live_catalog import ForebayCatalog
@@ -79,7 +78,7 @@ def attach(
         settings = make_settings(bootstrap_servers, user, password, of_cluster)
         cluster = CatalogContext.of(spark, catalog, settings)
         cluster.connection.cluster.bootstrap()
-        made.append(ForebayCatalog(cluster))
+        of_sides.append((ForebayCatalog, cluster))
     elif options or user is not None or password is not None or lake_options:
         asked = {"user": user, "password": password, LAKE_OPTIONS: lake_options}
         what = ", ".join([*(name for name, value in asked.items() if value), *options])
@@ -91,18 +90,32 @@ def attach(
 
         warehouse_context = PaimonContext.of(spark, catalog, tuple(sorted(lake.items())))
         warehouse_context.lake.list_databases()  # invalid options are reported here, and not by the first query
-        made.append(PaimonCatalog(warehouse_context))
-    if len(made) > 1:
-        from forebay.spark.sql.mixed_catalog import MixedCatalog
+        of_sides.append((PaimonCatalog, warehouse_context))
+    _install(spark, catalog, of_sides)
+    return spark
 
-        made = [MixedCatalog(*made)]
+
+def _install(spark: SparkSession, catalog: str, of_sides: Sequence[tuple[type[SqlCatalog], Any]]) -> None:
+    """Give the catalog to a session and to those that Spark derives; `of_sides` are its parts and their contexts."""
+    from forebay.spark.derived_sessions import share
+    from forebay.spark.reading.native import unite_scans
+
     spark.conf.set(_ARROW_BYTES, _ARROW_BYTES_VALUE)
     _run_workers_as_driver(spark)
-    jvm = made[0].jvm
-    jvm.install_catalog(spark._jsparkSession, catalog, made[0])
-    unite_scans(jvm, spark._jsparkSession)
+    jvm = of_sides[0][1].jvm
+
+    def open_catalog(session: JavaObject) -> SqlCatalog:
+        sides = [kind(context.of_session(session)) for kind, context in of_sides]
+        unite_scans(jvm, session)
+        if len(sides) == 1:
+            return sides[0]
+        from forebay.spark.sql.mixed_catalog import MixedCatalog
+
+        return MixedCatalog(*sides)
+
+    jvm.install_catalog(spark._jsparkSession, catalog, open_catalog(spark._jsparkSession))
     _register_formats(spark, jvm)
-    return spark
+    share(jvm, spark, catalog, open_catalog)
 
 
 def _run_workers_as_driver(spark: SparkSession) -> None:

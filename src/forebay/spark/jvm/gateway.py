@@ -353,10 +353,22 @@ class Jvm:
         constructor = self._compiled[name]
         return lambda *args: constructor.newInstance(self.array("java.lang.Object", args))
 
+    def bytecodes(self, source: str) -> dict[str, bytes]:
+        """The compiled classes of Java source, by name."""
+        compiler = self.class_("org.codehaus.janino.SimpleCompiler")()
+        spark = self.class_("java.lang.Class").forName("org.apache.spark.sql.sources.BaseRelation")
+        compiler.setParentClassLoader(spark.getClassLoader())
+        compiler.cook(source)
+        return {str(name): bytes(code) for name, code in compiler.getBytecodes().items()}
+
     # ---- sessions and catalogs --------------------------------------------------------------------------------------
 
     def weak(self, value: JavaObject) -> JavaObject:
         return self.class_("java.lang.ref.WeakReference")(value)
+
+    def active_session(self) -> JavaObject:
+        """The session that plans a query in the thread that called us."""
+        return self.class_("org.apache.spark.sql.classic.SparkSession").active()
 
     def install_catalog(self, session: JavaObject, name: str, catalog: JavaObject) -> None:
         """Make `catalog` the session's catalog `name`, in place of one that may be there."""

@@ -1,0 +1,117 @@
+"""Catalogs of sessions that Spark derives: by `spark.newSession()`, for `foreachBatch`, for users of a Thrift server.
+
+Spark copies settings to a derived session, but not catalogs that are objects. So `attach` also sets
+`spark.sql.catalog.<name>` to a class, of which Spark creates an object when a session first uses the name. The class is
+compiled at run time (`driver_java/ForebayCatalogSource.java` writes its source from the interfaces of the running
+Spark), and passes all calls on to a catalog in Python, which its `opener` opens for that session.
+
+Each attachment has a number, in the setting `spark.sql.catalog.<name>.attachment`: a clone of a session has the catalog
+that this session was given, a new session the one that was attached last under that name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.spark.jvm.gateway import JavaObject, Jvm
+from forebay.spark.jvm.proxy import JavaProxy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from forebay.spark.sql.catalog import SqlCatalog
+
+CATALOG_CLASS = "forebay.spark.ForebayCatalog"
+_SETTING = "spark.sql.catalog."
+_ATTACHMENT = "attachment"
+
+Open = Callable[[JavaObject], "SqlCatalog"]
+"""Opens a catalog for a Java session."""
+
+_numbers = itertools.count(1)
+_openers: dict[Jvm, CatalogOpener] = {}  # of the JVM that runs; a process has one at a time
+_lock = threading.Lock()
+logger = logging.getLogger(__name__)
+
+
+class CatalogOpener(JavaProxy):
+    """Opens the catalog in Python for an object of the Java class: a `java.util.function.Function`."""
+
+    interfaces = ("java.util.function.Function",)
+
+    def __init__(self, jvm: Jvm) -> None:
+        super().__init__(jvm)
+        self.attachments: dict[str, Open] = {}
+
+    def apply(self, asked: JavaObject) -> JavaProxy:
+        """Return the catalog for `asked`, a name and its options, in the session that asks."""
+        name, number = str(asked[0]), self.jvm.options(asked[1]).get(_ATTACHMENT)
+        if number not in self.attachments:
+            raise InvalidRequest(
+                f"catalog {name} is configured with the class {CATALOG_CLASS}, and no Python program has attached it "
+                "to this Spark: call forebay.spark.attach, which sets the class itself"
+            )
+        return self.attachments[number](self.jvm.active_session())
+
+
+def share(jvm: Jvm, session: SparkSession, name: str, open_catalog: Open) -> None:
+    """Give the catalog `name` to sessions that Spark derives from `session` from now on.
+
+    A Spark that cannot compile the class, or does not load it, gets a warning: its derived sessions have to be attached
+    one by one.
+    """
+    try:
+        with _lock:
+            opener = _openers.get(jvm)
+            if opener is None:
+                opener = CatalogOpener(jvm)
+                _load(jvm).getField("opener").set(None, opener)
+                _openers.clear()
+                _openers[jvm] = opener
+    except UnsupportedOperation as e:
+        logger.warning("sessions that Spark derives have no catalog %s until it is attached to them: %s", name, e)
+        return
+    number = str(next(_numbers))
+    opener.attachments[number] = open_catalog
+    settings = {_SETTING + name: CATALOG_CLASS, f"{_SETTING}{name}.{_ATTACHMENT}": number}
+    with jvm.known_layout("shared state of sessions"):
+        shared = session._jsparkSession.sharedState().conf()
+        for key, value in settings.items():
+            shared.set(key, value)
+            session.conf.set(key, value)
+
+
+def _load(jvm: Jvm) -> Any:
+    """The class, which Spark's own class loader has afterwards."""
+    from forebay.spark.sql.catalog import SqlCatalog
+
+    with jvm.known_layout("class loader of catalogs"):
+        kind, loader = jvm.class_("java.lang.Class"), _shared_loader(jvm)
+        source = jvm.compiled("ForebayCatalogSource")(jvm.list(SqlCatalog.interfaces))
+        with tempfile.TemporaryDirectory() as folder:
+            for name, code in jvm.bytecodes(str(source.toString())).items():
+                path = Path(folder, *name.split(".")).with_suffix(".class")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(code)
+            loader.addURL(jvm.class_("java.io.File")(folder).toURI().toURL())
+            return kind.forName(CATALOG_CLASS, True, loader)
+
+
+def _shared_loader(jvm: Jvm) -> JavaObject:
+    """The loader of what users add to the driver, which the loaders of all sessions have as an ancestor."""
+    loader = jvm.class_("org.apache.spark.util.Utils").getContextOrSparkClassLoader()
+    found = None
+    while loader is not None:
+        if str(loader.getClass().getName()) == "org.apache.spark.util.MutableURLClassLoader":
+            found = loader
+        loader = loader.getParent()
+    if found is None:
+        raise LookupError("Spark has no class loader to which classes can be added")
+    return found

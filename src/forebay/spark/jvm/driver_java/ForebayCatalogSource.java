@@ -1,0 +1,80 @@
+import java.lang.reflect.Method;
+import java.lang.reflect.Modifier;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/**
+ * The Java source of the catalog that Spark creates by its class name, in sessions that no Python program attached.
+ *
+ * It passes every call on to a catalog in Python, which `opener` opens. The interfaces differ between releases of
+ * Spark, so the source is written from those of the running one.
+ */
+public class ForebayCatalogSource {
+    private final String source;
+
+    public ForebayCatalogSource(Object interfaces) throws ClassNotFoundException {
+        Object[] names = ((java.util.List) interfaces).toArray();
+        ClassLoader loader = org.apache.spark.sql.sources.BaseRelation.class.getClassLoader();
+        StringBuilder listed = new StringBuilder();
+        Map methods = new LinkedHashMap();
+        for (int i = 0; i < names.length; i++) {
+            Class kind = Class.forName((String) names[i], false, loader);
+            listed.append(i == 0 ? "" : ", ").append(name(kind));
+            Method[] all = kind.getMethods();
+            for (int j = 0; j < all.length; j++) {
+                if (!Modifier.isStatic(all[j].getModifiers())) {
+                    add(methods, all[j]);
+                }
+            }
+        }
+        StringBuilder made = new StringBuilder("package forebay.spark;\n");
+        made.append("public class ForebayCatalog implements ").append(listed).append(" {\n");
+        made.append("  public static volatile java.util.function.Function opener;\n");
+        made.append("  private Object opened;\n");
+        made.append("  public void initialize(String name, ").append(OPTIONS).append(" options) {\n");
+        made.append("    if (opener == null) throw new IllegalStateException(\"catalog \" + name + \": no Python program");
+        made.append(" has attached a Forebay catalog to this Spark\");\n");
+        made.append("    opened = opener.apply(new Object[] {name, options});\n  }\n");
+        Object[] bodies = methods.values().toArray();
+        for (int i = 0; i < bodies.length; i++) {
+            made.append((String) bodies[i]);
+        }
+        source = made.append("}\n").toString();
+    }
+
+    private static final String OPTIONS = "org.apache.spark.sql.util.CaseInsensitiveStringMap";
+
+    private static String name(Class kind) {
+        return kind.getCanonicalName();
+    }
+
+    private static void add(Map methods, Method method) {
+        Class[] types = method.getParameterTypes();
+        if (method.getName().equals("initialize") && types.length == 2) {
+            return;
+        }
+        StringBuilder parameters = new StringBuilder();
+        StringBuilder arguments = new StringBuilder();
+        for (int i = 0; i < types.length; i++) {
+            parameters.append(i == 0 ? "" : ", ").append(name(types[i])).append(" a").append(i);
+            arguments.append(i == 0 ? "a" : ", a").append(i);
+        }
+        Class[] thrown = method.getExceptionTypes();
+        StringBuilder declared = new StringBuilder();
+        for (int i = 0; i < thrown.length; i++) {
+            declared.append(i == 0 ? " throws " : ", ").append(name(thrown[i]));
+        }
+        String key = method.getName() + "(" + parameters + ")";
+        Class result = method.getReturnType();
+        String body = "  public " + name(result) + " " + key + declared + " {\n    "
+            + (result == void.class ? "" : "return ")
+            + "((" + name(method.getDeclaringClass()) + ") opened)." + method.getName() + "(" + arguments + ");\n  }\n";
+        if (!methods.containsKey(key)) {
+            methods.put(key, body);
+        }
+    }
+
+    public String toString() {
+        return source;
+    }
+}
