@@ -91,6 +91,7 @@ SPARK_SESSIONS = (
         "spark/test_live_streams_written.py",
         "spark/test_debezium.py",
         "spark/test_spark_keys.py",
+        "spark/test_spark_setup.py",
     ),
     (
         "spark/test_spark_streaming.py",

@@ -118,7 +118,7 @@ def test_a_spark_that_cannot_load_the_class_is_warned(
         raise jvm.unknown_layout("class loader of catalogs", LookupError("none"))
 
     monkeypatch.setattr(derived_sessions, "_openers", {})
-    monkeypatch.setattr(derived_sessions, "_load", refuse)
+    monkeypatch.setattr(derived_sessions, "loaded_class", refuse)
     forebay.spark.attach(spark, "alone", server.bootstrap_servers)
     assert "derives have no catalog alone" in caplog.text
     assert spark.sql("SHOW DATABASES IN alone").count() > 0

@@ -30,6 +30,7 @@ COMMANDS = {
     "status": _Command("forebay.cli.browse", "show a server's nodes, health and settings"),
     "transactions": _Command("forebay.cli.browse", "list open transactions and the last committed versions"),
     "tiering": _Command("forebay.cli.tiering", "move rows from streams into their lakes, on Spark"),
+    "spark-setup": _Command("forebay.cli.spark_setup", "write the settings by which any Spark opens catalogs"),
     "move": _Command("forebay.cli.move", "move tables to another server or cluster, rows and lake history"),
     "verify": _Command("forebay.cli.verify", "check all that is stored: logs, states, offsets, offline or running"),
     "compact": _Command("forebay.cli.compact", "merge small files of Paimon tables, once or beside their writers"),

@@ -5,6 +5,10 @@ Spark copies settings to a derived session, but not catalogs that are objects. S
 compiled at run time (`driver_java/ForebayCatalogSource.java` writes its source from the interfaces of the running
 Spark), and passes all calls on to a catalog in Python, which its `opener` opens for that session.
 
+Where no Python program attached a catalog (spark-sql, Thrift and Spark Connect servers), the class starts a Python
+process (forebay.spark.catalog_process, `driver_java/ForebayPython.java`), and the settings
+`spark.sql.catalog.<name>.<argument>` say what to open.
+
 Each attachment has a number, in the setting `spark.sql.catalog.<name>.attachment`: a clone of a session has the catalog
 that this session was given, a new session the one that was attached last under that name.
 """
@@ -19,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.spark.jvm.gateway import JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
@@ -28,12 +34,16 @@ if TYPE_CHECKING:
 
     from forebay.spark.sql.catalog import SqlCatalog
 
-CATALOG_CLASS = "forebay.spark.ForebayCatalog"
+CATALOG_CLASS = "org.forebay.SparkCatalog"
+_STARTER_CLASS = "org.forebay.SparkPython"
 _SETTING = "spark.sql.catalog."
 _ATTACHMENT = "attachment"
 
 Open = Callable[[JavaObject], "SqlCatalog"]
 """Opens a catalog for a Java session."""
+
+Configured = Callable[[Jvm, str, dict[str, str]], Open]
+"""Reads the settings of a catalog, given its name: what opens it. Raises `InvalidRequest`."""
 
 _numbers = itertools.count(1)
 _openers: dict[Jvm, CatalogOpener] = {}  # of the JVM that runs; a process has one at a time
@@ -42,39 +52,37 @@ logger = logging.getLogger(__name__)
 
 
 class CatalogOpener(JavaProxy):
-    """Opens the catalog in Python for an object of the Java class: a `java.util.function.Function`."""
+    """Opens the catalog in Python for an object of the Java class: a `java.util.function.Function`.
+
+    `attachments` are catalogs that a program has attached; others are opened by `configured` from their settings.
+    """
 
     interfaces = ("java.util.function.Function",)
 
-    def __init__(self, jvm: Jvm) -> None:
+    def __init__(self, jvm: Jvm, configured: Configured) -> None:
         super().__init__(jvm)
         self.attachments: dict[str, Open] = {}
+        self._configured = configured
 
     def apply(self, asked: JavaObject) -> JavaProxy:
         """Return the catalog for `asked`, a name and its options, in the session that asks."""
-        name, number = str(asked[0]), self.jvm.options(asked[1]).get(_ATTACHMENT)
+        name, options = str(asked[0]), self.jvm.options(asked[1])
+        number = options.pop(_ATTACHMENT, None)
+        if number is None:
+            return self._configured(self.jvm, name, options)(self.jvm.active_session())
         if number not in self.attachments:
-            raise InvalidRequest(
-                f"catalog {name} is configured with the class {CATALOG_CLASS}, and no Python program has attached it "
-                "to this Spark: call forebay.spark.attach, which sets the class itself"
-            )
+            raise InvalidRequest(f"catalog {name} was attached by a Python program that has ended")
         return self.attachments[number](self.jvm.active_session())
 
 
-def share(jvm: Jvm, session: SparkSession, name: str, open_catalog: Open) -> None:
+def share(jvm: Jvm, session: SparkSession, name: str, open_catalog: Open, configured: Configured) -> None:
     """Give the catalog `name` to sessions that Spark derives from `session` from now on.
 
     A Spark that cannot compile the class, or does not load it, gets a warning: its derived sessions have to be attached
     one by one.
     """
     try:
-        with _lock:
-            opener = _openers.get(jvm)
-            if opener is None:
-                opener = CatalogOpener(jvm)
-                _load(jvm).getField("opener").set(None, opener)
-                _openers.clear()
-                _openers[jvm] = opener
+        opener = offer(jvm, configured)
     except UnsupportedOperation as e:
         logger.warning("sessions that Spark derives have no catalog %s until it is attached to them: %s", name, e)
         return
@@ -88,20 +96,46 @@ def share(jvm: Jvm, session: SparkSession, name: str, open_catalog: Open) -> Non
             session.conf.set(key, value)
 
 
-def _load(jvm: Jvm) -> Any:
-    """The class, which Spark's own class loader has afterwards."""
-    from forebay.spark.sql.catalog import SqlCatalog
+def offer(jvm: Jvm, configured: Configured) -> CatalogOpener:
+    """What opens catalogs for objects of the Java class; one for a JVM. Raises `UnsupportedOperation`."""
+    with _lock:
+        opener = _openers.get(jvm)
+        if opener is None:
+            opener = CatalogOpener(jvm, configured)
+            loaded_class(jvm).getField("opener").set(None, opener)
+            _openers.clear()
+            _openers[jvm] = opener
+        return opener
 
+
+def loaded_class(jvm: Jvm) -> Any:
+    """The Java class of catalogs, which Spark's own class loader has afterwards."""
     with jvm.known_layout("class loader of catalogs"):
         kind, loader = jvm.class_("java.lang.Class"), _shared_loader(jvm)
-        source = jvm.compiled("ForebayCatalogSource")(jvm.list(SqlCatalog.interfaces))
+        try:
+            return kind.forName(CATALOG_CLASS, True, loader)  # it is on the class path, or was loaded before
+        except Py4JJavaError as e:
+            if str(e.java_exception.getClass().getSimpleName()) != "ClassNotFoundException":
+                raise
         with tempfile.TemporaryDirectory() as folder:
-            for name, code in jvm.bytecodes(str(source.toString())).items():
-                path = Path(folder, *name.split(".")).with_suffix(".class")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(code)
+            for path, code in class_files(jvm).items():
+                file = Path(folder, path)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(code)
             loader.addURL(jvm.class_("java.io.File")(folder).toURI().toURL())
-            return kind.forName(CATALOG_CLASS, True, loader)
+            made = kind.forName(CATALOG_CLASS, True, loader)
+            kind.forName(_STARTER_CLASS, True, loader)  # while its file is there
+            return made
+
+
+def class_files(jvm: Jvm) -> dict[str, bytes]:
+    """The compiled classes for the running Spark, by the paths that their files have in a folder or jar."""
+    from forebay.spark.sql.catalog import SqlCatalog
+
+    with jvm.known_layout("compiler of catalogs"):
+        source = str(jvm.compiled("ForebayCatalogSource")(jvm.list(SqlCatalog.interfaces)).toString())
+        made = jvm.bytecodes(source + jvm.java_source("ForebayPython"))
+    return {name.replace(".", "/") + ".class": code for name, code in made.items()}
 
 
 def _shared_loader(jvm: Jvm) -> JavaObject:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import InvalidRequest
@@ -64,6 +64,27 @@ def attach(
     if no server answers, `InvalidRequest` for unknown options and names, `UnsupportedOperation` for Spark Connect
     sessions and unknown versions of Spark.
     """
+    of_cluster = {"bootstrap_servers": bootstrap_servers, "user": user, "password": password}
+    of_lake = {"warehouse": warehouse, "metastore": metastore}
+    sides = _sides(spark, catalog, options, paimon=paimon, lake_options=lake_options, **of_cluster, **of_lake)
+    _install(spark, catalog, sides)
+    return spark
+
+
+def _sides(
+    spark: SparkSession,
+    catalog: str,
+    options: Mapping[str, Any],
+    *,
+    bootstrap_servers: str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    warehouse: str | None = None,
+    metastore: str | None = None,
+    paimon: Mapping[str, str] | None = None,
+    lake_options: Mapping[str, str] | None = None,
+) -> list[tuple[type[SqlCatalog], Any]]:
+    """The parts of a catalog and their contexts; arguments and errors are those of `attach`."""
     from forebay.spark.context import CatalogContext, PaimonContext
 
     if not catalog.isidentifier():
@@ -91,31 +112,75 @@ def attach(
         warehouse_context = PaimonContext.of(spark, catalog, tuple(sorted(lake.items())))
         warehouse_context.lake.list_databases()  # invalid options are reported here, and not by the first query
         of_sides.append((PaimonCatalog, warehouse_context))
-    _install(spark, catalog, of_sides)
-    return spark
+    return of_sides
 
 
 def _install(spark: SparkSession, catalog: str, of_sides: Sequence[tuple[type[SqlCatalog], Any]]) -> None:
     """Give the catalog to a session and to those that Spark derives; `of_sides` are its parts and their contexts."""
     from forebay.spark.derived_sessions import share
-    from forebay.spark.reading.native import unite_scans
 
     spark.conf.set(_ARROW_BYTES, _ARROW_BYTES_VALUE)
     _run_workers_as_driver(spark)
-    jvm = of_sides[0][1].jvm
+    jvm: Jvm = of_sides[0][1].jvm
 
     def open_catalog(session: JavaObject) -> SqlCatalog:
-        sides = [kind(context.of_session(session)) for kind, context in of_sides]
-        unite_scans(jvm, session)
-        if len(sides) == 1:
-            return sides[0]
-        from forebay.spark.sql.mixed_catalog import MixedCatalog
-
-        return MixedCatalog(*sides)
+        return _opened(of_sides, session)
 
     jvm.install_catalog(spark._jsparkSession, catalog, open_catalog(spark._jsparkSession))
     _register_formats(spark, jvm)
-    share(jvm, spark, catalog, open_catalog)
+    share(jvm, spark, catalog, open_catalog, configured)
+
+
+def _opened(of_sides: Sequence[tuple[type[SqlCatalog], Any]], session: JavaObject) -> SqlCatalog:
+    """The catalog of these parts for a Java session, ours or one that was derived."""
+    from forebay.spark.reading.native import unite_scans
+
+    sides = [kind(context.of_session(session)) for kind, context in of_sides]
+    unite_scans(sides[0].jvm, session)
+    if len(sides) == 1:
+        return sides[0]
+    from forebay.spark.sql.mixed_catalog import MixedCatalog
+
+    return MixedCatalog(*sides)
+
+
+_ARGUMENTS = {"bootstrap.servers": "bootstrap_servers", "user": "user", "password": "password"}
+_ARGUMENTS |= {name: name for name in ("warehouse", "metastore")}
+_PREFIXES = {"lake.": "lake_options", "paimon.": "paimon"}
+
+
+def configured(jvm: Jvm, catalog: str, settings: Mapping[str, str]) -> Callable[[JavaObject], SqlCatalog]:
+    """What opens the catalog that `settings` describe: those of `spark.sql.catalog.<catalog>`, as in docs/spark.md.
+
+    Raises `InvalidRequest` for an unknown setting.
+    """
+    arguments: dict[str, Any] = {}
+    options: dict[str, str] = {}
+    for name, value in settings.items():
+        prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None)
+        if name in _ARGUMENTS:
+            arguments[_ARGUMENTS[name]] = value
+        elif prefix is not None:
+            arguments.setdefault(_PREFIXES[prefix], {})[name.removeprefix(prefix)] = value
+        elif name.startswith("client."):
+            options[name] = value
+        elif name != "python":
+            raise InvalidRequest(
+                f"there is no setting spark.sql.catalog.{catalog}.{name}; there are {', '.join(_ARGUMENTS)}, python, "
+                "and those that begin with client., lake. and paimon."
+            )
+
+    def open_catalog(session: JavaObject) -> SqlCatalog:
+        from pyspark.sql import SparkSession as Session
+
+        spark = Session(jvm.context, session)
+        of_sides = _sides(spark, catalog, options, **arguments)
+        spark.conf.set(_ARROW_BYTES, _ARROW_BYTES_VALUE)
+        _run_workers_as_driver(spark)
+        _register_formats(spark, jvm)
+        return _opened(of_sides, session)
+
+    return open_catalog
 
 
 def _run_workers_as_driver(spark: SparkSession) -> None:

@@ -348,10 +348,15 @@ class Jvm:
                 compiler = self.class_("org.codehaus.janino.SimpleCompiler")()
                 spark = self.class_("java.lang.Class").forName("org.apache.spark.sql.sources.BaseRelation")
                 compiler.setParentClassLoader(spark.getClassLoader())
-                compiler.cook((resources.files("forebay.spark.jvm") / "driver_java" / f"{name}.java").read_text())
+                compiler.cook(self.java_source(name))
                 self._compiled[name] = compiler.getClassLoader().loadClass(name).getConstructors()[0]
         constructor = self._compiled[name]
         return lambda *args: constructor.newInstance(self.array("java.lang.Object", args))
+
+    @staticmethod
+    def java_source(name: str) -> str:
+        """The text of `driver_java/<name>.java`."""
+        return (resources.files("forebay.spark.jvm") / "driver_java" / f"{name}.java").read_text()
 
     def bytecodes(self, source: str) -> dict[str, bytes]:
         """The compiled classes of Java source, by name."""

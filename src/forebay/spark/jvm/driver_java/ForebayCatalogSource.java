@@ -27,13 +27,12 @@ public class ForebayCatalogSource {
                 }
             }
         }
-        StringBuilder made = new StringBuilder("package forebay.spark;\n");
-        made.append("public class ForebayCatalog implements ").append(listed).append(" {\n");
+        StringBuilder made = new StringBuilder("package org.forebay;\n");
+        made.append("public class SparkCatalog implements ").append(listed).append(" {\n");
         made.append("  public static volatile java.util.function.Function opener;\n");
         made.append("  private Object opened;\n");
         made.append("  public void initialize(String name, ").append(OPTIONS).append(" options) {\n");
-        made.append("    if (opener == null) throw new IllegalStateException(\"catalog \" + name + \": no Python program");
-        made.append(" has attached a Forebay catalog to this Spark\");\n");
+        made.append("    SparkPython.start(name, options);\n");
         made.append("    opened = opener.apply(new Object[] {name, options});\n  }\n");
         Object[] bodies = methods.values().toArray();
         for (int i = 0; i < bodies.length; i++) {

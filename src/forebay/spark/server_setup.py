@@ -1,0 +1,50 @@
+"""What a Spark needs to open catalogs by configuration alone: a jar with two small classes, and the settings.
+
+The classes are compiled for the installed release of Spark (`forebay.spark.derived_sessions.class_files`).
+"""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from forebay.base.errors import InvalidRequest
+from forebay.spark.derived_sessions import CATALOG_CLASS, class_files
+from forebay.spark.jvm.gateway import Jvm
+from forebay.spark.sessions import configured
+
+JAR, PROPERTIES = "forebay-catalog.jar", "spark-defaults.conf"
+
+
+def write_setup(jvm: Jvm, folder: Path, catalog: str, settings: Mapping[str, str]) -> Path:
+    """Write the jar and a properties file into `folder`; returns the path of the latter.
+
+    `settings` are those of the catalog, such as `bootstrap.servers`. Raises `InvalidRequest` for unknown ones, and for
+    values that a properties file cannot have.
+    """
+    configured(jvm, catalog, settings)
+    if not catalog.isidentifier():
+        raise InvalidRequest(f"'{catalog}' cannot be the name of a catalog: use letters, digits and '_'")
+    prefix = f"spark.sql.catalog.{catalog}"
+    jar = folder.absolute() / JAR
+    lines = {
+        "spark.driver.extraClassPath": str(jar),
+        "spark.python.daemon.module": "forebay.spark.daemon",
+        "spark.pyspark.python": sys.executable,
+        prefix: CATALOG_CLASS,
+        f"{prefix}.python": sys.executable,
+        **{f"{prefix}.{name}": value for name, value in settings.items()},
+    }
+    for name, value in lines.items():
+        if value != value.strip() or "\n" in value or "\\" in value:
+            raise InvalidRequest(f"{name}={value!r} cannot be written to {PROPERTIES}: it has a backslash or blanks")
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(jar, "w") as archive:
+        for path, code in class_files(jvm).items():
+            archive.writestr(path, code)
+    written = folder / PROPERTIES
+    written.touch(mode=0o600)  # it may hold a password
+    written.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+    return written
