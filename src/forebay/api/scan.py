@@ -125,13 +125,14 @@ class RowReader(ArrowStream):
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """What to read of a table: column names (None: all), a filter, and a row limit."""
+    """What to read of a table: column names (None: all), a filter, a row limit, and an earlier state (None: now)."""
 
     columns: Sequence[str] | None = None
     predicate: Any = None
     limit: int | None = None
     partitions: Any = None
     buckets: Sequence[int | TableBucket] | None = None
+    as_of: Any = None
 
     def __post_init__(self) -> None:
         if self.columns is not None:

@@ -35,6 +35,8 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import partition_spec_to_pb, table_path_to_pb
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from forebay.api.results import WriteResult
     from forebay.api.scan import Scan
     from forebay.api.schemas import SchemaLike
@@ -236,7 +238,7 @@ class Table(ArrowStream):
         partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
         buckets: Sequence[int | TableBucket] | None = None,
         source: str = "live",
-        as_of: TableSnapshot | None = None,
+        as_of: TableSnapshot | int | str | dt.datetime | None = None,
     ) -> Scan:
         """A lazy scan of the table: nothing is read until requested, and it may be read repeatedly.
 
@@ -247,7 +249,8 @@ class Table(ArrowStream):
         `source` selects where rows come from. "live" (the default) reads from the servers: the current rows of a
         primary-key table, as of one point in time per bucket; for a log table the same as "log". "log" reads everything
         appended to a log table so far. "union" combines lake and stream; if the table has no lake, or the lake is still
-        empty, the stream is read. `as_of` is an open snapshot of this table to read.
+        empty, the stream is read. `as_of` is an open snapshot of this table to read; or a number or tag of a lake
+        snapshot, or a time: then lake and log are read as the source "union" does, as of then.
         """
         from forebay.client.table_scan import scan_of
 
@@ -269,10 +272,14 @@ class Table(ArrowStream):
         from forebay.client.table_snapshot import TableSnapshot
 
         if not isinstance(snapshot, TableSnapshot):
-            raise UnsupportedOperation(
-                f"table {self.path} cannot be read as of {snapshot!r}: servers keep the current rows and the changes. "
-                "Give an open snapshot of it (table.snapshot()), or read its lake table as of then"
+            from forebay.client.table_scan import scan_of
+
+            if source not in ("live", "union"):
+                raise InvalidRequest(f"source={source!r} has no earlier states; leave it out, or leave out as_of")
+            request = ScanRequest(
+                columns, as_predicate(filter, self.arrow_schema), limit, partitions, buckets, snapshot
             )
+            return scan_of(self.connection, self.info, request, "union")
         if snapshot.info.table_id != self.info.table_id:
             raise InvalidRequest(f"as_of={snapshot!r} is a snapshot of another table than {self.path}")
         if source != "live":

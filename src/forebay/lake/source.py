@@ -191,6 +191,17 @@ class LakeSource(ABC):
         """The oldest snapshot after an expired one; None if there is none, or if it cannot be determined."""
         return None
 
+    def tagged(self, name: str) -> int | None:
+        """The snapshot of a tag; None if there is no such tag, or if the format has none."""
+        return None
+
+    def snapshots_until(self, time_ms: int) -> Iterator[int]:
+        """The snapshots committed at a time (in milliseconds since 1970) or before it, the newest first.
+
+        Empty if the format does not record their times.
+        """
+        return iter(())
+
     @abstractmethod
     def create_record_reader(self, split: LakeSplit) -> RecordReader:
         """A reader of the split's rows in any order."""

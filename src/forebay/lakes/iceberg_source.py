@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import IcebergType, NestedField, StructType
 
@@ -334,6 +335,23 @@ class IcebergLakeSource(LakeSource):
         return SnapshotSuccessor(
             children[0].snapshot_id, summary is not None and summary.operation is Operation.REPLACE
         )
+
+    @telling("the metadata of the lake")
+    def tagged(self, name: str) -> int | None:
+        found = self.load().metadata.refs.get(name)
+        is_tag = found is not None and found.snapshot_ref_type == SnapshotRefType.TAG
+        return found.snapshot_id if is_tag and found is not None else None
+
+    def snapshots_until(self, time_ms: int) -> Iterator[int]:
+        """Of the table's own history; snapshots of other branches do not count."""
+        metadata = self.load().metadata
+        newest = metadata.current_snapshot_id
+        snapshot = None if newest is None else metadata.snapshot_by_id(newest)
+        while snapshot is not None:
+            if snapshot.timestamp_ms <= time_ms:
+                yield snapshot.snapshot_id
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else metadata.snapshot_by_id(parent)
 
     def create_record_reader(self, split: LakeSplit) -> IcebergRecordReader:
         return IcebergRecordReader(self, _ours(split))

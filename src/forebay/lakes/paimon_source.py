@@ -312,6 +312,16 @@ class PaimonLakeSource(LakeSource):
         compacted = snapshot.id == snapshot_id + 1 and snapshot.commit_kind is CommitKind.COMPACT
         return SnapshotSuccessor(snapshot.id, compacted)
 
+    def tagged(self, name: str) -> int | None:
+        tag = self.table.tags.find(name)
+        return None if tag is None else tag.snapshot.id
+
+    def snapshots_until(self, time_ms: int) -> Iterator[int]:
+        for snapshot_id in sorted(self.table.snapshots.ids(), reverse=True):
+            snapshot = self.table.snapshots.find(snapshot_id)
+            if snapshot is not None and snapshot.time_millis <= time_ms:
+                yield snapshot_id
+
     def create_record_reader(self, split: LakeSplit) -> PaimonRecordReader:
         return PaimonRecordReader(self.table, self._reader(()), _ours(split), self.limit)
 

@@ -7,7 +7,7 @@ lake's planner skips because of a filter moves nothing: the snapshot's offsets d
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -80,6 +80,23 @@ def plan_union(
             if e.code not in _PASSING or attempt == _PLANNINGS - 1:
                 raise
     raise AssertionError("unreachable")
+
+
+def plan_known(
+    table: Table,
+    columns: Sequence[str] | None,
+    predicate: Predicate | None,
+    limit: int | None,
+    partitions: Sequence[PartitionSelector] | PartitionSelector | None,
+    *,
+    known: LakeSnapshot | None,
+    stop: Mapping[TableBucket, int] | None = None,
+    storage: LakeStorage | None = None,
+    lake_only: bool = False,
+) -> UnionPlan:
+    """Return the plan of reading from a given lake snapshot (None: from the logs alone) up to `stop`."""
+    planning = _Planning(table, columns, predicate, limit, stop, partitions, ordered=False, look_up=False)
+    return planning.plan(storage, lake_only, lambda: known)
 
 
 def readable_snapshot(table: Table) -> LakeSnapshot | None:
@@ -191,11 +208,16 @@ class _Planning:
         self._splits: list[UnionSplit] = []
         self._log_offsets: dict[TableBucket, int] = {}
 
-    def plan(self, storage: LakeStorage | None, lake_only: bool) -> UnionPlan:
+    def plan(
+        self,
+        storage: LakeStorage | None,
+        lake_only: bool,
+        find: Callable[[], LakeSnapshot | None] | None = None,
+    ) -> UnionPlan:
         info = self._info
         if self._keys is not None and self._keys.is_empty:
             return UnionPlan(self._reader(None), (), {}, PlanFacts(chosen="nothing, as no row can match the filter"))
-        known = readable_snapshot(self._table)
+        known = readable_snapshot(self._table) if find is None else find()
         if lake_only and known is None:
             return UnionPlan(self._reader(None), (), {}, PlanFacts(info.descriptor.lake_format))
         buckets, match = self._stream_buckets()

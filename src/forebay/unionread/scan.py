@@ -67,6 +67,10 @@ def planned(table: Table, request: ScanRequest, *, look_up: bool) -> UnionPlan:
             "'buckets', or use the source 'live'"
         )
     wanted = (request.columns, request.predicate, request.limit)
+    if request.as_of is not None:
+        from forebay.unionread.time_travel import plan_as_of
+
+        return plan_as_of(table, request.as_of, *wanted, partitions=request.partitions)
     return plan_union(table, *wanted, partitions=request.partitions, look_up=look_up)
 
 

@@ -13,6 +13,7 @@ changelog (`ReadFunction`), where it is complete.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +46,8 @@ from forebay.unionread.planning import plan_union
 from forebay.unionread.reading import KeyLookupSplit, KvSnapshotSplit, LogSplit
 from forebay.unionread.time_range import plan_time_range
 
+AsOf = int | str | dt.datetime
+
 VIRTUAL_SEPARATOR = "$"
 """Between a table's name and that of a virtual table beside it."""
 
@@ -67,12 +70,16 @@ _INCLUDE = {"_change_type": "change_type", "_log_offset": "offset", "_commit_tim
 
 @dataclass(frozen=True)
 class LiveScan:
-    """A table that is to be scanned, or its changelog, or what is in its lake (`is_lake`)."""
+    """A table that is to be scanned, or its changelog, or what is in its lake (`is_lake`).
+
+    `as_of` is a lake snapshot (a number, or a tag's name) or a time to read the table as of; None: now.
+    """
 
     info: TableInfo
     options: ReadOptions
     is_changelog: bool = False
     is_lake: bool = False
+    as_of: AsOf | None = None
 
     @property
     def schema(self) -> StructType:
@@ -95,6 +102,8 @@ class LiveScan:
     @property
     def way(self) -> str | None:
         """A readable description of how rows are read."""
+        if self.as_of is not None:
+            return f"lake and stream as of {self.as_of}"
         if self.options.window is not None:
             return "log alone"
         if not self.reads_lake:
@@ -155,6 +164,11 @@ class LiveScan:
         That is so, too, where nothing is in the lake yet.
         """
         info, window = self.info, self.options.window
+        if self.as_of is not None:
+            from forebay.unionread.time_travel import plan_as_of
+
+            table = connection.table(info)
+            return plan_as_of(table, self.as_of, wanted.columns, wanted.filter, wanted.limit)
         if window is not None:
             if self.is_changelog or self.is_lake:
                 raise UnsupportedOperation(f"'{START}' is for tables, not for what stands beside them ({info.path})")

@@ -24,7 +24,15 @@ from forebay.spark.schemas import default_of, from_spark_schema, from_spark_type
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.catalog import CHANGES_OF_COLUMNS, LOCATION, Asked, SqlCatalog, names_in
 from forebay.spark.sql.live_procedures import LIVE_PROCEDURES
-from forebay.spark.sql.live_tables import ReplacedLiveTable, StagedLiveTable, table_proxy, virtual_table
+from forebay.spark.sql.live_tables import (
+    ReplacedLiveTable,
+    StagedLiveTable,
+    TravelledTable,
+    as_of,
+    table_proxy,
+    virtual_table,
+    without_travel,
+)
 from forebay.spark.sql.procedures import Procedure
 
 _TIME_CONF = "spark.sql.timeType.enabled"
@@ -115,17 +123,20 @@ class ForebayCatalog(SqlCatalog):
                 info = self._context.admin.table_info(path)
             except InvalidRequest as e:  # a name that no table can have
                 raise self._no_such_table(identifier) from e
-        if self._time_travel(how) is not None:
+        travel = self._time_travel(how)
+        if travel is not None and separator:
             raise UnsupportedOperation(
-                f"table {self._context.full_name(path)} cannot be read as of another time: servers keep the current "
-                "state and the changelog, which is `$changelog`"
+                f"`{path}{VIRTUAL_SEPARATOR}{view}` cannot be read as of another time, only the table {path} can"
             )
         # From 4.3 on Spark tells options already while it analyses: bad ones are refused early.
-        options = self.jvm.options(how[1]) if len(how) == 2 else {}
+        options = without_travel(self.jvm.options(how[1])) if len(how) == 2 else {}
         if options and how[0].writePrivileges().isEmpty():
             read_options(self._context.settings, info.descriptor, options)
         elif options:
             write_options(self._context.settings, options)
+        if travel is not None:
+            self._check_time(info)
+            return TravelledTable(self._context, info, as_of(travel))
         return virtual_table(self._context, info, view) if separator else self._table(info)
 
     def tableExists(self, identifier: JavaObject) -> bool:

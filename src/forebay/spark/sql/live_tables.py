@@ -19,6 +19,7 @@ The last two are answered by the driver, without a task.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -51,6 +52,7 @@ from forebay.spark.reading.live_plan import (
     CHANGELOG,
     LAKE,
     VIRTUAL_SEPARATOR,
+    AsOf,
     LiveScan,
     log_ranges,
     row_counts,
@@ -60,6 +62,7 @@ from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.reading.scan_builder import Readable
 from forebay.spark.schemas import to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
+from forebay.spark.sql.catalog import TimeTravel
 from forebay.spark.sql.partitions import Partitions, partition_rows
 from forebay.spark.sql.tables import LocalScanProxy, StagedTable, TableProxy, WrittenTable
 from forebay.spark.writing.live_deletes import delete_where
@@ -199,6 +202,37 @@ class SideTable(ClusterTable):
         return readable(self._context, self._name, self._info, options, **beside)
 
 
+class TravelledTable(ClusterTable):
+    """A table as of a lake snapshot or an instant, which can only be read."""
+
+    def __init__(self, context: CatalogContext, info: TableInfo, as_of: AsOf) -> None:
+        super().__init__(context, info, to_spark_schema(info.schema.columns))
+        self._version += f".{as_of}"
+        self._as_of = as_of
+
+    def _readable(self, options: dict[str, str]) -> Readable:
+        options = without_travel(options)
+        read = read_options(self._context.settings, self._info.descriptor, options)
+        if read.window is not None or read.read_optimized:
+            raise InvalidRequest(
+                f"{self._name} is read as of {self._as_of}: leave out the options of time ranges and of the lake alone"
+            )
+        return readable(self._context, self._name, self._info, options, as_of=self._as_of)
+
+
+def without_travel(options: Mapping[str, str]) -> dict[str, str]:
+    """The options without those by which DataFrames ask for time travel, which Spark has answered."""
+    return {name: value for name, value in options.items() if name.lower() not in ("timestampasof", "versionasof")}
+
+
+def as_of(travel: TimeTravel) -> AsOf:
+    """What a statement wants: a snapshot's number, a tag's name, or a time."""
+    if travel.timestamp_us is not None:
+        return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=travel.timestamp_us)
+    version = travel.version or ""
+    return int(version) if version.isdigit() else version
+
+
 class ChangelogTable(SideTable):
     """`t$changelog`."""
 
@@ -293,6 +327,7 @@ def readable(
     *,
     is_changelog: bool = False,
     is_lake: bool = False,
+    as_of: AsOf | None = None,
 ) -> Readable:
     """What a scan builder needs of a table, its changelog or its lake.
 
@@ -303,7 +338,7 @@ def readable(
 
     is_stream = is_for_streams(options)
     read = partial(read_options, context.settings, info.descriptor, session=session)
-    shown = LiveScan(info, read({} if is_stream else options), is_changelog, is_lake)
+    shown = LiveScan(info, read({} if is_stream else options), is_changelog, is_lake, as_of)
 
     def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
         scan = replace(shown, options=read(options)) if is_stream else shown
@@ -319,7 +354,7 @@ def readable(
         plan,
         info.descriptor.partition_keys,
         None if is_stream else shown.way,
-        None if is_lake else stream,
+        None if is_lake or as_of is not None else stream,
     )
 
 

@@ -1,0 +1,141 @@
+"""Union reads of an earlier state: a snapshot of the lake, or all rows as of an instant.
+
+An instant is read from the newest lake snapshot that holds nothing later, and the log from there up to the instant: a
+record belongs to it if the log's server wrote it at that time or before. Where there is no such snapshot the log must
+have its beginning. Rows of partitions that were dropped since are those that the lake snapshot has.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.quantity import moment_ms
+from forebay.client.admin import Admin
+from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, list_offsets
+from forebay.client.results import LakeSnapshot
+from forebay.lake.source import LakeSource
+from forebay.lake.storage import LakeStorage
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import TableBucket
+from forebay.unionread.plan import UnionPlan
+from forebay.unionread.planning import lake_of, plan_known
+
+if TYPE_CHECKING:
+    from forebay.client.table import Table
+
+AsOf = int | str | dt.datetime
+"""A lake snapshot's number, a tag's name, or a time (a datetime, or ISO text)."""
+
+_CANDIDATES_MAX = 100
+"""The most lake snapshots that are looked at: those of compactions, for instance, hold no known part of the log."""
+
+
+def plan_as_of(
+    table: Table,
+    as_of: AsOf,
+    columns: Sequence[str] | None = None,
+    filter: Predicate | None = None,  # noqa: A002 - the word of pyarrow
+    limit: int | None = None,
+    *,
+    partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+    storage: LakeStorage | None = None,
+) -> UnionPlan:
+    """Return the plan of reading a table as of a lake snapshot (a number, a tag), or of an instant.
+
+    Columns are those that the table has now. Raises `NotFound` for a snapshot or tag that does not exist, and where the
+    log of that time is gone; `InvalidRequest` for a time in the future.
+    """
+    wanted = (table, columns, filter, limit, partitions)
+    lake = storage
+    if lake is None and table.info.lake_enabled:
+        lake = lake_of(table)
+    source = None if lake is None else lake.create_source(table.info.path)
+    version = _version(table, source, as_of)
+    if version is not None:
+        known = LakeSnapshot(table.info.table_id, version, {}, {})
+        return plan_known(*wanted, known=known, storage=lake, lake_only=True)
+    assert not isinstance(as_of, int)
+    at_ms = moment_ms(as_of, "as_of")
+    stops = _offsets_after(table, at_ms)
+    base = None if source is None else _base(table, source, at_ms, stops)
+    _check_log(table, at_ms, {} if base is None else base.log_offsets, stops)
+    return plan_known(*wanted, known=base, stop=stops, storage=lake)
+
+
+def _version(table: Table, source: LakeSource | None, as_of: AsOf) -> int | None:
+    """Return the lake snapshot that `as_of` names; None if it is a time."""
+    if isinstance(as_of, bool) or not isinstance(as_of, int | str | dt.datetime):
+        raise InvalidRequest(
+            f"as_of={as_of!r} is no earlier state of table {table.path}: give an open snapshot of it, the number or a "
+            "tag of a lake snapshot, or a time"
+        )
+    if isinstance(as_of, int) and source is None:
+        raise UnsupportedOperation(
+            f"table {table.path} has no lake, and so no snapshot {as_of}: give a time, if its log has its beginning"
+        )
+    if isinstance(as_of, int):
+        return as_of
+    if isinstance(as_of, str):
+        tagged = None if source is None else source.tagged(as_of)
+        if tagged is not None:
+            return tagged
+        try:
+            moment_ms(as_of, "as_of")
+        except InvalidRequest as e:
+            raise NotFound(
+                f"as_of={as_of!r} is neither a tag of the lake of table {table.path} nor a time such as "
+                "'2026-01-31T12:00:00+01:00'"
+            ) from e
+    return None
+
+
+def _offsets_after(table: Table, at_ms: int) -> dict[TableBucket, int]:
+    """Return the first offset of each bucket that was written after `at_ms`."""
+    cluster, info = table.connection.cluster, table.info
+    now = table.connection.clock.now_ms()
+    if at_ms > now:
+        raise InvalidRequest(f"table {table.path} cannot be read as of {at_ms} ms since 1970: it is {now} ms now")
+    buckets = table.buckets()
+    ends = list_offsets(cluster, info, buckets, LATEST)
+    try:
+        return list_offsets(cluster, info, buckets, at_ms + 1)
+    except ForebayError as e:
+        if e.code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
+            raise
+        return ends  # it is this very millisecond
+
+
+def _base(table: Table, source: LakeSource, at_ms: int, stops: Mapping[TableBucket, int]) -> LakeSnapshot | None:
+    """Return the newest lake snapshot that holds nothing from `stops` on; None if there is none."""
+    admin = Admin(table.connection)
+
+    def known() -> Iterator[LakeSnapshot]:
+        for snapshot_id in islice(source.snapshots_until(at_ms), _CANDIDATES_MAX):
+            try:
+                yield admin.lake_snapshot(table.info.path, snapshot_id)
+            except NotFound as e:  # of a compaction, or one that the cluster has forgotten
+                if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
+                    raise
+
+    for found in known():
+        if all(offset <= stops.get(bucket, offset) for bucket, offset in found.log_offsets.items()):
+            return found
+    return None
+
+
+def _check_log(table: Table, at_ms: int, starts: Mapping[TableBucket, int], stops: Mapping[TableBucket, int]) -> None:
+    """Raise `NotFound` if a log has lost records from before the instant that no lake snapshot holds."""
+    earliest = list_offsets(table.connection.cluster, table.info, list(stops), EARLIEST)
+    for bucket, stop in stops.items():
+        start = starts.get(bucket, 0)
+        if start < stop and start < earliest[bucket]:
+            raise NotFound(
+                f"table {table.path} cannot be read as of {at_ms} ms since 1970: the log of bucket {bucket} begins at "
+                f"offset {earliest[bucket]}, and no known lake snapshot from before that time has the records from "
+                f"{start} on. Read a lake snapshot by its number, or a later time",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            )
