@@ -166,6 +166,13 @@ class Jvm:
             array[index] = item
         return array
 
+    def int_array(self, items: Sequence[int]) -> JavaObject:
+        """An int[]."""
+        array = self.gateway.new_array(self.gateway.jvm.int, len(items))
+        for index, item in enumerate(items):
+            array[index] = item
+        return array
+
     def strings(self, items: Sequence[str]) -> JavaObject:
         return self.array("java.lang.String", items)
 
@@ -342,16 +349,22 @@ class Jvm:
     # ---- classes of our own -----------------------------------------------------------------------------------------
 
     def compiled(self, name: str) -> Any:
-        """A constructor of the Java class `driver_java/<name>.java`; it exists on the driver only. Compiled once."""
+        """A constructor of the Java class `driver_java/<name>.java`; it exists on the driver only. Compiled once.
+
+        forebay.spark.jvm.executor_classes has those of executors.
+        """
         if name not in self._compiled:
             with self.known_layout("compiler"):
                 compiler = self.class_("org.codehaus.janino.SimpleCompiler")()
-                spark = self.class_("java.lang.Class").forName("org.apache.spark.sql.sources.BaseRelation")
-                compiler.setParentClassLoader(spark.getClassLoader())
+                compiler.setParentClassLoader(self.spark_class_loader())
                 compiler.cook(self.java_source(name))
                 self._compiled[name] = compiler.getClassLoader().loadClass(name).getConstructors()[0]
         constructor = self._compiled[name]
         return lambda *args: constructor.newInstance(self.array("java.lang.Object", args))
+
+    def spark_class_loader(self) -> JavaObject:
+        """The loader of Spark's own classes."""
+        return self.class_("java.lang.Class").forName("org.apache.spark.sql.sources.BaseRelation").getClassLoader()
 
     @staticmethod
     def java_source(name: str) -> str:
@@ -361,8 +374,7 @@ class Jvm:
     def bytecodes(self, source: str) -> dict[str, bytes]:
         """The compiled classes of Java source, by name."""
         compiler = self.class_("org.codehaus.janino.SimpleCompiler")()
-        spark = self.class_("java.lang.Class").forName("org.apache.spark.sql.sources.BaseRelation")
-        compiler.setParentClassLoader(spark.getClassLoader())
+        compiler.setParentClassLoader(self.spark_class_loader())
         compiler.cook(source)
         return {str(name): bytes(code) for name, code in compiler.getBytecodes().items()}
 
