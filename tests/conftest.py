@@ -93,6 +93,7 @@ SPARK_SESSIONS = (
         "spark/test_spark_keys.py",
         "spark/test_spark_setup.py",
         "spark/test_spark_time_travel.py",
+        "spark/test_row_level.py",
     ),
     (
         "spark/test_spark_streaming.py",

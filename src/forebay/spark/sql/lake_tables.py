@@ -49,6 +49,7 @@ from forebay.spark.sql.lake_ddl import LOCATION, table_properties
 from forebay.spark.sql.live_ddl import MANAGED
 from forebay.spark.sql.partitions import PartitionManagement
 from forebay.spark.sql.tables import LocalScanProxy, StagedTable, TableProxy, WrittenTable
+from forebay.spark.writing.row_level import RowLevelOperation
 
 
 class PaimonTable(WrittenTable):
@@ -111,6 +112,15 @@ class PaimonTable(WrittenTable):
         from forebay.spark.writing.lake_deletes import delete_where
 
         delete_where(self._table, filters)
+
+    def _deletes_directly(self, filters: Sequence[Predicate]) -> bool:
+        return True
+
+    def _operation(self, command: JavaObject) -> RowLevelOperation:
+        raise UnsupportedOperation(
+            f"{command.toString()} {self._name}: rows of lake tables can only be deleted by comparing columns with "
+            "values, by =, <, IN, LIKE 'x%', IS NULL and the like"
+        )
 
 
 class LakePartitions(PartitionManagement):

@@ -65,7 +65,9 @@ from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.catalog import TimeTravel
 from forebay.spark.sql.partitions import Partitions, partition_rows
 from forebay.spark.sql.tables import LocalScanProxy, StagedTable, TableProxy, WrittenTable
-from forebay.spark.writing.live_deletes import delete_where
+from forebay.spark.writing.live_deletes import delete_where, named_keys
+from forebay.spark.writing.live_deltas import LiveDelta
+from forebay.spark.writing.row_level import RowLevelOperation
 from forebay.spark.writing.write_builder import NewTableWriteBuilder, write_builder
 
 
@@ -116,6 +118,12 @@ class SparkLiveTable(ClusterTable, WrittenTable):
 
     def _delete(self, filters: Sequence[Predicate]) -> None:
         delete_where(self._context.connection, self._info, filters)
+
+    def _deletes_directly(self, filters: Sequence[Predicate]) -> bool:
+        return named_keys(self._info, filters) is not None
+
+    def _operation(self, command: JavaObject) -> RowLevelOperation:
+        return LiveDelta(self._context, self._name, self._info, command, self._readable)
 
     def _check_deletable(self, statement: str) -> None:
         if not self._info.has_primary_key:

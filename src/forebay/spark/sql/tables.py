@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from forebay.base.errors import NotFound
+from forebay.base.errors import InternalError, NotFound
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column
 from forebay.spark.context import SessionContext
-from forebay.spark.filters import predicates_of
+from forebay.spark.filters import to_predicate
+from forebay.spark.jvm.expressions import ALWAYS_FALSE, ALWAYS_TRUE
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.scan_builder import Readable, ScanBuilder
 from forebay.spark.schemas import spark_arrow_schema
+from forebay.spark.writing.row_level import DELETE, OperationBuilder, RowLevelOperation
 
 CATALOG = CONNECTOR + "catalog."
 
@@ -76,25 +78,40 @@ class TableProxy(JavaProxy):
 class WrittenTable(TableProxy):
     """A table that is written, and whose rows can be deleted. Subclasses know how."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsWrite", CATALOG + "SupportsDeleteV2")
+    interfaces: ClassVar[tuple[str, ...]] = (
+        CATALOG + "SupportsWrite",
+        CATALOG + "SupportsDeleteV2",
+        CATALOG + "SupportsRowLevelOperations",
+    )
 
     if TYPE_CHECKING:  # what subclasses answer
 
         def newWriteBuilder(self, info: JavaObject) -> JavaProxy: ...
         def _columns(self) -> Sequence[Column]: ...
         def _delete(self, filters: Sequence[Predicate]) -> None: ...
+        def _deletes_directly(self, filters: Sequence[Predicate]) -> bool: ...
+        def _operation(self, command: JavaObject) -> RowLevelOperation: ...
 
     def _check_deletable(self, statement: str) -> None:
         """Raise `UnsupportedOperation` for tables that can lose no rows."""
 
+    def newRowLevelOperationBuilder(self, info: JavaObject) -> JavaProxy:
+        command = info.command()
+        if str(command.toString()) == DELETE:
+            self._check_deletable("DELETE FROM")
+        return OperationBuilder(self._operation(command))
+
     def canDeleteWhere(self, predicates: JavaObject) -> bool:
+        """Whether `deleteWhere` does; else rows are deleted by a row-level operation."""
         self._check_deletable("DELETE FROM")
-        self._delete_filters(predicates)
-        return True
+        filters, is_whole = self._delete_filters(predicates)
+        return is_whole and (not filters or self._deletes_directly(filters))
 
     def deleteWhere(self, predicates: JavaObject, *options: Any) -> None:
         self._check_deletable("DELETE FROM")
-        filters = self._delete_filters(predicates)
+        filters, is_whole = self._delete_filters(predicates)
+        if not is_whole:
+            raise InternalError(f"DELETE FROM {self._name}: Spark asks for a condition that was refused")
         if filters is not None:
             self._delete(filters)
 
@@ -103,12 +120,25 @@ class WrittenTable(TableProxy):
         self._delete([])
         return True
 
-    def _delete_filters(self, predicates: JavaObject) -> list[Predicate] | None:
-        """What rows must match to be deleted by `DELETE FROM`; None if no row can.
+    def _delete_filters(self, predicates: JavaObject) -> tuple[list[Predicate] | None, bool]:
+        """What rows must match to be deleted by `DELETE FROM` (None: no row can), and whether these are all conditions.
 
-        Raises `InvalidRequest` for conditions that only Spark can evaluate.
+        There may be others, which only Spark can evaluate.
         """
-        return predicates_of(self.jvm, predicates, self._columns(), f"DELETE FROM {self._name}")
+        found = []
+        is_whole = True
+        for java in predicates:
+            expression = self.jvm.expression(java)
+            if expression == ALWAYS_TRUE:
+                continue
+            if expression == ALWAYS_FALSE:
+                return None, True
+            predicate = to_predicate(expression, self._columns())
+            if predicate is None:
+                is_whole = False
+            else:
+                found.append(predicate)
+        return found, is_whole
 
 
 class StagedTable(WrittenTable):

@@ -27,6 +27,20 @@ DIRECT_KEYS_MAX = 100_000
 """Keys that a DELETE may name; beyond that the table is scanned."""
 
 
+def check_takes_deletes(info: TableInfo) -> None:
+    """Raise `InvalidRequest` where the table does not allow deletes, `UnsupportedOperation` where it ignores them."""
+    behavior, engine = delete_behavior(info.descriptor), merge_engine(info.descriptor)
+    if engine is not None and behavior == "ignore":
+        raise UnsupportedOperation(
+            f"rows of table {info.path} cannot be deleted: its merge engine '{engine}' ignores deletes"
+        )
+    if behavior == "disable":
+        raise InvalidRequest(
+            f"rows of table {info.path} cannot be deleted: 'table.delete.behavior' is {behavior}",
+            ErrorCode.DELETION_DISABLED_EXCEPTION,
+        )
+
+
 def delete_where(
     connection: Connection,
     info: TableInfo,
@@ -41,7 +55,7 @@ def delete_where(
     table = connection.table(info)
     keys = named_keys(info, predicates) if partitions is None else None
     if keys is not None and keys.num_rows < 2:
-        _check_deletable(info)
+        check_takes_deletes(info)
         if keys.num_rows:
             table.delete(keys)
         return
@@ -60,7 +74,7 @@ def delete_rows(
     Raises as `delete_where` does.
     """
     info = table.info
-    _check_deletable(info)
+    check_takes_deletes(info)
     keys = named_keys(info, predicates) if partitions is None else None
     if keys is not None:
         if keys.num_rows:
@@ -69,19 +83,6 @@ def delete_rows(
     with table.scan(list(info.schema.primary_key), all_of(predicates), partitions=partitions).reader() as rows:
         for batch in rows:
             delete(batch)
-
-
-def _check_deletable(info: TableInfo) -> None:
-    behaviour, engine = delete_behavior(info.descriptor), merge_engine(info.descriptor)
-    if engine is not None and behaviour == "ignore":
-        raise UnsupportedOperation(
-            f"rows of table {info.path} cannot be deleted: its merge engine '{engine}' ignores deletes"
-        )
-    if behaviour == "disable":
-        raise InvalidRequest(
-            f"rows of table {info.path} cannot be deleted: 'table.delete.behavior' is {behaviour}",
-            ErrorCode.DELETION_DISABLED_EXCEPTION,
-        )
 
 
 def named_keys(info: TableInfo, predicates: Sequence[Predicate]) -> pa.Table | None:

@@ -1,0 +1,261 @@
+"""UPDATE, MERGE and DELETE on primary-key tables of a cluster: deltas by key, all of a statement in one transaction.
+
+Tasks stage deletes and upserts as two attempts each; the driver commits the deletes of all tasks and then the upserts
+of all. So a row that gets the primary key of another row which moves away or is deleted is there afterwards, whichever
+tasks had the two.
+
+The statement sees each bucket as of its table snapshot. Before the commit the driver reads what other writers have
+logged since the scan was planned. If they changed a row that the statement changes, too, it is refused (`Conflict`)
+without effect. A change between that check and the commit, which follows at once, is not seen.
+
+On clusters without transactions (Apache Fluss) rows are written as tasks go along, and nothing is checked.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import WriterCommitMessage
+
+from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, DELETE, change_numbers
+from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.client.connection import Connection, shared_connection
+from forebay.client.settings import Settings
+from forebay.client.transaction import PlainWriter, StagedWriter, Transaction
+from forebay.codec.arrow_types import user_schema
+from forebay.codec.cast import cast_batch
+from forebay.codec.rows import KeyEncoder, key_encoder
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.spark.context import CatalogContext
+from forebay.spark.jvm.gateway import JavaObject
+from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.options import write_options
+from forebay.spark.reading.live_plan import wanted_buckets
+from forebay.spark.reading.scan_builder import Readable
+from forebay.spark.schemas import to_spark_schema
+from forebay.spark.workers import TaskWrite, short_errors
+from forebay.spark.writing import row_level
+from forebay.spark.writing.live_deletes import check_takes_deletes, delete_behavior
+from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
+
+_KEYS_SHOWN = 3
+
+
+class LiveDelta(DeltaOperation):
+    """A statement on one table of a cluster."""
+
+    _context: CatalogContext
+
+    def __init__(
+        self,
+        context: CatalogContext,
+        name: str,
+        info: TableInfo,
+        command: JavaObject,
+        readable: Callable[[dict[str, str]], Readable],
+    ) -> None:
+        """`readable` says how the table is read. Raises `UnsupportedOperation` where its rows cannot be changed."""
+        super().__init__(context, name, command, readable)
+        self._info = info
+        self._ends: dict[TableBucket, int] = {}
+        _check_changeable(self.statement, name, info)
+
+    def _key(self) -> tuple[str, ...]:
+        return self._info.schema.primary_key
+
+    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
+        # Before the scan is planned: what is logged from here on, and only that, can be unknown to it.
+        self._ends = log_ends(self._context.connection, self._info)
+        return super().newScanBuilder(options)
+
+    def _write(self, options: dict[str, str]) -> DeltaWrite:
+        settings = write_options(self._context.settings, options).settings
+        return LiveDeltaWrite(self, self._info, settings, self._ends)
+
+
+def _check_changeable(statement: str, name: str, info: TableInfo) -> None:
+    schema = info.schema
+    if not info.has_primary_key:
+        raise UnsupportedOperation(
+            f"{statement} {name}: rows of a log table stay as they are, only its partitions can be dropped; rows can "
+            "be changed in tables with a primary key",
+            ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+        )
+    engine = info.descriptor.property_or("table.merge-engine", "")
+    if engine:
+        raise UnsupportedOperation(
+            f"{statement} {name}: the table has 'table.merge-engine' = '{engine}', which decides about rows that are "
+            "written over others; only tables without a merge engine can be changed"
+        )
+    if CHANGE_TYPE_COLUMN in schema.names:
+        raise UnsupportedOperation(f"{statement} {name}: the table has a column '{CHANGE_TYPE_COLUMN}'")
+    if statement == row_level.DELETE:
+        check_takes_deletes(info)
+    elif schema.auto_increment_column is not None:
+        raise UnsupportedOperation(
+            f"{statement} {name}: column '{schema.auto_increment_column}' is numbered by the server; write the changed "
+            "rows with INSERT, whose option 'columns' leaves it out"
+        )
+
+
+class LiveDeltaWrite(DeltaWrite):
+    """The write of one statement, in one transaction."""
+
+    def __init__(
+        self, operation: LiveDelta, info: TableInfo, settings: Settings, ends: Mapping[TableBucket, int]
+    ) -> None:
+        super().__init__(operation.jvm, operation.description())
+        self._statement, self._name = operation.statement, operation._name
+        self._info, self._settings, self._ends = info, settings, ends
+        self._transaction: Transaction | None = None
+
+    def _begun(self) -> Transaction:
+        if self._transaction is None:
+            self._transaction = shared_connection(self._settings).transaction().begin()
+        return self._transaction
+
+    def _task(self, physical: JavaObject) -> DeltaFunction:
+        return DeltaFunction(self._settings, self._info, self._begun().begun_id or 0)
+
+    def _rows(self) -> DeltaRows:
+        moved = None
+        if not self._begun().begun_id:
+            moved = "which needs a transaction, and this cluster has none"
+        elif delete_behavior(self._info) != "allow":
+            moved = f"which deletes rows, and the table has 'table.delete.behavior' = '{delete_behavior(self._info)}'"
+        error = None if moved is None else f"{self._statement} {self._name}: a primary key would change, {moved}"
+        return DeltaRows(to_spark_schema(self._info.schema.columns), self._info.schema.primary_key, (), error)
+
+    def commit(self, messages: JavaObject, *summary: object) -> None:
+        pickled = (self.jvm.commit_message(message) for message in messages)
+        changed = [m for p in pickled if p is not None and isinstance(m := pickle.loads(p), ChangedRows)]
+        transaction = self._begun()
+        if transaction.begun_id:
+            self._refuse_doubtful(changed)
+        transaction.commit([m.deletes for m in changed if m.deletes] + [m.upserts for m in changed if m.upserts])
+
+    def abort(self, messages: JavaObject) -> None:
+        if self._transaction is not None:
+            self._transaction.abort()
+
+    def _refuse_doubtful(self, changed: Sequence[ChangedRows]) -> None:
+        """Raise `InvalidRequest` for two rows with one key, `Conflict` for keys that others have changed."""
+        upserted = pa.chunked_array([m.upserted for m in changed], pa.binary())
+        counts = pc.value_counts(upserted)
+        twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+        if len(twice):
+            raise InvalidRequest(
+                f"{self._statement} {self._name}: {len(twice)} primary keys would each get more than one row, such as "
+                f"{self._shown(twice)}; change the statement, or deduplicate its source"
+            )
+        touched = pa.chunked_array([*upserted.chunks, *(m.deleted for m in changed)], pa.binary())
+        if not len(touched):
+            return
+        others = changed_keys(shared_connection(self._settings), self._info, self._ends)
+        if others is None:
+            return
+        both = touched.filter(pc.is_in(touched, value_set=others))
+        if len(both):
+            raise Conflict(
+                f"{self._statement} {self._name} was not carried out: other writers have changed {len(both)} of its "
+                f"rows since it began, such as {self._shown(both.combine_chunks())}; run it again"
+            )
+
+    def _shown(self, keys: pa.BinaryArray) -> str:
+        encoder = whole_key_encoder(self._info)
+        rows = encoder._decode(keys.slice(0, _KEYS_SHOWN).to_pylist()).to_pylist()
+        return " and ".join(", ".join(f"{name} = {value!r}" for name, value in row.items()) for row in rows)
+
+
+def whole_key_encoder(info: TableInfo) -> KeyEncoder:
+    """The encoder of whole primary keys, with the partition keys among them."""
+    return key_encoder(info.descriptor, info.schema.primary_key, None)
+
+
+def log_ends(connection: Connection, info: TableInfo) -> dict[TableBucket, int]:
+    """The latest offset of each bucket."""
+    buckets = wanted_buckets(connection, info)
+    return connection.admin.list_offsets(info, "latest", buckets=buckets) if buckets else {}
+
+
+def changed_keys(connection: Connection, info: TableInfo, ends: Mapping[TableBucket, int]) -> pa.ChunkedArray | None:
+    """The keys of what was logged after the offsets `ends`, also in new partitions; None if nothing was."""
+    now = log_ends(connection, info)
+    new = [bucket for bucket in now if bucket not in ends]
+    starts = {**(connection.admin.list_offsets(info, "earliest", buckets=new) if new else {}), **ends}
+    ranges = {bucket: (starts[bucket], stop) for bucket, stop in now.items() if starts[bucket] < stop}
+    if not ranges:
+        return None
+    encoder = whole_key_encoder(info)
+    reader = connection.table(info).changes(
+        {bucket: start for bucket, (start, _) in ranges.items()},
+        {bucket: stop for bucket, (_, stop) in ranges.items()},
+        columns=list(info.schema.primary_key),
+        include=(),
+    )
+    return pa.chunked_array([encoder.encode(batch) for batch in reader], pa.binary())
+
+
+# ---- tasks ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChangedRows(WriterCommitMessage):
+    """What one task has staged: the attempts of its deletes and upserts, where it had any, and the keys."""
+
+    deletes: str | None = None
+    upserts: str | None = None
+    deleted: pa.BinaryArray = field(default_factory=lambda: pa.array([], pa.binary()))
+    upserted: pa.BinaryArray = field(default_factory=lambda: pa.array([], pa.binary()))
+
+
+@dataclass(frozen=True)
+class DeltaFunction(TaskWrite):
+    """Stages the changed rows of one task in the transaction `begun_id`; where it is 0, writes them."""
+
+    settings: Settings
+    info: TableInfo
+    begun_id: int
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> ChangedRows:
+        """Stage the rows, durably. Raises `ForebayError` if any row was not."""
+        info = self.info
+        with short_errors(f"writing to table {info.path}"):
+            connection = shared_connection(self.settings)
+            table = connection.table(info)
+            transaction = connection.transaction()
+            transaction.begun_id = self.begun_id
+            writers: dict[str, StagedWriter | PlainWriter] = {}
+            keys: dict[str, list[pa.BinaryArray]] = {"deletes": [], "upserts": []}
+            for kind, batch in self._parts(batches):
+                if kind not in writers:
+                    writers[kind] = transaction.staged_writer(kind)
+                if kind == "deletes":
+                    writers[kind].delete(table, batch)
+                else:
+                    writers[kind].upsert(table, batch)
+                if self.begun_id:
+                    keys[kind].append(whole_key_encoder(info).encode(batch))
+            for writer in writers.values():
+                writer.finish()
+        attempts = {kind: writer.attempt for kind, writer in writers.items()}
+        deleted, upserted = (pa.chunked_array(keys[k], pa.binary()).combine_chunks() for k in ("deletes", "upserts"))
+        return ChangedRows(attempts.get("deletes"), attempts.get("upserts"), deleted, upserted)
+
+    def _parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The keys that each batch deletes, then its rows to upsert."""
+        schema = self.info.schema
+        keys = user_schema([schema.column(name) for name in schema.primary_key])
+        whole = user_schema(schema.columns)
+        for batch in batches:
+            kinds = change_numbers(batch.column(CHANGE_TYPE_COLUMN))
+            rows = batch.drop_columns([CHANGE_TYPE_COLUMN])
+            is_delete = kinds == CHANGE_TYPES.index(DELETE)
+            if is_delete.any():
+                yield "deletes", cast_batch(rows.filter(pa.array(is_delete)).select(keys.names), keys, truncate=True)
+            if not is_delete.all():
+                yield "upserts", cast_batch(rows.filter(pa.array(~is_delete)), whole, truncate=True)

@@ -1,0 +1,179 @@
+"""UPDATE, MERGE, and DELETE with any condition: the proxies that both sides share.
+
+Spark rewrites such a statement into a query of the rows that change, and a write of them. Its *operation* says how: a
+`DeltaOperation` takes deletes, updates and inserts by primary key; a `RowLevelOperation` that is none replaces whole
+groups of rows. What Spark asks is answered on the driver; rows go through tasks, from Spark's executors to our Python
+writers by a Java class of ours (forebay.spark.jvm.executor_classes), because Spark pushes deltas row by row and its
+own Python writer takes iterators.
+
+Tasks get a delta as rows with a column `_change_type`: `update_after` and `insert` with all columns, `delete` with the
+primary key and what else the operation asked for. An update that changes the primary key comes as a delete and an
+insert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pyspark.sql.types import StringType, StructField, StructType
+
+from forebay.api.changes import CHANGE_TYPE_COLUMN
+from forebay.spark.context import SessionContext
+from forebay.spark.jvm.executor_classes import executor_class
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm, quoted
+from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.reading.scan_builder import Readable, ScanBuilder
+from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
+
+_FACTORY = "ForebayRowWriterFactory"
+DELETE, UPDATE, MERGE = "DELETE", "UPDATE", "MERGE"
+
+
+class OperationBuilder(JavaProxy):
+    """Gives Spark an operation that exists already."""
+
+    interfaces = (WRITE + "RowLevelOperationBuilder",)
+
+    def __init__(self, operation: RowLevelOperation) -> None:
+        super().__init__(operation.jvm)
+        self._operation = operation
+
+    def build(self) -> JavaProxy:
+        return self._operation
+
+
+class RowLevelOperation(JavaProxy):
+    """One statement on one table: its scan of the table, and its write. Subclasses know the write."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RowLevelOperation",)
+
+    def __init__(
+        self,
+        context: SessionContext,
+        name: str,
+        command: JavaObject,
+        readable: Callable[[dict[str, str]], Readable],
+    ) -> None:
+        """`name` is the table's in SQL, `command` Spark's constant for the statement; `readable` is read by options."""
+        super().__init__(context.jvm)
+        self._context = context
+        self._name = name
+        self._command = command
+        self._readable = readable
+
+    def command(self) -> JavaObject:
+        return self._command
+
+    @property
+    def statement(self) -> str:
+        """DELETE, UPDATE or MERGE."""
+        return str(self._command.toString())
+
+    def description(self) -> str:
+        return f"forebay: {self.statement} {self._name}"
+
+    def toString(self) -> str:
+        return self.description()
+
+    def requiredMetadataAttributes(self) -> JavaObject:
+        return self._references(())
+
+    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
+        return ScanBuilder(self._context, self._readable(self.jvm.options(options)))
+
+    def _references(self, names: Sequence[str]) -> JavaObject:
+        column = self.jvm.class_(CONNECTOR + "expressions.Expressions").column
+        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [column(quoted(name)) for name in names])
+
+
+class DeltaOperation(RowLevelOperation):
+    """A statement on a table with a primary key."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "SupportsDelta",)
+
+    def rowId(self) -> JavaObject:
+        return self._references(self._key())
+
+    def _key(self) -> tuple[str, ...]:
+        raise NotImplementedError(f"{type(self).__name__} does not say what the primary key is")
+
+    def representUpdateAsDeleteAndInsert(self) -> bool:
+        """False: an update is one row, unless it changes the primary key, which the writer sees."""
+        return False
+
+    def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
+        return DeltaWriteBuilder(self.jvm, lambda: self._write(self.jvm.options(info.options())))
+
+    def _write(self, options: dict[str, str]) -> DeltaWrite:
+        raise NotImplementedError(f"{type(self).__name__} does not say how the table is written")
+
+
+class DeltaWriteBuilder(JavaProxy):
+    """Builds the write of one statement."""
+
+    interfaces = (WRITE + "DeltaWriteBuilder",)
+
+    def __init__(self, jvm: Jvm, make: Callable[[], DeltaWrite]) -> None:
+        super().__init__(jvm)
+        self._make = make
+
+    def build(self) -> JavaProxy:
+        return self._make()
+
+
+@dataclass(frozen=True)
+class DeltaRows:
+    """How deltas of a table become rows for Python: the table's columns, and those that a row's id and metadata fill.
+
+    `moved_keys` is the error for an update that changes the primary key; None: it becomes a delete and an insert.
+    """
+
+    columns: StructType
+    key: tuple[str, ...]
+    old: tuple[str, ...] = ()
+    moved_keys: str | None = None
+
+    @property
+    def schema(self) -> StructType:
+        """The rows that Python gets. Only the key of a deleted row is sure to be there."""
+        fields = [StructField(f.name, f.dataType, True, f.metadata) for f in self.columns.fields]
+        return StructType([StructField(CHANGE_TYPE_COLUMN, StringType(), False), *fields])
+
+
+def row_writer_factory(jvm: Jvm, command: bytes, rows: DeltaRows) -> JavaObject:
+    """A DeltaWriterFactory whose tasks run the pickled `command` of a Python writer on `rows`."""
+    written = jvm.struct_type(rows.schema)
+    names = rows.schema.names
+    places = [jvm.int_array([names.index(name) for name in part]) for part in (rows.key, rows.old)]
+    python = jvm.writer_factory(command, written)
+    return executor_class(jvm, _FACTORY)(python, written, *places, rows.moved_keys)
+
+
+class DeltaWrite(WriteProxy, BatchTasks):
+    """The write of a delta, and its batch. Subclasses define the function that workers run, and commit."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "DeltaWrite", WRITE + "DeltaBatchWrite")
+
+    def __init__(self, jvm: Jvm, text: str) -> None:
+        super().__init__(jvm)
+        self._text = text
+
+    def description(self) -> str:
+        return self._text
+
+    def toBatch(self) -> JavaProxy:
+        return self
+
+    def _rows(self) -> DeltaRows:
+        raise NotImplementedError(f"{type(self).__name__} does not say what rows it writes")
+
+    def createBatchWriterFactory(self, physical: JavaObject) -> JavaObject:
+        return row_writer_factory(self.jvm, self._command(physical), self._rows())
+
+    def supportedCustomMetrics(self) -> JavaObject:
+        return self.jvm.python_metrics()
+
+    def commit(self, messages: JavaObject, *summary: Any) -> None:
+        raise NotImplementedError(f"{type(self).__name__} does not commit")

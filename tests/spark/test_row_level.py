@@ -1,0 +1,277 @@
+"""UPDATE, MERGE, and DELETE with any condition, compared with what plain Python makes of the same rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.client.connection import Connection
+from forebay.spark.jvm.executor_classes import class_jar
+from forebay.spark.jvm.gateway import Jvm
+from forebay.spark.writing.live_deltas import LiveDeltaWrite
+
+pytestmark = pytest.mark.spark
+
+Sql = Callable[[str], list[tuple[Any, ...]]]
+
+TABLE = """CREATE TABLE {db}.t (id BIGINT NOT NULL, name STRING, amount DOUBLE)
+           TBLPROPERTIES ('primary.key'='id', 'bucket.num'='2')"""
+ROWS = "INSERT INTO {db}.t VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', CAST('NaN' AS DOUBLE)), (4, NULL, NULL)"
+ALL = "SELECT * FROM {db}.t ORDER BY id"
+CHANGES = "SELECT _change_type, id FROM {db}.`t$changelog` WHERE _log_offset >= 0 ORDER BY id, _log_offset"
+
+
+def source(*rows: tuple[Any, ...]) -> str:
+    """A source of MERGE with the columns of `TABLE`."""
+    values = ", ".join("(" + ", ".join("NULL" if v is None else repr(v) for v in row) + ")" for row in rows)
+    return f"(SELECT * FROM VALUES {values} AS v(id, name, amount)) s"
+
+
+@pytest.fixture
+def table(sql: Sql) -> Sql:
+    """Runs statements; table `t` has four rows, with nulls and NaN."""
+    sql(TABLE)
+    sql(ROWS)
+    return sql
+
+
+def others(monkeypatch: pytest.MonkeyPatch, write: Callable[[], object]) -> None:
+    """Have `write` done by another writer, once, between the scan of the next statement and its commit."""
+    original = LiveDeltaWrite._task
+    left = [write]
+
+    def task(self: LiveDeltaWrite, physical: Any) -> Any:
+        if left:
+            left.pop()()
+        return original(self, physical)
+
+    monkeypatch.setattr(LiveDeltaWrite, "_task", task)
+
+
+# ---- UPDATE ---------------------------------------------------------------------------------------------------------
+
+
+def test_update_changes_the_rows_that_match_and_leaves_the_rest(table: Sql) -> None:
+    table(
+        "UPDATE {db}.t SET name = upper(coalesce(name, 'none')), amount = id * 1.5 WHERE amount IS NULL OR id % 3 = 2"
+    )
+    assert [r for r in table(ALL) if r[0] != 3] == [(1, "a", 1.0), (2, "B", 3.0), (4, "NONE", 6.0)]
+    table("UPDATE {db}.t SET name = 'nan' WHERE isnan(amount)")
+    assert [r[:2] for r in table(ALL)] == [(1, "a"), (2, "B"), (3, "nan"), (4, "NONE")]
+    assert math.isnan(table("SELECT amount FROM {db}.t WHERE id = 3")[0][0])
+
+
+def test_an_update_is_logged_as_updates_of_the_changed_rows_alone(table: Sql) -> None:
+    before = len(table(CHANGES))
+    table("UPDATE {db}.t SET amount = 0 WHERE id IN (SELECT max(id) - 2 FROM {db}.t)")
+    kinds = [kind for kind, key in table(CHANGES) if key == 2]
+    assert (len(table(CHANGES)) - before, kinds) == (2, ["insert", "update_before", "update_after"])
+
+
+def test_rows_may_move_to_each_others_primary_keys(table: Sql) -> None:
+    table("UPDATE {db}.t SET id = id + 1")
+    assert [r[:2] for r in table(ALL)] == [(2, "a"), (3, "b"), (4, "c"), (5, None)]
+    table("UPDATE {db}.t SET id = 7 - id WHERE id < 6")
+    assert [r[:2] for r in table(ALL)] == [(2, None), (3, "c"), (4, "b"), (5, "a")]
+
+
+def test_two_rows_are_not_given_one_primary_key(table: Sql) -> None:
+    before = table("SELECT id, name FROM {db}.t ORDER BY id")
+    with pytest.raises(Exception, match=r"1 primary keys would each get more than one row, such as id = 9"):
+        table("UPDATE {db}.t SET id = 9 WHERE id < 3")
+    assert table("SELECT id, name FROM {db}.t ORDER BY id") == before
+
+
+# ---- DELETE ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("condition", "left"),
+    [
+        ("id * 2 = 4", [1, 3, 4]),
+        ("name IN (SELECT min(name) FROM {db}.t)", [2, 3, 4]),
+        ("EXISTS (SELECT 1 FROM {db}.t other WHERE other.id = t.id + 2)", [3, 4]),
+        ("amount > 1", [1, 4]),  # NaN is greater than all numbers
+        ("id NOT IN (SELECT id FROM {db}.t WHERE name IS NOT NULL)", [1, 2, 3]),
+        ("length(name) > 7", [1, 2, 3, 4]),
+    ],
+)
+def test_delete_takes_any_condition(table: Sql, condition: str, left: list[int]) -> None:
+    table(f"DELETE FROM {{db}}.t WHERE {condition}")
+    assert [r[0] for r in table(ALL)] == left
+
+
+# ---- MERGE ----------------------------------------------------------------------------------------------------------
+
+
+def test_merge_has_all_clauses(table: Sql) -> None:
+    given = source((1, "one", 10.0), (2, "two", 20.0), (8, "eight", None), (9, "nine", 90.0))
+    table(
+        f"""MERGE INTO {{db}}.t USING {given} ON t.id = s.id
+            WHEN MATCHED AND s.amount > 15 THEN DELETE
+            WHEN MATCHED THEN UPDATE SET amount = t.amount + s.amount
+            WHEN NOT MATCHED AND s.amount IS NULL THEN INSERT (id, name) VALUES (s.id, concat(s.name, '!'))
+            WHEN NOT MATCHED THEN INSERT *
+            WHEN NOT MATCHED BY SOURCE AND t.name IS NULL THEN DELETE
+            WHEN NOT MATCHED BY SOURCE THEN UPDATE SET amount = -1"""
+    )
+    assert table(ALL) == [(1, "a", 11.0), (3, "c", -1.0), (8, "eight!", None), (9, "nine", 90.0)]
+
+
+def test_a_row_of_merge_that_matches_twice_is_an_error_and_changes_nothing(table: Sql) -> None:
+    before = table(CHANGES)
+    with pytest.raises(Exception, match="MERGE_CARDINALITY_VIOLATION"):
+        table(
+            f"MERGE INTO {{db}}.t USING {source((1, 'x', 1.0), (1, 'y', 2.0))} ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET *"
+        )
+    assert table(CHANGES) == before
+
+
+def test_a_deleted_rows_key_can_be_inserted_by_the_same_statement(table: Sql) -> None:
+    table(
+        f"""MERGE INTO {{db}}.t USING {source((1, "new", 5.0), (77, "a", 6.0))} ON t.name = s.name
+            WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *"""
+    )
+    assert [r[:2] for r in table(ALL)] == [(1, "new"), (2, "b"), (3, "c"), (4, None)]
+
+
+def test_merge_adds_rows_to_a_log_table_that_it_does_not_have(sql: Sql) -> None:
+    sql("CREATE TABLE {db}.t (id BIGINT NOT NULL, name STRING, amount DOUBLE)")
+    sql(ROWS)
+    given = source((1, "x", 1.0), (9, "y", 2.0))
+    sql(f"MERGE INTO {{db}}.t USING {given} ON t.id = s.id WHEN NOT MATCHED THEN INSERT *")
+    assert [r[:2] for r in sql(ALL)] == [(1, "a"), (2, "b"), (3, "c"), (4, None), (9, "y")]
+
+
+# ---- partitions, refusals -------------------------------------------------------------------------------------------
+
+
+def test_rows_move_between_partitions(sql: Sql) -> None:
+    sql(
+        """CREATE TABLE {db}.t (dt STRING NOT NULL, id INT NOT NULL, b BINARY, d DECIMAL(10, 2), at TIMESTAMP)
+           PARTITIONED BY (dt) TBLPROPERTIES ('primary.key'='dt,id')"""
+    )
+    sql(
+        """INSERT INTO {db}.t SELECT concat('d', id % 2), cast(id AS INT), cast(concat('b', id) AS BINARY), id / 4,
+           TIMESTAMP'2026-01-01 00:00:00' FROM range(6)"""
+    )
+    sql("UPDATE {db}.t SET dt = 'd9', d = d + 1 WHERE dt = 'd1' AND id > 1")
+    found = sql("SELECT dt, id, cast(b AS STRING), cast(d AS DOUBLE) FROM {db}.t ORDER BY id")
+    expected = [(f"d{i % 2}", i, f"b{i}", i / 4) for i in range(6)]
+    for i in (3, 5):
+        expected[i] = ("d9", i, f"b{i}", i / 4 + 1)
+    expected = [(p, i, b, round(d + 1e-9, 2)) for p, i, b, d in expected]
+    assert found == expected
+
+
+def test_what_cannot_be_changed_is_refused_by_name(sql: Sql) -> None:
+    sql("CREATE TABLE {db}.l (id BIGINT, name STRING)")
+    with pytest.raises(Exception, match="rows of a log table stay as they are, only its partitions can be dropped"):
+        sql("UPDATE {db}.l SET name = 'x'")
+    with pytest.raises(Exception, match="a log table cannot lose rows, only its partitions can be dropped"):
+        sql("DELETE FROM {db}.l WHERE length(name) = 1")
+    sql(
+        """CREATE TABLE {db}.n (id BIGINT NOT NULL, no BIGINT, name STRING)
+           TBLPROPERTIES ('primary.key'='id', 'auto-increment.fields'='no')"""
+    )
+    with pytest.raises(Exception, match="column 'no' is numbered by the server; write the changed rows with INSERT"):
+        sql("UPDATE {db}.n SET name = 'x'")
+    sql(
+        """CREATE TABLE {db}.k (id BIGINT NOT NULL, name STRING)
+           TBLPROPERTIES ('primary.key'='id', 'table.delete.behavior'='disable')"""
+    )
+    sql("INSERT INTO {db}.k VALUES (1, 'a')")
+    with pytest.raises(Exception, match=r"cannot be deleted: 'table.delete.behavior' is disable"):
+        sql("DELETE FROM {db}.k WHERE length(name) = 1")
+    with pytest.raises(Exception, match="a primary key would change, which deletes rows"):
+        sql("UPDATE {db}.k SET id = 2")
+    sql("UPDATE {db}.k SET name = 'b'")
+    assert sql("SELECT * FROM {db}.k") == [(1, "b")]
+
+
+# ---- other writers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_refused"),
+    [
+        ("UPDATE {db}.t SET amount = 0 WHERE id = 2 OR length(name) = 9", True),
+        ("DELETE FROM {db}.t WHERE id * 2 = 4", True),
+        (f"MERGE INTO {{db}}.t USING {source((2, 'x', 1.0))} ON t.id = s.id WHEN MATCHED THEN DELETE", True),
+        ("UPDATE {db}.t SET id = 2 WHERE id + 0 = 1", True),
+        ("UPDATE {db}.t SET amount = 0 WHERE id + 0 = 1", False),
+    ],
+)
+def test_a_row_that_another_writer_changes_meanwhile_is_a_conflict(
+    table: Sql, connection: Connection, database: str, monkeypatch: pytest.MonkeyPatch, statement: str, is_refused: bool
+) -> None:
+    live = connection.table(f"{database}.t")
+    others(monkeypatch, lambda: live.upsert([{"id": 2, "name": "theirs", "amount": 5.0}]))
+    if not is_refused:
+        table(statement)
+        assert table(ALL)[:2] == [(1, "a", 0.0), (2, "theirs", 5.0)]
+        return
+    with pytest.raises(Exception, match=r"other writers have changed 1 of its rows .* such as id = 2; run it again"):
+        table(statement)
+    assert [r[:2] for r in table(ALL)] == [(1, "a"), (2, "theirs"), (3, "c"), (4, None)]
+    table(statement)
+    assert (2, "theirs", 5.0) not in table(ALL)
+
+
+def test_a_row_in_a_partition_that_came_meanwhile_is_a_conflict(
+    sql: Sql, connection: Connection, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql(
+        """CREATE TABLE {db}.t (dt STRING NOT NULL, id INT NOT NULL) PARTITIONED BY (dt)
+           TBLPROPERTIES ('primary.key'='dt,id')"""
+    )
+    sql("INSERT INTO {db}.t VALUES ('d1', 1)")
+    live = connection.table(f"{database}.t")
+    others(monkeypatch, lambda: live.upsert([{"dt": "d2", "id": 1}]))
+    with pytest.raises(Exception, match="such as dt = 'd2', id = 1"):
+        sql("UPDATE {db}.t SET dt = 'd2'")
+    assert sql("SELECT * FROM {db}.t ORDER BY dt") == [("d1", 1), ("d2", 1)]
+
+
+# ---- the mechanism --------------------------------------------------------------------------------------------------
+
+
+def test_a_failing_task_leaves_nothing_and_says_why(table: Sql) -> None:
+    before = table(CHANGES)
+    with pytest.raises(Exception, match="raised on purpose"):
+        table("UPDATE {db}.t SET name = if(id = 4, raise_error('raised on purpose'), 'x')")
+    with pytest.raises(Exception, match="NOT_NULL_ASSERT_VIOLATION"):
+        table("UPDATE {db}.t SET id = nullif(id, 3)")
+    assert table(CHANGES) == before
+
+
+def test_compiled_classes_are_kept_and_replaced_where_they_are_damaged(spark: Any, tmp_path: Path) -> None:
+    jvm = Jvm.of(spark)
+    jar = class_jar(jvm, "ForebayRowWriterFactory", tmp_path)
+    made = jar.read_bytes()
+    os_time = jar.stat().st_mtime_ns
+    assert class_jar(jvm, "ForebayRowWriterFactory", tmp_path) == jar
+    assert jar.stat().st_mtime_ns == os_time
+    jar.write_bytes(made[: len(made) // 2])
+    class_jar(jvm, "ForebayRowWriterFactory", tmp_path)
+    assert jar.read_bytes() == made
+    assert list(tmp_path.iterdir()) == [jar]
+
+
+@pytest.mark.parametrize("rows", [5000, pytest.param(400_000, marks=pytest.mark.slow)])
+def test_many_rows_pass_between_spark_and_python(sql: Sql, rows: int) -> None:
+    sql(TABLE)
+    sql(f"INSERT INTO {{db}}.t SELECT id, concat('n', id), id FROM range({rows})")
+    sql("UPDATE {db}.t SET name = concat(name, '!'), amount = -amount WHERE id % 4 < 2")
+    sql("DELETE FROM {db}.t WHERE id % 4 = 2")
+    by_rest = sql("SELECT id % 4, count(*), sum(amount), max(name) FROM {db}.t GROUP BY 1 ORDER BY 1")
+    expected = []
+    for rest, sign, mark in ((0, -1, "!"), (1, -1, "!"), (3, 1, "")):
+        ids = range(rest, rows, 4)
+        expected.append((rest, len(ids), float(sign * sum(ids)), max(f"n{i}" for i in ids) + mark))
+    assert by_rest == expected
