@@ -211,6 +211,10 @@ class KeyEncoder:
         self.require_values(selected)
         return self._encode(self.canonical_columns(selected))
 
+    def decode(self, keys: Sequence[bytes]) -> pa.RecordBatch:
+        """The key columns of `keys`, which `encode` has made."""
+        return self._decode(keys)
+
     def canonical_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """`batch` with the key columns among its columns as keys hold them (see the module's docstring)."""
         for name in self._floats:

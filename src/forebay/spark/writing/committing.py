@@ -15,12 +15,13 @@ from functools import partial
 from typing import Any
 
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
+from forebay.paimon.commit.committer import Committable
 from forebay.paimon.compact.precommit import PrecommitTask, plan_precommit, replace_files, run_precommit
 from forebay.paimon.compact.running import TaskRunner, TaskThreads, rows_read
 from forebay.paimon.compact.writing import TableWriteCompaction
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.file_meta import DataFileMeta
-from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.format.snapshot import BATCH_COMMIT_IDENTIFIER, Snapshot
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.manifests import delete_quietly
 from forebay.paimon.table import Table
@@ -58,13 +59,16 @@ def commit_and_compact(
     messages: Sequence[CommitMessage],
     overwrite: Overwrite | None,
     runner: Callable[[str], TaskRunner],
+    may_follow: Callable[[Snapshot | None], None] | None = None,
 ) -> list[Snapshot]:
-    """As `commit_batch`, with the files as they are."""
+    """As `commit_batch`, with the files as they are; `may_follow` raises where they cannot follow a snapshot."""
     compaction = InlineCompaction(table, runner)
     full = compaction.full_is_due()
     committer = table.new_commit()
     try:
-        if overwrite is None:
+        if may_follow is not None:
+            made = committer.commit_if(may_follow, Committable(BATCH_COMMIT_IDENTIFIER, tuple(messages)))
+        elif overwrite is None:
             made = committer.commit(messages)
         else:
             made = committer.overwrite(messages, overwrite.partition, dynamic=overwrite.dynamic)

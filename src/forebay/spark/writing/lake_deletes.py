@@ -3,11 +3,13 @@
 Three ways, the cheapest that does:
 
 - a condition on partition columns alone drops whole partitions, which touches no data;
-- in a table with primary key, tasks find the rows and write a delete of each;
+- in a table with primary key, tasks find the rows and write a delete of each. If another job changes one of them in the
+  meantime, everything is repeated;
 - in an append table, tasks rewrite the files that hold matching rows without these rows (copy on write). If another
   job compacts or overwrites one of the files in the meantime, everything is repeated on the current files.
 
-Each is one commit. Rows that are written while a DELETE looks for its rows are not deleted.
+Each is one commit. Rows that are written while a DELETE looks for its rows are not deleted. Conditions that only Spark
+can evaluate are the work of forebay.spark.writing.lake_deltas and forebay.spark.writing.lake_rewrites.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import pyarrow.compute as pc
 from forebay.base.errors import Conflict, NotFound, UnsupportedOperation
 from forebay.codec.filters import mask
 from forebay.metadata.predicate import Predicate, all_of
+from forebay.paimon.commit.row_conflicts import RowConflicts
 from forebay.paimon.compact.append import rewrite_files
 from forebay.paimon.compact.dedicated import TRIES
 from forebay.paimon.compact.running import rows_read
@@ -79,7 +82,18 @@ def _drop_partitions(table: Table, predicate: Predicate) -> None:
 
 
 def _delete_keys(table: Table, predicate: Predicate) -> None:
-    _check_takes_deletes(table)
+    check_takes_deletes(table)
+    for left in reversed(range(TRIES)):
+        try:
+            _delete_keys_once(table, predicate)
+            return
+        except Conflict:
+            if not left:
+                raise
+
+
+def _delete_keys_once(table: Table, predicate: Predicate) -> None:
+    base = table.context.snapshots.latest()
     splits = table.scan(filter=predicate).plan()
     if not splits:
         return
@@ -91,10 +105,13 @@ def _delete_keys(table: Table, predicate: Predicate) -> None:
         rows=[rows_read(split.files) for split in splits],
         discard=lambda results: committer.abort(m for messages in results for m in messages),
     )
-    commit_and_compact(table, [m for each in done for m in each], None, runner)
+    messages = [m for each in done for m in each]
+    may_follow = RowConflicts(table.context, base, messages, f"DELETE FROM {table.name}")
+    commit_and_compact(table, messages, None, runner, may_follow)
 
 
-def _check_takes_deletes(table: Table) -> None:
+def check_takes_deletes(table: Table) -> None:
+    """Raise `UnsupportedOperation` where the merge engine of a table with primary key takes no deletes."""
     options = table.context.options
     takes_deletes = {
         "deduplicate": True,

@@ -167,7 +167,7 @@ class LiveDeltaWrite(DeltaWrite):
 
     def _shown(self, keys: pa.BinaryArray) -> str:
         encoder = whole_key_encoder(self._info)
-        rows = encoder._decode(keys.slice(0, _KEYS_SHOWN).to_pylist()).to_pylist()
+        rows = encoder.decode(keys.slice(0, _KEYS_SHOWN).to_pylist()).to_pylist()
         return " and ".join(", ".join(f"{name} = {value!r}" for name, value in row.items()) for row in rows)
 
 
