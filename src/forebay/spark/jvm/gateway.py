@@ -166,6 +166,13 @@ class Jvm:
             array[index] = item
         return array
 
+    def proxy_array(self, class_name: str, proxies: Sequence[Any]) -> JavaObject:
+        """An array of Python proxies, which py4j cannot assign itself."""
+        array = self.gateway.new_array(self.class_(class_name), len(proxies))
+        for index, proxy in enumerate(proxies):
+            self.class_("java.lang.reflect.Array").set(array, index, proxy)
+        return array
+
     def int_array(self, items: Sequence[int]) -> JavaObject:
         """An int[]."""
         array = self.gateway.new_array(self.gateway.jvm.int, len(items))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,12 +27,14 @@ from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.change_reader import KINDS, ROW_KIND, ChangeReader, without_deletes
 from forebay.paimon.read.expired import told_of_expiry
+from forebay.paimon.read.pieces import by_file
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import exact_rows
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.system_tables.row_views import ROW_KIND as AUDIT_KIND
 from forebay.paimon.system_tables.row_views import binlog_schema, packed
+from forebay.spark.reading.lake_metadata import FILE_PATH, is_metadata, with_metadata
 from forebay.spark.reading.live_read import TaskRead, for_spark
 from forebay.spark.reading.plan import SplitsPartition
 from forebay.spark.workers import short_errors
@@ -74,7 +77,7 @@ class PaimonRead(TaskRead):
                 count = exact_rows(self.table.schema, split)
                 if count is not None:
                     return iter([rows_without_columns(count)] if count else [])
-            return told_of_expiry(self._state.read(split), self.table.snapshots, split.snapshot_id)
+            return told_of_expiry(self._state_rows(split), self.table.snapshots, split.snapshot_id)
         changes = self._changes.read(split, keep_deletes=self.form in (AUDIT_LOG, BINLOG))
         match self.form:
             case "rows":
@@ -84,6 +87,17 @@ class PaimonRead(TaskRead):
             case "binlog":
                 return packed(changes, binlog_schema(self._changes.schema))
         return changes
+
+    def _state_rows(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
+        names = self.schema.names
+        if not any(is_metadata(name) for name in names):
+            return self._state.read(split)
+        pieces = by_file([split]) if FILE_PATH in names else [split]
+        return chain.from_iterable(
+            with_metadata(self.table, piece, self._state.read(piece), names)
+            for piece in pieces
+            if isinstance(piece, DataSplit)
+        )
 
     @cached_property
     def _filter(self) -> ScanFilter:

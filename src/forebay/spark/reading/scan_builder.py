@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql.types import StructType
 
@@ -144,7 +144,7 @@ class ScanBuilder(JavaProxy):
 class ScanProxy(JavaProxy):
     """A scan and its tasks, planned once on first use."""
 
-    interfaces = (_READ + "SupportsReportStatistics", _READ + "Batch")
+    interfaces: ClassVar[tuple[str, ...]] = (_READ + "SupportsReportStatistics", _READ + "Batch")
 
     def __init__(self, context: SessionContext, readable: Readable, wanted: Pushdown, schema: StructType) -> None:
         super().__init__(context.jvm)

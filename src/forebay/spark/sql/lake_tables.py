@@ -26,6 +26,7 @@ from forebay.paimon.commit.partition_filter import partition_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import ManifestEntry
 from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.read.stream import check_streamable
 from forebay.paimon.system_tables.registry import METADATA_NAMES
 from forebay.paimon.table import Table
@@ -41,6 +42,7 @@ from forebay.spark.lake_options import (
     paimon_read_options,
 )
 from forebay.spark.options import OWN_SESSION_PREFIX, READ_NATIVE
+from forebay.spark.reading.lake_metadata import metadata_fields
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, SIDE_TABLES, PaimonScan
 from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.reading.scan_builder import Readable
@@ -48,14 +50,17 @@ from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, 
 from forebay.spark.sql.lake_ddl import LOCATION, table_properties
 from forebay.spark.sql.live_ddl import MANAGED
 from forebay.spark.sql.partitions import PartitionManagement
-from forebay.spark.sql.tables import LocalScanProxy, StagedTable, TableProxy, WrittenTable
+from forebay.spark.sql.tables import CATALOG, LocalScanProxy, MetadataColumnProxy, StagedTable, TableProxy, WrittenTable
 from forebay.spark.writing.row_level import RowLevelOperation
 
 
 class PaimonTable(WrittenTable):
     """A table, or a branch of one. `schema` is that of the snapshot being read."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "read.streaming.ReportsSinkMetrics",)
+    interfaces: ClassVar[tuple[str, ...]] = (
+        CONNECTOR + "read.streaming.ReportsSinkMetrics",
+        CATALOG + "SupportsMetadataColumns",
+    )
     capability_names: ClassVar[tuple[str, ...]] = (
         "BATCH_READ",
         "BATCH_WRITE",
@@ -81,6 +86,8 @@ class PaimonTable(WrittenTable):
         version = ".".join([str(shown.id), str(shown.time_millis), *(f"{k}={v}" for k, v in (as_of or {}).items())])
         super().__init__(context, name, table_schema(shown.fields), version)
         self._table = table
+        self._changed: Snapshot | None = None
+        """The snapshot that an UPDATE, MERGE or DELETE is about: all scans of its statement read this one."""
 
     def _partition_keys(self) -> tuple[str, ...]:
         return self._table.schema.partition_keys
@@ -89,7 +96,8 @@ class PaimonTable(WrittenTable):
         return {**table_properties(self._table.schema), LOCATION: self._table.context.paths.root, MANAGED: "true"}
 
     def _readable(self, options: dict[str, str]) -> Readable:
-
+        if self._changed is not None and not options:
+            options = {SNAPSHOT_ID: str(self._changed.id)}
         return readable(self._context, self._name, self._table, options)
 
     # ---- SupportsWrite ----------------------------------------------------------------------------------------------
@@ -117,10 +125,19 @@ class PaimonTable(WrittenTable):
         return True
 
     def _operation(self, command: JavaObject) -> RowLevelOperation:
-        raise UnsupportedOperation(
-            f"{command.toString()} {self._name}: rows of lake tables can only be deleted by comparing columns with "
-            "values, by =, <, IN, LIKE 'x%', IS NULL and the like"
-        )
+        from forebay.spark.writing.lake_deltas import LakeDelta
+        from forebay.spark.writing.lake_rewrites import LakeRewrite
+
+        self._changed = self._table.context.snapshots.latest()
+        kind = LakeDelta if self._table.schema.has_primary_key else LakeRewrite
+        return kind(self._context, self._name, self._table, self._changed, command, self._readable)
+
+    # ---- SupportsMetadataColumns ------------------------------------------------------------------------------------
+
+    def metadataColumns(self) -> JavaObject:
+        fields = metadata_fields(self._table.schema).fields
+        columns = [MetadataColumnProxy(self._context, field) for field in fields]
+        return self.jvm.proxy_array(CATALOG + "MetadataColumn", columns)
 
 
 class LakePartitions(PartitionManagement):
@@ -235,6 +252,7 @@ def table_proxy(
 
 
 SEPARATOR = "$"
+SNAPSHOT_ID = "scan.snapshot-id"
 
 
 class LakeMetadataTable(TableProxy):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from forebay.base.errors import InternalError, NotFound
 from forebay.metadata.predicate import Predicate
@@ -157,6 +157,25 @@ class StagedTable(WrittenTable):
     def abortStagedChanges(self) -> None:
         with contextlib.suppress(NotFound):
             self._drop_own()
+
+
+class MetadataColumnProxy(JavaProxy):
+    """A column that a table has beside its own, for who names it."""
+
+    interfaces = (CATALOG + "MetadataColumn",)
+
+    def __init__(self, context: SessionContext, field: StructField) -> None:
+        super().__init__(context.jvm)
+        self._field = field
+
+    def name(self) -> str:
+        return self._field.name
+
+    def dataType(self) -> JavaObject:
+        return self.jvm.struct_type(StructType([self._field])).apply(0).dataType()
+
+    def isNullable(self) -> bool:
+        return self._field.nullable
 
 
 class LocalScanProxy(JavaProxy):

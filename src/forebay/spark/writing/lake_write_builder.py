@@ -34,7 +34,7 @@ from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.context import PaimonContext
 from forebay.spark.filters import to_predicate
 from forebay.spark.jvm.expressions import ALWAYS_TRUE
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, quoted
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm, quoted
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.lake_options import (
     SINK_PARALLELISM,
@@ -176,12 +176,7 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
         return f"forebay: {what} {self._name}{partition}"
 
     def requiredDistribution(self) -> JavaObject:
-        distributions = self.jvm.class_(CONNECTOR + "distributions.Distributions")
-        if not self._dealing.columns:
-            return distributions.unspecified()
-        column = self.jvm.class_(_EXPRESSIONS + "Expressions").column
-        columns = [column(quoted(name)) for name in self._dealing.columns]
-        return distributions.clustered(self.jvm.array(_EXPRESSIONS + "Expression", columns))
+        return required_distribution(self.jvm, self._dealing)
 
     def requiredNumPartitions(self) -> int:
         return self._dealing.tasks
@@ -246,6 +241,16 @@ class Dealing:
 
     columns: tuple[str, ...] = ()
     tasks: int = 0
+
+
+def required_distribution(jvm: Jvm, dealt: Dealing) -> JavaObject:
+    """Spark's Distribution for rows that are dealt so."""
+    distributions = jvm.class_(CONNECTOR + "distributions.Distributions")
+    if not dealt.columns:
+        return distributions.unspecified()
+    column = jvm.class_(_EXPRESSIONS + "Expressions").column
+    columns = [column(quoted(name)) for name in dealt.columns]
+    return distributions.clustered(jvm.array(_EXPRESSIONS + "Expression", columns))
 
 
 def dealing(table: Table, cores: int) -> Dealing:

@@ -128,16 +128,20 @@ class DeltaRows:
     """How deltas of a table become rows for Python: the table's columns, and those that a row's id and metadata fill.
 
     `moved_keys` is the error for an update that changes the primary key; None: it becomes a delete and an insert.
+    Without kinds they are rows of a table whose files are replaced.
     """
 
     columns: StructType
     key: tuple[str, ...]
     old: tuple[str, ...] = ()
     moved_keys: str | None = None
+    has_kinds: bool = True
 
     @property
     def schema(self) -> StructType:
         """The rows that Python gets. Only the key of a deleted row is sure to be there."""
+        if not self.has_kinds:
+            return self.columns
         fields = [StructField(f.name, f.dataType, True, f.metadata) for f in self.columns.fields]
         return StructType([StructField(CHANGE_TYPE_COLUMN, StringType(), False), *fields])
 

@@ -1,0 +1,180 @@
+"""UPDATE, MERGE and DELETE on lake tables with a primary key: deltas by key, one commit for a statement.
+
+A row that changes is written again under its key, and a deleted one as a delete; the table's merge engine makes the
+new state of them. What it does not take is refused, as Paimon refuses it:
+
+| merge engine | UPDATE, MERGE | DELETE |
+|---|---|---|
+| deduplicate | yes | yes |
+| partial-update | yes; a column that becomes null keeps its value | with `partial-update.remove-record-on-delete` |
+| aggregation | no | with `aggregation.remove-record-on-delete` |
+| first-row | no | no |
+
+A primary key cannot be changed. If another commit changed a row of the statement after it began, or replaced files of
+its buckets, nothing is committed (`Conflict`).
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, change_numbers
+from forebay.base.errors import UnsupportedOperation
+from forebay.paimon.commit.row_conflicts import RowConflicts
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.table import Table
+from forebay.paimon.write.incoming import DELETE, Intake
+from forebay.paimon.write.table_write import WriterShard
+from forebay.spark.context import PaimonContext
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.paimon.jobs import SparkTasks
+from forebay.spark.reading.lake_metadata import OLD_PREFIX, sequence_columns
+from forebay.spark.reading.scan_builder import Readable
+from forebay.spark.schemas import table_schema
+from forebay.spark.workers import short_errors
+from forebay.spark.writing import row_level
+from forebay.spark.writing.committing import commit_and_compact, put_together
+from forebay.spark.writing.lake_deletes import check_takes_deletes
+from forebay.spark.writing.lake_write import LakeWriteFunction, WrittenFiles, messages_of, new_write
+from forebay.spark.writing.lake_write_builder import Dealing, dealing, required_distribution
+from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
+from forebay.spark.writing.write_builder import WRITE
+
+_CHANGING = ("deduplicate", "partial-update")
+_OPERATION_COLUMN = "__row_operation"
+"""Where Spark says what a row is: its numbers are in the order in which they must be written, deletes first."""
+
+
+class LakeDelta(DeltaOperation):
+    """A statement on one lake table with a primary key."""
+
+    _context: PaimonContext
+
+    def __init__(
+        self,
+        context: PaimonContext,
+        name: str,
+        table: Table,
+        base: Snapshot | None,
+        command: JavaObject,
+        readable: Callable[[dict[str, str]], Readable],
+    ) -> None:
+        """`readable` reads snapshot `base` of the table. Raises `UnsupportedOperation` where rows cannot be changed."""
+        super().__init__(context, name, command, readable)
+        self._table = table
+        self._base = base
+        engine = table.context.options.merge_engine
+        if self.statement != row_level.DELETE and engine not in _CHANGING:
+            raise UnsupportedOperation(
+                f"{self.statement} {name}: tables with merge engine {engine} take no changed rows, only those with "
+                f"{' and '.join(_CHANGING)} do"
+            )
+        if CHANGE_TYPE_COLUMN in table.schema.names:
+            raise UnsupportedOperation(f"{self.statement} {name}: the table has a column '{CHANGE_TYPE_COLUMN}'")
+
+    def _key(self) -> tuple[str, ...]:
+        return tuple(self._table.schema.primary_keys)
+
+    def requiredMetadataAttributes(self) -> JavaObject:
+        return self._references([OLD_PREFIX + name for name in sequence_columns(self._table.schema)])
+
+    def _write(self, options: dict[str, str]) -> DeltaWrite:
+        if self.statement == row_level.DELETE:
+            check_takes_deletes(self._table)
+        return LakeDeltaWrite(self, self._table, self._base)
+
+
+class LakeDeltaWrite(DeltaWrite):
+    """The write of one statement, and its commit."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
+
+    def __init__(self, operation: LakeDelta, table: Table, base: Snapshot | None) -> None:
+        super().__init__(operation.jvm, operation.description())
+        self._what = f"{operation.statement} {operation._name}"
+        self._is_merge = operation.statement == row_level.MERGE
+        self._name, self._table, self._base = operation._name, table, base
+        self._dealing: Dealing = dealing(table, operation._context.cores)
+        self._is_settled = False
+
+    # ---- how rows are dealt to tasks: all that concerns a key to one, in order ---------------------------------------
+
+    def requiredDistribution(self) -> JavaObject:
+        return required_distribution(self.jvm, self._dealing)
+
+    def requiredNumPartitions(self) -> int:
+        return self._dealing.tasks
+
+    def requiredOrdering(self) -> JavaObject:
+        expressions = CONNECTOR + "expressions."
+        orders = []
+        if self._is_merge:
+            made = self.jvm.class_(expressions + "Expressions")
+            ascending = self.jvm.class_(expressions + "SortDirection").ASCENDING
+            orders = [made.sort(made.column(_OPERATION_COLUMN), ascending)]
+        return self.jvm.array(expressions + "SortOrder", orders)
+
+    # ---- the write ---------------------------------------------------------------------------------------------------
+
+    def _rows(self) -> DeltaRows:
+        schema = self._table.schema
+        moved = f"{self._what}: the primary key of a lake table's row cannot be changed; delete it, and insert another"
+        return DeltaRows(table_schema(schema.fields), tuple(schema.primary_keys), sequence_columns(schema), moved)
+
+    def _task(self, physical: JavaObject) -> LakeDeltaFunction:
+        return LakeDeltaFunction(self._table.context, self._name, tasks=max(int(physical.numPartitions()), 1))
+
+    def _written(self, messages: JavaObject) -> list[WrittenFiles]:
+        pickled = (self.jvm.commit_message(message) for message in messages)
+        return [pickle.loads(found) for found in pickled if found is not None]
+
+    def commit(self, messages: JavaObject, *summary: Any) -> None:
+        self._is_settled = True
+        runner = partial(SparkTasks, self.jvm.context)
+        made = put_together(self._table, messages_of(self._written(messages)), runner)
+        may_follow = RowConflicts(self._table.context, self._base, made, self._what)
+        commit_and_compact(self._table, made, None, runner, may_follow)
+
+    def abort(self, messages: JavaObject) -> None:
+        if not self._is_settled:
+            self._table.new_commit().abort(messages_of(self._written(messages)))
+
+
+@dataclass(frozen=True)
+class LakeDeltaFunction(LakeWriteFunction):
+    """How the tasks of a statement write changed rows: the deletes of each batch, and then its other rows."""
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenFiles:
+        task = TaskContext.get()
+        lane = WriterShard(0 if task is None else task.partitionId() % self.tasks, self.tasks)
+        rows = 0
+        with short_errors(f"writing to table {self.name}"), new_write(self.table, lane) as write:
+            for ready, kinds in self._changes(batches):
+                write.write_batch(ready, kinds)
+                rows += ready.num_rows
+            messages = tuple(write.prepare_commit())
+        return WrittenFiles(messages, rows)
+
+    def _changes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Any]]:
+        schema = self.table.schema
+        intake = Intake(schema)
+        kept = [*schema.primary_keys, *(n for n in sequence_columns(schema) if n not in schema.primary_keys)]
+        for batch in batches:
+            kinds = change_numbers(batch.column(CHANGE_TYPE_COLUMN))
+            rows = batch.drop_columns([CHANGE_TYPE_COLUMN])
+            is_delete = kinds == CHANGE_TYPES.index("delete")
+            if is_delete.any():
+                for ready in intake.batches(rows.filter(pa.array(is_delete)).select(kept), deletes=True):
+                    yield ready, np.full(ready.num_rows, DELETE, np.int8)
+            others, done = kinds[~is_delete], 0
+            for ready in intake.batches(rows.filter(pa.array(~is_delete))) if len(others) else ():
+                yield ready, others[done : done + ready.num_rows]
+                done += ready.num_rows

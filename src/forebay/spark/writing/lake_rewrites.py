@@ -1,0 +1,239 @@
+"""UPDATE, MERGE and DELETE on append tables of a lake: files with rows that change are written again (copy on write).
+
+Spark first looks for the files that have such rows, by a query of their paths (`CopyOnWriteScan.filter`). It then reads
+all rows of these files, and writes those that stay and those that are new. One commit removes the files that were read
+and adds the new ones. If another commit has removed or replaced one of them meanwhile, nothing is committed
+(`Conflict`). Rows that are appended meanwhile stay as they are.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from forebay.base.errors import Conflict, UnsupportedOperation
+from forebay.metadata.predicate import Predicate, all_of
+from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.format.split import DataSplit
+from forebay.paimon.read.pieces import by_file
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.snapshot_planner import SnapshotPlanner
+from forebay.paimon.table import Table
+from forebay.spark.context import PaimonContext
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
+from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.paimon.jobs import SparkTasks
+from forebay.spark.reading.lake_metadata import FILE_PATH
+from forebay.spark.reading.lake_plan import PaimonScan, deal, opened
+from forebay.spark.reading.plan import Pushdown, ScanPlan
+from forebay.spark.reading.scan_builder import Readable, ScanBuilder, ScanProxy
+from forebay.spark.schemas import table_schema
+from forebay.spark.writing.committing import InlineCompaction, put_together
+from forebay.spark.writing.lake_write import LakeWriteFunction, WrittenFiles, messages_of
+from forebay.spark.writing.lake_write_builder import Dealing, dealing, required_distribution
+from forebay.spark.writing.row_level import DeltaRows, RowLevelOperation, row_writer_factory
+from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
+
+
+class LakeRewrite(RowLevelOperation):
+    """A statement on one append table."""
+
+    _context: PaimonContext
+
+    def __init__(
+        self,
+        context: PaimonContext,
+        name: str,
+        table: Table,
+        base: Snapshot | None,
+        command: JavaObject,
+        readable: Callable[[dict[str, str]], Readable],
+    ) -> None:
+        """`readable` reads snapshot `base` of the table."""
+        super().__init__(context, name, command, readable)
+        self.table, self.base = table, base
+        self.scan: CopyOnWriteScan | None = None
+
+    def requiredMetadataAttributes(self) -> JavaObject:
+        return self._references([FILE_PATH])
+
+    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
+        if self.table.context.options.deletion_vectors_enabled:
+            raise UnsupportedOperation(
+                f"{self.statement} {self._name}: rows of an append table with 'deletion-vectors.enabled' are "
+                "changed by writing deletion vectors, which is not supported; whole partitions can be deleted"
+            )
+        return CopyOnWriteScanBuilder(self, self._readable(self.jvm.options(options)))
+
+    def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
+        return RewriteBuilder(self)
+
+
+class CopyOnWriteScanBuilder(ScanBuilder):
+    """Builds the scan of the files that a statement may change. Filters choose files; of these all rows are read."""
+
+    def __init__(self, operation: LakeRewrite, readable: Readable) -> None:
+        super().__init__(operation._context, readable)
+        self._operation = operation
+
+    def pushLimit(self, limit: int) -> bool:
+        return False
+
+    def build(self) -> JavaObject:
+        filters = [*self._partition_filters, *self._row_filters]
+        self._operation.scan = CopyOnWriteScan(self._operation, self._readable, filters, self._schema)
+        return self._operation.scan
+
+
+class CopyOnWriteScan(ScanProxy):
+    """The scan of whole files. Planned once; Spark may then leave out files that have no row that changes."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "read.SupportsRuntimeV2Filtering",)
+
+    def __init__(
+        self, operation: LakeRewrite, readable: Readable, filters: Sequence[Predicate], schema: JavaObject
+    ) -> None:
+        wanted = Pushdown(tuple(schema.fieldNames()))
+        super().__init__(operation._context, readable, wanted, schema)
+        self._table, self._base = operation.table, operation.base
+        self._chosen: frozenset[str] | None = None
+        self._filters = filters
+
+    def _splits(self) -> list[DataSplit]:
+        return self._once("splits", self._all_splits)  # type: ignore[no-any-return]
+
+    def _all_splits(self) -> list[DataSplit]:
+        context = self._table.context
+        if self._base is None:
+            return []
+        scan_filter = ScanFilter.of(context.schema, all_of(self._filters))
+        pieces = by_file(SnapshotPlanner(context).plan(self._base, scan_filter, None).splits)
+        return [piece for piece in pieces if isinstance(piece, DataSplit)]
+
+    def path(self, split: DataSplit) -> str:
+        return self._table.context.paths.data_file(split.partition, split.bucket, split.files[0])
+
+    def read_splits(self) -> list[DataSplit]:
+        """The files that are read, each as one split: those that the commit removes."""
+        return [s for s in self._splits() if self._chosen is None or self.path(s) in self._chosen]
+
+    def _plan(self) -> ScanPlan:
+        splits = self.read_splits()
+        read = PaimonScan.of(self._table, self._readable.name).read_function(self._wanted, self._schema)
+        rows = sum(split.row_count for split in splits)
+        return ScanPlan(read, deal(splits, self._context.cores), rows, opened)
+
+    def planInputPartitions(self) -> JavaObject:
+        # Not kept: Spark asks again when it has left out files.
+        return self._partitions(self._plan())
+
+    # ---- SupportsRuntimeV2Filtering ----------------------------------------------------------------------------------
+
+    def filterAttributes(self) -> JavaObject:
+        column = self.jvm.class_(CONNECTOR + "expressions.Expressions").column
+        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [column(FILE_PATH)])
+
+    def filter(self, predicates: JavaObject) -> None:
+        """Leave out the files that are not among the paths that Spark has found."""
+        for predicate in predicates:
+            if str(predicate.name()) != "IN":
+                continue
+            _, *paths = predicate.children()
+            found = frozenset(str(path.value().toString()) for path in paths)
+            if not found <= {self.path(split) for split in self._splits()}:
+                raise Conflict(
+                    f"{self._readable.name} has rows to change in files that are not in snapshot "
+                    f"{self._base and self._base.id}, which the statement reads; run it again, without options that "
+                    "choose what is read"
+                )
+            self._chosen = found if self._chosen is None else self._chosen & found
+
+
+class RewriteBuilder(JavaProxy):
+    """Builds the write of one statement."""
+
+    interfaces = (WRITE + "WriteBuilder",)
+
+    def __init__(self, operation: LakeRewrite) -> None:
+        super().__init__(operation.jvm)
+        self._operation = operation
+
+    def build(self) -> JavaProxy:
+        return RewriteWrite(self._operation)
+
+
+class RewriteWrite(WriteProxy, BatchTasks):
+    """The write of the rows that stay and that are new, and the commit that removes the files that were read."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
+
+    def __init__(self, operation: LakeRewrite) -> None:
+        super().__init__(operation.jvm)
+        self._operation = operation
+        self._name, self._table = operation._name, operation.table
+        self._dealing: Dealing = dealing(operation.table, operation._context.cores)
+        self._is_settled = False
+
+    def description(self) -> str:
+        return f"{self._operation.description()}, files with such rows written again"
+
+    def toBatch(self) -> JavaProxy:
+        return self
+
+    def requiredDistribution(self) -> JavaObject:
+        return required_distribution(self.jvm, self._dealing)
+
+    def requiredNumPartitions(self) -> int:
+        return self._dealing.tasks
+
+    def requiredOrdering(self) -> JavaObject:
+        return self.jvm.array(CONNECTOR + "expressions.SortOrder", [])
+
+    def supportedCustomMetrics(self) -> JavaObject:
+        return self.jvm.python_metrics()
+
+    def _task(self, physical: JavaObject) -> LakeWriteFunction:
+        return LakeWriteFunction(self._table.context, self._name, tasks=max(int(physical.numPartitions()), 1))
+
+    def createBatchWriterFactory(self, physical: JavaObject) -> JavaObject:
+        return rewriting_factory(self.jvm, self._command(physical), self._table)
+
+    def _written(self, messages: JavaObject) -> list[CommitMessage]:
+        pickled = (self.jvm.commit_message(message) for message in messages)
+        found = [pickle.loads(message) for message in pickled if message is not None]
+        return messages_of(m for m in found if isinstance(m, WrittenFiles))
+
+    def commit(self, messages: JavaObject, *summary: Any) -> None:
+        self._is_settled = True
+        table, runner = self._table, partial(SparkTasks, self.jvm.context)
+        new = put_together(table, self._written(messages), runner)
+        scan = self._operation.scan
+        removed = [
+            CommitMessage(s.partition, s.bucket, s.total_buckets, DataIncrement((), s.files))
+            for s in ([] if scan is None else scan.read_splits())
+        ]
+        if not (new or removed):
+            return
+        committer = table.new_commit()
+        try:
+            committer.commit([*removed, *new], check_conflicts=True)
+        except Conflict as e:
+            committer.abort(new)
+            raise Conflict(
+                f"{self._operation.statement} {self._name} was not carried out: other writers have replaced files that "
+                f"it read; run it again ({e.message})"
+            ) from e
+        InlineCompaction(table, runner).run({m.partition for m in new})
+        table.maintenance().after_commit(batch=True)
+
+    def abort(self, messages: JavaObject) -> None:
+        if not self._is_settled:
+            self._table.new_commit().abort(self._written(messages))
+
+
+def rewriting_factory(jvm: Jvm, command: bytes, table: Table) -> JavaObject:
+    """A DataWriterFactory for whole rows of an append table, which come one by one."""
+    return row_writer_factory(jvm, command, DeltaRows(table_schema(table.schema.fields), (), has_kinds=False))
