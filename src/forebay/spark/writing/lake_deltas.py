@@ -16,7 +16,6 @@ its buckets, nothing is committed (`Conflict`).
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -131,10 +130,6 @@ class LakeDeltaWrite(DeltaWrite):
 
     def _task(self, physical: JavaObject) -> LakeDeltaFunction:
         return LakeDeltaFunction(self._table.context, self._name, tasks=max(int(physical.numPartitions()), 1))
-
-    def _written(self, messages: JavaObject) -> list[WrittenFiles]:
-        pickled = (self.jvm.commit_message(message) for message in messages)
-        return [pickle.loads(found) for found in pickled if found is not None]
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True

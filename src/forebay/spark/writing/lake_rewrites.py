@@ -8,7 +8,6 @@ and adds the new ones. If another commit has removed or replaced one of them mea
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -32,7 +31,7 @@ from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.reading.scan_builder import Readable, ScanBuilder, ScanProxy
 from forebay.spark.schemas import table_schema
 from forebay.spark.writing.committing import InlineCompaction, put_together
-from forebay.spark.writing.lake_write import LakeWriteFunction, WrittenFiles, messages_of
+from forebay.spark.writing.lake_write import LakeWriteFunction, messages_of
 from forebay.spark.writing.lake_write_builder import Dealing, dealing, required_distribution
 from forebay.spark.writing.row_level import DeltaRows, RowLevelOperation, row_writer_factory
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
@@ -201,15 +200,10 @@ class RewriteWrite(WriteProxy, BatchTasks):
     def createBatchWriterFactory(self, physical: JavaObject) -> JavaObject:
         return rewriting_factory(self.jvm, self._command(physical), self._table)
 
-    def _written(self, messages: JavaObject) -> list[CommitMessage]:
-        pickled = (self.jvm.commit_message(message) for message in messages)
-        found = [pickle.loads(message) for message in pickled if message is not None]
-        return messages_of(m for m in found if isinstance(m, WrittenFiles))
-
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
         table, runner = self._table, partial(SparkTasks, self.jvm.context)
-        new = put_together(table, self._written(messages), runner)
+        new = put_together(table, messages_of(self._written(messages)), runner)
         scan = self._operation.scan
         removed = [
             CommitMessage(s.partition, s.bucket, s.total_buckets, DataIncrement((), s.files))
@@ -231,7 +225,7 @@ class RewriteWrite(WriteProxy, BatchTasks):
 
     def abort(self, messages: JavaObject) -> None:
         if not self._is_settled:
-            self._table.new_commit().abort(self._written(messages))
+            self._table.new_commit().abort(messages_of(self._written(messages)))
 
 
 def rewriting_factory(jvm: Jvm, command: bytes, table: Table) -> JavaObject:

@@ -13,7 +13,6 @@ On clusters without transactions (Apache Fluss) rows are written as tasks go alo
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,8 +23,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, DELETE, change_numbers
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.settings import Settings
-from forebay.client.transaction import PlainWriter, StagedWriter, Transaction
+from forebay.client.transaction import PlainWriter, StagedWriter
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
 from forebay.codec.rows import KeyEncoder, key_encoder
@@ -33,16 +31,19 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.options import write_options
+from forebay.spark.options import WriteOptions, write_options
 from forebay.spark.reading.live_plan import wanted_buckets
 from forebay.spark.reading.scan_builder import Readable
 from forebay.spark.schemas import to_spark_schema
 from forebay.spark.workers import TaskWrite, short_errors
 from forebay.spark.writing import row_level
 from forebay.spark.writing.live_deletes import check_takes_deletes, delete_behavior
+from forebay.spark.writing.live_write import StagedWrite
 from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
 
 _KEYS_SHOWN = 3
+_DELETES, _UPSERTS = "deletes", "upserts"
+"""The attempts of a task."""
 
 
 class LiveDelta(DeltaOperation):
@@ -73,8 +74,13 @@ class LiveDelta(DeltaOperation):
         return super().newScanBuilder(options)
 
     def _write(self, options: dict[str, str]) -> DeltaWrite:
-        settings = write_options(self._context.settings, options).settings
-        return LiveDeltaWrite(self, self._info, settings, self._ends)
+        chosen = write_options(self._context.settings, options)
+        if not chosen.is_atomic or chosen.columns is not None or chosen.sequence_field is not None:
+            raise InvalidRequest(
+                f"{self.statement} {self._name}: its rows are written whole, together, so 'write.atomic', 'columns' "
+                "and 'write.sequence.field' cannot be given"
+            )
+        return LiveDeltaWrite(self, self._info, chosen, self._ends)
 
 
 def _check_changeable(statement: str, name: str, info: TableInfo) -> None:
@@ -106,24 +112,25 @@ class LiveDeltaWrite(DeltaWrite):
     """The write of one statement, in one transaction."""
 
     def __init__(
-        self, operation: LiveDelta, info: TableInfo, settings: Settings, ends: Mapping[TableBucket, int]
+        self, operation: LiveDelta, info: TableInfo, options: WriteOptions, ends: Mapping[TableBucket, int]
     ) -> None:
         super().__init__(operation.jvm, operation.description())
         self._statement, self._name = operation.statement, operation._name
-        self._info, self._settings, self._ends = info, settings, ends
-        self._transaction: Transaction | None = None
+        self._info, self._options, self._ends = info, options, ends
+        self._begun: StagedWrite | None = None
 
-    def _begun(self) -> Transaction:
-        if self._transaction is None:
-            self._transaction = shared_connection(self._settings).transaction().begin()
-        return self._transaction
+    @property
+    def _staged(self) -> StagedWrite:
+        if self._begun is None:
+            self._begun = StagedWrite.begin(self._options.settings, *(self._options.transaction or ()))
+        return self._begun
 
     def _task(self, physical: JavaObject) -> DeltaFunction:
-        return DeltaFunction(self._settings, self._info, self._begun().begun_id or 0)
+        return DeltaFunction(self._info, self._staged)
 
     def _rows(self) -> DeltaRows:
         moved = None
-        if not self._begun().begun_id:
+        if not self._staged.begun_id and not self._staged.is_committed:
             moved = "which needs a transaction, and this cluster has none"
         elif delete_behavior(self._info) != "allow":
             moved = f"which deletes rows, and the table has 'table.delete.behavior' = '{delete_behavior(self._info)}'"
@@ -131,16 +138,14 @@ class LiveDeltaWrite(DeltaWrite):
         return DeltaRows(to_spark_schema(self._info.schema.columns), self._info.schema.primary_key, (), error)
 
     def commit(self, messages: JavaObject, *summary: object) -> None:
-        pickled = (self.jvm.commit_message(message) for message in messages)
-        changed = [m for p in pickled if p is not None and isinstance(m := pickle.loads(p), ChangedRows)]
-        transaction = self._begun()
-        if transaction.begun_id:
+        changed: list[ChangedRows] = self._written(messages)
+        if self._staged.begun_id:
             self._refuse_doubtful(changed)
-        transaction.commit([m.deletes for m in changed if m.deletes] + [m.upserts for m in changed if m.upserts])
+        self._staged.commit_attempts([a for a in [*(m.deletes for m in changed), *(m.upserts for m in changed)] if a])
 
     def abort(self, messages: JavaObject) -> None:
-        if self._transaction is not None:
-            self._transaction.abort()
+        if self._begun is not None:
+            self._begun.abort()
 
     def _refuse_doubtful(self, changed: Sequence[ChangedRows]) -> None:
         """Raise `InvalidRequest` for two rows with one key, `Conflict` for keys that others have changed."""
@@ -155,7 +160,7 @@ class LiveDeltaWrite(DeltaWrite):
         touched = pa.chunked_array([*upserted.chunks, *(m.deleted for m in changed)], pa.binary())
         if not len(touched):
             return
-        others = changed_keys(shared_connection(self._settings), self._info, self._ends)
+        others = changed_keys(shared_connection(self._options.settings), self._info, self._ends)
         if others is None:
             return
         both = touched.filter(pc.is_in(touched, value_set=others))
@@ -215,36 +220,34 @@ class ChangedRows(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class DeltaFunction(TaskWrite):
-    """Stages the changed rows of one task in the transaction `begun_id`; where it is 0, writes them."""
+    """Stages the changed rows of one task; on a cluster without transactions, writes them."""
 
-    settings: Settings
     info: TableInfo
-    begun_id: int
+    staged: StagedWrite
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> ChangedRows:
         """Stage the rows, durably. Raises `ForebayError` if any row was not."""
-        info = self.info
+        info, staged = self.info, self.staged
+        if staged.is_committed:
+            return ChangedRows()
+        writers: dict[str, StagedWriter | PlainWriter] = {}
+        keys: dict[str, list[pa.BinaryArray]] = {_DELETES: [], _UPSERTS: []}
         with short_errors(f"writing to table {info.path}"):
-            connection = shared_connection(self.settings)
-            table = connection.table(info)
-            transaction = connection.transaction()
-            transaction.begun_id = self.begun_id
-            writers: dict[str, StagedWriter | PlainWriter] = {}
-            keys: dict[str, list[pa.BinaryArray]] = {"deletes": [], "upserts": []}
+            table = shared_connection(staged.settings).table(info)
             for kind, batch in self._parts(batches):
                 if kind not in writers:
-                    writers[kind] = transaction.staged_writer(kind)
-                if kind == "deletes":
+                    writers[kind] = staged.writer(kind)
+                if kind == _DELETES:
                     writers[kind].delete(table, batch)
                 else:
                     writers[kind].upsert(table, batch)
-                if self.begun_id:
+                if staged.begun_id:
                     keys[kind].append(whole_key_encoder(info).encode(batch))
             for writer in writers.values():
                 writer.finish()
-        attempts = {kind: writer.attempt for kind, writer in writers.items()}
-        deleted, upserted = (pa.chunked_array(keys[k], pa.binary()).combine_chunks() for k in ("deletes", "upserts"))
-        return ChangedRows(attempts.get("deletes"), attempts.get("upserts"), deleted, upserted)
+        deleted, upserted = (pa.chunked_array(keys[kind], pa.binary()).combine_chunks() for kind in keys)
+        attempts = [writers[kind].attempt if kind in writers else None for kind in keys]
+        return ChangedRows(attempts[0], attempts[1], deleted, upserted)
 
     def _parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The keys that each batch deletes, then its rows to upsert."""
@@ -256,6 +259,6 @@ class DeltaFunction(TaskWrite):
             rows = batch.drop_columns([CHANGE_TYPE_COLUMN])
             is_delete = kinds == CHANGE_TYPES.index(DELETE)
             if is_delete.any():
-                yield "deletes", cast_batch(rows.filter(pa.array(is_delete)).select(keys.names), keys, truncate=True)
+                yield _DELETES, cast_batch(rows.filter(pa.array(is_delete)).select(keys.names), keys, truncate=True)
             if not is_delete.all():
-                yield "upserts", cast_batch(rows.filter(pa.array(~is_delete)), whole, truncate=True)
+                yield _UPSERTS, cast_batch(rows.filter(pa.array(~is_delete)), whole, truncate=True)

@@ -100,9 +100,9 @@ class StagedWrite:
         transaction.begun_id = self.begun_id
         return transaction
 
-    def writer(self) -> StagedWriter | PlainWriter:
+    def writer(self, attempt: str = "task") -> StagedWriter | PlainWriter:
         """A writer for one attempt of a task."""
-        return self._transaction().staged_writer("task")
+        return self._transaction().staged_writer(attempt)
 
     def commit(
         self, messages: Iterable[WriterCommitMessage | None], info: TableInfo, replaced: Replaced | None = None
@@ -117,6 +117,11 @@ class StagedWrite:
             partitions = frozenset().union(*(m.partitions for m in written))
             attempts.insert(0, _stage_deletes(self.settings, transaction, info, replaced, partitions))
         transaction.commit(attempts)
+
+    def commit_attempts(self, attempts: Sequence[str]) -> None:
+        """Commit these attempts, in this order."""
+        if not self.is_committed:
+            self._transaction().commit(attempts)
 
     def abort(self) -> None:
         """Drop what tasks have staged."""
