@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from forebay.client.connection import Connection
+from forebay.server.embedded import EmbeddedServer
 from forebay.spark.jvm.executor_classes import class_jar
 from forebay.spark.jvm.gateway import Jvm
 from forebay.spark.writing.live_deltas import LiveDeltaWrite
+from forebay.spark.writing.live_write import StagedWrite
 
 pytestmark = pytest.mark.spark
 
@@ -241,13 +248,47 @@ def test_a_row_in_a_partition_that_came_meanwhile_is_a_conflict(
 # ---- the mechanism --------------------------------------------------------------------------------------------------
 
 
-def test_a_failing_task_leaves_nothing_and_says_why(table: Sql) -> None:
+def test_a_failing_task_leaves_nothing_and_says_why(table: Sql, spark: Any) -> None:
     before = table(CHANGES)
     with pytest.raises(Exception, match="raised on purpose"):
         table("UPDATE {db}.t SET name = if(id = 4, raise_error('raised on purpose'), 'x')")
     with pytest.raises(Exception, match="NOT_NULL_ASSERT_VIOLATION"):
         table("UPDATE {db}.t SET id = nullif(id, 3)")
     assert table(CHANGES) == before
+    names = [str(t.getName()) for t in spark._jvm.java.lang.Thread.getAllStackTraces().keySet()]
+    assert [name for name in names if name.startswith("forebay row writer")] == []
+
+
+def test_an_error_of_a_python_writer_is_the_statements(sql: Sql, connection: Connection, database: str) -> None:
+    connection.create_table(f"{database}.b", {"id": "INT NOT NULL", "b": "BINARY(4)"}, primary_key="id")
+    sql("INSERT INTO {db}.b VALUES (1, X'00000001'), (2, X'00000002')")
+    with pytest.raises(Exception, match=rf"writing to table {database}.b: .*column 'b'"):
+        sql("UPDATE {db}.b SET b = X'01' WHERE id = 2")
+    assert sql("SELECT id, hex(b) FROM {db}.b ORDER BY id") == [(1, "00000001"), (2, "00000002")]
+
+
+def test_a_cluster_without_transactions_writes_at_once_and_keeps_keys(
+    table: Sql, connection: Connection, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(settings: Any, application: str | None = None, version: int | None = None) -> StagedWrite:
+        return StagedWrite(settings, application, version, 0, False)
+
+    monkeypatch.setattr(StagedWrite, "begin", begin)
+    table("UPDATE {db}.t SET name = 'x' WHERE id % 2 = 0")
+    table("DELETE FROM {db}.t WHERE id * 2 = 2")
+    assert [r[:2] for r in table(ALL)] == [(2, "x"), (3, "c"), (4, "x")]
+    with pytest.raises(Exception, match="a primary key would change, which needs a transaction"):
+        table("UPDATE {db}.t SET id = id + 1")
+
+
+def test_data_frames_merge(table: Sql, spark: Any, database: str) -> None:
+    table("UPDATE {db}.t SET amount = 1")
+    source_frame = spark.sql("SELECT 1L AS id, 'merged' AS name, 5D AS amount")
+    if not hasattr(source_frame, "mergeInto"):
+        pytest.skip("this Spark has no mergeInto")
+    merge = source_frame.alias("s").mergeInto(f"forebay.{database}.t", F.expr("t.id = s.id"))
+    merge.whenMatched().update({"name": F.col("s.name")}).whenNotMatchedBySource(F.expr("t.id = 4")).delete().merge()
+    assert table(ALL) == [(1, "merged", 1.0), (2, "b", 1.0), (3, "c", 1.0)]
 
 
 def test_compiled_classes_are_kept_and_replaced_where_they_are_damaged(spark: Any, tmp_path: Path) -> None:
@@ -275,3 +316,43 @@ def test_many_rows_pass_between_spark_and_python(sql: Sql, rows: int) -> None:
         ids = range(rest, rows, 4)
         expected.append((rest, len(ids), float(sign * sum(ids)), max(f"n{i}" for i in ids) + mark))
     assert by_rest == expected
+
+
+ON_A_CLUSTER = """
+import json, sys
+import forebay
+import forebay.spark as fb
+
+servers = sys.argv[1]
+conf = {"spark.ui.enabled": False, "spark.log.level": "OFF", "spark.sql.shuffle.partitions": 4}
+conf["spark.executorEnv.PYTHONPATH"] = sys.argv[2]
+spark = fb.session("rows", "local-cluster[2,1,1024]", conf, bootstrap_servers=servers)
+run = spark.sql
+with forebay.connect(servers) as conn:
+    conn.create_database("cluster")
+run('''CREATE TABLE forebay.cluster.t (id BIGINT NOT NULL, n BIGINT)
+       TBLPROPERTIES ('primary.key'='id', 'bucket.num'='4')''')
+run("INSERT INTO forebay.cluster.t SELECT id, id FROM range(0, 4000, 1, 4)")
+run("UPDATE forebay.cluster.t SET n = -n WHERE id % 2 = 1")
+run('''MERGE INTO forebay.cluster.t USING (SELECT id FROM range(0, 8000, 4, 4)) s ON t.id = s.id
+       WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, n) VALUES (s.id, 0)''')
+executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+print(json.dumps([len(executors), [list(r) for r in run("SELECT count(*), sum(n) FROM forebay.cluster.t").collect()]]))
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_executors_of_their_own_get_the_classes(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "data") as server:
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        path = os.pathsep.join(p for p in sys.path if p)
+        command = [sys.executable, "-c", ON_A_CLUSTER, server.bootstrap_servers, path]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    rest = [i for i in range(4000) if i % 4]
+    inserted = [i for i in range(0, 8000, 4) if i >= 4000]
+    expected = [len(rest) + len(inserted), sum(-i if i % 2 else i for i in rest)]
+    executors, found = json.loads(done.stdout.splitlines()[-1])
+    assert (executors, found) == (3, [expected])  # the driver is counted, too
+    assert [jar.suffix for jar in (tmp_path / "cache" / "forebay" / "spark").iterdir()] == [".jar"]

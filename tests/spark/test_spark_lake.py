@@ -71,6 +71,23 @@ def test_a_primary_key_table_is_lake_and_changelog_as_one(lake: World, query: Qu
     assert query("SELECT name FROM {t} WHERE id = 0 OR id = 25", table) == [("n25",)]
 
 
+def test_rows_of_lake_and_stream_are_changed_as_one_table(spark: Any, lake: World, query: Query) -> None:
+    table = tiered(lake, keyed=True)
+    spark.conf.set("spark.sql.forebay.read.optimized", "true")  # rows are changed as they are now
+    try:
+        query("UPDATE {t} SET name = concat(name, '!') WHERE id % 10 < 2", table)
+        query("DELETE FROM {t} WHERE id * 2 IN (SELECT id FROM {t} WHERE id < 9) OR name = 'n35'", table)
+    finally:
+        spark.conf.unset("spark.sql.forebay.read.optimized")
+    gone = {i for i in range(1, 40) if i * 2 in range(9)} | {35}
+    expected = [
+        (i, name + ("!" if i % 10 < 2 else ""), amount) for i, name, amount in plain(table, 1, 40) if i not in gone
+    ]
+    assert query("SELECT * FROM {t}", table) == sorted(expected, key=repr)
+    lake.tier(table)
+    assert query("SELECT * FROM {t}", table) == sorted(expected, key=repr)
+
+
 def test_a_log_table_is_lake_and_log_as_one(lake: World, query: Query) -> None:
     table = tiered(lake, keyed=False)
     assert query("SELECT * FROM {t}", table) == plain(table, 0, 40)

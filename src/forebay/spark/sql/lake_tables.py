@@ -96,9 +96,8 @@ class PaimonTable(WrittenTable):
         return {**table_properties(self._table.schema), LOCATION: self._table.context.paths.root, MANAGED: "true"}
 
     def _readable(self, options: dict[str, str]) -> Readable:
-        if self._changed is not None and not options:
-            options = {SNAPSHOT_ID: str(self._changed.id)}
-        return readable(self._context, self._name, self._table, options)
+        pinned = None if self._changed is None else str(self._changed.id)
+        return readable(self._context, self._name, self._table, options, snapshot=pinned)
 
     # ---- SupportsWrite ----------------------------------------------------------------------------------------------
 
@@ -318,14 +317,22 @@ def system_table(
 
 
 def readable(
-    context: PaimonContext, name: str, table: Table, options: Mapping[str, str], system: str | None = None
+    context: PaimonContext,
+    name: str,
+    table: Table,
+    options: Mapping[str, str],
+    system: str | None = None,
+    snapshot: str | None = None,
 ) -> Readable:
     """What a scan builder needs of `table`, or of one of its side tables (`planning.SIDE_TABLES`): `name` in SQL.
 
     The columns are those of `table`, or, where its own options name a snapshot, those that it had then. `options` of
-    the read choose what is read of these columns.
+    the read choose what is read of these columns, unless it must be `snapshot`.
     """
     session = session_options(context)
+    if snapshot is not None:
+        options = {SNAPSHOT_ID: snapshot}
+        session = {name: value for name, value in session.items() if name == READ_NATIVE}
     given = paimon_read_options(options, session)
     if given.changelog:
         raise InvalidRequest(

@@ -31,9 +31,9 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.options import WriteOptions, write_options
+from forebay.spark.options import END, READ_OPTIMIZED, START, WriteOptions, write_options
 from forebay.spark.reading.live_plan import wanted_buckets
-from forebay.spark.reading.scan_builder import Readable
+from forebay.spark.reading.scan_builder import Readable, ScanBuilder
 from forebay.spark.schemas import to_spark_schema
 from forebay.spark.workers import TaskWrite, short_errors
 from forebay.spark.writing import row_level
@@ -71,7 +71,12 @@ class LiveDelta(DeltaOperation):
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
         # Before the scan is planned: what is logged from here on, and only that, can be unknown to it.
         self._ends = log_ends(self._context.connection, self._info)
-        return super().newScanBuilder(options)
+        given = self.jvm.options(options)
+        windows = [name for name in (START, END) if name in given]
+        if windows:
+            raise InvalidRequest(f"{self.statement} {self._name}: all rows are read, so {windows} cannot be given")
+        # Rows that the lake does not have yet, or has in an old form, would be missed or written back.
+        return ScanBuilder(self._context, self._readable({**given, READ_OPTIMIZED: "false"}))
 
     def _write(self, options: dict[str, str]) -> DeltaWrite:
         chosen = write_options(self._context.settings, options)
