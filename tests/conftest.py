@@ -109,6 +109,7 @@ SPARK_SESSIONS = (
         "spark/paimon/test_upkeep_kills.py",
         "spark/paimon/test_jobs.py",
         "spark/paimon/test_lake_row_level.py",
+        "spark/paimon/test_row_level_random.py",
     ),
 )
 """The files that use the Spark session of tests/spark, in two halves that take equally long. Each half is tested in one
