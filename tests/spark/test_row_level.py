@@ -7,6 +7,8 @@ import math
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -255,8 +257,71 @@ def test_a_failing_task_leaves_nothing_and_says_why(table: Sql, spark: Any) -> N
     with pytest.raises(Exception, match="NOT_NULL_ASSERT_VIOLATION"):
         table("UPDATE {db}.t SET id = nullif(id, 3)")
     assert table(CHANGES) == before
+    eventually(lambda: row_writers(spark) == 0)
+
+
+def test_an_attempt_that_failed_does_not_count(table: Sql, spark: Any, tmp_path: Path) -> None:
+    """The query of the rows runs Python, too, in the same tasks as the writer."""
+    failed = str(tmp_path / "failed")
+
+    def fails_once(number: int) -> int:
+        if number == 4 and not os.path.exists(failed):
+            with open(failed, "w"):
+                raise ValueError("once")
+        return number * 100
+
+    spark.udf.register("fails_once", fails_once, "BIGINT")
+    table("UPDATE {db}.t SET amount = fails_once(id)")
+    assert [r[2] for r in table(ALL)] == [100.0, 200.0, 300.0, 400.0]
+    assert os.path.exists(failed)
+    assert len(table(CHANGES)) == 4 + 2 * 4
+
+
+def row_writers(spark: Any) -> int:
+    """The threads of the JVM that feed Python writers."""
     names = [str(t.getName()) for t in spark._jvm.java.lang.Thread.getAllStackTraces().keySet()]
-    assert [name for name in names if name.startswith("forebay row writer")] == []
+    return len([name for name in names if name.startswith("forebay row writer")])
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until something is so, for at most half a minute."""
+    for _ in range(300):
+        if holds():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not come to be")
+
+
+def test_a_statement_that_is_cancelled_ends_its_tasks_and_writes_nothing(sql: Sql, spark: Any) -> None:
+    sql(TABLE)
+    sql("INSERT INTO {db}.t SELECT id, 'n', 0 FROM range(30000)")
+    errors: list[Exception] = []
+
+    def update() -> None:
+        try:
+            sql("UPDATE {db}.t SET amount = length(java_method('java.lang.Thread', 'sleep', 1L))")
+        except Exception as e:  # noqa: BLE001 - looked at below
+            errors.append(e)
+
+    thread = threading.Thread(target=update)
+    thread.start()
+    eventually(lambda: row_writers(spark) > 0)
+    spark.sparkContext.cancelAllJobs()
+    thread.join(60)
+    assert "cancelled" in str(errors[0])
+    eventually(lambda: row_writers(spark) == 0)
+    assert sql("SELECT count(*), sum(amount) FROM {db}.t") == [(30000, 0.0)]
+
+
+def test_nested_columns_are_changed(sql: Sql) -> None:
+    sql(
+        """CREATE TABLE {db}.t (id INT NOT NULL, s STRUCT<a: INT, b: STRING>, l ARRAY<INT>, m MAP<STRING, DOUBLE>)
+           TBLPROPERTIES ('primary.key'='id')"""
+    )
+    sql("INSERT INTO {db}.t VALUES (1, struct(1, 'x'), array(1, NULL), map('k', 1.5)), (2, NULL, NULL, NULL)")
+    sql("UPDATE {db}.t SET s.b = 'y', l = array_append(l, 7), m = map_concat(m, map('n', 2D)) WHERE s.a = 1")
+    found = sql("SELECT id, s.a, s.b, l, m FROM {db}.t ORDER BY id")
+    assert found == [(1, 1, "y", [1, None, 7], {"k": 1.5, "n": 2.0}), (2, None, None, None, None)]
 
 
 def test_an_error_of_a_python_writer_is_the_statements(sql: Sql, connection: Connection, database: str) -> None:
