@@ -101,12 +101,12 @@ def test_two_rows_are_not_given_one_primary_key(table: Sql) -> None:
 @pytest.mark.parametrize(
     ("condition", "left"),
     [
-        ("id * 2 = 4", [1, 3, 4]),
-        ("name IN (SELECT min(name) FROM {db}.t)", [2, 3, 4]),
+        pytest.param("id * 2 = 4", [1, 3, 4], marks=pytest.mark.slow),
+        pytest.param("name IN (SELECT min(name) FROM {db}.t)", [2, 3, 4], marks=pytest.mark.slow),
         ("EXISTS (SELECT 1 FROM {db}.t other WHERE other.id = t.id + 2)", [3, 4]),
         ("amount > 1", [1, 4]),  # NaN is greater than all numbers
         ("id NOT IN (SELECT id FROM {db}.t WHERE name IS NOT NULL)", [1, 2, 3]),
-        ("length(name) > 7", [1, 2, 3, 4]),
+        pytest.param("length(name) > 7", [1, 2, 3, 4], marks=pytest.mark.slow),
     ],
 )
 def test_delete_takes_any_condition(table: Sql, condition: str, left: list[int]) -> None:
@@ -211,8 +211,12 @@ def test_what_cannot_be_changed_is_refused_by_name(sql: Sql) -> None:
     [
         ("UPDATE {db}.t SET amount = 0 WHERE id = 2 OR length(name) = 9", True),
         ("DELETE FROM {db}.t WHERE id * 2 = 4", True),
-        (f"MERGE INTO {{db}}.t USING {source((2, 'x', 1.0))} ON t.id = s.id WHEN MATCHED THEN DELETE", True),
-        ("UPDATE {db}.t SET id = 2 WHERE id + 0 = 1", True),
+        pytest.param(
+            f"MERGE INTO {{db}}.t USING {source((2, 'x', 1.0))} ON t.id = s.id WHEN MATCHED THEN DELETE",
+            True,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("UPDATE {db}.t SET id = 2 WHERE id + 0 = 1", True, marks=pytest.mark.slow),
         ("UPDATE {db}.t SET amount = 0 WHERE id + 0 = 1", False),
     ],
 )
@@ -313,6 +317,7 @@ def test_a_statement_that_is_cancelled_ends_its_tasks_and_writes_nothing(sql: Sq
     assert sql("SELECT count(*), sum(amount) FROM {db}.t") == [(30000, 0.0)]
 
 
+@pytest.mark.slow
 def test_nested_columns_are_changed(sql: Sql) -> None:
     sql(
         """CREATE TABLE {db}.t (id INT NOT NULL, s STRUCT<a: INT, b: STRING>, l ARRAY<INT>, m MAP<STRING, DOUBLE>)

@@ -12,6 +12,7 @@ from forebay.paimon import Catalog
 from forebay.spark.writing import lake_deletes
 from forebay.spark.writing.lake_deltas import LakeDeltaWrite
 from forebay.spark.writing.lake_rewrites import RewriteWrite
+from tests.every_run import every_run
 from tests.spark.test_row_level import source
 
 pytestmark = pytest.mark.spark
@@ -28,7 +29,7 @@ KINDS = {
     "partial": """'primary-key'='id', 'bucket'='1', 'merge-engine'='partial-update',
                   'partial-update.remove-record-on-delete'='true'""",
 }
-USUAL = ("append", "sequence")
+USUAL = ("append",)
 
 FILLED: list[Row] = [(1, "a", 1.0), (2, "b", 2.0), (3, "c", math.nan), (4, None, None), (11, "k", 5.0), (12, "l", 6.0)]
 ALL = "SELECT * FROM {db}.t ORDER BY id"
@@ -53,12 +54,7 @@ def commits(sql: Sql) -> list[str]:
     return [kind for (kind,) in found if kind != "COMPACT"]
 
 
-def kinds() -> Any:
-    marks: list[Any] = [k if k in USUAL else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
-    return pytest.mark.parametrize("kind", marks)
-
-
-@kinds()
+@pytest.mark.parametrize("kind", every_run(KINDS, USUAL.__contains__))
 def test_statements_with_any_condition_are_one_commit_each(lake_sql: Sql, kind: str) -> None:
     fill(lake_sql, kind)
     rows = {row[0]: row for row in FILLED}
@@ -97,6 +93,7 @@ def test_only_files_with_rows_that_change_are_written_again(lake_sql: Sql) -> No
     assert len(commits(lake_sql)) == 3
 
 
+@pytest.mark.slow
 def test_rows_move_between_partitions_of_an_append_table(lake_sql: Sql) -> None:
     lake_sql("CREATE TABLE {db}.t (id INT, d DECIMAL(10, 2), day STRING) PARTITIONED BY (day)")
     lake_sql("INSERT INTO {db}.t SELECT cast(id AS INT), id / 4, concat('d', id % 3) FROM range(9)")
@@ -162,7 +159,7 @@ STATEMENTS = (
 )
 
 
-@pytest.mark.parametrize("statement", STATEMENTS)
+@pytest.mark.parametrize("statement", every_run(STATEMENTS, STATEMENTS[0].__eq__))
 def test_a_row_that_another_commit_changes_meanwhile_is_a_conflict(
     lake_sql: Sql, lake_catalog: Catalog, lake: str, meanwhile: Any, statement: str
 ) -> None:
