@@ -17,6 +17,7 @@ vars(pyspark.sql.datasource).pop("DataSourceStreamArrowWriter", None)  # came wi
 NEEDS_NEWER = {
     "forebay.spark.streaming.reader",
     "forebay.spark.writing.lake_stream_sink",
+    "forebay.spark.writing.live_stream_sink",
 }
 import forebay.spark
 failed = []

@@ -27,6 +27,7 @@ from forebay.client.transaction import PlainWriter, StagedWriter
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
 from forebay.codec.rows import KeyEncoder, key_encoder
+from forebay.metadata.merge_engines import delete_behavior
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
@@ -37,7 +38,7 @@ from forebay.spark.reading.scan_builder import Readable, ScanBuilder
 from forebay.spark.schemas import to_spark_schema
 from forebay.spark.workers import TaskWrite, short_errors
 from forebay.spark.writing import row_level
-from forebay.spark.writing.live_deletes import check_takes_deletes, delete_behavior
+from forebay.spark.writing.live_deletes import check_takes_deletes
 from forebay.spark.writing.live_write import StagedWrite
 from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
 
@@ -137,8 +138,8 @@ class LiveDeltaWrite(DeltaWrite):
         moved = None
         if not self._staged.begun_id and not self._staged.is_committed:
             moved = "which needs a transaction, and this cluster has none"
-        elif delete_behavior(self._info) != "allow":
-            moved = f"which deletes rows, and the table has 'table.delete.behavior' = '{delete_behavior(self._info)}'"
+        elif (behavior := delete_behavior(self._info.descriptor)) != "allow":
+            moved = f"which deletes rows, and the table has 'table.delete.behavior' = '{behavior}'"
         error = None if moved is None else f"{self._statement} {self._name}: a primary key would change, {moved}"
         return DeltaRows(to_spark_schema(self._info.schema.columns), self._info.schema.primary_key, (), error)
 
