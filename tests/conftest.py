@@ -88,12 +88,10 @@ SPARK_SESSIONS = (
         "spark/test_examples.py",
         "spark/test_spark_tiering.py",
         "spark/test_spark_transactions.py",
-        "spark/test_live_streams_written.py",
         "spark/test_debezium.py",
         "spark/test_spark_keys.py",
         "spark/test_spark_setup.py",
         "spark/test_spark_time_travel.py",
-        "spark/test_row_level.py",
     ),
     (
         "spark/test_spark_streaming.py",
@@ -110,6 +108,9 @@ SPARK_SESSIONS = (
         "spark/paimon/test_jobs.py",
         "spark/paimon/test_lake_row_level.py",
         "spark/paimon/test_row_level_random.py",
+        "spark/paimon/test_statements.py",
+        "spark/test_row_level.py",
+        "spark/test_live_streams_written.py",
     ),
 )
 """The files that use the Spark session of tests/spark, in two halves that take equally long. Each half is tested in one
