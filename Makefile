@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants mutants doors build wheels wheel-test proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants pipeline-kills mutants doors build wheels wheel-test proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -72,13 +72,16 @@ invariants: $(VENV)/dev-ready build ## transfers while everything fails, 30 minu
 	INVARIANT_SECONDS=$${INVARIANT_SECONDS:-1800} $(BIN)/python -m pytest tests/invariants -s
 
 pipeline-invariants: $(VENV)/dev-ready build ## lake streams while everything fails, 10 minutes: PIPELINE_SECONDS=60 make pipeline-invariants
-	PIPELINE_SECONDS=$${PIPELINE_SECONDS:-600} $(BIN)/python -m pytest tests/pipelines -m slow -s
+	PIPELINE_SECONDS=$${PIPELINE_SECONDS:-600} $(BIN)/python -m pytest tests/pipelines/test_pipelines.py -m slow -s
 
 mutants: $(VENV)/dev-ready build ## a trial of the tests: random faults in our modules: MUTANTS=60 MUTANTS_SEED=1 make mutants
 	$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
 
 doors: $(VENV)/dev-ready build ## the files that each operation enters, and moves between them
 	$(BIN)/python -m tools.doors
+
+pipeline-kills: $(VENV)/dev-ready build ## pipelines into live tables while driver and server are killed: PIPELINE_KILLS=40 make pipeline-kills
+	PIPELINE_KILLS=$${PIPELINE_KILLS:-40} $(BIN)/python -m pytest tests/pipelines/test_live_pipelines.py -m slow -s
 
 versions: ## tests on the lowest and newest versions of the dependencies: VERSIONS="3.11:lowest" make versions
 	tools/versions.sh $(VERSIONS)

@@ -20,7 +20,6 @@ import zipfile
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from forebay.spark.jvm.gateway import JavaObject, Jvm
@@ -67,7 +66,7 @@ def class_jar(jvm: Jvm, name: str, cache: Path) -> Path:
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_DIGEST_CHARS]
     jar = cache / f"{name}-{jvm.spark_version}-{digest}.jar"
     if not _is_whole(jar):
-        data = _jar_of(compiled_classes(jvm, source))
+        data = _jar_of(jvm.bytecodes(source))
         try:
             _publish(jar, data)
         except OSError as e:
@@ -75,15 +74,6 @@ def class_jar(jvm: Jvm, name: str, cache: Path) -> Path:
             jar = Path(tempfile.mkdtemp(prefix="forebay-spark-")) / jar.name
             _publish(jar, data)
     return jar
-
-
-def compiled_classes(jvm: Jvm, source: str) -> dict[str, bytes]:
-    """The bytecode of each class in `source`, by name."""
-    compiler = jvm.class_("org.codehaus.janino.SimpleCompiler")()
-    compiler.setParentClassLoader(jvm.spark_class_loader())
-    compiler.cook(source)
-    made: Any = compiler.getBytecodes()
-    return {str(name): bytes(made[name]) for name in made}
 
 
 def _jar_of(classes: dict[str, bytes]) -> bytes:
