@@ -330,3 +330,21 @@ async def test_an_aggregating_table_is_made_by_its_options_and_combines_rows(ses
     assert await look_up(table, [1]) == [whole]
     again = await (await connect(session.address)).get_table(table.get_table_path())  # its schema has the functions now
     assert await look_up(again, [1]) == [whole]
+
+
+async def test_filters_find_keys_in_the_buckets_that_pyfluss_has_chosen(session):
+    """It puts keys whose last bytes are beyond 127 into other buckets than Java's client does."""
+    names = ["ASCII", "Müller", "Жук", "ab日本語", "é", "naïve", "x" * 9 + "ß"]
+    table = await session.create(pa.schema([("name", pa.string()), ("n", pa.int64())]), ["name"], bucket_count=16)
+    await write(table, *({"name": name, "n": n} for n, name in enumerate(names)))
+    numbers = await session.create(pa.schema([("k", pa.int32())]), ["k"], bucket_count=16)
+    await write(numbers, *({"k": k} for k in (-1, -5, 7, 200, 2**31 - 1)))
+    with forebay.connect(session.address) as ours:
+        mine = ours.table(str(table.get_table_path()))
+        assert [mine.scan(filter=f"name = '{name}'").to_arrow()["n"].to_pylist() for name in names] == [
+            [n] for n in range(len(names))
+        ]
+        assert mine.scan(filter=f"name IN ({', '.join(map(repr, names))})").count() == len(names)
+        keys = ours.table(str(numbers.get_table_path()))
+        assert [keys.scan(filter=f"k = {k}").count() for k in (-1, -5, 7, 200, 2**31 - 1, 8)] == [1] * 5 + [0]
+        assert keys.scan(filter="k IN (-1, -5, 200)").count() == 3

@@ -6,7 +6,8 @@
     found.covers(...)   whether a partition can have rows that match
 
 Rule: what is found holds at least for the rows that match the filter, and may hold for others. So whoever reads by it
-still applies the whole filter.
+still applies the whole filter. Fluss's Rust client up to 1.0.0 puts some keys into other buckets than all other clients
+do (docs/limits.md): these are looked for in both.
 
 The filter is taken apart into *boxes*: a box has the values that some columns may have, and a row that matches is in at
 least one box. `a = 1 AND b IN (2, 3)` is one box, `(a = 1 AND b = 2) OR (a = 3 AND b = 4)` are two. A condition that
@@ -33,7 +34,7 @@ from forebay.client.planning import fixes_keys
 from forebay.codec.arrow_types import storage_schema
 from forebay.codec.filters import BoundCompound, BoundLeaf, BoundPredicate, bind, mask
 from forebay.codec.literals import is_floating, to_array
-from forebay.codec.rows import bucket_ids, bucket_key_encoder
+from forebay.codec.rows import bucket_ids, bucket_key_encoder, rust_bucket_ids
 from forebay.metadata.partitions import partition_text, partition_value
 from forebay.metadata.predicate import CompoundFunction, LeafFunction, Predicate
 from forebay.metadata.table import Column, PartitionInfo, TableInfo
@@ -246,7 +247,13 @@ def _keys(info: TableInfo, bound: BoundPredicate, boxes: Sequence[_Box]) -> Keys
     for part in _parts_on(bound, names):
         rows = rows.filter(mask(part, rows))
     encoded, buckets = KeyRouter(info).route(rows)
-    return Keys(rows, encoded.to_pylist(), buckets)
+    others = _rust_buckets(info, rows)
+    differ = np.flatnonzero(buckets != others)
+    if len(differ):
+        rows = pa.Table.from_batches([rows, rows.take(pa.array(differ))]).combine_chunks().to_batches()[0]
+        buckets = np.concatenate([buckets, others[differ]])
+    keys: list[bytes] = encoded.to_pylist()
+    return Keys(rows, keys + [keys[i] for i in differ.tolist()], buckets)
 
 
 def _numbers(info: TableInfo, bound: BoundPredicate, boxes: Sequence[_Box]) -> frozenset[int] | None:
@@ -257,8 +264,16 @@ def _numbers(info: TableInfo, bound: BoundPredicate, boxes: Sequence[_Box]) -> f
         return None
     for part in _parts_on(bound, descriptor.bucket_keys):
         rows = rows.filter(mask(part, rows))
-    found = frozenset(bucket_ids(encoder.encode(rows), info.bucket_count, descriptor.lake_format).tolist())
+    ids = bucket_ids(encoder.encode(rows), info.bucket_count, descriptor.lake_format)
+    found = frozenset([*ids.tolist(), *_rust_buckets(info, rows).tolist()])
     return None if len(found) == info.bucket_count else found
+
+
+def _rust_buckets(info: TableInfo, rows: pa.RecordBatch) -> npt.NDArray[np.int32]:
+    """The bucket of each key, if a Rust client wrote it."""
+    encoder = bucket_key_encoder(info.descriptor)
+    assert encoder is not None
+    return rust_bucket_ids(encoder.encode(rows), info.bucket_count, info.descriptor.lake_format)
 
 
 def _parts_on(bound: BoundPredicate, names: Sequence[str]) -> tuple[BoundPredicate, ...]:

@@ -232,14 +232,17 @@ def _finalise(h: int, length: int) -> int:
     return h ^ h >> 16
 
 
-def fluss_hash32(data: bytes, seed: int) -> int:
-    """Fluss's murmur3 variant: trailing bytes are sign-extended and mixed one by one as whole blocks."""
+def fluss_hash32(data: bytes, seed: int, *, has_sign: bool = True) -> int:
+    """Fluss's murmur3 variant: trailing bytes are sign-extended and mixed one by one as whole blocks.
+
+    Without `has_sign` as its Rust client up to 1.0.0 does it (apache/fluss-rust, `murmur_hash.rs`).
+    """
     h = seed
     whole = len(data) // 4 * 4
     for i in range(0, whole, 4):
         h = _mix(h, int.from_bytes(data[i : i + 4], "little"))
     for byte in data[whole:]:
-        h = _mix(h, (byte - 256 if byte >= 128 else byte) & _MASK)
+        h = _mix(h, (byte - 256 if has_sign and byte >= 128 else byte) & _MASK)
     return _finalise(h, len(data))
 
 
@@ -250,6 +253,6 @@ def integer_murmur(value: int) -> int:
     return 0 if signed == -(1 << 31) else abs(signed)
 
 
-def fluss_bucket(key: bytes, count: int) -> int:
-    """The bucket of a key in a table without a lake format."""
-    return integer_murmur(fluss_hash32(key, 42)) % count
+def fluss_bucket(key: bytes, count: int, *, has_sign: bool = True) -> int:
+    """The bucket of a key in a table without a lake format. `has_sign` as in `fluss_hash32`."""
+    return integer_murmur(fluss_hash32(key, 42, has_sign=has_sign)) % count

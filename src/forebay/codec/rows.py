@@ -43,7 +43,7 @@ from forebay.codec._row_encode import encode
 from forebay.codec._slices import RowSlices
 from forebay.codec.arrow_types import storage_schema, time_unit
 from forebay.codec.crc import crc32c
-from forebay.codec.reference import RowFormat
+from forebay.codec.reference import RowFormat, fluss_bucket
 from forebay.metadata.table import Column, TableDescriptor, is_added_lake_format
 from forebay.metadata.types import (
     DECIMAL_COMPACT_PRECISION_MAX,
@@ -348,6 +348,19 @@ def bucket_ids(keys: pa.BinaryArray, bucket_count: int, lake_format: str | None 
         return np.zeros(len(keys), np.int32)
     result: npt.NDArray[np.int32] = buckets(keys.__arrow_c_array__()[1], function, bucket_count)
     return result
+
+
+def rust_bucket_ids(keys: pa.BinaryArray, bucket_count: int, lake_format: str | None = None) -> npt.NDArray[np.int32]:
+    """The buckets in which Fluss's Rust client up to 1.0.0, and pyfluss, put these keys: some are others.
+
+    For few keys: they are hashed one by one.
+    """
+    found = bucket_ids(keys, bucket_count, lake_format)
+    if bucket_count > 1 and _FUNCTIONS.get(lake_format, 0) == _FUNCTIONS[None]:
+        for place, key in enumerate(keys.to_pylist()):
+            if any(byte >= 128 for byte in key[len(key) // 4 * 4 :]):
+                found[place] = fluss_bucket(key, bucket_count, has_sign=False)
+    return found
 
 
 def bucket_of(key: bytes, bucket_count: int, lake_format: str | None = None) -> int:
