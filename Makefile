@@ -14,7 +14,7 @@ quickstart: $(VENV)/quickstart-ready ## set up, then the main job on real data, 
 	$(BIN)/forebay quickstart
 
 examples: $(VENV)/dev-ready build ## run examples/: what lakes and streams are used for, with checks
-	set -e; for name in warehouse_acceleration partial_update rollup live_and_lake dimension_join; do \
+	set -e; for name in warehouse_acceleration partial_update rollup live_and_lake live_pipeline dimension_join; do \
 	  $(BIN)/python examples/$$name.py; echo; done
 
 test: $(VENV)/dev-ready build ## set up, then lint, types and all tests

@@ -108,12 +108,21 @@ class Feed:
         return spark.readStream.schema(self.columns).option("maxFilesPerTrigger", 1).parquet(str(self.folder))
 
 
-def fill(frame: DataFrame, table: str, checkpoint: Path, **options: str) -> StreamingQuery:
-    """Start a query that writes the available rows into `table`, and ends."""
+def fill(frame: DataFrame, table: str, checkpoint: Path, mode: str = "append", **options: str) -> StreamingQuery:
+    """Start a query that writes the available rows into `table`, in an output mode, and ends."""
     writer: DataStreamWriter = frame.writeStream.option("checkpointLocation", str(checkpoint)).queryName(
         checkpoint.name
     )
-    return writer.options(**options).trigger(availableNow=True).toTable(table)
+    return writer.options(**options).outputMode(mode).trigger(availableNow=True).toTable(table)
+
+
+def forget_last_batch(checkpoint: Path) -> int:
+    """Simulate a crash at the worst time: remove Spark's record that its last micro-batch is done."""
+    notes = checkpoint / "commits"
+    last = max(int(note.name) for note in notes.iterdir() if note.name.isdigit())
+    (notes / f"{last}").unlink()
+    (notes / f".{last}.crc").unlink(missing_ok=True)
+    return last
 
 
 def follow(story: Story, *queries: StreamingQuery) -> list[dict[str, Any]]:

@@ -13,14 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from forebay.paimon import Catalog
-from story import Feed, Story, fill, follow, play
+from story import Feed, Story, fill, follow, forget_last_batch, play
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,15 +120,6 @@ def commits(spark: SparkSession) -> str:
     """The number of commits of each kind."""
     found = spark.sql("SELECT commit_kind, count(*) FROM lake.shop.`orders$snapshots` GROUP BY commit_kind").collect()
     return ", ".join(f"{row[1]} commits of kind {row[0]}" for row in sorted(found))
-
-
-def forget_last_batch(checkpoint: Path) -> int:
-    """Simulate a crash at the worst time: remove Spark's record that its last micro-batch is done."""
-    notes = checkpoint / "commits"
-    last = max(int(note.name) for note in notes.iterdir() if note.name.isdigit())
-    (notes / f"{last}").unlink()
-    (notes / f".{last}.crc").unlink(missing_ok=True)
-    return last
 
 
 def files(warehouse: str) -> list[str]:
