@@ -194,6 +194,7 @@ def run(folder: Path, *, spark: bool, seconds: float, pauses: tuple[float, float
 
 
 @pytest.mark.timeout(SHORT_SECONDS + 3 * PATIENCE_SECONDS)
+@pytest.mark.slow
 def test_every_reader_sees_every_row_once_whichever_process_is_killed(tmp_path: Path) -> None:
     run(tmp_path, spark=False, seconds=SHORT_SECONDS, pauses=(0.5, 2.0))
 

@@ -742,6 +742,7 @@ def test_long_requests_do_not_wait_behind_those_of_a_client_that_takes_no_answer
         assert gate.inside == 0
 
 
+@pytest.mark.slow
 def test_two_long_lookups_of_one_connection_do_not_wait_for_each_other(tmp_path):
     with running(tmp_path / "data") as bench:
         table = bench.create("k", KV_COLUMNS, ["id"])

@@ -274,6 +274,7 @@ def test_clients_that_fight_over_one_key_leave_an_unbroken_chain_of_changes(benc
         assert found == [state]
 
 
+@pytest.mark.slow
 def test_a_server_that_restarts_between_any_two_calls_is_not_noticed(tmp_path):
     server = ServerProcess(tmp_path / "data").start()
     try:

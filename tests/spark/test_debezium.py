@@ -84,14 +84,15 @@ def test_events_are_changes_with_the_values_that_the_database_has(spark: Any) ->
     ]
 
 
-@pytest.mark.parametrize("unscaled", [0, 5, -5, 1234, -1234, 10**18 - 1, -(10**18) + 1, 127, 128, -128, 255])
-def test_the_schema_part_says_how_times_and_decimals_are_written(spark: Any, unscaled: int) -> None:
-    row = {**ROW, "at": 1_700_000_000_123_456, "amount": as_bytes(unscaled)}
-    made = from_debezium(events(spark, {"schema": TYPES, "payload": {"op": "c", "after": row}}), SCHEMA)
-    expected = {
-        **READ, "at": dt.datetime(2023, 11, 14, 22, 13, 20, 123_456), "amount": Decimal(unscaled).scaleb(-2),
-    }  # fmt: skip
-    assert read(made) == [("insert", *expected.values())]
+def test_the_schema_part_says_how_times_and_decimals_are_written(spark: Any) -> None:
+    unscaled = [0, 5, -5, 1234, -1234, 10**18 - 1, -(10**18) + 1, 127, 128, -128, 255]
+    rows = [{**ROW, "id": i, "at": 1_700_000_000_123_456, "amount": as_bytes(n)} for i, n in enumerate(unscaled)]
+    found = [{"schema": TYPES, "payload": {"op": "c", "after": row}} for row in rows]
+    made = from_debezium(events(spark, *found), SCHEMA)
+    expected = {**READ, "at": dt.datetime(2023, 11, 14, 22, 13, 20, 123_456)}
+    assert read(made) == [
+        ("insert", *{**expected, "id": i, "amount": Decimal(n).scaleb(-2)}.values()) for i, n in enumerate(unscaled)
+    ]
 
 
 WRONG = {

@@ -11,6 +11,7 @@ import pytest
 
 from forebay.client.connection import Connection
 from forebay.client.table import Table
+from tests.every_run import every_run
 from tests.spark.releases import needs
 
 pytestmark = pytest.mark.spark
@@ -18,7 +19,13 @@ pytestmark = pytest.mark.spark
 Sink = Callable[[Any], Any]
 
 
-@pytest.fixture(params=["catalog", pytest.param("format", marks=needs(4, 1, "streams written by Python in Arrow"))])
+FORMAT = pytest.param("format", marks=needs(4, 1, "streams written by Python in Arrow"))
+BOTH_DOORS = pytest.mark.parametrize("start", ["catalog", FORMAT], indirect=True)
+ONE_DOOR = pytest.mark.parametrize("start", every_run(["catalog", "format"], lambda d: d == "catalog"), indirect=True)
+"""By the catalog; by the format, too, with `make nightly`."""
+
+
+@pytest.fixture
 def start(request: pytest.FixtureRequest, connection: Connection) -> Callable[[Any, Table], Any]:
     """Starts a stream into a table, by either door."""
     servers = str(connection.settings.bootstrap_servers[0])
@@ -47,11 +54,13 @@ def forget_last_commit(checkpoint: Path) -> None:
     (commits / f".{last.name}.crc").unlink(missing_ok=True)
 
 
+@BOTH_DOORS
+@pytest.mark.parametrize("turns", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_log_gets_every_row_once_though_batches_are_repeated(
-    spark: Any, connection: Connection, database: str, tmp_path: Path, start: Any
+    spark: Any, connection: Connection, database: str, tmp_path: Path, start: Any, turns: int
 ) -> None:
     log = connection.create_table(f"{database}.log", {"n": "BIGINT"}, buckets=2)
-    for turn in range(3):
+    for turn in range(turns):
         spark.range(turn * 10, turn * 10 + 10, numPartitions=2).toDF("n").write.mode("append").parquet(
             str(tmp_path / "in")
         )
@@ -60,9 +69,10 @@ def test_a_log_gets_every_row_once_though_batches_are_repeated(
             writer = stream.writeStream.trigger(availableNow=True)
             finish(start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")), log))
             forget_last_commit(tmp_path / "checkpoint")
-    assert sorted(log.scan().to_arrow()["n"].to_pylist()) == list(range(30))
+    assert sorted(log.scan().to_arrow()["n"].to_pylist()) == list(range(10 * turns))
 
 
+@ONE_DOOR
 def test_an_aggregation_ends_in_a_primary_key_table_in_modes_update_and_complete(
     spark: Any, connection: Connection, database: str, tmp_path: Path, start: Any
 ) -> None:
@@ -91,6 +101,7 @@ def test_an_aggregation_ends_in_a_primary_key_table_in_modes_update_and_complete
             assert {row["k"]: row["total"] for row in table.scan().to_arrow().to_pylist()} == expected, mode
 
 
+@ONE_DOOR
 def test_changes_are_upserts_and_deletes_in_the_order_of_their_rows(
     spark: Any, connection: Connection, database: str, tmp_path: Path, start: Any
 ) -> None:
@@ -135,6 +146,7 @@ def test_rows_of_a_key_are_written_in_the_order_of_a_column(
         frame.writeTo(f"forebay.{table.path}").option("write.sequence.field", "when").append()
 
 
+@ONE_DOOR
 def test_what_a_stream_cannot_write_is_refused_by_name(
     spark: Any, connection: Connection, database: str, tmp_path: Path, start: Any
 ) -> None:

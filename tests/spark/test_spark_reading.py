@@ -402,7 +402,3 @@ def test_the_format_refuses_by_name_what_it_cannot_do(
         spark.read.format("forebay").options(**source | {"table": f"{database}.nope"}).load()
     with pytest.raises(Exception, match="does not support either micro-batch or continuous scan"):
         spark.readStream.table(f"forebay.{database}.`t$buckets`")
-    with pytest.raises(Exception, match=r"(?i)does(n't| not) support streaming write"):
-        spark.readStream.format("rate").load().selectExpr("value AS id").writeStream.toTable(
-            f"forebay.{database}.`t$lake`"
-        )

@@ -107,6 +107,7 @@ def test_parts_of_nested_rows_are_read_alone(lake_catalog: Catalog, lake: str, l
     assert lake_sql("SELECT id FROM {db}.nested WHERE home.zip = 7") == [(1,)]
 
 
+@pytest.mark.slow
 def test_filters_on_every_type_give_what_spark_s_own_evaluation_gives(
     lake_catalog: Catalog, lake: str, lake_session: Any
 ) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 _numbers = itertools.count(1)
 ALL = [statement for _, statements in STATEMENTS for statement in statements]
-QUICK = 12
+QUICK = 20
 """Every so manieth statement is run in every run of the tests; all of them by make nightly."""
 
 
