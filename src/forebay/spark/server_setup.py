@@ -45,6 +45,7 @@ def write_setup(jvm: Jvm, folder: Path, catalog: str, settings: Mapping[str, str
         for path, code in class_files(jvm).items():
             archive.writestr(path, code)
     written = folder / PROPERTIES
-    written.touch(mode=0o600)  # it may hold a password
+    written.touch(mode=0o600)
+    written.chmod(0o600)  # also one that was there: it may hold a password
     written.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
     return written
