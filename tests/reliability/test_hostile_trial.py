@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.reliability.hostile_clients import BUDGET_BYTES, OVERHEAD_BYTES, run
 
 
+@pytest.mark.slow
 def test_an_honest_client_is_served_beside_requests_with_long_lists(tmp_path: Path) -> None:
     [outcome] = run(tmp_path, 0.01, "lists")
     figures = outcome.figures()

@@ -153,6 +153,7 @@ FLOATS_FOUND = {
     ),
     indirect=["lake"],
 )
+@pytest.mark.slow
 def test_zeros_and_nan_are_found_whatever_their_bits(spark: Any, lake: World, kind: str) -> None:
     """Dictionaries and statistics of Parquet know two zeros, and leave NaN out."""
     table = lake.create(
@@ -400,6 +401,7 @@ def test_a_column_that_was_added_since_is_null_in_old_files(spark: Any, lake: Wo
     assert len(found) == 40
 
 
+@pytest.mark.slow
 def test_zeros_of_both_signs_and_all_nans_are_one_key_each_in_every_way(lake: World, spark: Any) -> None:
     if lake.lake == ICEBERG:
         pytest.skip("Iceberg refuses keys of floating-point numbers, and so do we")

@@ -134,6 +134,7 @@ def test_a_limit_reads_as_many_buckets_as_it_needs(
     assert ", limit 3" in plan(spark, f"SELECT id FROM forebay.{database}.k LIMIT 3")
 
 
+@pytest.mark.slow
 def test_every_filter_gives_what_spark_alone_would_give(sql: Sql, connection: Connection, database: str) -> None:
     for name, key in (("l", None), ("k", ["id"])):
         table = make_table(connection, f"{database}.{name}", key)

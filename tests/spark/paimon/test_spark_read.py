@@ -178,6 +178,7 @@ def test_time_travel_shows_the_columns_of_then(lake_sql: Sql, parts: Table) -> N
     assert lake_sql("SELECT * FROM {db}.parts WHERE id IN (0, 99) ORDER BY id") == [(0, "a", 0, None), (99, "z", 1, 1)]
 
 
+@pytest.mark.slow
 def test_the_format_reads_without_a_catalog(lake_session: Any, warehouse: Path, lake: str, parts: Table) -> None:
     reader = lake_session.read.format("forebay-paimon")
     frame = reader.option("columns", "id, v").option("filter", "name = 'c' AND v > 0").load(parts.context.paths.root)
@@ -225,6 +226,7 @@ def test_a_table_of_the_catalog_is_streamed_in_batches_and_continues_after_a_res
 
 
 @needs_streams
+@pytest.mark.slow
 def test_changes_are_streamed_with_their_kinds(
     lake_session: Any, lake: str, run: Callable[..., Batches], keyed: Table
 ) -> None:
