@@ -8,7 +8,7 @@ import pytest
 
 from forebay.base import threads
 from forebay.base.threads import Executor, Future
-from forebay.server.replica import GROUP_BYTES_MAX, GROUP_ITEMS_MAX, SHORT_BYTES, SHORT_IN_A_ROW, Lane, LaneTurns
+from forebay.server.replica import GROUP_BYTES_MAX, GROUP_ITEMS_MAX, SHORT_BYTES, SHORT_IN_A_ROW, Lane, LaneScheduler
 
 Groups = list[list[str]]
 
@@ -18,7 +18,7 @@ class Held:
 
     def __init__(self, pool: Executor) -> None:
         self._begin = threads.event()
-        self.turns = LaneTurns(pool)
+        self.turns = LaneScheduler(pool)
         self.groups: Groups = []
         self._first = pool.submit(self._begin.wait)
 

@@ -19,7 +19,7 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.server.catalog import CatalogTable, LiveTable
-from forebay.server.replica import AppendRequest, BucketReplica, LaneTurns, SlowProgress
+from forebay.server.replica import AppendRequest, BucketReplica, LaneScheduler, SlowProgress
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import faulty_fs, open_log
 from tests.server.running import log_records
@@ -32,7 +32,7 @@ ALL, LEADER, NONE = -1, 1, 0
 class Bucket:
     """A bucket of a log table on a simulated disk, and how often readers were told of news."""
 
-    def __init__(self, turns: LaneTurns, fs: FaultyFileSystem | None = None) -> None:
+    def __init__(self, turns: LaneScheduler, fs: FaultyFileSystem | None = None) -> None:
         self.clock = ManualClock()
         self.log = open_log(fs or faulty_fs(), clock=self.clock, config=LogConfig(segment_bytes=700))
         info = TableInfo(TablePath("db", "t"), 1, 1, TableDescriptor(Schema.of(COLUMNS), bucket_count=1))
@@ -72,7 +72,7 @@ class Bucket:
 @pytest.fixture
 def bucket() -> Iterator[Bucket]:
     with ThreadPoolExecutor(1) as pool:
-        yield Bucket(LaneTurns(pool))  # type: ignore[arg-type]
+        yield Bucket(LaneScheduler(pool))  # type: ignore[arg-type]
 
 
 ONE, TWO, BAD = log_records([1]), log_records([2, 3]), log_records([1])[:-1]

@@ -311,7 +311,7 @@ class Connections:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, config: ServerConfig) -> None:
         self.clock = clock
-        self.turns = Turns(loop, clock)
+        self.turns = RoundRobin(loop, clock)
         self.budget = MemoryBudget(
             config.connection_memory, self._consumers, config.seconds("server.connections.memory-wait")
         )
@@ -442,7 +442,7 @@ _ROUND_TURNS = 64
 """A round ends after this many turns even if the clock stands still, as in a simulation."""
 
 
-class TakesTurns(Protocol):
+class ReadyConnection(Protocol):
     """The part of a connection that the queue uses."""
 
     def take_turn(self, requests_max: int) -> bool:
@@ -450,14 +450,14 @@ class TakesTurns(Protocol):
         ...
 
 
-class Turns:
+class RoundRobin:
     """The queues of connections that wait for their turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
         self._clock = clock
-        self._new: deque[TakesTurns] = deque()
-        self._old: deque[TakesTurns] = deque()
+        self._new: deque[ReadyConnection] = deque()
+        self._old: deque[ReadyConnection] = deque()
         self._new_in_a_row = 0
 
     @property
@@ -465,7 +465,7 @@ class Turns:
         """Whether no connection waits."""
         return not self._new and not self._old
 
-    def join(self, connection: TakesTurns, *, is_new: bool = True) -> None:
+    def join(self, connection: ReadyConnection, *, is_new: bool = True) -> None:
         """Put a connection at the end of a queue. It must not be in one already."""
         if self.is_idle:
             self._loop.call_soon(self._round)
@@ -486,7 +486,7 @@ class Turns:
                 break
         self._loop.call_soon(self._round)
 
-    def _next_queue(self) -> deque[TakesTurns]:
+    def _next_queue(self) -> deque[ReadyConnection]:
         if self._new and not (self._old and self._new_in_a_row >= NEW_IN_A_ROW):
             self._new_in_a_row += 1
             return self._new

@@ -93,7 +93,7 @@ SHORT_IN_A_ROW = 8
 """After this many short ones it is the turn of a waiting lane with more to write."""
 
 
-class LaneTurns:
+class LaneScheduler:
     """Chooses the lane whose group a thread of the pool writes next."""
 
     def __init__(self, executor: Executor) -> None:
@@ -133,7 +133,7 @@ class Lane(Generic[Item, Result]):
     is, and keep the owner's memory (hundreds of kilobytes for a bucket) until the next garbage collection.
     """
 
-    def __init__(self, turns: LaneTurns) -> None:
+    def __init__(self, turns: LaneScheduler) -> None:
         self._turns = turns
         self._lock = threads.lock()
         self._queue: deque[tuple[Item, Future[Result], int]] = deque()
@@ -255,7 +255,7 @@ class BucketReplica:
         log: LogTablet,
         kv: KvTablet | None,
         kv_folder: KvFolder | None,
-        turns: LaneTurns,
+        turns: LaneScheduler,
         on_progress: Callable[[TableBucket], None],
         reserve: DiskReserve,
     ) -> None:

@@ -34,7 +34,7 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.catalog import LiveTable, TableCatalog
 from forebay.server.metadata_store import MetadataStore
-from forebay.server.replica import BucketReplica, DiskReserve, LaneTurns, ParkedBucket, SlowProgress
+from forebay.server.replica import BucketReplica, DiskReserve, LaneScheduler, ParkedBucket, SlowProgress
 
 # Which buckets are open, who uses them, and which one is closed next.
 #
@@ -219,7 +219,7 @@ class ReplicaManager:
         self._engine_factory = engine_factory
         self._witnesses = witnesses
         self._clock = clock
-        self._turns = LaneTurns(writers)
+        self._turns = LaneScheduler(writers)
         self._on_progress = on_progress
         self._lock = threads.lock()
         self._checkpoint_records = checkpoint_records

@@ -48,7 +48,7 @@ from forebay.spark.options import (
     OF_FORMATS,
     SEQUENCE_FIELD,
     TRANSACTION_OPTIONS,
-    GivenOptions,
+    OptionReader,
     ReadOptions,
     read_options,
     stream_options,
@@ -243,7 +243,7 @@ class ForebayDataSource(SideDataSource):
 class LiveTarget(Target):
     """A table of a cluster, or its changelog."""
 
-    def __init__(self, settings: Settings, name: str, given: GivenOptions) -> None:
+    def __init__(self, settings: Settings, name: str, given: OptionReader) -> None:
         self.settings = settings
         self.given = given
         self.is_changelog = name.endswith(_CHANGELOG_SUFFIX)
@@ -254,7 +254,7 @@ class LiveTarget(Target):
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LiveTarget:
         """Raises `InvalidRequest` for missing options, `NotFound` for a missing table."""
-        given = GivenOptions.of("format 'forebay'", options, _OPTIONS)
+        given = OptionReader.of("format 'forebay'", options, _OPTIONS)
         table, path = given.take("table"), given.take("path")
         if table is None and path is None:
             raise InvalidRequest(

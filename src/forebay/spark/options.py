@@ -175,7 +175,7 @@ LAKE_PREFIX = "lake."
 
 
 @dataclass(frozen=True)
-class GivenOptions:
+class OptionReader:
     """Options by lower-case name. The `known` ones are taken one by one; the rest is refused."""
 
     what: str
@@ -183,7 +183,7 @@ class GivenOptions:
     known: Mapping[str, Option]
 
     @classmethod
-    def of(cls, what: str, options: Mapping[str, str], known: Mapping[str, Option]) -> GivenOptions:
+    def of(cls, what: str, options: Mapping[str, str], known: Mapping[str, Option]) -> OptionReader:
         return cls(what, {key.lower(): value for key, value in options.items()}, known)
 
     def take(self, name: str, session: Mapping[str, str] | None = None) -> Any:
@@ -219,7 +219,7 @@ def read_options(
 ) -> ReadOptions:
     """The options of a scan: `options` of the read, over `session` configuration, over the table's properties."""
     session = session or {}
-    given = GivenOptions.of("read", options, _READ)
+    given = OptionReader.of("read", options, _READ)
     asked = {name: given.values.pop(name) for name in (STRATEGY, SERVER_SIDE) if name in given.values}
     strategies = [
         strategy_of(asked, "read option"),
@@ -302,7 +302,7 @@ def strategy_of(values: Mapping[str, str], where: str, prefix: str = "") -> str 
 
 def write_options(settings: Settings, options: Mapping[str, str]) -> WriteOptions:
     """The options of a write. `columns` is a comma-separated list."""
-    given = GivenOptions.of("write", options, _WRITE)
+    given = OptionReader.of("write", options, _WRITE)
     columns = given.take(WRITE_COLUMNS)
     transaction = transaction_option(given)
     is_atomic, is_partial, sequence = (given.take(name) for name in (ATOMIC, PARTIAL_UPDATE, SEQUENCE_FIELD))
@@ -310,7 +310,7 @@ def write_options(settings: Settings, options: Mapping[str, str]) -> WriteOption
     return WriteOptions(given.take_rest(settings), columns, transaction, is_atomic, is_partial, sequence)
 
 
-def transaction_option(given: GivenOptions) -> tuple[str, int] | None:
+def transaction_option(given: OptionReader) -> tuple[str, int] | None:
     """The application and version of `txnAppId` and `txnVersion`. Raises `InvalidRequest` for one without the other."""
     application, version = (given.take(option.name) for option in TRANSACTION_OPTIONS)
     if (application is None) != (version is None):
@@ -374,7 +374,7 @@ def stream_options(
 
     A changelog is what the log holds, so its mode is "earliest" where no other is given.
     """
-    given = GivenOptions.of("stream", options, _STREAM)
+    given = OptionReader.of("stream", options, _STREAM)
     for name in _OF_BATCHES:
         if name.lower() in given.values:
             raise UnsupportedOperation(f"read option '{name}' is for batch reads; a stream has '{MAX_ROWS}'")

@@ -15,7 +15,7 @@ from forebay.metadata import types
 from forebay.paimon import Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.spark.schemas import table_schema, to_fields
-from forebay.spark.sql.catalog import Asked
+from forebay.spark.sql.catalog import TableRequest
 from forebay.spark.sql.lake_ddl import definition, property_change, stored_default
 from forebay.spark.sql.live_ddl import Transform
 from tests.spark.releases import needs
@@ -47,13 +47,13 @@ def properties(sql: Sql, table: str) -> dict[str, str]:
 # ---- without Spark --------------------------------------------------------------------------------------------------
 
 
-def asked(**more: Any) -> Asked:
+def asked(**more: Any) -> TableRequest:
     """A CREATE TABLE of columns `id` and `day`."""
     fields = [
         spark_types.StructField("id", spark_types.LongType(), False),
         spark_types.StructField("day", spark_types.DateType()),
     ]
-    return Asked(**{"schema": spark_types.StructType(fields), **more})
+    return TableRequest(**{"schema": spark_types.StructType(fields), **more})
 
 
 def test_a_definition_is_what_the_statement_says() -> None:

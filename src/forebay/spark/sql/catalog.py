@@ -32,7 +32,7 @@ CHANGES_OF_COLUMNS = ("Column", "Type", "Nullability", "Comment", "Position", "V
 
 
 @dataclass(frozen=True)
-class Asked:
+class TableRequest:
     """What CREATE TABLE asks for, as Spark says it. Comments and default values are in the metadata of the fields."""
 
     schema: StructType
@@ -89,7 +89,7 @@ class SqlCatalog(JavaProxy):
         def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy: ...
         def dropTable(self, identifier: JavaObject) -> bool: ...
         def _is_there(self, identifier: JavaObject) -> bool: ...
-        def _created(self, identifier: JavaObject, asked: Asked, *, is_copy: bool = False) -> Any: ...
+        def _created(self, identifier: JavaObject, asked: TableRequest, *, is_copy: bool = False) -> Any: ...
         def _proxy(self, identifier: JavaObject, table: Any) -> JavaProxy: ...
         def _staged(self, identifier: JavaObject, table: Any) -> JavaProxy: ...
         def _copied(self, properties: Mapping[str, str]) -> Mapping[str, str] | None: ...
@@ -216,7 +216,7 @@ class SqlCatalog(JavaProxy):
 
     # ---- what Spark asks for ----------------------------------------------------------------------------------------
 
-    def _asked(self, what: tuple[Any, ...]) -> Asked:
+    def _asked(self, what: tuple[Any, ...]) -> TableRequest:
         """`what` is a TableInfo, or schema, transforms and properties (Spark before 4.1)."""
         if len(what) == 1:
             return self._read(what[0].schema(), what[0].partitions(), what[0].properties(), what[0].constraints())
@@ -224,10 +224,10 @@ class SqlCatalog(JavaProxy):
 
     def _read(
         self, schema: JavaObject, transforms: JavaObject, properties: JavaObject, constraints: JavaObject = ()
-    ) -> Asked:
+    ) -> TableRequest:
         if schema.getClass().isArray():  # of Column
             schema = self.jvm.class_(CONNECTOR + "catalog.CatalogV2Util").v2ColumnsToStructType(schema)
-        return Asked(
+        return TableRequest(
             self.jvm.python_schema(schema),
             tuple(self._transform(transform) for transform in transforms),
             texts_in(properties),

@@ -28,7 +28,7 @@ from forebay.spark.jvm.gateway import JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.schemas import from_spark_column_type
 from forebay.spark.sql import lake_ddl as ddl
-from forebay.spark.sql.catalog import CHANGES_OF_COLUMNS, Asked, SqlCatalog, TimeTravel, names_in
+from forebay.spark.sql.catalog import CHANGES_OF_COLUMNS, SqlCatalog, TableRequest, TimeTravel, names_in
 from forebay.spark.sql.lake_tables import (
     SEPARATOR,
     ReplacingLakeTable,
@@ -190,7 +190,7 @@ class PaimonCatalog(SqlCatalog):
         return {name: value for name, value in properties.items() if name not in (ddl.LOCATION, MANAGED)}
 
     def _created(
-        self, identifier: JavaObject, asked: Asked, *, is_copy: bool = False, name: str | None = None
+        self, identifier: JavaObject, asked: TableRequest, *, is_copy: bool = False, name: str | None = None
     ) -> Table:
         """The table, created as `name` or under the name of the identifier."""
         database, table = self._named(identifier)

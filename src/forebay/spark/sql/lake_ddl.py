@@ -27,7 +27,7 @@ from forebay.paimon.store.schema_changes import (
 )
 from forebay.paimon.write.incoming import missing_column
 from forebay.spark.schemas import to_fields
-from forebay.spark.sql.catalog import Asked
+from forebay.spark.sql.catalog import TableRequest
 from forebay.spark.sql.live_ddl import COMMENT, PROVIDER, SPARKS_OWN, Transform
 
 PAIMON = "paimon"
@@ -58,7 +58,7 @@ class Definition:
     comment: str | None
 
 
-def definition(asked: Asked, *, is_copy: bool = False) -> Definition:
+def definition(asked: TableRequest, *, is_copy: bool = False) -> Definition:
     """The definition of a new table, or of a copy: CREATE TABLE LIKE.
 
     Raises `InvalidRequest` for what contradicts itself or is not known.

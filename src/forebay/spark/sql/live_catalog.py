@@ -22,7 +22,7 @@ from forebay.spark.options import read_options, write_options
 from forebay.spark.reading.live_plan import VIRTUAL_SEPARATOR
 from forebay.spark.schemas import default_of, from_spark_schema, from_spark_type, uses_time
 from forebay.spark.sql import live_ddl as ddl
-from forebay.spark.sql.catalog import CHANGES_OF_COLUMNS, LOCATION, Asked, SqlCatalog, names_in
+from forebay.spark.sql.catalog import CHANGES_OF_COLUMNS, LOCATION, SqlCatalog, TableRequest, names_in
 from forebay.spark.sql.live_procedures import LIVE_PROCEDURES
 from forebay.spark.sql.live_tables import (
     ReplacedLiveTable,
@@ -150,7 +150,7 @@ class ForebayCatalog(SqlCatalog):
     def _is_there(self, identifier: JavaObject) -> bool:
         return self._context.connection.table_exists(TablePath(*self._named(identifier)))
 
-    def _created(self, identifier: JavaObject, asked: Asked, *, is_copy: bool = False) -> TableInfo:
+    def _created(self, identifier: JavaObject, asked: TableRequest, *, is_copy: bool = False) -> TableInfo:
         for column in asked.schema.fields:
             if default_of(column) is not None:  # beside a lake, whose tables have them, Spark lets it pass
                 raise UnsupportedOperation(f"column '{column.name}': tables of a cluster have no DEFAULT values")
