@@ -279,6 +279,7 @@ def test_a_query_that_runs_reads_what_is_committed_meanwhile_and_records_its_con
     assert lake_sql("SELECT consumer_id, next_snapshot_id FROM {db}.`parts$consumers`") == [("me", 10)]
 
 
+@pytest.mark.slow
 @needs_streams
 def test_a_query_that_fails_in_a_batch_reads_the_same_batch_again(
     lake_session: Any, lake: str, run: Callable[..., Batches], tmp_path: Path, parts: Table
