@@ -66,7 +66,7 @@ def test_a_log_gets_every_row_once_though_batches_are_repeated(
         )
         for _ in range(2):
             stream = spark.readStream.schema("n BIGINT").parquet(str(tmp_path / "in"))
-            writer = stream.writeStream.trigger(availableNow=True)
+            writer = stream.writeStream.trigger(availableNow=True).queryName(f"into {log.path}")
             finish(start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")), log))
             forget_last_commit(tmp_path / "checkpoint")
     assert sorted(log.scan().to_arrow()["n"].to_pylist()) == list(range(10 * turns))

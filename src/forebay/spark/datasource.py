@@ -47,6 +47,7 @@ from forebay.spark.options import (
     MAX_ROWS,
     OF_FORMATS,
     SEQUENCE_FIELD,
+    SINK_OPTIONS,
     TRANSACTION_OPTIONS,
     OptionReader,
     ReadOptions,
@@ -80,7 +81,7 @@ _OPTIONS = by_name(
         *TRANSACTION_OPTIONS,
         Option(ATOMIC, parsers.boolean, True),
         Option(SEQUENCE_FIELD),
-        Option("checkpointLocation"),
+        *SINK_OPTIONS,
     ]
 )
 
@@ -322,7 +323,8 @@ class LiveTarget(Target):
                 f"format '{FORMAT_NAME}' has no '{SEQUENCE_FIELD}', since it cannot move rows between tasks: write "
                 "through a catalog (forebay.spark.attach), or use df.repartition(key).sortWithinPartitions(column)"
             )
-        self.given.take("checkpointLocation")
+        for own in SINK_OPTIONS:
+            self.given.take(own.name)
         self.given.take_rest(self.settings)
         if self.is_changelog:
             raise InvalidRequest(f"{self.info.path}{_CHANGELOG_SUFFIX} can only be read")

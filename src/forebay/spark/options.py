@@ -97,6 +97,9 @@ PARTIAL_UPDATE = "write.partial-update"
 SEQUENCE_FIELD = "write.sequence.field"
 """The column by which the rows of each key are ordered before they are written."""
 
+SINK_OPTIONS = (Option("checkpointLocation"), Option("queryName"))
+"""Spark's own, which the sink of a stream finds among its options."""
+
 _WRITE = by_name(
     [
         Option(WRITE_COLUMNS, parsers.names),
@@ -104,7 +107,7 @@ _WRITE = by_name(
         Option(ATOMIC, parsers.boolean, True),
         Option(PARTIAL_UPDATE, parsers.boolean, True),
         Option(SEQUENCE_FIELD),
-        Option("checkpointLocation"),
+        *SINK_OPTIONS,
     ]
 )
 _STREAM = by_name(
@@ -306,7 +309,8 @@ def write_options(settings: Settings, options: Mapping[str, str]) -> WriteOption
     columns = given.take(WRITE_COLUMNS)
     transaction = transaction_option(given)
     is_atomic, is_partial, sequence = (given.take(name) for name in (ATOMIC, PARTIAL_UPDATE, SEQUENCE_FIELD))
-    given.take("checkpointLocation")  # Spark's own, which the sink of a stream finds among its options
+    for own in SINK_OPTIONS:
+        given.take(own.name)
     return WriteOptions(given.take_rest(settings), columns, transaction, is_atomic, is_partial, sequence)
 
 
