@@ -364,24 +364,23 @@ def _values(expressions: Iterable[Expression]) -> list[Any]:
 
 
 def predicates_of(
-    jvm: Jvm, predicates: Iterable[JavaObject], columns: Sequence[Column], doing: str
-) -> list[Predicate] | None:
-    """What rows must match to be found by these predicates of the JVM; None if no row can.
+    jvm: Jvm, predicates: Iterable[JavaObject], columns: Sequence[Column]
+) -> tuple[list[Predicate] | None, bool]:
+    """What rows must match for these predicates of the JVM (None: no row can), and whether these are all conditions.
 
-    Raises `InvalidRequest` for conditions that only Spark can evaluate, and names what it was `doing`.
+    There may be others, which only Spark can evaluate.
     """
     found = []
+    is_whole = True
     for java in predicates:
         expression = jvm.expression(java)
         if expression == ALWAYS_TRUE:
             continue
         if expression == ALWAYS_FALSE:
-            return None
+            return None, True
         predicate = to_predicate(expression, columns)
         if predicate is None:
-            raise InvalidRequest(
-                f"{doing}: cannot find the rows where {java.toString()}; compare columns with "
-                "values, by =, <, IN, LIKE 'x%', IS NULL and the like"
-            )
-        found.append(predicate)
-    return found
+            is_whole = False
+        else:
+            found.append(predicate)
+    return found, is_whole

@@ -13,8 +13,7 @@ from forebay.base.errors import InternalError, NotFound
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column
 from forebay.spark.context import SessionContext
-from forebay.spark.filters import to_predicate
-from forebay.spark.jvm.expressions import ALWAYS_FALSE, ALWAYS_TRUE
+from forebay.spark.filters import predicates_of
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.scan_builder import Readable, ScanBuilder
@@ -104,12 +103,12 @@ class WrittenTable(TableProxy):
     def canDeleteWhere(self, predicates: JavaObject) -> bool:
         """Whether `deleteWhere` does; else rows are deleted by a row-level operation."""
         self._check_deletable("DELETE FROM")
-        filters, is_whole = self._delete_filters(predicates)
+        filters, is_whole = predicates_of(self.jvm, predicates, self._columns())
         return is_whole and (not filters or self._deletes_directly(filters))
 
     def deleteWhere(self, predicates: JavaObject, *options: Any) -> None:
         self._check_deletable("DELETE FROM")
-        filters, is_whole = self._delete_filters(predicates)
+        filters, is_whole = predicates_of(self.jvm, predicates, self._columns())
         if not is_whole:
             raise InternalError(f"DELETE FROM {self._name}: Spark asks for a condition that was refused")
         if filters is not None:
@@ -119,26 +118,6 @@ class WrittenTable(TableProxy):
         self._check_deletable("TRUNCATE TABLE")
         self._delete([])
         return True
-
-    def _delete_filters(self, predicates: JavaObject) -> tuple[list[Predicate] | None, bool]:
-        """What rows must match to be deleted by `DELETE FROM` (None: no row can), and whether these are all conditions.
-
-        There may be others, which only Spark can evaluate.
-        """
-        found = []
-        is_whole = True
-        for java in predicates:
-            expression = self.jvm.expression(java)
-            if expression == ALWAYS_TRUE:
-                continue
-            if expression == ALWAYS_FALSE:
-                return None, True
-            predicate = to_predicate(expression, self._columns())
-            if predicate is None:
-                is_whole = False
-            else:
-                found.append(predicate)
-        return found, is_whole
 
 
 class StagedTable(WrittenTable):

@@ -43,9 +43,9 @@ from forebay.spark.writing import row_level
 from forebay.spark.writing.committing import commit_and_compact, put_together
 from forebay.spark.writing.lake_deletes import check_takes_deletes
 from forebay.spark.writing.lake_write import LakeWriteFunction, WrittenFiles, messages_of, new_write
-from forebay.spark.writing.lake_write_builder import Dealing, dealing, required_distribution
+from forebay.spark.writing.lake_write_builder import Dealing, dealing
 from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
-from forebay.spark.writing.write_builder import WRITE
+from forebay.spark.writing.write_builder import WRITE, clustered
 
 _CHANGING = ("deduplicate", "partial-update")
 _OPERATION_COLUMN = "__row_operation"
@@ -107,7 +107,7 @@ class LakeDeltaWrite(DeltaWrite):
     # ---- how rows are dealt to tasks: all that concerns a key to one, in order ---------------------------------------
 
     def requiredDistribution(self) -> JavaObject:
-        return required_distribution(self.jvm, self._dealing)
+        return clustered(self.jvm, self._dealing.columns)
 
     def requiredNumPartitions(self) -> int:
         return self._dealing.tasks

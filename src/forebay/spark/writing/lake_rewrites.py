@@ -32,9 +32,9 @@ from forebay.spark.reading.scan_builder import Readable, ScanBuilder, ScanProxy
 from forebay.spark.schemas import table_schema
 from forebay.spark.writing.committing import InlineCompaction, put_together
 from forebay.spark.writing.lake_write import LakeWriteFunction, messages_of
-from forebay.spark.writing.lake_write_builder import Dealing, dealing, required_distribution
+from forebay.spark.writing.lake_write_builder import Dealing, dealing
 from forebay.spark.writing.row_level import DeltaRows, RowLevelOperation, row_writer_factory
-from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
+from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy, clustered
 
 
 class LakeRewrite(RowLevelOperation):
@@ -132,8 +132,7 @@ class CopyOnWriteScan(ScanProxy):
     # ---- SupportsRuntimeV2Filtering ----------------------------------------------------------------------------------
 
     def filterAttributes(self) -> JavaObject:
-        column = self.jvm.class_(CONNECTOR + "expressions.Expressions").column
-        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [column(FILE_PATH)])
+        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [self.jvm.column(FILE_PATH)])
 
     def filter(self, predicates: JavaObject) -> None:
         """Leave out the files that are not among the paths that Spark has found."""
@@ -183,7 +182,7 @@ class RewriteWrite(WriteProxy, BatchTasks):
         return self
 
     def requiredDistribution(self) -> JavaObject:
-        return required_distribution(self.jvm, self._dealing)
+        return clustered(self.jvm, self._dealing.columns)
 
     def requiredNumPartitions(self) -> int:
         return self._dealing.tasks

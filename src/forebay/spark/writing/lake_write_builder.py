@@ -34,7 +34,7 @@ from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.context import PaimonContext
 from forebay.spark.filters import to_predicate
 from forebay.spark.jvm.expressions import ALWAYS_TRUE
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm, quoted
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.lake_options import (
     SINK_PARALLELISM,
@@ -50,7 +50,7 @@ from forebay.spark.workers import short_errors
 from forebay.spark.writing.committing import Overwrite, commit_batch
 from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, messages_of
 from forebay.spark.writing.stream_commits import Epoch, stream_commits
-from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy, WriteTasks
+from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy, WriteTasks, clustered
 
 _EXPRESSIONS = CONNECTOR + "expressions."
 
@@ -176,7 +176,7 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
         return f"forebay: {what} {self._name}{partition}"
 
     def requiredDistribution(self) -> JavaObject:
-        return required_distribution(self.jvm, self._dealing)
+        return clustered(self.jvm, self._dealing.columns)
 
     def requiredNumPartitions(self) -> int:
         return self._dealing.tasks
@@ -241,16 +241,6 @@ class Dealing:
 
     columns: tuple[str, ...] = ()
     tasks: int = 0
-
-
-def required_distribution(jvm: Jvm, dealt: Dealing) -> JavaObject:
-    """Spark's Distribution for rows that are dealt so."""
-    distributions = jvm.class_(CONNECTOR + "distributions.Distributions")
-    if not dealt.columns:
-        return distributions.unspecified()
-    column = jvm.class_(_EXPRESSIONS + "Expressions").column
-    columns = [column(quoted(name)) for name in dealt.columns]
-    return distributions.clustered(jvm.array(_EXPRESSIONS + "Expression", columns))
 
 
 def dealing(table: Table, cores: int) -> Dealing:

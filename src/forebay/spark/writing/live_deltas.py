@@ -27,7 +27,7 @@ from forebay.client.transaction import PlainWriter, StagedWriter
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
 from forebay.codec.rows import KeyEncoder, key_encoder
-from forebay.metadata.merge_engines import delete_behavior
+from forebay.metadata.merge_engines import delete_behavior, merge_engine
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
@@ -97,8 +97,8 @@ def _check_changeable(statement: str, name: str, info: TableInfo) -> None:
             "be changed in tables with a primary key",
             ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
         )
-    engine = info.descriptor.property_or("table.merge-engine", "")
-    if engine:
+    engine = merge_engine(info.descriptor)
+    if engine is not None:
         raise UnsupportedOperation(
             f"{statement} {name}: the table has 'table.merge-engine' = '{engine}', which decides about rows that are "
             "written over others; only tables without a merge engine can be changed"

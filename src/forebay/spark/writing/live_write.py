@@ -179,35 +179,25 @@ class WriteFunction(TaskWrite):
             return self._stage(staged, batches)
 
     def _write_at_once(self, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
-        table, rows, incoming = shared_connection(self.settings).table(self.info), 0, None
-        writer = None
-        for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            if incoming is None or writer is None:
-                incoming = IncomingRows(self.info, batch.schema.names, self.columns)
-                writer = table.writer(columns=incoming.columns)
+        rows, writer = 0, None
+        for incoming, ready in self._ready(batches):
+            if writer is None:
+                writer = shared_connection(self.settings).table(self.info).writer(columns=incoming.columns)
             if incoming.kinds is not None:
-                writer.write_changes(incoming.ready(batch))
+                writer.write_changes(ready)
             elif self.info.has_primary_key:
-                writer.upsert(incoming.ready(batch))
+                writer.upsert(ready)
             else:
-                writer.append(incoming.ready(batch))
-            rows += batch.num_rows
+                writer.append(ready)
+            rows += ready.num_rows
         if writer is not None:
             writer.close()
         return WrittenMessage(rows)
 
     def _stage(self, staged: StagedWrite, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
-        table, incoming = shared_connection(self.settings).table(self.info), None
-        writer = staged.writer()
+        table, writer = shared_connection(self.settings).table(self.info), staged.writer()
         partitions: set[_PartitionValues] = set()
-        for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            if incoming is None:
-                incoming = IncomingRows(self.info, batch.schema.names, self.columns)
-            ready = incoming.ready(batch)
+        for incoming, ready in self._ready(batches):
             if incoming.kinds is not None:
                 writer.write_changes(table, ready, incoming.columns)
             elif self.info.has_primary_key:
@@ -218,6 +208,14 @@ class WriteFunction(TaskWrite):
                 partitions.update(_partitions_of(self.info, ready))
         writer.finish()
         return WrittenMessage(writer.rows, writer.attempt, staged.application, staged.begun_id, frozenset(partitions))
+
+    def _ready(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[IncomingRows, pa.RecordBatch]]:
+        """The batches as rows of the table; those without rows are left out."""
+        incoming = None
+        for batch in batches:
+            if batch.num_rows:
+                incoming = incoming or IncomingRows(self.info, batch.schema.names, self.columns)
+                yield incoming, incoming.ready(batch)
 
     def check(self, given: pa.Schema) -> IncomingRows:
         """Raise `InvalidRequest` for columns that the table lacks, or whose type cannot be converted to its."""

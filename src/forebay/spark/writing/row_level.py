@@ -22,7 +22,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from forebay.api.changes import CHANGE_TYPE_COLUMN
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.executor_classes import executor_class
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm, quoted
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.scan_builder import Readable, ScanBuilder
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
@@ -84,8 +84,7 @@ class RowLevelOperation(JavaProxy):
         return ScanBuilder(self._context, self._readable(self.jvm.options(options)))
 
     def _references(self, names: Sequence[str]) -> JavaObject:
-        column = self.jvm.class_(CONNECTOR + "expressions.Expressions").column
-        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [column(quoted(name)) for name in names])
+        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [self.jvm.column(name) for name in names])
 
 
 class DeltaOperation(RowLevelOperation):

@@ -10,6 +10,7 @@ micro-batch promise.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +20,7 @@ from forebay.base.errors import InvalidRequest
 from forebay.metadata.table import TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.filters import predicates_of
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.options import ATOMIC, SEQUENCE_FIELD, TRANSACTION_OPTIONS, write_options
 from forebay.spark.schemas import spark_arrow_schema
@@ -50,6 +51,14 @@ class WriteProxy(JavaProxy):
 
     def toString(self) -> str:
         return self.description()
+
+
+def clustered(jvm: Jvm, columns: Sequence[str]) -> JavaObject:
+    """The Distribution that brings rows with equal `columns` to one task; without columns, none in particular."""
+    distributions = jvm.class_(CONNECTOR + "distributions.Distributions")
+    if not columns:
+        return distributions.unspecified()
+    return distributions.clustered(jvm.array(_EXPRESSIONS + "Expression", [jvm.column(name) for name in columns]))
 
 
 class WriteTasks(JavaProxy):
@@ -123,8 +132,13 @@ class WriteBuilder(JavaProxy):
 
     def overwrite(self, predicates: JavaObject) -> JavaProxy:
         """INSERT OVERWRITE ... PARTITION, and REPLACE WHERE."""
-        doing = f"overwriting {self.context.full_name(self.info.path)}"
-        found = predicates_of(self.jvm, predicates, self.info.schema.columns, doing)
+        found, is_whole = predicates_of(self.jvm, predicates, self.info.schema.columns)
+        if not is_whole:
+            shown = " AND ".join(str(p.toString()) for p in predicates)
+            raise InvalidRequest(
+                f"overwriting {self.context.full_name(self.info.path)}: cannot find the rows where {shown}; compare "
+                "columns with values, by =, <, IN, LIKE 'x%', IS NULL and the like"
+            )
         return self if found is None else self._replacing(Replaced(tuple(found)))
 
     def _replacing(self, replaced: Replaced) -> JavaProxy:
@@ -239,9 +253,7 @@ class OrderedLiveWrite(LiveWrite):
                 )
 
     def requiredDistribution(self) -> JavaObject:
-        columns = [self.jvm.column(name) for name in self._info.schema.primary_key]
-        distributions = self.jvm.class_(CONNECTOR + "distributions.Distributions")
-        return distributions.clustered(self.jvm.array(_EXPRESSIONS + "Expression", columns))
+        return clustered(self.jvm, self._info.schema.primary_key)
 
     def requiredOrdering(self) -> JavaObject:
         ascending = self.jvm.class_(_EXPRESSIONS + "SortDirection").ASCENDING
