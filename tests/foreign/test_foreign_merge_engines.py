@@ -22,7 +22,6 @@ from forebay.client.connection import Connection
 from forebay.client.encode import MergeMode
 from forebay.client.table import Table
 from forebay.metadata import types
-from forebay.metadata.merge_engines import merge_engine
 from forebay.metadata.table import AggregateFunction, Column
 from forebay.testing.server import EmbeddedServer
 from tests.kv.engine_model import plain
@@ -91,7 +90,7 @@ def both(real_fluss: RealFluss, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def random_history(pair: Pair, rng: random.Random, row: Callable[[random.Random], Row], names: Sequence[str]) -> None:
-    engine = merge_engine(pair.tables[0].info.descriptor)
+    engine = pair.tables[0].info.descriptor.merge_engine
     for _ in range(rng.randint(3, 8)):
         overwrite: MergeMode = "overwrite" if rng.random() < 0.15 else "default"
         columns = None

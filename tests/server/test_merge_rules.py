@@ -9,7 +9,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.metadata import types
-from forebay.metadata.merge_engines import FUNCTIONS, delete_behavior
+from forebay.metadata.merge_engines import FUNCTIONS
 from forebay.metadata.table import AggregateFunction, Column, TableDescriptor
 from forebay.metadata.types import RowField
 from tests.server.test_table_rules import created, described
@@ -41,8 +41,8 @@ def versioned(column: str, *columns: Column, **how: Any) -> TableDescriptor:
 )
 def test_what_is_allowed_is_taken_and_ignores_deletes_unless_told_otherwise(allowed: TableDescriptor) -> None:
     complete = created(allowed)
-    assert delete_behavior(complete) == allowed.properties.get("table.delete.behavior", "ignore")
-    assert complete.properties["table.delete.behavior"].lower() == delete_behavior(complete)
+    assert complete.delete_behavior == allowed.properties.get("table.delete.behavior", "ignore")
+    assert complete.properties["table.delete.behavior"].lower() == complete.delete_behavior
 
 
 def summing(function: AggregateFunction, data_type: types.DataType, **how: Any) -> TableDescriptor:
@@ -78,7 +78,7 @@ def test_options_become_functions_of_columns_as_the_connectors_of_fluss_make_the
         "s": AggregateFunction("string_agg", (("delimiter", "|"),)),
     }
     assert complete.custom_properties == options
-    assert (delete_behavior(complete), delete_behavior(merging("aggregation", K, V))) == ("allow", "ignore")
+    assert (complete.delete_behavior, merging("aggregation", K, V).delete_behavior) == ("allow", "ignore")
 
 
 SUM, JOIN = AggregateFunction("sum"), AggregateFunction("listagg")

@@ -39,7 +39,7 @@ from forebay.codec.rows import (
     split_by_group,
 )
 from forebay.codec.statistics import statistics_columns
-from forebay.metadata.merge_engines import FIRST_ROW, VERSIONED, merge_engine
+from forebay.metadata.merge_engines import FIRST_ROW, VERSIONED
 from forebay.metadata.partitions import partition_name, partition_text
 from forebay.metadata.table import LogFormat, Schema, TableInfo, arrow_compression
 from forebay.metadata.types import DataType, TypeRoot
@@ -380,7 +380,7 @@ class WriteEncoder:
             )
         positions = self._target_positions(columns)
         overwrite = self._overwrites(merge_mode)
-        engine = merge_engine(info.descriptor)
+        engine = info.descriptor.merge_engine
         if positions and not overwrite and engine in (FIRST_ROW, VERSIONED):
             raise UnsupportedOperation(
                 f"table {info.path} cannot be written in part: its merge engine '{engine}' takes whole rows"
@@ -393,7 +393,7 @@ class WriteEncoder:
     def _overwrites(self, merge_mode: MergeMode) -> bool:
         if merge_mode not in ("default", "overwrite"):
             raise InvalidRequest(f"merge_mode is {merge_mode!r}; it can be 'default' or 'overwrite'")
-        if merge_mode == "overwrite" and merge_engine(self.info.descriptor) is None:
+        if merge_mode == "overwrite" and self.info.descriptor.merge_engine is None:
             raise InvalidRequest(
                 f"table {self.info.path} has no merge engine: its rows are always overwritten, so leave merge_mode out"
             )

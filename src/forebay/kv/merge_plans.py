@@ -13,9 +13,7 @@ from forebay.metadata.merge_engines import (
     DEFAULT_FUNCTION,
     FIRST_ROW,
     VERSIONED,
-    delete_behavior,
     delimiter_of,
-    merge_engine,
 )
 from forebay.metadata.table import AggregateFunction, TableInfo, option_value
 from forebay.metadata.types import TypeRoot
@@ -29,7 +27,7 @@ def merge_plan(
     `overwrite`, `is_decided`: as in `PutRequest`. Raises `UnsupportedOperation` for a partial update where the merge
     engine takes whole rows.
     """
-    deletes = delete_behavior(info.descriptor)
+    deletes = info.descriptor.delete_behavior
     if overwrite or (is_decided and deletes == "disable"):
         deletes = "allow"
     schema = info.schema
@@ -37,7 +35,7 @@ def merge_plan(
     key_mask = bytes(column.name in schema.primary_key for column in columns)
     auto = -1 if schema.auto_increment_column is None else schema.index(schema.auto_increment_column)
     targets = _target_mask(info, target_columns, key_mask, auto)
-    engine = None if overwrite else merge_engine(info.descriptor)
+    engine = None if overwrite else info.descriptor.merge_engine
     if engine in (FIRST_ROW, VERSIONED) and targets is not None:
         raise UnsupportedOperation(
             f"table {info.path} cannot be written in part: its merge engine '{engine}' takes whole rows",

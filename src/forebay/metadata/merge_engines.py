@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.metadata.table import AggregateFunction, Column, Schema, TableDescriptor, option_value
+from forebay.metadata.table import AggregateFunction, Column, Schema, TableDescriptor
 from forebay.metadata.types import TypeRoot
 
 FIRST_ROW, VERSIONED, AGGREGATION = "first_row", "versioned", "aggregation"
@@ -66,20 +66,6 @@ _DELIMITER = "delimiter"
 _FUNCTION_OPTION = re.compile(r"fields\.(.+)\.agg", re.DOTALL)
 
 
-def merge_engine(descriptor: TableDescriptor) -> str | None:
-    """The merge engine of a table: 'first_row', 'versioned', 'aggregation', or None for the default."""
-    engine: str | None = option_value(descriptor, "table.merge-engine")
-    return engine
-
-
-def delete_behavior(descriptor: TableDescriptor) -> str:
-    """What a table does with deletes: 'allow', 'ignore' or 'disable'. Tables with a merge engine ignore them."""
-    if merge_engine(descriptor) is not None and "table.delete.behavior" not in descriptor.properties:
-        return "ignore"
-    behavior: str = option_value(descriptor, "table.delete.behavior")
-    return behavior
-
-
 def function_options(options: Mapping[str, str]) -> dict[str, AggregateFunction]:
     """The functions that options `fields.<column>.agg` name, with their parameters, by column."""
     found: dict[str, AggregateFunction] = {}
@@ -101,7 +87,7 @@ def with_function_options(descriptor: TableDescriptor) -> TableDescriptor:
     returned as they are.
     """
     functions = function_options(descriptor.custom_properties)
-    if not functions or merge_engine(descriptor) != AGGREGATION:
+    if not functions or descriptor.merge_engine != AGGREGATION:
         return descriptor
     schema = descriptor.schema
     for name, function in functions.items():

@@ -277,6 +277,20 @@ class TableDescriptor:
         return bool(option_value(self, "table.changelog.image") == "full")
 
     @cached_property
+    def merge_engine(self) -> str | None:
+        """The merge engine of a table: 'first_row', 'versioned', 'aggregation', or None for the default."""
+        engine: str | None = option_value(self, "table.merge-engine")
+        return engine
+
+    @cached_property
+    def delete_behavior(self) -> str:
+        """What a table does with deletes: 'allow', 'ignore' or 'disable'. Tables with a merge engine ignore them."""
+        if self.merge_engine is not None and "table.delete.behavior" not in self.properties:
+            return "ignore"
+        behavior: str = option_value(self, "table.delete.behavior")
+        return behavior
+
+    @cached_property
     def lake_format(self) -> str | None:
         """The recorded lake format, lower case: it decides key encoding and bucketing even when tiering is off."""
         value = self.properties.get("table.datalake.format")

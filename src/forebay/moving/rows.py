@@ -13,7 +13,6 @@ import pyarrow as pa
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 from forebay.client.encode import APPEND, WriteEncoder
 from forebay.client.table import Table
-from forebay.metadata.merge_engines import merge_engine
 from forebay.moving.checksum import log_checksum
 from forebay.moving.plan import Place, Side
 
@@ -55,7 +54,7 @@ def copy_rows(source: Side, target: Side, on_rows: OnRows) -> None:
     with read.scan(source=kind, partitions=partitions).reader() as scan:
         rows = pa.RecordBatchReader.from_batches(scan.schema, _told(scan, on_rows))
         # Rows are merged already, and those of an interrupted move are sent again.
-        write.upsert(rows, merge_mode="default" if merge_engine(target.info.descriptor) is None else "overwrite")
+        write.upsert(rows, merge_mode="default" if target.info.descriptor.merge_engine is None else "overwrite")
 
 
 def check_logs(source: Side, target: Side) -> int:

@@ -7,9 +7,7 @@ from forebay.metadata.merge_engines import (
     AGGREGATION,
     VERSIONED,
     check_functions,
-    delete_behavior,
     function_options,
-    merge_engine,
     with_function_options,
 )
 from forebay.metadata.table import Schema, TableDescriptor, option_value
@@ -25,7 +23,7 @@ def _invalid(message: str) -> InvalidRequest:
 
 def check_merge_engine(descriptor: TableDescriptor) -> None:
     """Raise `InvalidRequest` (INVALID_CONFIG) unless a table's merge engine suits its schema and its other options."""
-    engine = merge_engine(descriptor)
+    engine = descriptor.merge_engine
     check_schema_functions(descriptor, descriptor.schema)
     if engine is None:
         return
@@ -35,7 +33,7 @@ def check_merge_engine(descriptor: TableDescriptor) -> None:
         if not descriptor.has_full_changelog:
             raise _invalid("'table.changelog.image' must be 'full' with the merge engine 'aggregation'")
         return
-    if delete_behavior(descriptor) == "allow":
+    if descriptor.delete_behavior == "allow":
         raise _invalid(
             f"'table.delete.behavior' must be 'ignore' or 'disable', not 'allow', with the merge engine '{engine}'"
         )
@@ -69,7 +67,7 @@ def check_schema_functions(descriptor: TableDescriptor, schema: Schema) -> None:
 
     `InvalidRequest` (INVALID_CONFIG), or `UnsupportedOperation` for functions that Forebay does not serve.
     """
-    if merge_engine(descriptor) == AGGREGATION:
+    if descriptor.merge_engine == AGGREGATION:
         check_functions(schema)
         return
     for column in schema.columns:

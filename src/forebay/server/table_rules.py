@@ -14,7 +14,7 @@ from forebay.codec.rows import bucket_key_encoder, primary_key_encoder
 from forebay.codec.statistics import statistics_columns
 from forebay.metadata import json_serde
 from forebay.metadata.auto_partition import AutoPartitioning
-from forebay.metadata.merge_engines import delete_behavior, merge_engine, with_function_options
+from forebay.metadata.merge_engines import with_function_options
 from forebay.metadata.names import RESERVED_COLUMNS
 from forebay.metadata.partitions import UNSUPPORTED_ROOTS
 from forebay.metadata.table import (
@@ -67,8 +67,8 @@ def with_defaults(descriptor: TableDescriptor, bucket_count: int, replication_fa
     if descriptor.has_primary_key:
         properties.setdefault("table.kv.format-version", str(KV_FORMAT_VERSION))
         properties.setdefault("table.kv.standby-replica.enabled", "true")
-    if merge_engine(descriptor) is not None:
-        properties.setdefault("table.delete.behavior", delete_behavior(descriptor).upper())
+    if descriptor.merge_engine is not None:
+        properties.setdefault("table.delete.behavior", descriptor.delete_behavior.upper())
     if len(descriptor.partition_keys) > 1 and option_value(descriptor, "table.auto-partition.enabled"):
         properties.setdefault("table.auto-partition.num-precreate", "0")
     return replace(

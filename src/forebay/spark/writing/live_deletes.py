@@ -18,7 +18,6 @@ from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.codec.arrow_types import arrow_type
 from forebay.codec.literals import is_floating
-from forebay.metadata.merge_engines import delete_behavior, merge_engine
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import TableInfo
 from forebay.spark.filters import key_values
@@ -29,7 +28,7 @@ DIRECT_KEYS_MAX = 100_000
 
 def check_takes_deletes(info: TableInfo) -> None:
     """Raise `InvalidRequest` where the table does not allow deletes, `UnsupportedOperation` where it ignores them."""
-    behavior, engine = delete_behavior(info.descriptor), merge_engine(info.descriptor)
+    behavior, engine = info.descriptor.delete_behavior, info.descriptor.merge_engine
     if engine is not None and behavior == "ignore":
         raise UnsupportedOperation(
             f"rows of table {info.path} cannot be deleted: its merge engine '{engine}' ignores deletes"

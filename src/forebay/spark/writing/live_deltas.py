@@ -27,7 +27,6 @@ from forebay.client.transaction import PlainWriter, StagedWriter
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
 from forebay.codec.rows import KeyEncoder, key_encoder
-from forebay.metadata.merge_engines import delete_behavior, merge_engine
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
@@ -97,7 +96,7 @@ def _check_changeable(statement: str, name: str, info: TableInfo) -> None:
             "be changed in tables with a primary key",
             ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
         )
-    engine = merge_engine(info.descriptor)
+    engine = info.descriptor.merge_engine
     if engine is not None:
         raise UnsupportedOperation(
             f"{statement} {name}: the table has 'table.merge-engine' = '{engine}', which decides about rows that are "
@@ -138,7 +137,7 @@ class LiveDeltaWrite(DeltaWrite):
         moved = None
         if not self._staged.begun_id and not self._staged.is_committed:
             moved = "which needs a transaction, and this cluster has none"
-        elif (behavior := delete_behavior(self._info.descriptor)) != "allow":
+        elif (behavior := self._info.descriptor.delete_behavior) != "allow":
             moved = f"which deletes rows, and the table has 'table.delete.behavior' = '{behavior}'"
         error = None if moved is None else f"{self._statement} {self._name}: a primary key would change, {moved}"
         return DeltaRows(to_spark_schema(self._info.schema.columns), self._info.schema.primary_key, (), error)
