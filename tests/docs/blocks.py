@@ -40,7 +40,7 @@ SHOWN = ("", "hex", "json", "toml")
 """Languages of blocks that are typed, and of those that only show something: a picture, output, bytes, a file."""
 
 _BLOCK = re.compile(
-    r"(?:^ *<!-- (?P<kind>[a-z ]+): (?P<what>.+) -->\n)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$",
+    r"(?:^ *<!-- (?P<kind>[a-z ]+): (?P<what>[^\n]+) -->\n)?^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
 
