@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyroaring import BitMap
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.metadata import types
@@ -63,11 +64,24 @@ VALUES: dict[str, tuple[types.DataType, Sequence[Any]]] = {
     "flag": (types.boolean(), [True, False]),
     "raw": (types.bytes_(), [b"", b"a", b"\x00"]),
     "list": (types.array(types.int_()), [[], [1, None], [2]]),
+    "bitmap": (
+        types.bytes_(),
+        [
+            BitMap(values).serialize()
+            for values in ((), (1, 2, 70_000), (2**32 - 1,), range(5000), range(1, 9000, 2), range(60_000, 140_000))
+        ],
+    ),
 }
 NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "small", "five", "large", "whole")
 BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 DIGITS = {"small": (18, 3), "five": (5, 2), "large": (38, 10), "whole": (38, 0)}
-UNORDERED = ("flag", "raw", "list")
+UNORDERED = ("flag", "raw", "list", "bitmap")
+
+
+def united(old: bytes, new: bytes) -> bytes:
+    both = BitMap.deserialize(old) | BitMap.deserialize(new)
+    both.run_optimize()
+    return both.serialize()
 
 
 def arithmetic(kind: str, function: Function) -> Function:
@@ -96,6 +110,8 @@ def cases() -> dict[str, tuple[str, AggregateFunction, Function]]:
             functions |= {"listagg": of_two(lambda old, new: f"{old},{new}")}
         if kind == "flag":
             functions |= {"bool_and": of_two(lambda a, b: a and b), "bool_or": of_two(lambda a, b: a or b)}
+        if kind == "bitmap":
+            functions |= {"rbm32": of_two(united)}
         found |= {f"{kind}_{name}": (kind, AggregateFunction(name), function) for name, function in functions.items()}
     joined = AggregateFunction("string_agg", (("delimiter", "; "),))
     return found | {"text_string_agg": ("text", joined, of_two(lambda old, new: f"{old}; {new}"))}
@@ -180,6 +196,45 @@ def test_a_result_that_does_not_fit_into_a_column_that_is_not_null_is_refused(bu
     bucket.put([{"id": 1, "v": Decimal(10**20 - 1)}], [False])
     with pytest.raises(InvalidRequest, match=rf"column 'v': a {function} does not fit .* and the column is NOT NULL"):
         bucket.put([{"id": 1, "v": Decimal(10**19)}], [False])
+
+
+NO_BITMAP = b"\x3a\x30\0\0\x01"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "which"),
+    [(BitMap([1]).serialize(), NO_BITMAP, "the written value"), (NO_BITMAP, BitMap([1]).serialize(), "in the table")],
+)
+def test_bytes_that_are_no_bitmap_are_refused_and_lose_in_a_decided_write(
+    bucket_of, first: bytes, second: bytes, which: str
+) -> None:
+    bucket = bucket_of(types.bytes_(), "rbm32")
+    bucket.put([{"id": 1, "v": first}], [False])
+    with pytest.raises(InvalidRequest, match=f"column 'v': .*{which} is not a bitmap of the portable Roaring format"):
+        bucket.put([{"id": 2, "v": second}, {"id": 1, "v": second}], [False, False])
+    assert bucket.rows == {1: {"id": 1, "v": first}}
+    decided = replace(bucket.table.request([{"id": 1, "v": second}]), is_decided=True)
+    (result,) = bucket.tablet.put_group([decided])
+    assert result.error is None
+    assert bucket.rows == {1: {"id": 1, "v": BitMap([1]).serialize()}}
+
+
+def test_damaged_bitmaps_never_do_more_than_fail(bucket_of) -> None:
+    rng = random.Random(7)
+    bucket = bucket_of(types.bytes_(), "rbm32")
+    whole = VALUES["bitmap"][1]
+    bucket.put([{"id": 1, "v": whole[1]}], [False])
+    refused = 0
+    for _ in range(200):
+        damaged = bytearray(rng.choice(whole)[: rng.choice([8, 40, 9000])])
+        for _ in range(rng.randrange(4)):
+            damaged[rng.randrange(min(40, len(damaged)))] = rng.randrange(256)
+        try:
+            bucket.put([{"id": 1, "v": bytes(damaged)}], [False])
+        except InvalidRequest:
+            refused += 1
+    assert 20 < refused < 200
+    assert {1, 2, 70_000} <= set(BitMap.deserialize(bucket.rows[1]["v"]))
 
 
 def test_an_update_of_the_key_alone_is_in_the_changelog_as_on_a_fluss_cluster(bucket_of) -> None:

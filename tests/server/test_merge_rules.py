@@ -92,7 +92,10 @@ SUM, JOIN = AggregateFunction("sum"), AggregateFunction("listagg")
             summing(AggregateFunction("average"), types.int_()),
             "which does not exist; the functions are sum,",
         ),
-        (summing(AggregateFunction("rbm32"), types.bytes_()), "does not serve aggregate function 'rbm32'"),
+        (
+            summing(AggregateFunction("rbm32"), types.string()),
+            "but aggregate function 'rbm32' takes BYTES",
+        ),
         (summing(AggregateFunction("rbm64"), types.bytes_()), "does not serve aggregate function 'rbm64'"),
         (summing(JOIN, types.char(3)), r"type CHAR\(3\), but aggregate function 'listagg' takes STRING"),
         (summing(AggregateFunction("sum", (("x", "1"),)), types.int_()), "has no parameter 'x'; its parameters: none"),

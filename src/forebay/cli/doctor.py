@@ -57,6 +57,7 @@ def examine(data_dir: Path) -> Iterator[Diagnosis]:
     yield Diagnosis(_GOOD, "Arrow", f"pyarrow {pa.__version__}")
     yield _package("lmdb", "state engine", required=True, advice="pip install lmdb")
     yield _package("rocksdict", "RocksDB engine", required=False, advice="optional: pip install 'forebay[rocksdb]'")
+    yield _package("pyroaring", "bitmaps", required=False, advice="optional: pip install 'forebay[bitmaps]'")
     yield _package("pyspark", "Spark", required=False, advice="for Spark SQL: pip install 'forebay[spark]'")
     yield _java()
     yield _compiler()

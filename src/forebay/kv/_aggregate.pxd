@@ -21,9 +21,11 @@ cdef class Aggregates:
     cdef bint must_succeed
     cdef tuple names
     cdef list owners
+    cdef object bitmaps       # pyroaring's class, if a column has bitmaps
     cdef int merge(self, const Span* old, Span* new) except -1
     cdef int combine(self, int position, const Span* old, Span* new) except -1
     cdef int add_or_multiply(self, int position, const Span* old, Span* new) except -1
     cdef int decimal(self, int position, const Span* old, Span* new) except -1
     cdef int overflowed(self, int position, const Span* old, Span* new, bint is_error) except -1
     cdef int join(self, int position, const Span* old, Span* new) except -1
+    cdef int unite(self, int position, const Span* old, Span* new) except -1

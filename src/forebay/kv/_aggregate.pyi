@@ -2,6 +2,8 @@ from collections.abc import Sequence
 
 from forebay.codec._layout import RowLayout
 
+def bitmap_class() -> type: ...
+
 class Aggregates:
     def __init__(
         self, layout: RowLayout, columns: Sequence[tuple[str, str | None, bytes, int, int]], must_succeed: bool

@@ -6,19 +6,20 @@ null, but for sums of up to 18 digits, which are refused; of floating point numb
 than 0.0; `first_value` skips nulls like `first_value_ignore_nulls`.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy
 
 from forebay.codec._layout cimport (
-    FORMAT_INDEXED, KIND_BOOLEAN, KIND_CHAR, KIND_DECIMAL, KIND_DECIMAL_COMPACT, KIND_DOUBLE, KIND_FLOAT, KIND_INT8,
+    FORMAT_INDEXED, KIND_BOOLEAN, KIND_BYTES, KIND_CHAR, KIND_DECIMAL, KIND_DECIMAL_COMPACT, KIND_DOUBLE, KIND_FLOAT, KIND_INT8,
     KIND_INT16, KIND_INT32, KIND_INT64, KIND_STRING, KIND_TIME, KIND_TIMESTAMP, KIND_TIMESTAMP_COMPACT, RowLayout,
 )
 from forebay.codec._row_decode cimport Span
 from forebay.codec._wire cimport write_varint
 from forebay.kv._fields cimport INTEGER_BYTES_MAX, content, load_instant, load_integer, store_integer
 
-from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
+from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, UnsupportedOperation
 
 cdef extern from *:
     """
@@ -118,6 +119,7 @@ cdef enum Function:
     JOIN = 8
     AND = 9
     OR = 10
+    UNITE = 11
 
 cdef enum:
     DECIMAL_BYTES_MAX = 16
@@ -126,7 +128,7 @@ cdef enum:
 _FUNCTIONS = {
     None: KEEP_OLD, "last_value": LAST_VALUE, "last_value_ignore_nulls": LAST_NOT_NULL, "first_value": FIRST_NOT_NULL,
     "first_value_ignore_nulls": FIRST_NOT_NULL, "sum": SUM, "product": PRODUCT, "max": MAX, "min": MIN,
-    "listagg": JOIN, "string_agg": JOIN, "bool_and": AND, "bool_or": OR,
+    "listagg": JOIN, "string_agg": JOIN, "bool_and": AND, "bool_or": OR, "rbm32": UNITE,
 }
 _NUMBERS = (
     KIND_INT8, KIND_INT16, KIND_INT32, KIND_INT64, KIND_FLOAT, KIND_DOUBLE, KIND_DECIMAL_COMPACT, KIND_DECIMAL
@@ -139,14 +141,16 @@ _KINDS = {
     JOIN: (KIND_STRING,),
     AND: (KIND_BOOLEAN,),
     OR: (KIND_BOOLEAN,),
+    UNITE: (KIND_BYTES,),
 }
 
 
 cdef class Aggregates:
     """The functions of a table's columns. `columns` has for each (name, function or None, delimiter, precision, scale).
 
-    None keeps the old value. `must_succeed`: a sum that does not fit is null instead of an error, because its write is
-    decided (a transaction).
+    None keeps the old value. `must_succeed`: a sum that does not fit is null instead of an error, and bytes that are no
+    bitmap lose against a bitmap, because the write is decided (a transaction). Raises `UnsupportedOperation` if a column
+    has bitmaps and pyroaring is not installed.
     """
 
     def __cinit__(self, RowLayout layout, columns, bint must_succeed):
@@ -173,6 +177,8 @@ cdef class Aggregates:
             field.scale = scale
             if field.function in _KINDS and field.kind not in _KINDS[field.function]:
                 raise ValueError(f"{function} does not take column {self.names[i]}")
+            if field.function == UNITE and self.bitmaps is None:
+                self.bitmaps = bitmap_class()
             delimiter = given
             self.owners.append(delimiter)
             field.delimiter = delimiter
@@ -214,6 +220,8 @@ cdef class Aggregates:
             return self.add_or_multiply(position, old, new)
         if field.function == JOIN:
             return self.join(position, old, new)
+        if field.function == UNITE:
+            return self.unite(position, old, new)
         if field.function == AND:
             if old.data[0] == 0:
                 new[0] = old[0]
@@ -316,16 +324,52 @@ cdef class Aggregates:
                 f"column '{self.names[position]}': the joined text would have {size} bytes, which no row can hold",
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             )
-        reserve(field, size + INTEGER_BYTES_MAX)
-        p = field.result
-        if self.row_format != FORMAT_INDEXED:
-            p += write_varint(p, <uint64_t> size)
+        p = place(field, self.row_format, size, new)
         memcpy(p, before, old_size)
         memcpy(p + old_size, field.delimiter, field.delimiter_size)
         memcpy(p + old_size + field.delimiter_size, after, new_size)
-        new.data = field.result
-        new.size = <int32_t> (p + size - field.result)
         return 0
+
+    cdef int unite(self, int position, const Span* old, Span* new) except -1:
+        """The union of two bitmaps in the portable format of Roaring bitmaps."""
+        cdef Field* field = &self.fields[position]
+        cdef int32_t size
+        cdef const uint8_t* p = content(field.kind, self.row_format, old, &size)
+        cdef bytes before = p[:size]
+        p = content(field.kind, self.row_format, new, &size)
+        cdef bytes after = p[:size]
+        cdef bytes merged
+        which = "the value in the table"
+        try:
+            united = self.bitmaps.deserialize(before)
+            which = "the written value"
+            united |= self.bitmaps.deserialize(after)
+        except (ValueError, IndexError) as e:
+            if not self.must_succeed:
+                raise InvalidRequest(
+                    f"column '{self.names[position]}': {which} is not a bitmap of the portable Roaring format ({e}); "
+                    "merge_mode='overwrite' replaces a value",
+                    ErrorCode.INVALID_TABLE_EXCEPTION,  # a Fluss cluster answers UNKNOWN_SERVER_ERROR
+                ) from e
+            if which == "the written value":
+                new[0] = old[0]
+            return 0
+        united.run_optimize()
+        merged = united.serialize()
+        memcpy(place(field, self.row_format, len(merged), new), PyBytes_AS_STRING(merged), len(merged))
+        return 0
+
+
+def bitmap_class():
+    """pyroaring's `BitMap`, which reads and writes what Java's `RoaringBitmap` does."""
+    try:
+        from pyroaring import BitMap
+    except ImportError as e:
+        raise UnsupportedOperation(
+            "the aggregate function 'rbm32' needs the package pyroaring on the server: pip install 'forebay[bitmaps]'",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        ) from e
+    return BitMap
 
 
 cdef int reserve(Field* field, Py_ssize_t size) except -1:
@@ -338,6 +382,18 @@ cdef int reserve(Field* field, Py_ssize_t size) except -1:
         field.result = <uint8_t*> grown
         field.capacity = size
     return 0
+
+
+cdef uint8_t* place(Field* field, int row_format, int64_t size, Span* span) except NULL:
+    """Make `span` a value of `size` bytes with their length where the format has it; return where they belong."""
+    cdef uint8_t* p
+    reserve(field, size + INTEGER_BYTES_MAX)
+    p = field.result
+    if row_format != FORMAT_INDEXED:
+        p += write_varint(p, <uint64_t> size)
+    span.data = field.result
+    span.size = <int32_t> (p + size - field.result)
+    return p
 
 
 cdef int check_decimal(int32_t size) except -1:

@@ -56,10 +56,10 @@ FUNCTIONS: Mapping[str, frozenset[TypeRoot]] = {
     "string_agg": frozenset({TypeRoot.STRING}),
     "bool_and": frozenset({TypeRoot.BOOLEAN}),
     "bool_or": frozenset({TypeRoot.BOOLEAN}),
+    "rbm32": frozenset({TypeRoot.BYTES}),
 }
 """The data types that each function takes."""
 
-_BITMAPS = ("rbm32", "rbm64")
 _DELIMITED = ("listagg", "string_agg")
 _DELIMITER = "delimiter"
 
@@ -120,9 +120,10 @@ def _check_function(schema: Schema, column: Column, function: AggregateFunction)
         raise _invalid(
             f"column '{column.name}' is part of the primary key, so it cannot have aggregate function {function}"
         )
-    if function.name in _BITMAPS:
+    if function.name == "rbm64":
         raise UnsupportedOperation(
-            f"column '{column.name}': Forebay does not serve aggregate function '{function.name}' (docs/limits.md)",
+            f"column '{column.name}': Forebay does not serve aggregate function 'rbm64', whose values only Java's "
+            "Roaring64Bitmap reads (docs/limits.md); 'rbm32' takes bitmaps of 32-bit numbers",
             ErrorCode.INVALID_CONFIG_EXCEPTION,
         )
     roots = FUNCTIONS.get(function.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.kv._aggregate import bitmap_class
 from forebay.metadata.merge_engines import (
     AGGREGATION,
     VERSIONED,
@@ -65,10 +66,13 @@ def _check_version_column(descriptor: TableDescriptor) -> None:
 def check_schema_functions(descriptor: TableDescriptor, schema: Schema) -> None:
     """Raise unless the aggregate functions of `schema`, and of the table's options, suit the table's merge engine.
 
-    `InvalidRequest` (INVALID_CONFIG), or `UnsupportedOperation` for functions that Forebay does not serve.
+    `InvalidRequest` (INVALID_CONFIG), or `UnsupportedOperation` for functions that Forebay does not serve, or only with
+    a package that is not installed.
     """
     if descriptor.merge_engine == AGGREGATION:
         check_functions(schema)
+        if any(column.aggregate is not None and column.aggregate.name == "rbm32" for column in schema.columns):
+            bitmap_class()
         return
     for column in schema.columns:
         if column.aggregate is not None:
