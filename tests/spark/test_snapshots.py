@@ -28,7 +28,6 @@ from forebay.spark.reading.live_plan import LEASE_SECONDS, LiveScan, task_partit
 from forebay.spark.reading.live_read import ReadFunction
 from forebay.spark.reading.plan import Pushdown, ScanPlan, SplitsPartition
 from forebay.spark.reading.scan_builder import OPEN_BEFORE_COLLECTING, OpenSnapshots
-from tests.every_run import every_run
 from tests.spark.tables import ids_of, make_table, rows
 
 
@@ -292,7 +291,8 @@ def test_a_task_that_is_tried_again_gives_the_same_rows_although_they_have_chang
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("most", every_run([16, 64], lambda most: most == 16))
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [16, 64])
 def test_queries_give_their_snapshots_back(
     spark: Any, table: Table, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:

@@ -95,7 +95,7 @@ def catalog(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", every_run(["append", "primary key", "partitions"], lambda kind: kind != "append"))
+@pytest.mark.parametrize("kind", every_run(["append", "primary key", "partitions"], lambda kind: kind == "primary key"))
 def test_a_lake_table_filters_as_spark_does(spark: Any, catalog: Catalog, kind: str, seed: int) -> None:
     rng = random.Random(f"{kind} {seed}")
     arrow = {column.name: column.data_type for column in COLUMNS}
@@ -130,7 +130,7 @@ def tiered(request: pytest.FixtureRequest, spark: Any, tmp_path_factory: pytest.
     ("tiered", "kind"),
     every_run(
         [(PAIMON, "log"), (PAIMON, "primary key"), (PAIMON, "live"), (ICEBERG, "log"), (ICEBERG, "primary key")],
-        {(PAIMON, "primary key"), (PAIMON, "live"), (ICEBERG, "log")}.__contains__,
+        {(PAIMON, "live"), (ICEBERG, "log")}.__contains__,
     ),
     indirect=["tiered"],
 )

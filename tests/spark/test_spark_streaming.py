@@ -79,6 +79,7 @@ def test_a_key_table_begins_with_a_table_snapshot_and_continues_exactly_after_it
     assert sorted((row["id"], row["name"]) for row in batch) == [(3, "z"), (60, "y")]
 
 
+@pytest.mark.slow
 def test_a_changelog_streams_every_change(spark: Any, connection: Connection, database: str, run: Run) -> None:
     table = make_table(connection, f"{database}.t", ["id"], buckets=1)
     table.upsert(rows(1, 3))
@@ -108,6 +109,7 @@ def test_a_changelog_may_begin_with_all_rows_and_continues_exactly_after_them(
     assert found == [("delete", 4, 2, "n2")]
 
 
+@pytest.mark.slow
 def test_a_timestamp_is_a_time_in_the_sessions_zone(
     spark: Any, connection: Connection, database: str, run: Run
 ) -> None:
@@ -168,6 +170,7 @@ def test_a_query_that_fails_in_a_batch_reads_the_same_batch_again(
     assert ids([second]) == list(range(10, 30))
 
 
+@pytest.mark.slow
 def test_partitions_that_come_and_go_between_runs(spark: Any, connection: Connection, database: str, run: Run) -> None:
     connection.create_table(f"{database}.t", ROWS_SCHEMA, partition_keys=["name"], buckets=1)
     table = connection.table(f"{database}.t")
