@@ -22,7 +22,8 @@ from pyspark.sql import functions as f
 
 import forebay
 import forebay.spark as fb
-from story import Story, fill, follow, forget_last_batch, play
+from forebay.testing.checkpoints import forget_last_batch
+from story import Story, fill, follow, play
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

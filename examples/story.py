@@ -116,15 +116,6 @@ def fill(frame: DataFrame, table: str, checkpoint: Path, mode: str = "append", *
     return writer.options(**options).outputMode(mode).trigger(availableNow=True).toTable(table)
 
 
-def forget_last_batch(checkpoint: Path) -> int:
-    """Simulate a crash at the worst time: remove Spark's record that its last micro-batch is done."""
-    notes = checkpoint / "commits"
-    last = max(int(note.name) for note in notes.iterdir() if note.name.isdigit())
-    (notes / f"{last}").unlink()
-    (notes / f".{last}.crc").unlink(missing_ok=True)
-    return last
-
-
 def follow(story: Story, *queries: StreamingQuery) -> list[dict[str, Any]]:
     """Wait until queries have ended, and report their progress; return the last progress of each.
 

@@ -11,6 +11,7 @@ import pytest
 
 from forebay.client.connection import Connection
 from forebay.client.table import Table
+from forebay.testing.checkpoints import forget_last_batch
 from tests.every_run import every_run
 from tests.spark.releases import needs
 
@@ -46,14 +47,6 @@ def finish(query: Any) -> None:
         query.stop()
 
 
-def forget_last_commit(checkpoint: Path) -> None:
-    """As if the driver had died between the sink's commit and Spark's note of it: the last batch is run again."""
-    commits = checkpoint / "commits"
-    last = max((file for file in commits.iterdir() if file.name.isdigit()), key=lambda file: int(file.name))
-    last.unlink()
-    (commits / f".{last.name}.crc").unlink(missing_ok=True)
-
-
 @BOTH_DOORS
 @pytest.mark.parametrize("turns", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_log_gets_every_row_once_though_batches_are_repeated(
@@ -68,7 +61,7 @@ def test_a_log_gets_every_row_once_though_batches_are_repeated(
             stream = spark.readStream.schema("n BIGINT").parquet(str(tmp_path / "in"))
             writer = stream.writeStream.trigger(availableNow=True).queryName(f"into {log.path}")
             finish(start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")), log))
-            forget_last_commit(tmp_path / "checkpoint")
+            forget_last_batch(tmp_path / "checkpoint")
     assert sorted(log.scan().to_arrow()["n"].to_pylist()) == list(range(10 * turns))
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from forebay.paimon import Catalog
 from forebay.paimon.table import Table
+from forebay.testing.checkpoints import forget_last_batch
 from tests.paimon.lake import put
 from tests.spark.releases import needs
 
@@ -76,14 +77,6 @@ def rows_of(table: Table) -> list[tuple[Any, ...]]:
     return sorted(tuple(r.values()) for r in table.refresh().scan().to_arrow().to_pylist())
 
 
-def forget_last_commit(checkpoint: Path) -> int:
-    """Delete Spark's note that its last micro-batch is done; the number of that batch."""
-    last = max(int(f.name) for f in (checkpoint / "commits").iterdir() if f.name.isdigit())
-    (checkpoint / "commits" / str(last)).unlink()
-    (checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
-    return last
-
-
 DOORS = ["catalog", pytest.param("format", marks=needs(4, 1, "stream writers that take Arrow batches"))]
 
 
@@ -111,7 +104,7 @@ def test_a_micro_batch_that_spark_repeats_after_a_restart_adds_nothing(
     feed.add(3)
     run(writer(), start)
     assert [r[0] for r in rows_of(made)] == [1, 2, 3]
-    assert forget_last_commit(checkpoint) == 1
+    assert forget_last_batch(checkpoint) == 1
     feed.add(4)
     run(writer(), start)
     assert [r[0] for r in rows_of(made)] == [1, 2, 3, 4]
