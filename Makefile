@@ -14,7 +14,7 @@ quickstart: $(VENV)/quickstart-ready ## set up, then the main job on real data, 
 	$(BIN)/forebay quickstart
 
 examples: $(VENV)/dev-ready build ## run examples/: what lakes and streams are used for, with checks
-	set -e; for name in warehouse_acceleration partial_update rollup live_and_lake live_pipeline dimension_join; do \
+	set -e; for name in warehouse_acceleration partial_update rollup live_and_lake live_pipeline change_capture dimension_join live_dimension; do \
 	  $(BIN)/python examples/$$name.py; echo; done
 
 test: $(VENV)/dev-ready build ## set up, then lint, types and all tests
@@ -80,7 +80,7 @@ mutants: $(VENV)/dev-ready build ## a trial of the tests: random faults in our m
 doors: $(VENV)/dev-ready build ## the files that each operation enters, and moves between them
 	$(BIN)/python -m tools.doors
 
-pipeline-kills: $(VENV)/dev-ready build ## pipelines into live tables while driver and server are killed: PIPELINE_KILLS=40 make pipeline-kills
+pipeline-kills: $(VENV)/dev-ready build ## three pipelines into live tables while everything is killed: PIPELINE_KILLS=40 make pipeline-kills
 	PIPELINE_KILLS=$${PIPELINE_KILLS:-40} $(BIN)/python -m pytest tests/pipelines/test_live_pipelines.py -m slow -s
 
 versions: ## tests on the lowest and newest versions of the dependencies: VERSIONS="3.11:lowest" make versions
