@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import json
+import os
 import pickle
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -198,3 +203,78 @@ def test_a_context_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     with pytest.raises(InvalidRequest, match="no Spark context"):
         active_context()
+
+
+def test_three_engines_write_one_table_at_once(cluster: LakeCluster, spark: Any, tmp_path: Path) -> None:
+    """A Spark stream, pyfluss and transactions of ours, each with keys of its own, while the tables are tiered."""
+    fluss = pytest.importorskip("fluss", reason="pyfluss has no wheel for this Python")
+    keyed = cluster.create(f"t{next(_numbers)}", SCHEMA, primary_key=["k"], buckets=2)
+    log = cluster.create(f"t{next(_numbers)}", SCHEMA, buckets=2)
+    versions, keys = range(5), 6
+    writers = ("spark", "pyfluss", "transaction")
+    servers, may_begin = cluster.server.bootstrap_servers, threading.Barrier(len(writers) + 1)
+
+    def rows(writer: str, version: int) -> list[dict[str, Any]]:
+        first = writers.index(writer) * keys
+        return [{"k": k, "v": f"{writer} {version}"} for k in range(first, first + keys)]
+
+    def by_spark() -> None:
+        for version in versions:
+            path = tmp_path / f"{version}.json"
+            path.write_text("\n".join(map(json.dumps, rows("spark", version))))
+            os.utime(path, (version, version))
+        stream = spark.readStream.schema("k INT, v STRING").option("maxFilesPerTrigger", 1).json(str(tmp_path))
+        may_begin.wait(PATIENCE_SECONDS)
+        queries = [
+            stream.writeStream.trigger(availableNow=True)
+            .option("checkpointLocation", f"{tmp_path}/checkpoints/{table.path}")
+            .toTable(f"{CATALOG}.{table.path}")
+            for table in (keyed, log)
+        ]
+        for query in queries:
+            query.awaitTermination()
+
+    async def by_pyfluss() -> None:
+        connection = await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": servers}))
+        tables = [await connection.get_table(fluss.TablePath(t.path.database, t.path.table)) for t in (keyed, log)]
+        upsert, append = tables[0].new_upsert().create_writer(), tables[1].new_append().create_writer()
+        may_begin.wait(PATIENCE_SECONDS)
+        for version in versions:
+            for row in rows("pyfluss", version):
+                upsert.upsert(row)
+                append.append(row)
+            await upsert.flush()
+            await append.flush()
+        await connection.close()
+
+    def by_transactions() -> None:
+        may_begin.wait(PATIENCE_SECONDS)
+        for version in versions:
+            with cluster.connection.transaction("three engines", version) as tx:
+                tx.upsert(keyed, rows("transaction", version))
+                tx.append(log, rows("transaction", version))
+
+    with ThreadPoolExecutor(len(writers)) as pool:
+        work = [pool.submit(by_spark), pool.submit(asyncio.run, by_pyfluss()), pool.submit(by_transactions)]
+        may_begin.wait(PATIENCE_SECONDS)
+        while not all(each.done() for each in work):
+            for table in (keyed, log):
+                if any(cluster.connection.admin.list_offsets(table.path, "latest").values()):
+                    cluster.tier(table)
+        for each in work:
+            each.result()
+
+    expected = {row["k"]: [rows(writer, v)[0]["v"] for v in versions] for writer in writers for row in rows(writer, 0)}
+    assert {row["k"]: row["v"] for row in keyed.scan(source="union").to_arrow().to_pylist()} == {
+        key: values[-1] for key, values in expected.items()
+    }
+    appended = [(key, value) for key, values in expected.items() for value in values]
+    found = log.scan(source="union").to_arrow().to_pylist()
+    assert sorted((row["k"], row["v"]) for row in found) == sorted(appended)
+    changelog: dict[int, list[str]] = {}
+    for change in keyed.changes(stop="latest").to_arrow().to_pylist():
+        if change["_change_type"] == "update_before":
+            assert change["v"] == changelog[change["k"]][-1]
+        else:
+            changelog.setdefault(change["k"], []).append(change["v"])
+    assert changelog == expected
