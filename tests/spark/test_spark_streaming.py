@@ -91,6 +91,55 @@ def test_a_changelog_streams_every_change(spark: Any, connection: Connection, da
     assert found == [("update_before", 2, 1, "n1"), ("update_after", 3, 1, "x"), ("delete", 4, 2, "n2")]
 
 
+@pytest.mark.skipif(SPARK < (4, 3), reason="a catalog hears of options that add columns from Spark 4.3 on")
+def test_a_stream_of_a_key_table_with_its_deletes_keeps_another_table_the_same(
+    spark: Any, connection: Connection, database: str, tmp_path: Path, run: Run
+) -> None:
+    source, copy = (make_table(connection, f"{database}.{name}", ["id"]) for name in ("source", "copy"))
+    stream = spark.readStream.option("scan.delete.behavior", "include").table(f"forebay.{database}.source")
+    assert stream.columns == ["_change_type", "id", "name", "amount"]
+    for step in range(2):
+        source.upsert(rows(step * 10, step * 10 + 20))
+        source.delete([{"id": 5 + step}, {"id": 15 + step}])
+        writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "copy")).trigger(availableNow=True)
+        writer.toTable(f"forebay.{database}.copy").awaitTermination(90)
+        assert copy.scan().to_arrow().sort_by("id").equals(source.scan().to_arrow().sort_by("id"))
+    # A batch of the same name in the same session has its own columns.
+    assert spark.table(f"forebay.{database}.source").columns == ["id", "name", "amount"]
+    with pytest.raises(Exception, match=r"'scan.delete.behavior' is for streams"):
+        spark.read.option("scan.delete.behavior", "include").table(f"forebay.{database}.source").collect()
+    source.delete([{"id": 0}])
+    failing = spark.readStream.options(**{"scan.delete.behavior": "fail", "scan.startup.mode": "earliest"})
+    with pytest.raises(Exception, match="were deleted between the log offsets"):
+        run(failing.table(f"forebay.{database}.source"), checkpoint="failing")
+
+
+def test_a_binlog_shows_updates_in_one_row_to_queries_and_streams(
+    spark: Any, connection: Connection, database: str, run: Run
+) -> None:
+    table = make_table(connection, f"{database}.t", ["id"], buckets=1)
+    table.upsert(rows(1, 3))
+    table.upsert([{"id": 1, "name": "x", "amount": 0.0}])
+    table.delete([{"id": 2}])
+    names = "_change_type", "_log_offset", "before.name", "after.name"
+    expected = [
+        ("insert", 0, None, "n1"),
+        ("insert", 1, None, "n2"),
+        ("update", 2, "n1", "x"),
+        ("delete", 4, "n2", None),
+    ]
+    binlog = spark.table(f"forebay.{database}.`t$binlog`")
+    assert binlog.columns == ["_change_type", "_log_offset", "_commit_timestamp", "before", "after"]
+    assert [tuple(row) for row in binlog.select(*names).orderBy("_log_offset").collect()] == expected
+    assert binlog.where("after IS NULL").select("before.id").collect() == [(2,)]
+    assert binlog.count() == 4
+    stream = spark.readStream.option("maxOffsetsPerTrigger", 3).table(f"forebay.{database}.`t$binlog`")
+    batches = run(stream)
+    assert len(batches) == 2
+    found = [(r["_change_type"], r["_log_offset"], r["before"], r["after"]) for b in batches for r in b]
+    assert [(t, o, b and b.name, a and a.name) for t, o, b, a in found] == expected
+
+
 def test_a_changelog_may_begin_with_all_rows_and_continues_exactly_after_them(
     spark: Any, connection: Connection, database: str, run: Run
 ) -> None:

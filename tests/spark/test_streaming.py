@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import Conflict, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import Conflict, CorruptData, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
 from forebay.client.settings import make_settings
 from forebay.client.table import Table
 from forebay.spark.options import is_for_streams, stream_options
+from forebay.spark.reading.live_changes import binlog as packed_binlog
 from tests.spark.streams import Stream, changes, named, release
 from tests.spark.tables import ROWS_SCHEMA, ids_of, make_table, rows
 from tests.unionread.world import ICEBERG, PAIMON, World, world
@@ -117,6 +118,22 @@ def test_up_to_now_ends_although_rows_keep_coming(connection: Connection, databa
     assert sorted(found) == list(range(number))
 
 
+def test_few_rows_wait_for_more_or_for_their_time(connection: Connection, database: str) -> None:
+    table = make_table(connection, f"{database}.t")
+    table.append(rows(0, 5))
+    options = {"read.stream.minRowsPerTrigger": "10", "maxTriggerDelayMs": "3600000", "maxOffsetsPerTrigger": "20"}
+    stream = Stream(connection, table, **options)
+    assert stream.ids() == list(range(5)), "the first batch waits for nothing"
+    table.append(rows(5, 9))
+    assert stream.ids() == []
+    table.append(rows(9, 40))
+    assert len(stream.ids()) == 20
+    assert len(stream.ids()) == 15
+    table.append(rows(40, 41))
+    stream.reader.prepareForTriggerAvailableNow()
+    assert stream.ids() == [40], "a stream that ends now waits for nothing"
+
+
 def test_columns_and_a_filter_of_a_stream(connection: Connection, database: str) -> None:
     table = make_table(connection, f"{database}.t")
     table.append(rows(0, 20))
@@ -158,6 +175,127 @@ def test_a_key_comes_once_in_a_batch_however_often_it_changed(connection: Connec
     found = pa.Table.from_batches(stream.batch())
     assert sorted(found["id"].to_pylist()) == list(range(10))
     assert set(found["name"].to_pylist()) == {"4"}
+
+
+def test_a_stream_may_tell_of_deleted_keys(connection: Connection, database: str) -> None:
+    table = make_table(connection, f"{database}.t", ["id"])
+    table.upsert(rows(0, 4))
+    stream = Stream(connection, table, scan_delete_behavior="include")
+    assert sorted(changes(stream.batch())) == [("insert", i, f"n{i}") for i in range(4)]
+    table.upsert(named(1, 3, "new"))
+    table.delete([{"id": 2}, {"id": 3}])
+    table.upsert(named(3, 5, "again"))
+    table.upsert(named(9, 10, "passing"))
+    table.delete([{"id": 9}])
+    assert sorted(changes(stream.batch())) == [
+        ("delete", 2, "new"),
+        ("delete", 9, "passing"),
+        ("update_after", 1, "new"),
+        ("update_after", 3, "again"),
+        ("update_after", 4, "again"),
+    ]
+    assert Stream(connection, table, scan_delete_behavior="include", columns="id").ids() == [0, 1, 3, 4]
+
+
+def test_a_stream_may_end_at_a_deleted_key(connection: Connection, database: str) -> None:
+    table = make_table(connection, f"{database}.t", ["id"])
+    table.upsert(rows(0, 4))
+    stream, plain = Stream(connection, table, scan_delete_behavior="fail"), Stream(connection, table)
+    assert stream.ids() == plain.ids() == [0, 1, 2, 3]
+    table.upsert(rows(4, 5))
+    assert stream.ids() == plain.ids() == [4]
+    table.delete([{"id": 1}])
+    assert plain.ids() == []
+    with pytest.raises(UnsupportedOperation, match=r"1 keys of bucket \d were deleted .*give 'ignore'.*t\$changelog"):
+        stream.batch()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("keyed", {"filter": "name = 'x'"}, "takes no option 'filter' on other columns than the primary key"),
+        ("keyed$changelog", {}, "a changelog has all deletes"),
+        ("log", {}, r"table \S+ is a log"),
+        ("keyed", {"scan_delete_behavior": "sometimes"}, "not one of ignore, fail, include"),
+    ],
+)
+def test_deletes_that_a_stream_cannot_tell_of_are_refused_by_name(
+    connection: Connection, database: str, name: str, options: dict[str, str], reason: str
+) -> None:
+    make_table(connection, f"{database}.keyed", ["id"])
+    make_table(connection, f"{database}.log")
+    with pytest.raises((UnsupportedOperation, InvalidRequest), match=reason):
+        Stream(connection, f"{database}.{name}", **{"scan_delete_behavior": "include", **options})
+
+
+# ---- binlogs --------------------------------------------------------------------------------------------------------
+
+
+def binlog(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+    found = [row for batch in batches for row in batch.to_pylist()]
+    names = [[row[side] and row[side]["name"] for side in ("before", "after")] for row in found]
+    return [(row["_change_type"], row["_log_offset"], *both) for row, both in zip(found, names, strict=True)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_a_binlog_has_each_update_once_wherever_batches_are_cut(
+    connection: Connection, database: str, limit: int
+) -> None:
+    table = make_table(connection, f"{database}.t", ["id"], buckets=1)
+    table.upsert(rows(0, 2))
+    table.upsert(named(0, 2, "x"))
+    table.delete([{"id": 1}])
+    table.upsert(named(0, 1, "y"))
+    stream = Stream(connection, f"{database}.t$binlog", maxRowsPerTrigger=str(limit))
+    found = [row for batches in stream.batches() for row in binlog(batches)]
+    assert found == [
+        ("insert", 0, None, "n0"),
+        ("insert", 1, None, "n1"),
+        ("update", 2, "n0", "x"),
+        ("update", 4, "n1", "x"),
+        ("delete", 6, "x", None),
+        ("update", 7, "x", "y"),
+    ]
+    assert stream.reader.latestOffset(stream.start, limits.ReadAllAvailable())["log"] == {"0": 9}
+
+
+def test_a_binlog_may_begin_with_all_rows_and_show_parts_of_them(connection: Connection, database: str) -> None:
+    table = make_table(connection, f"{database}.t", ["id"], buckets=1)
+    table.upsert(rows(0, 2))
+    stream = Stream(connection, f"{database}.t$binlog", scan_startup_mode="full", columns="after, _change_type")
+    (batch,) = stream.batch()
+    assert batch.schema.names == ["after", "_change_type"]
+    assert sorted(row["after"]["name"] for row in batch.to_pylist()) == ["n0", "n1"]
+    table.upsert(named(0, 1, "x"))
+    assert [(row["_change_type"], row["after"]["name"]) for b in stream.batch() for row in b.to_pylist()] == [
+        ("update", "x")
+    ]
+    assert [b.to_pylist() for b in Stream(connection, f"{database}.t$binlog", columns="_log_offset").batch()] == [
+        [{"_log_offset": 0}, {"_log_offset": 1}, {"_log_offset": 2}]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "lost"),
+    [(["update_before"], 0), (["insert", "update_before", "delete"], 1), (["insert", "update_after"], 1)],
+)
+def test_half_an_update_is_an_error_that_names_its_offset(changed: list[str], lost: int) -> None:
+    columns = [pa.array(changed), pa.array(range(len(changed))), pa.nulls(len(changed), pa.timestamp("ms", "UTC"))]
+    found = pa.RecordBatch.from_arrays(columns, ["_change_type", "_log_offset", "_commit_timestamp"])
+    with pytest.raises(CorruptData, match=f"update at offset {lost}"):
+        list(packed_binlog([found]))
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "reason"),
+    [([], {}, "is a log"), (["id"], {"table.changelog.image": "wal"}, "'table.changelog.image' = 'wal'")],
+)
+def test_a_table_without_old_rows_has_no_binlog(
+    connection: Connection, database: str, keys: list[str], options: dict[str, str], reason: str
+) -> None:
+    connection.create_table(f"{database}.t", ROWS_SCHEMA, primary_key=keys, options=options)
+    with pytest.raises(UnsupportedOperation, match=reason):
+        Stream(connection, f"{database}.t$binlog")
 
 
 @pytest.mark.parametrize("lost", ["nothing", "lease"])

@@ -3,8 +3,7 @@
 `SideDataSource`, `Target` and `BatchReader` are what both formats share; forebay.spark.lake_datasource has the other.
 
 Options of "forebay": `bootstrap.servers` and `table` (or the path: `.load("sales.orders")`); `user`, `password`;
-`columns` ("a, b"); for reads `filter` (SQL) and `limit`; `client.*`. The table may be a
-`$changelog`.
+`columns` ("a, b"); for reads `filter` (SQL) and `limit`; `client.*`. The table may be a `$changelog` or a `$binlog`.
 
 Rule: columns, filters and limits come as options, never by `pushFilters`. PySpark keeps one read plan for all uses of a
 DataFrame, so a filter that is pushed once filters all of them: silently wrong results. The catalog of
@@ -51,11 +50,12 @@ from forebay.spark.options import (
     TRANSACTION_OPTIONS,
     OptionReader,
     ReadOptions,
+    deletes_option,
     read_options,
     stream_options,
     transaction_option,
 )
-from forebay.spark.reading.live_plan import CHANGELOG, VIRTUAL_SEPARATOR, LiveScan
+from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, VIRTUAL_SEPARATOR, LiveScan, scan_of
 from forebay.spark.reading.live_read import TaskRead
 from forebay.spark.reading.plan import DEFAULT_CORES, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema
@@ -71,8 +71,6 @@ from forebay.spark.writing.live_write import (
 
 if TYPE_CHECKING:
     from forebay.spark.streaming.reader import StreamPlanner
-
-_CHANGELOG_SUFFIX = VIRTUAL_SEPARATOR + CHANGELOG
 
 _OPTIONS = by_name(
     [
@@ -242,14 +240,20 @@ class ForebayDataSource(SideDataSource):
 
 
 class LiveTarget(Target):
-    """A table of a cluster, or its changelog."""
+    """A table of a cluster, its changelog or its binlog."""
 
     def __init__(self, settings: Settings, name: str, given: OptionReader) -> None:
         self.settings = settings
         self.given = given
-        self.is_changelog = name.endswith(_CHANGELOG_SUFFIX)
-        path = TablePath.parse(name.removesuffix(_CHANGELOG_SUFFIX))
-        self.info: TableInfo = shared_connection(settings).admin.table_info(path)
+        table, separator, self.view = name.rpartition(VIRTUAL_SEPARATOR)
+        if not separator:
+            table, self.view = name, ""
+        elif self.view not in (CHANGELOG, BINLOG):
+            raise NotFound(
+                f"format '{FORMAT_NAME}' reads tables and their ${CHANGELOG} and ${BINLOG}, not '{name}'",
+                ErrorCode.CLIENT_ERROR,
+            )
+        self.info: TableInfo = shared_connection(settings).admin.table_info(TablePath.parse(table))
         super().__init__(str(self.info.path), {name: given.take(name) for name in OF_FORMATS})
 
     @classmethod
@@ -275,25 +279,28 @@ class LiveTarget(Target):
 
     @property
     def full_schema(self) -> StructType:
-        return LiveScan(self.info, ReadOptions(self.settings), self.is_changelog).schema
+        return scan_of(self.info, ReadOptions(self.settings), self.view, deletes_option(self.given.values)).schema
 
     @property
     def partition_keys(self) -> tuple[str, ...]:
         return self.info.descriptor.partition_keys
 
     def predicate(self, text: str) -> Predicate:
+        if self.view == BINLOG:
+            raise UnsupportedOperation(f"{self.name}${BINLOG} has rows in its columns, and takes no option 'filter'")
         return predicate_of(text, self.info.schema.columns)
 
     def scan(self) -> LiveScan:
         chosen = read_options(self.settings, self.info.descriptor, self.given.values)
-        return LiveScan(self.info, chosen, self.is_changelog)
+        return scan_of(self.info, chosen, self.view)
 
     def stream_planner(self, schema: StructType) -> StreamPlanner:
         from forebay.spark.streaming.live_planner import LiveStreamPlanner
 
         self.refuse_limit()
-        options = stream_options(self.settings, self.info.descriptor, self.given.values, is_changelog=self.is_changelog)
-        scan = LiveScan(self.info, options.read, self.is_changelog)
+        of_log = self.view in (CHANGELOG, BINLOG)
+        options = stream_options(self.settings, self.info.descriptor, self.given.values, is_changelog=of_log)
+        scan = scan_of(self.info, options.read, self.view, options.deletes)
         wanted = self.wanted(schema)  # a stream looks for its partitions as it goes
         wanted = Pushdown(wanted.columns, (), wanted.filter)
         return LiveStreamPlanner(scan, options, wanted, schema, self.cores)
@@ -326,8 +333,8 @@ class LiveTarget(Target):
         for own in SINK_OPTIONS:
             self.given.take(own.name)
         self.given.take_rest(self.settings)
-        if self.is_changelog:
-            raise InvalidRequest(f"{self.info.path}{_CHANGELOG_SUFFIX} can only be read")
+        if self.view:
+            raise InvalidRequest(f"{self.info.path}{VIRTUAL_SEPARATOR}{self.view} can only be read")
         if overwrite:
             check_replaceable(self.info)
         function = write_function(self.info, self.settings, self.columns)

@@ -21,7 +21,15 @@ from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.options import Option, boolean, by_name, positive, positive_size
 from forebay.paimon.option_names import KNOWN
 from forebay.paimon.table import Table
-from forebay.spark.options import MAX_ROWS, READ_NATIVE, StreamLimits
+from forebay.spark.options import (
+    LIMIT_PREFIX,
+    MAX_DELAY,
+    MAX_ROWS,
+    MIN_ROWS,
+    READ_NATIVE,
+    StreamLimits,
+    check_delay,
+)
 
 FORMAT_NAME = "forebay-paimon"
 """The format for tables of a lake."""
@@ -38,7 +46,7 @@ SESSION_PREFIXES = ("spark.paimon.", "spark.sql.forebay.paimon.")
 READ_CHANGELOG = "read.changelog"
 _FLAGS = by_name([Option(READ_CHANGELOG, boolean), Option(READ_NATIVE, boolean)])
 
-MAX_BYTES, MIN_ROWS, MAX_DELAY = "maxBytesPerTrigger", "minRowsPerTrigger", "maxTriggerDelayMs"
+MAX_BYTES = "maxBytesPerTrigger"
 _LIMITS = by_name(
     [
         Option("maxFilesPerTrigger", positive),
@@ -49,7 +57,6 @@ _LIMITS = by_name(
     ]
 )
 """In the order of `StreamLimits`."""
-_LIMIT_PREFIX = "read.stream."
 
 READ = (
     "scan.mode", "log.scan", "scan.snapshot-id", "scan.tag-name", "scan.version", "scan.timestamp",
@@ -102,7 +109,7 @@ def paimon_read_options(
     of_session = {name: value for name, value in (session or {}).items() if _is_read_option(name)}
     for name, value in [*of_session.items(), *options.items()]:
         lowered = name.lower()
-        limit = next((known for known in _LIMITS if lowered.removeprefix(_LIMIT_PREFIX) == known.lower()), None)
+        limit = next((known for known in _LIMITS if lowered.removeprefix(LIMIT_PREFIX) == known.lower()), None)
         if limit is not None:
             limits[limit] = value
         elif lowered in own:
@@ -112,19 +119,15 @@ def paimon_read_options(
         else:
             _check(name, own)
             table[lowered] = value
-    if (MIN_ROWS in limits) != (MAX_DELAY in limits):
-        raise InvalidRequest(
-            f"options '{_LIMIT_PREFIX}{MIN_ROWS}' and '{_LIMIT_PREFIX}{MAX_DELAY}' belong together",
-            ErrorCode.CONFIG_EXCEPTION,
-        )
     admitted = StreamLimits(*(value_in(limits, option) for option in _LIMITS.values()))
+    check_delay(admitted.min_rows, admitted.max_delay_ms)
     changelog, native = value_in(flags, _FLAGS[READ_CHANGELOG]), value_in(flags, _FLAGS[READ_NATIVE])
     return PaimonReadOptions(table, mine, admitted, bool(changelog), native is not False)
 
 
 def _is_read_option(name: str) -> bool:
     lowered = name.lower()
-    return lowered in READ or lowered in _FLAGS or lowered.removeprefix(_LIMIT_PREFIX) in map(str.lower, _LIMITS)
+    return lowered in READ or lowered in _FLAGS or lowered.removeprefix(LIMIT_PREFIX) in map(str.lower, _LIMITS)
 
 
 def _check(name: str, own: Iterable[str]) -> None:

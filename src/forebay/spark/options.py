@@ -60,7 +60,17 @@ MODES = (FULL, EARLIEST, LATEST, TIMESTAMP)
 
 SESSION_ZONE = "spark.sql.session.timeZone"
 
-MAX_ROWS = "maxRowsPerTrigger"
+MAX_ROWS, MIN_ROWS, MAX_DELAY = "maxRowsPerTrigger", "minRowsPerTrigger", "maxTriggerDelayMs"
+MAX_OFFSETS = "maxOffsetsPerTrigger"
+"""How much a micro-batch takes, and waits for: Paimon's names, and that of Spark's Kafka source for the first one."""
+
+LIMIT_PREFIX = "read.stream."
+"""What may stand before limits of micro-batches, as in Paimon."""
+
+DELETE_BEHAVIOR = "scan.delete.behavior"
+IGNORE, FAIL, INCLUDE = "ignore", "fail", "include"
+"""What a stream of a primary-key table does about keys that were deleted."""
+
 DISCOVERY = "scan.partition.discovery.interval"
 DEFAULT_DISCOVERY_SECONDS = 60.0
 
@@ -115,6 +125,10 @@ _STREAM = by_name(
         Option(STARTUP_MODE),
         Option(STARTUP_TIMESTAMP),
         Option(MAX_ROWS, parsers.positive),
+        Option(MAX_OFFSETS, parsers.positive),
+        Option(MIN_ROWS, parsers.positive),
+        Option(MAX_DELAY, parsers.positive),
+        Option(DELETE_BEHAVIOR, parsers.one_of(IGNORE, FAIL, INCLUDE), IGNORE),
         Option(DISCOVERY, _positive_seconds, DEFAULT_DISCOVERY_SECONDS),
     ]
 )
@@ -204,7 +218,7 @@ class OptionReader:
         """`settings` under the `client.*` options. Raises `InvalidRequest` for any other option that was not taken."""
         client = self.take_all("client.")
         for name in self.values:
-            if name in map(str.lower, (STARTUP_TIMESTAMP, MAX_ROWS, DISCOVERY)):
+            if name in map(str.lower, _OF_STREAMS):
                 raise UnsupportedOperation(f"{self.what} option '{name}' is for streams (spark.readStream)")
             hint = did_you_mean(name, self.known, 0.5) or f"; there are {', '.join(self.known)} and client.*"
             raise InvalidRequest(f"there is no {self.what} option '{name}'{hint}", ErrorCode.CONFIG_EXCEPTION)
@@ -325,6 +339,7 @@ def transaction_option(given: OptionReader) -> tuple[str, int] | None:
     return None if application is None else (application, version)
 
 
+_OF_STREAMS = (STARTUP_TIMESTAMP, MAX_ROWS, MAX_OFFSETS, MIN_ROWS, MAX_DELAY, DELETE_BEHAVIOR, DISCOVERY)
 _OF_BATCHES = (READ_OPTIMIZED, START, END, RECORDS_PER_PARTITION)
 
 
@@ -345,25 +360,55 @@ class StreamLimits:
     def are_given(self) -> bool:
         return self != StreamLimits()
 
+    def may_wait(self, rows: int, waited_ms: int) -> bool:
+        """Whether a micro-batch of so few rows need not come yet, so long after the last one."""
+        if self.min_rows is None or self.max_delay_ms is None:
+            return False
+        return rows < self.min_rows and waited_ms <= self.max_delay_ms
+
+
+def check_delay(min_rows: int | None, max_delay_ms: int | None) -> None:
+    """Raise `InvalidRequest` for a minimum of rows without a maximum of time to wait for them, or the reverse."""
+    if (min_rows is None) != (max_delay_ms is None):
+        raise InvalidRequest(
+            f"options '{MIN_ROWS}' and '{MAX_DELAY}' belong together: how many rows a micro-batch waits for, and for "
+            "how long",
+            ErrorCode.CONFIG_EXCEPTION,
+        )
+
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How a stream reads. `timestamp_ms` (since the epoch) is the start of mode "timestamp"."""
+    """How a stream reads. `timestamp_ms` (since the epoch) is the start of mode "timestamp".
+
+    `deletes` is what it does about keys that were deleted.
+    """
 
     read: ReadOptions
     mode: str
     timestamp_ms: int | None = None
-    max_rows: int | None = None
+    limits: StreamLimits = StreamLimits()
+    deletes: str = IGNORE
     discovery_seconds: float = DEFAULT_DISCOVERY_SECONDS
+
+
+def deletes_option(options: Mapping[str, str]) -> str:
+    """What `options` say a stream does about deleted keys. Raises `InvalidRequest` for a value that is none."""
+    given = {name.lower(): value for name, value in options.items()}
+    deletes: str = _STREAM[DELETE_BEHAVIOR].read(given.get(DELETE_BEHAVIOR, IGNORE), "read option")
+    return deletes
+
+
+def _without_prefix(options: Mapping[str, str]) -> dict[str, str]:
+    """Options by lower-case names without `LIMIT_PREFIX`."""
+    return {name.lower().removeprefix(LIMIT_PREFIX): value for name, value in options.items()}
 
 
 def is_for_streams(options: Mapping[str, str]) -> bool:
     """Whether any option is one for streams, valid or not."""
-    given = {name.lower(): value for name, value in options.items()}
+    given = _without_prefix(options)
     mode = given.get(STARTUP_MODE, FULL).strip().lower()
-    return mode not in (FULL, EARLIEST) or any(
-        name.lower() in given for name in (MAX_ROWS, DISCOVERY, STARTUP_TIMESTAMP)
-    )
+    return mode not in (FULL, EARLIEST) or any(name.lower() in given for name in _OF_STREAMS)
 
 
 def stream_options(
@@ -378,7 +423,7 @@ def stream_options(
 
     A changelog is what the log holds, so its mode is "earliest" where no other is given.
     """
-    given = OptionReader.of("stream", options, _STREAM)
+    given = OptionReader.of("stream", _without_prefix(options), _STREAM)
     for name in _OF_BATCHES:
         if name.lower() in given.values:
             raise UnsupportedOperation(f"read option '{name}' is for batch reads; a stream has '{MAX_ROWS}'")
@@ -394,5 +439,12 @@ def stream_options(
             ErrorCode.CONFIG_EXCEPTION,
         )
     started_ms = None if timestamp is None else instant(STARTUP_TIMESTAMP, timestamp, zone)
-    rows, interval = given.take(MAX_ROWS), given.take(DISCOVERY)
-    return StreamOptions(read_options(settings, descriptor, given.values), mode, started_ms, rows, interval)
+    rows, offsets, min_rows, delay = (given.take(name) for name in (MAX_ROWS, MAX_OFFSETS, MIN_ROWS, MAX_DELAY))
+    if rows is not None and offsets is not None:
+        raise InvalidRequest(
+            f"'{MAX_ROWS}' and '{MAX_OFFSETS}' are the same limit: give one of them", ErrorCode.CONFIG_EXCEPTION
+        )
+    check_delay(min_rows, delay)
+    limits = StreamLimits(rows=rows or offsets, min_rows=min_rows, max_delay_ms=delay)
+    deletes, interval = given.take(DELETE_BEHAVIOR), given.take(DISCOVERY)
+    return StreamOptions(read_options(settings, descriptor, given.values), mode, started_ms, limits, deletes, interval)

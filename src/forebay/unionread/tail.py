@@ -35,10 +35,14 @@ _FOLD_ROWS_MIN = 1 << 18
 
 @dataclass(frozen=True)
 class Tail:
-    """The outcome of a changelog range. `changed` has every key in it; `batches` the remaining rows."""
+    """The outcome of a changelog range. `changed` has every key in it; `batches` the remaining rows.
+
+    `deletes` are the deletes of the other keys, with the rows as they were, if these were asked for.
+    """
 
     changed: KeyIndex
     batches: Sequence[pa.RecordBatch]
+    deletes: Sequence[pa.RecordBatch] = ()
 
     @property
     def rows(self) -> int:
@@ -86,26 +90,36 @@ class TailFolder:
             if mask.any():
                 self._append(batch.filter(_booleans(mask)), deleted[mask])
 
-    def finish(self) -> Tail:
+    def finish(self, *, keep_deletes: bool = False) -> Tail:
         """Return the outcome of the changes. The folder must not be used afterwards."""
-        found = []
+        found, deletes = [], []
         if self._batches:
             for batch, deleted, newest in zip(self._batches, self._deleted, self._newest(), strict=True):
                 kept = newest & ~deleted
                 if kept.any():
                     found.append(batch if kept.all() else batch.filter(_booleans(kept)))
+                gone = newest & deleted
+                if keep_deletes and gone.any():
+                    deletes.append(batch.filter(_booleans(gone)))
         self._batches, self._deleted = [], []
-        return Tail(self._index, found)
+        return Tail(self._index, found, deletes)
 
 
 def read_tail(
-    session: Session, info: TableInfo, bucket: TableBucket, start: int, stop: int, columns: Sequence[Column]
+    session: Session,
+    info: TableInfo,
+    bucket: TableBucket,
+    start: int,
+    stop: int,
+    columns: Sequence[Column],
+    *,
+    keep_deletes: bool = False,
 ) -> Tail:
     """Return the changelog of `bucket` in [`start`, `stop`), folded; `columns` include the primary key."""
     folder = TailFolder(primary_key_encoder(info.descriptor))
     for rows, deleted in changes(session, info, bucket, start, stop, columns):
         folder.add(rows, deleted)
-    return folder.finish()
+    return folder.finish(keep_deletes=keep_deletes)
 
 
 def changes(

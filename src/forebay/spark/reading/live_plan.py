@@ -27,7 +27,7 @@ from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
-from forebay.spark.options import SERVER_SCAN, START, ReadOptions, SnapshotLease
+from forebay.spark.options import IGNORE, SERVER_SCAN, START, ReadOptions, SnapshotLease
 from forebay.spark.reading.live_read import KeysInput, KvBatchSplit, LakePart, LogInput, ReadFunction, Split, lake_rows
 from forebay.spark.reading.native_files import native_share
 from forebay.spark.reading.plan import (
@@ -51,7 +51,7 @@ AsOf = int | str | dt.datetime
 VIRTUAL_SEPARATOR = "$"
 """Between a table's name and that of a virtual table beside it."""
 
-CHANGELOG, LAKE = "changelog", "lake"
+CHANGELOG, BINLOG, LAKE = "changelog", "binlog", "lake"
 
 CHANGELOG_FIELDS = (
     StructField("_change_type", StringType(), False),
@@ -243,6 +243,24 @@ class LiveScan:
 
         rows = estimated_rows(tasks, wanted.limit)
         return ScanPlan(self.read_function(wanted, schema), tasks, rows, opened, native, beside, chosen)
+
+
+def scan_of(info: TableInfo, options: ReadOptions, view: str = "", deletes: str = IGNORE) -> LiveScan:
+    """The scan of a table, or of what `view` names beside it.
+
+    `deletes` is what a stream of the table does about deleted keys. Raises `UnsupportedOperation` for a binlog, or such
+    a stream, of a table that has none.
+    """
+    scan = LiveScan(info, options, view in (CHANGELOG, BINLOG), view == LAKE)
+    if view == BINLOG:
+        from forebay.spark.reading.live_changes import BinlogScan
+
+        return BinlogScan.of(scan)
+    if deletes != IGNORE:
+        from forebay.spark.reading.live_changes import NewestScan
+
+        return NewestScan.of(scan, deletes)
+    return scan
 
 
 def open_for_query(

@@ -19,6 +19,7 @@ from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, Unsuppor
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.options import DELETE_BEHAVIOR
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.procedures import SYSTEM_NAMESPACE, Procedure, ProcedureProxy
 
@@ -107,7 +108,10 @@ class SqlCatalog(JavaProxy):
         return self.jvm.enum_set(CONNECTOR + "catalog.TableCatalogCapability", self.capability_names)
 
     def tableStateOptionKeys(self) -> JavaObject:
-        return self.jvm.class_("java.util.HashSet")()
+        """The options by which a table has other columns, which Spark gives to `loadTable` (from 4.3 on)."""
+        keys = self.jvm.class_("java.util.HashSet")()
+        keys.add(DELETE_BEHAVIOR)
+        return keys
 
     def changelogStateOptionKeys(self) -> JavaObject:
         return self.jvm.class_("java.util.HashSet")()

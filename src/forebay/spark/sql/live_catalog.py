@@ -2,8 +2,7 @@
 
 These are the tables of a cluster; what a catalog is to Spark, forebay.spark.sql.catalog says.
 
-Beside a table `t` there are virtual ones: `t$changelog`, `t$partitions`, `t$buckets`
-(forebay.spark.sql.live_tables).
+Beside a table `t` there are virtual ones, such as `t$changelog` (forebay.spark.sql.live_tables).
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.releases import TIME_TYPE
-from forebay.spark.options import read_options, write_options
+from forebay.spark.options import DELETE_BEHAVIOR, INCLUDE, deletes_option, read_options, write_options
 from forebay.spark.reading.live_plan import VIRTUAL_SEPARATOR
 from forebay.spark.schemas import default_of, from_spark_schema, from_spark_type, uses_time
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.catalog import CHANGES_OF_COLUMNS, LOCATION, SqlCatalog, TableRequest, names_in
 from forebay.spark.sql.live_procedures import LIVE_PROCEDURES
 from forebay.spark.sql.live_tables import (
+    DeleteTellingTable,
     ReplacedLiveTable,
     StagedLiveTable,
     TravelledTable,
@@ -130,6 +130,8 @@ class ForebayCatalog(SqlCatalog):
             )
         # From 4.3 on Spark tells options already while it analyses: bad ones are refused early.
         options = without_travel(self.jvm.options(how[1])) if len(how) == 2 else {}
+        deletes = deletes_option(options)
+        options = {name: value for name, value in options.items() if name.lower() != DELETE_BEHAVIOR}
         if options and how[0].writePrivileges().isEmpty():
             read_options(self._context.settings, info.descriptor, options)
         elif options:
@@ -137,7 +139,12 @@ class ForebayCatalog(SqlCatalog):
         if travel is not None:
             self._check_time(info)
             return TravelledTable(self._context, info, as_of(travel))
-        return virtual_table(self._context, info, view) if separator else self._table(info)
+        if separator:
+            return virtual_table(self._context, info, view)
+        if deletes == INCLUDE:
+            self._check_time(info)
+            return DeleteTellingTable(self._context, info)
+        return self._table(info)
 
     def tableExists(self, identifier: JavaObject) -> bool:
         namespace, name = names_in(identifier.namespace()), str(identifier.name())

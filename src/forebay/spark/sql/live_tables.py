@@ -10,6 +10,8 @@ Beside every table there are tables for reading only:
 - `t$changelog`: every change in the logs from their earliest to their latest offset, with `_change_type` (insert,
   update_before, update_after, delete), `_log_offset` and `_commit_timestamp` in front of the table's columns. A stream
   of it may begin with a snapshot, whose rows have the offset -1 and no timestamp.
+- `t$binlog`: the same of a primary-key table, with an update in one row: `_change_type` (insert, update, delete),
+  `_log_offset`, `_commit_timestamp`, and the row `before` and `after`.
 - `t$lake`: what is in the table's lake, as of the newest snapshot that can be read.
 - `t$partitions`: a row for each partition, with the values of its keys.
 - `t$buckets`: a row for each bucket, with its row count and log offsets.
@@ -35,6 +37,10 @@ from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.options import (
+    DELETE_BEHAVIOR,
+    FORMAT_NAME,
+    IGNORE,
+    INCLUDE,
     LAKE_PREFIX,
     LEASE_DURATION,
     LEASE_ID,
@@ -44,18 +50,20 @@ from forebay.spark.options import (
     STARTUP_TIMESTAMP,
     STRATEGY,
     ReadOptions,
+    deletes_option,
     is_for_streams,
     read_options,
     stream_options,
 )
 from forebay.spark.reading.live_plan import (
+    BINLOG,
     CHANGELOG,
     LAKE,
     VIRTUAL_SEPARATOR,
     AsOf,
-    LiveScan,
     log_ranges,
     row_counts,
+    scan_of,
     wanted_buckets,
 )
 from forebay.spark.reading.plan import Pushdown, ScanPlan
@@ -198,16 +206,18 @@ _BUCKET_FIELDS = [
 
 
 class SideTable(ClusterTable):
-    """`t$changelog` or `t$lake`, which no stream can read."""
+    """`t$changelog`, `t$binlog` or `t$lake`, of which no stream can read the last."""
 
     def __init__(self, context: CatalogContext, info: TableInfo, view: str) -> None:
-        self._is_changelog, self._is_lake = view == CHANGELOG, view == LAKE
-        schema = LiveScan(info, ReadOptions(context.settings), self._is_changelog, self._is_lake).schema
+        self._view = view
+        schema = scan_of(info, ReadOptions(context.settings), view).schema
         super().__init__(context, info, schema, VIRTUAL_SEPARATOR + view)
 
+    def _partition_keys(self) -> tuple[str, ...]:
+        return () if self._view == BINLOG else super()._partition_keys()
+
     def _readable(self, options: dict[str, str]) -> Readable:
-        beside = {"is_changelog": self._is_changelog, "is_lake": self._is_lake}
-        return readable(self._context, self._name, self._info, options, **beside)
+        return readable(self._context, self._name, self._info, options, self._view)
 
 
 class TravelledTable(ClusterTable):
@@ -242,9 +252,24 @@ def as_of(travel: TimeTravel) -> AsOf:
 
 
 class ChangelogTable(SideTable):
-    """`t$changelog`."""
+    """`t$changelog` or `t$binlog`."""
 
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
+
+
+class DeleteTellingTable(ClusterTable):
+    """A primary-key table that a stream reads with its deletes, for which it has a column `_change_type`.
+
+    Spark asks batches for the same table; these are refused when they are planned.
+    """
+
+    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
+
+    def __init__(self, context: CatalogContext, info: TableInfo) -> None:
+        super().__init__(context, info, scan_of(info, ReadOptions(context.settings), deletes=INCLUDE).schema)
+
+    def _readable(self, options: dict[str, str]) -> Readable:
+        return readable(self._context, self._name, self._info, options, has_deletes=True)
 
 
 class MetadataTable(ClusterTable):
@@ -301,7 +326,7 @@ def _buckets(context: CatalogContext, info: TableInfo) -> pa.Table:
 def virtual_table(context: CatalogContext, info: TableInfo, view: str) -> JavaProxy:
     """The virtual table `view` beside the table `info`. Raises `NotFound` naming those there are."""
     match view:
-        case _ if view == CHANGELOG:
+        case _ if view in (CHANGELOG, BINLOG):
             return ChangelogTable(context, info, view)
         case _ if view == LAKE:
             if not info.lake_enabled:
@@ -322,7 +347,7 @@ def virtual_table(context: CatalogContext, info: TableInfo, view: str) -> JavaPr
         case _:
             raise NotFound(
                 f"there is no table {context.full_name(info.path)}{VIRTUAL_SEPARATOR}{view}; beside a table there are "
-                "$changelog, $lake, $partitions and $buckets",
+                "$changelog, $binlog, $lake, $partitions and $buckets",
                 ErrorCode.CLIENT_ERROR,
             )
 
@@ -332,49 +357,61 @@ def readable(
     name: str,
     info: TableInfo,
     options: Mapping[str, str],
+    view: str = "",
     *,
-    is_changelog: bool = False,
-    is_lake: bool = False,
     as_of: AsOf | None = None,
+    has_deletes: bool = False,
 ) -> Readable:
-    """What a scan builder needs of a table, its changelog or its lake.
+    """What a scan builder needs of a table, or of what `view` names beside it: its changelog, its binlog or its lake.
+
+    `has_deletes`: as a stream that tells of deletes, for which the table has a column more.
 
     Spark says only later whether a scan is a stream. So options that only streams have are looked at again when a
     batch is planned, which then refuses them, and otherwise when the stream begins.
     """
-    session = context.session_options() if not (is_changelog or is_lake) else {}
+    session = {} if view else context.session_options()
 
     is_stream = is_for_streams(options)
     read = partial(read_options, context.settings, info.descriptor, session=session)
-    shown = LiveScan(info, read({} if is_stream else options), is_changelog, is_lake, as_of)
+    of_options = read({} if is_stream else options)
+    shown = scan_of(info, of_options, view, INCLUDE if has_deletes else IGNORE)
+    if as_of is not None:
+        shown = replace(shown, as_of=as_of)
 
     def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
         scan = replace(shown, options=read(options)) if is_stream else shown
         return scan.plan(context.connection, context.cores, wanted, schema)
 
     def stream() -> dict[str, str]:
-        return stream_source(context, info, options, is_changelog=is_changelog)
+        if not has_deletes and deletes_option(options) == INCLUDE:
+            raise UnsupportedOperation(
+                f"read option '{DELETE_BEHAVIOR}' = '{INCLUDE}' adds a column to {name}, of which only Spark 4.3 or "
+                f"newer tells a catalog in time: use the format '{FORMAT_NAME}', or stream {info.path}$changelog"
+            )
+        return stream_source(context, info, options, view)
 
     return Readable(
         name,
         shown.schema,
-        info.schema.columns,
+        () if view == BINLOG else info.schema.columns,
         plan,
-        info.descriptor.partition_keys,
+        () if view == BINLOG else info.descriptor.partition_keys,
         None if is_stream else shown.way,
-        None if is_lake or as_of is not None else stream,
+        None if view == LAKE or as_of is not None else stream,
     )
 
 
-def stream_source(
-    context: CatalogContext, info: TableInfo, options: Mapping[str, str], *, is_changelog: bool
-) -> dict[str, str]:
-    """The options of the format "forebay" for a stream of the catalog. Raises `InvalidRequest` for wrong ones."""
+def stream_source(context: CatalogContext, info: TableInfo, options: Mapping[str, str], view: str) -> dict[str, str]:
+    """The options of the format "forebay" for a stream of the catalog. Raises `InvalidRequest` for wrong ones.
+
+    What Spark would hide in a process of its own is refused here, too.
+    """
     session = context.session_options()
     settings = context.settings
-    chosen = stream_options(
-        settings, info.descriptor, options, is_changelog=is_changelog, zone=session.get(SESSION_ZONE)
-    )
+    of_log = view in (CHANGELOG, BINLOG)
+    zone = session.get(SESSION_ZONE)
+    chosen = stream_options(settings, info.descriptor, options, is_changelog=of_log, zone=zone)
+    scan_of(info, chosen.read, view, chosen.deletes)
     given = {name.lower(): value for name, value in options.items()}
     if chosen.timestamp_ms is not None:
         given[STARTUP_TIMESTAMP] = str(chosen.timestamp_ms)
@@ -387,6 +424,6 @@ def stream_source(
         **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
         **given,
         "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),
-        "table": f"{info.path}{VIRTUAL_SEPARATOR + CHANGELOG if is_changelog else ''}",
+        "table": f"{info.path}{VIRTUAL_SEPARATOR if view else ''}{view}",
         "cores": str(context.cores),
     }

@@ -139,7 +139,8 @@ class LakeStreamPlanner:
             return self._begin(start).after(start)
         admission = Admission(limits)
         end = self._advance(start, admission).after(start)
-        if self._may_wait(admission.rows):
+        waited_ms = self._clock.now_ms() - self._last_batch_ms
+        if self._target is None and self.limits.may_wait(admission.rows, waited_ms):
             return start
         if end != start:
             self._check(start, self._read_table_id())
@@ -166,13 +167,6 @@ class LakeStreamPlanner:
             stop = end.in_front_of(target + 1, None if last is None else last.delta_manifest_list)
             return max(start, stop, key=lambda offset: offset.place)
         return end
-
-    def _may_wait(self, rows: int) -> bool:
-        """Whether so few rows need not be a batch yet."""
-        wanted, delay = self.limits.min_rows, self.limits.max_delay_ms
-        if wanted is None or delay is None or self._target is not None or rows >= wanted:
-            return False
-        return self._clock.now_ms() - self._last_batch_ms <= delay
 
     def stop_at_now(self) -> None:
         """End the stream at the current snapshot: later commits are ignored."""

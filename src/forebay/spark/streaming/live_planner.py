@@ -1,9 +1,10 @@
 """Planning a stream on a cluster: where it begins, how far it can go, and the tasks of a micro-batch.
 
 What a stream delivers. Of a log table: the rows that are appended. Of a primary-key table: for each micro-batch the
-newest row of every key that was written in it and not deleted; each key once. Of a `t$changelog`: every change, with
-`_change_type`, `_log_offset` and `_commit_timestamp`, deletes and old images too. With `scan.startup.mode` full (the
-default for tables) all rows of the table come first; in a changelog they are inserts with the offset -1 and no time.
+newest row of every key that was written in it and not deleted; each key once; with `scan.delete.behavior` = include
+the deleted keys, too. Of a `t$changelog`: every change, with `_change_type`, `_log_offset` and `_commit_timestamp`,
+deletes and old images too; of a `t$binlog` the same, an update in one row. With `scan.startup.mode` full (the default
+for tables) all rows of the table come first; in a changelog they are inserts with the offset -1 and no time.
 
 The arithmetic of offsets is that of `forebay.unionread.streaming`; here are the calls to servers and lake around it. A
 `LiveStreamPlanner` lives in the one Python process that Spark keeps for a running query, and remembers between calls
@@ -60,11 +61,11 @@ class LiveStreamPlanner:
         self._scan, self._options, self._wanted, self._cores = scan, options, wanted, cores
         self._info = scan.info
         self._function = scan.read_function(wanted, schema)
-        self.name, self.limits = str(scan.info.path), StreamLimits(rows=options.max_rows)
-        of_table = set(scan.info.schema.names)
-        self._columns = tuple(name for name in wanted.columns if name in of_table)
+        self.name, self.limits = str(scan.info.path), options.limits
+        self._columns = self._function.columns
         self._partitions: list[int] | None = None
         self._listed_at = 0.0
+        self._last_batch_ms = 0
         self._first: StreamOffset | None = None
         self._target: dict[TableBucket, int] | None = None
         self._snapshots: dict[str, TableSnapshot] = {}
@@ -159,7 +160,16 @@ class LiveStreamPlanner:
         self.newest = StreamOffset(self._info.table_id, ends)
         if self._target is not None:
             ends = capped(start, ends, self._target)
-        return next_offset(start, ends, pieces, limits.rows)
+        end = next_offset(start, ends, pieces, limits.rows)
+        if end == start:
+            return start
+        now_ms = self._connection.clock.now_ms()
+        if start.full is None and self._target is None:
+            rows = sum(stop - start.log.get(bucket, 0) for bucket, stop in end.log.items())
+            if self.limits.may_wait(rows, now_ms - self._last_batch_ms):
+                return start
+        self._last_batch_ms = now_ms
+        return end
 
     def stop_at_now(self) -> None:
         """End the stream at the current offsets: later records are ignored."""

@@ -1,0 +1,230 @@
+"""Changes of live tables in other forms than `t$changelog`: `t$binlog`, and streams of tables that tell of deletes.
+
+A binlog has one row for each change: an update is a row with what was before and what is after. In the log it is a pair
+of records, and ranges of the log (tasks, micro-batches) may be cut between the two. The pair belongs to the range that
+has its first record, which reads one record more; the range behind it leaves the second record out.
+
+A `ChangesRead` and its scans are imported by reads that need them only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from forebay.api.changes import CHANGE_TYPES, DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, change_numbers
+from forebay.base.errors import CorruptData, ErrorCode, UnsupportedOperation
+from forebay.client.connection import Connection
+from forebay.client.views import RowView, array_of, text_array
+from forebay.spark.options import DELETE_BEHAVIOR, FAIL, IGNORE, INCLUDE
+from forebay.spark.reading.live_plan import CHANGELOG_FIELDS, VIRTUAL_SEPARATOR, LiveScan
+from forebay.spark.reading.live_read import LakePart, LogInput, ReadFunction
+from forebay.spark.reading.plan import Pushdown, SplitsPartition
+from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
+from forebay.unionread.lake_side import merge_columns
+from forebay.unionread.reading import LakeSnapshotAndLogSplit
+from forebay.unionread.tail import read_tail
+
+_KIND, *_PLACE = CHANGELOG_FIELDS
+_METADATA = ("change_type", "offset", "timestamp")
+BEFORE, AFTER, UPDATE = "before", "after", "update"
+
+_INSERT, _UPDATE_BEFORE, _UPDATE_AFTER, _DELETE = range(len(CHANGE_TYPES))
+_BINLOG_TYPES = text_array((INSERT, UPDATE, UPDATE, DELETE))
+
+
+# ---- t$binlog -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BinlogScan(LiveScan):
+    """A table's changelog that is to be read as `t$binlog`."""
+
+    @classmethod
+    def of(cls, scan: LiveScan) -> BinlogScan:
+        """Raises `UnsupportedOperation` for tables whose logs have no old rows."""
+        info = scan.info
+        if not info.has_primary_key:
+            raise UnsupportedOperation(
+                f"table {info.path} is a log, whose rows never change: `$binlog` is for tables with a primary key, "
+                "`$changelog` for both",
+                ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+            )
+        if not info.descriptor.has_full_changelog:
+            raise UnsupportedOperation(
+                f"table {info.path} has 'table.changelog.image' = 'wal': its log does not hold the rows before a "
+                "change, which `$binlog` shows. Read `$changelog`"
+            )
+        return cls(info, scan.options, is_changelog=True)
+
+    @property
+    def schema(self) -> StructType:
+        row = to_spark_schema(self.info.schema.columns)
+        return StructType([*CHANGELOG_FIELDS, StructField(BEFORE, row, True), StructField(AFTER, row, True)])
+
+    def read_function(self, wanted: Pushdown, schema: StructType) -> BinlogRead:
+        rows = [field.dataType for field in schema if field.name in (BEFORE, AFTER)]
+        names = {name for row in rows if isinstance(row, StructType) for name in row.names}
+        columns = tuple(name for name in self.info.schema.names if name in names)
+        settings, arrow = self.options.settings, spark_arrow_schema(schema)
+        return BinlogRead(settings, self.info, columns, arrow, limit=wanted.limit, include=_METADATA)
+
+
+@dataclass(frozen=True)
+class BinlogRead(ReadFunction):
+    """How the splits of a binlog are read."""
+
+    def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        logs = [split for split in partition.splits if isinstance(split, LogInput)]
+        for split in logs:
+            yield from binlog(self._with_second_half(connection, split))
+        of_snapshots = tuple(split for split in partition.splits if not isinstance(split, LogInput))
+        if of_snapshots:
+            yield from binlog(super()._rows(connection, SplitsPartition(of_snapshots, partition.snapshot)))
+
+    def _with_second_half(self, connection: Connection, split: LogInput) -> Iterator[pa.RecordBatch]:
+        """The changes of a range of a log, and the one behind it if it belongs to an update that begins in it."""
+        last = None
+        for last in self._log_rows(connection, [split]):
+            yield last
+        if last is not None and last.column(0)[-1].as_py() == UPDATE_BEFORE:
+            yield from self._log_rows(connection, [LogInput(split.bucket, split.stop, split.stop + 1)])
+
+
+def binlog(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The changes of one bucket's log as rows of a binlog, with the offset and time of an update's first record.
+
+    `changes` begin with the columns of `t$changelog`. If the first of them is the second record of an update, it is
+    left out. Raises `CorruptData` for other updates of which a record is missing.
+    """
+    waiting: pa.RecordBatch | None = None
+    is_first = True
+    for batch in changes:
+        found = batch if waiting is None else pa.concat_batches([waiting, batch])
+        kinds = change_numbers(found.column(0))
+        if is_first and kinds[0] == _UPDATE_AFTER:
+            found, kinds = found.slice(1), kinds[1:]
+        is_first, waiting = False, None
+        if len(kinds) and kinds[-1] == _UPDATE_BEFORE:
+            waiting, found, kinds = found.slice(len(kinds) - 1), found.slice(0, len(kinds) - 1), kinds[:-1]
+        if len(kinds):
+            yield _paired(found, kinds)
+    if waiting is not None:
+        raise _half_an_update(waiting, 0)
+
+
+def _paired(changes: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> pa.RecordBatch:
+    """Rows of a binlog for changes with whole updates."""
+    is_first_half, is_second_half = kinds == _UPDATE_BEFORE, kinds == _UPDATE_AFTER
+    is_half = np.append(is_second_half, False) != np.append(False, is_first_half)  # a second record, or one before
+    if is_half.any():
+        row = int(np.argmax(is_half))
+        raise _half_an_update(changes, row if is_second_half[row : row + 1].any() else row - 1)
+    at = np.flatnonzero(~is_second_half)
+    kinds = kinds[at]
+    arrays = [_BINLOG_TYPES.take(array_of(kinds)), *changes.select([1, 2]).take(array_of(at)).columns]
+    names = [field.name for field in CHANGELOG_FIELDS]
+    rows = changes.select(range(len(_METADATA), changes.num_columns))
+    if rows.num_columns:
+        arrays.append(_rows_or_null(rows, at, (kinds == _UPDATE_BEFORE) | (kinds == _DELETE)))
+        arrays.append(_rows_or_null(rows, at + (kinds == _UPDATE_BEFORE), kinds != _DELETE))
+        names += [BEFORE, AFTER]
+    return pa.RecordBatch.from_arrays(arrays, names)
+
+
+def _rows_or_null(rows: pa.RecordBatch, at: npt.NDArray[np.int64], is_there: npt.NDArray[np.bool_]) -> pa.StructArray:
+    """A struct for each place in `at`; null where it is not there."""
+    taken = [column.take(array_of(at, is_there)) for column in rows.columns]
+    fields = [pa.field(field.name, field.type) for field in rows.schema]
+    is_null = array_of((~is_there).view(np.uint8)).cast(pa.bool_())
+    return pa.StructArray.from_arrays(taken, fields=fields, mask=is_null)
+
+
+def _half_an_update(changes: pa.RecordBatch, row: int) -> CorruptData:
+    offset = changes.column(1)[row].as_py()
+    return CorruptData(f"the log has one of the two records of the update at offset {offset}, and not the other")
+
+
+# ---- streams that tell of deletes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NewestScan(LiveScan):
+    """A primary-key table that is to be read as a stream with `scan.delete.behavior` = fail or include."""
+
+    deletes: str = IGNORE
+
+    @classmethod
+    def of(cls, scan: LiveScan, deletes: str) -> NewestScan:
+        """Raises `UnsupportedOperation` for what is not a table with a primary key."""
+        info = scan.info
+        if scan.is_changelog or not info.has_primary_key:
+            what = f"table {info.path} is a log" if not info.has_primary_key else "a changelog has all deletes"
+            raise UnsupportedOperation(
+                f"read option '{DELETE_BEHAVIOR}' = '{deletes}' is for tables with a primary key: {what}"
+            )
+        return cls(info, scan.options, deletes=deletes)
+
+    @property
+    def schema(self) -> StructType:
+        fields = super().schema.fields
+        return StructType([_KIND, *fields] if self.deletes == INCLUDE else fields)
+
+    def read_function(self, wanted: Pushdown, schema: StructType) -> NewestRead:
+        """Raises `UnsupportedOperation` for a filter by which a change may take a row out of what is read."""
+        has_kind = self.deletes == INCLUDE and _KIND.name in wanted.columns
+        columns = tuple(name for name in wanted.columns if not (has_kind and name == _KIND.name))
+        keys = set(self.info.schema.primary_key)
+        if self.deletes == INCLUDE and wanted.filter is not None and not wanted.filter.columns() <= keys:
+            raise UnsupportedOperation(
+                f"a stream with '{DELETE_BEHAVIOR}' = '{INCLUDE}' takes no option 'filter' on other columns than the "
+                "primary key: whether a row that does not match has matched before is not known. Filter the DataFrame"
+            )
+        arrow, include = spark_arrow_schema(schema), ("change_type",) if has_kind else ()
+        how = (wanted.row_filter, wanted.limit, self.options.strategy, include, self.deletes)
+        return NewestRead(self.options.settings, self.info, columns, arrow, *how)
+
+
+@dataclass(frozen=True)
+class NewestRead(ReadFunction):
+    """How the splits of such a stream are read: rows of snapshots are inserts, those of the log newest changes."""
+
+    deletes: str = IGNORE
+
+    def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        others = []
+        for split in partition.splits:
+            if isinstance(split, LakePart) and isinstance(split.split, LakeSnapshotAndLogSplit):
+                yield from self._newest(connection, split.split)
+            else:
+                others.append(split)
+        if others:
+            yield from super()._rows(connection, SplitsPartition(tuple(others), partition.snapshot))
+
+    def _newest(self, connection: Connection, split: LakeSnapshotAndLogSplit) -> Iterator[pa.RecordBatch]:
+        """The newest change of each key in a range of a log."""
+        view = RowView(self.info, self.columns, self.predicate)
+        read = partial(read_tail, connection, self.info, split.bucket, split.start, split.stop)
+        tail = read(merge_columns(self.info, view), keep_deletes=True)
+        if self.deletes == FAIL and tail.deletes:
+            count = sum(batch.num_rows for batch in tail.deletes)
+            raise UnsupportedOperation(
+                f"{count} keys of bucket {split.bucket.bucket} were deleted between the log offsets {split.start} and "
+                f"{split.stop}, and the stream has '{DELETE_BEHAVIOR}' = '{FAIL}': give '{IGNORE}' to leave such keys "
+                f"out, '{INCLUDE}' to be told of them, or stream {self.info.path}{VIRTUAL_SEPARATOR}changelog"
+            )
+        names = [column.name for column in view.read]
+        for kind, batches in ((DELETE, tail.deletes), (UPDATE_AFTER, tail.batches)):
+            for batch in batches:
+                shown = view.show(batch.select(names))
+                if not self.include:
+                    yield shown
+                    continue
+                kinds = pa.repeat(pa.scalar(kind, pa.string()), shown.num_rows)
+                yield pa.RecordBatch.from_arrays([kinds, *shown.columns], [_KIND.name, *shown.schema.names])
