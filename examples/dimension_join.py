@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.paimon import Catalog
-from forebay.spark.paimon.lookups import shared_lookup
+from forebay.spark import shared_lookup
 from story import Feed, Story, fill, follow, keyed, play
 
 if TYPE_CHECKING:

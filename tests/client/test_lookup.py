@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ import pytest
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, connect
 from forebay.client.lookup import PREFIX_COLUMN, Lookup
+from forebay.client.lookup_cache import CachedLookup
 from tests.client.conftest import MakeTable, own_server
 
 
@@ -128,6 +130,68 @@ def test_a_join_that_cannot_be_is_refused(make_table: MakeTable) -> None:
         table.lookup_table(directory="/tmp/x")
     with pytest.raises(InvalidRequest, match="no primary key"):
         make_table({"a": "INT"}).lookup_table()
+
+
+def test_a_lookup_with_a_maximum_age_keeps_rows_and_missing_keys_until_it_is_refreshed(make_table: MakeTable) -> None:
+    table = make_table({"name": "STRING", "a": "BIGINT", "b": "STRING"}, primary_key=["a", "b"], partition_keys="b")
+    table.create_partition({"b": "x"})
+    table.upsert([{"a": i, "b": "x", "name": f"n{i}"} for i in range(4)])
+    orders = pa.table({"at": range(5), "a": [0, 9, 0, None, 3], "b": ["x", "x", "x", "x", "y"]})
+    with table.lookup_table(["name"], max_age="1 h") as rows:
+        assert rows.join(orders)["name"].to_pylist() == ["n0", None, "n0", None, None]
+        table.upsert([{"a": i, "b": "x", "name": "new"} for i in (0, 1, 9)])
+        assert rows.join(orders)["name"].to_pylist() == ["n0", None, "n0", None, None]
+        assert rows.lookup([(1, "x"), (9, "x")]).to_pylist() == [{"name": "new"}, {"name": None}]
+        assert rows.lookup([(9, "x"), (2, "x")], missing="drop").to_pylist() == [{"name": "n2"}]
+        with pytest.raises(NotFound, match=r"no row for 1 of 2 keys; the first is key 1: {'a': 9, 'b': 'x'}"):
+            rows.lookup([(2, "x"), (9, "x")], missing="error")
+        assert rows.refresh()
+        assert rows.join(orders)["name"].to_pylist() == ["new", "new", "new", None, None]
+        assert rows.lookup([]).schema.names == rows.schema.names == ["name"]
+    with pytest.raises(InvalidRequest, match="max_rows=5, max_age=None"):
+        table.lookup_table(max_rows=5)
+
+
+class Steps:
+    """A clock that tests move on."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cached_rows_are_never_older_or_more_than_they_may_be(
+    make_table: MakeTable, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice, clock, rows_max, max_age = random.Random(seed), Steps(), 12, 10.0
+    table = make_table({"id": "INT", "v": "INT"}, primary_key="id")
+    asked: list[int] = []
+    lookup = Lookup(table.connection, table.info, ["id", "v"])
+    ask = lookup.find
+    monkeypatch.setattr(lookup, "find", lambda keys: asked.append(keys.num_rows) or ask(keys))
+    cache = CachedLookup(lookup, table.info, clock, max_age, rows_max)  # type: ignore[arg-type]
+    history: dict[int, list[tuple[float, int | None]]] = {key: [(0.0, None)] for key in range(20)}
+    wanted = 0
+    for version in range(60):
+        key = dice.randrange(20)
+        if dice.random() < 0.2:
+            table.delete([key])
+            history[key].append((clock.now, None))
+        else:
+            table.upsert([{"id": key, "v": version}])
+            history[key].append((clock.now, version))
+        keys = [dice.randrange(20) for _ in range(dice.choice([1, 3, 9]))]
+        wanted += len(keys)
+        for key, row in zip(keys, cache.find(keys).to_pylist(), strict=True):
+            ends = [*(begun for begun, _ in history[key][1:]), float("inf")]
+            alive = [v for (_, v), end in zip(history[key], ends, strict=True) if end >= clock.now - max_age]
+            assert row["v"] in alive
+            assert row["id"] == (None if row["v"] is None else key)
+        assert len(cache) <= rows_max
+        clock.now += dice.choice([0.0, 0.5, 1.0, 4.0])
+    assert sum(asked) < wanted, "some came from the cache"
 
 
 def test_few_choices_of_columns_are_kept(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 PREFIX_COLUMN = "_prefix_index"
 """The column of a prefix lookup's result with the index of the row's prefix, counted from 0."""
 
-_KEYS_AT_ONCE = 1 << 16
+KEYS_AT_ONCE = 1 << 16
 _ROUTINGS = 3
 """The number of attempts to resolve partitions, in case one is dropped, or dropped and recreated, before the lookup."""
 
@@ -125,7 +125,8 @@ class Lookup:
         self._decoder = self._view.decoder(session.cluster)
         self._router = KeyRouter(info)
         self._chunk: int = session.settings["client.lookup.max-batch-size"]
-        self._nullable = pa.schema([field.with_nullable(True) for field in self._view.schema])
+        self.nullable = pa.schema([field.with_nullable(True) for field in self._view.schema])
+        """The schema of rows some of which are not found."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -149,11 +150,11 @@ class Lookup:
         names = self._info.schema.primary_key
         batches = []
         for batch in iter_record_batches(
-            key_rows(keys, names, str(self._info.path)), self._info.schema, columns=names, max_rows=_KEYS_AT_ONCE
+            key_rows(keys, names, str(self._info.path)), self._info.schema, columns=names, max_rows=KEYS_AT_ONCE
         ):
             values = self._values(batch, insert_missing)
             batches.append(self._rows(values, missing, batch))
-        schema = self._nullable if missing == "null" else self._view.schema
+        schema = self.nullable if missing == "null" else self._view.schema
         return pa.Table.from_batches(batches, schema=schema)
 
     def _values(self, batch: pa.RecordBatch, insert_missing: bool) -> list[bytes | None]:
@@ -171,7 +172,7 @@ class Lookup:
         found = [value for value in values if value is not None]
         rows = self._view.show(self._decoder.decode(*parse_values(found)))
         if len(found) == len(values) or missing == "drop":
-            return rows if missing != "null" else rows.cast(self._nullable)
+            return rows if missing != "null" else rows.cast(self.nullable)
         if missing == "error":
             first = values.index(None)
             row = keys.slice(first, 1).to_pylist()[0]
@@ -182,7 +183,7 @@ class Lookup:
             )
         is_found = np.fromiter((value is not None for value in values), np.bool_, len(values))
         place = array_of(np.cumsum(is_found) - 1, is_found)
-        return pa.RecordBatch.from_arrays([column.take(place) for column in rows.columns], schema=self._nullable)
+        return pa.RecordBatch.from_arrays([column.take(place) for column in rows.columns], schema=self.nullable)
 
     # ---- prefixes ---------------------------------------------------------------------------------------------------
 
@@ -204,7 +205,7 @@ class Lookup:
         schema = pa.schema([pa.field(PREFIX_COLUMN, pa.int64(), nullable=False), *self._view.schema])
         batches, offset = [], 0
         for batch in iter_record_batches(
-            key_rows(prefixes, names, str(info.path)), info.schema, columns=names, max_rows=_KEYS_AT_ONCE
+            key_rows(prefixes, names, str(info.path)), info.schema, columns=names, max_rows=KEYS_AT_ONCE
         ):
             key_bytes = encoder.encode(batch)
             bucket_bytes = key_bytes if bucket_encoder is encoder else bucket_encoder.encode(batch)

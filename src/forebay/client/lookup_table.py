@@ -1,6 +1,6 @@
 """`table.lookup_table()`: rows of a live table by their keys, and joins with them.
 
-Each lookup sends requests to the servers, so it sees the current rows; nothing is cached.
+Each lookup sends requests to the servers, so it sees the current rows; or, with a maximum age, those of a cache.
 """
 
 from __future__ import annotations
@@ -15,30 +15,42 @@ import pyarrow as pa
 from forebay.api.data import Missing, Rows
 from forebay.api.joins import KeyJoin
 from forebay.client.lookup import Lookup
+from forebay.client.lookup_cache import CachedLookup
 from forebay.client.session import Session
 from forebay.client.views import array_of
 from forebay.metadata.table import TableInfo
+
+ROWS_KEPT = 100_000
+"""Rows that a lookup with a cache keeps, where the user does not say otherwise."""
 
 
 class LookupTable:
     """Lookups and joins by primary key. Thread-safe."""
 
-    def __init__(self, session: Session, info: TableInfo, columns: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        info: TableInfo,
+        columns: Sequence[str] | None,
+        max_age: float | None = None,
+        rows_max: int = ROWS_KEPT,
+    ) -> None:
+        """With `max_age` (seconds), up to `rows_max` rows are kept for so long."""
         self._info = info
-        self._lookup = Lookup(session, info, columns)
         self._keys = info.schema.primary_key
-        self._names = list(self._lookup.names)
-        held = self._names if self._keys[0] in self._names else [self._keys[0], *self._names]
-        self._for_joins = Lookup(session, info, held)
-
-    @property
-    def schema(self) -> pa.Schema:
+        lookup = Lookup(session, info, columns)
+        self._names = list(lookup.names)
+        self.schema: pa.Schema = lookup.schema
         """The schema of `lookup` results in which every key has a row."""
-        return self._lookup.schema
+        held = self._names if self._keys[0] in self._names else [self._keys[0], *self._names]
+        self._lookup: Lookup | CachedLookup = Lookup(session, info, held)
+        self._cache: CachedLookup | None = None
+        if max_age is not None:
+            self._lookup = self._cache = CachedLookup(self._lookup, info, session.clock, max_age, rows_max)
 
     def lookup(self, keys: Any, *, missing: Missing = "null") -> pa.Table:
         """One row per key, in order; `keys` and `missing` are as in `Table.lookup`."""
-        return self._lookup.find(keys, missing)
+        return self._lookup.find(keys, missing).select(self._names)
 
     def join(self, data: Rows, on: Sequence[str] | str | None = None, how: str = "left") -> pa.Table:
         """The rows of `data` joined with the table's columns; these are null where there is no match, or with
@@ -52,17 +64,21 @@ class LookupTable:
         whole = np.ones(join.keys.num_rows, np.bool_)
         for column in join.keys.columns:
             whole &= np.asarray(column.is_valid())
-        found = self._for_joins.find(join.keys.filter(pa.array(whole)))
+        found = self._lookup.find(join.keys.filter(pa.array(whole)))
         is_found = np.zeros(join.keys.num_rows, np.bool_)
         is_found[whole] = np.asarray(found.column(self._keys[0]).is_valid())
         return join.rows(found, array_of(np.cumsum(whole) - 1, is_found))
 
     def refresh(self) -> bool:
-        """False: there is nothing to refresh, because each lookup reads the current rows from the servers."""
-        return False
+        """Forget cached rows; return whether there is a cache. Without one, each lookup reads the current rows."""
+        if self._cache is None:
+            return False
+        self._cache.clear()
+        return True
 
     def close(self) -> None:
-        """Release nothing: no resources are held, and the connection stays open."""
+        """Forget cached rows; the connection stays open."""
+        self.refresh()
 
     def __enter__(self) -> Self:
         return self

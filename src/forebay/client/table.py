@@ -375,19 +375,33 @@ class Table(ArrowStream):
         """
         return self._lookup(columns).find(keys, missing, insert_missing)
 
-    def lookup_table(self, columns: Sequence[str] | None = None, *, directory: str | None = None) -> LookupTable:
+    def lookup_table(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        directory: str | None = None,
+        max_age: Span | None = None,
+        max_rows: int | None = None,
+    ) -> LookupTable:
         """The rows by their keys, for many lookups and for joins: use it in a `with` block.
 
-        Each lookup asks the servers for the rows as they are then. Raises `UnsupportedOperation` for `directory`, which
-        lake tables have: nothing is kept here.
+        Each lookup asks the servers for the rows as they are then. With `max_age` (a span of time), up to `max_rows`
+        rows (100,000) are kept in memory for so long, and are not asked for again. Raises `UnsupportedOperation` for
+        `directory`, which lake tables have: there are no files here.
         """
-        from forebay.client.lookup_table import LookupTable
+        from forebay.client.lookup_table import ROWS_KEPT, LookupTable
 
         if directory is not None:
             raise UnsupportedOperation(
                 f"directory={directory!r}: lookups in table {self.path} ask its servers and keep no files; leave it out"
             )
-        return LookupTable(self.connection, self.info, columns)
+        rows_max = ROWS_KEPT if max_rows is None else max_rows
+        if rows_max < 2 or (max_rows is not None and max_age is None):
+            raise InvalidRequest(
+                f"max_rows={max_rows}, max_age={max_age!r}: a lookup keeps at least 2 rows, and for a time that "
+                "max_age says"
+            )
+        return LookupTable(self.connection, self.info, columns, span_seconds(max_age, "max_age"), rows_max)
 
     def prefix_lookup(self, prefixes: Any, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows whose primary keys begin with one of `prefixes`.

@@ -201,6 +201,21 @@ cdef class KeyTable:
                 first = last
         return result
 
+    def rows_of(self, const int32_t[::1] offsets, const uint8_t[::1] data):
+        """For each key the number of its newest row, or -1."""
+        cdef int64_t n = offsets.shape[0] - 1
+        cdef int64_t i, size, found
+        cdef uint64_t slot = 0
+        cdef const uint8_t* keys = &data[0] if data.shape[0] else NULL
+        result = np.empty(n, np.int64)
+        cdef int64_t[::1] rows = result
+        with nogil:
+            for i in range(n):
+                size = offsets[i + 1] - offsets[i]
+                found = self.find(keys + offsets[i], size, hash_bytes(keys + offsets[i], size), &slot)
+                rows[i] = self.entries[found].row if found >= 0 else -1
+        return result
+
     def newest_rows(self):
         """The newest row of every key, in the order in which the keys first came."""
         result = np.empty(self.count, np.int64)

@@ -46,6 +46,10 @@ class KeyIndex:
         found: npt.NDArray[np.bool_] = self._table.contains(*_parts(keys)).view(np.bool_)
         return found
 
+    def rows_of(self, keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
+        """For each key the number of its newest row, or -1."""
+        return self._table.rows_of(*_parts(keys))
+
     def newest_rows(self) -> npt.NDArray[np.int64]:
         """The number of the newest row of each key, ascending."""
         return np.sort(self._table.newest_rows())

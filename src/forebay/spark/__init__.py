@@ -20,6 +20,7 @@ This is the one package that needs PySpark: `pip install 'forebay[spark]'`. The 
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -28,15 +29,16 @@ if find_spec("pyspark") is None:
 
 if TYPE_CHECKING:
     from forebay.spark.debezium import from_debezium
+    from forebay.spark.lookups import shared_lookup
     from forebay.spark.sessions import attach, session
 
-__all__ = ["attach", "from_debezium", "session"]
+__all__ = ["attach", "from_debezium", "session", "shared_lookup"]
+
+_HOMES = {"from_debezium": "debezium", "shared_lookup": "lookups"}
 
 
 def __getattr__(name: str) -> Any:
     """Workers import this package for its readers only, so the driver's part is loaded when it is asked for."""
     if name in __all__:
-        from forebay.spark import debezium, sessions
-
-        return getattr(debezium if name == "from_debezium" else sessions, name)
+        return getattr(import_module(f"forebay.spark.{_HOMES.get(name, 'sessions')}"), name)
     raise AttributeError(f"module 'forebay.spark' has no attribute {name!r}")

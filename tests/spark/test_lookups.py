@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import InvalidRequest
+from forebay.client.connection import Connection
 from forebay.paimon import Catalog
 from forebay.paimon.table import Table
-from forebay.spark.paimon.lookups import shared_lookup
+from forebay.spark import lookups, shared_lookup
 
 
 @pytest.fixture
@@ -45,6 +46,41 @@ def test_other_columns_and_other_options_are_another_lookup(customers: Table) ->
     assert shared_lookup(small, ["name"]) is not mine
 
 
+def test_a_lake_table_is_looked_at_as_often_as_is_asked(customers: Table) -> None:
+    often, seldom = (shared_lookup(customers, ["name"], max_age=age) for age in ("0 s", "1 h"))
+    assert [rows.lookup([1])["name"].to_pylist() for rows in (often, seldom)] == [["ann"], ["ann"]]
+    customers.upsert([{"id": 1, "name": "bob"}])
+    assert [rows.lookup([1])["name"].to_pylist() for rows in (often, seldom)] == [["bob"], ["ann"]]
+
+
+def test_a_live_table_is_looked_up_once_in_so_long_by_all_tasks(connection: Connection, database: str) -> None:
+    table = connection.create_table(f"{database}.t", {"id": "INT", "name": "STRING"}, primary_key="id")
+    table.upsert([{"id": 1, "name": "ann"}])
+    mine = shared_lookup(table, ["name"], max_age="1 h")
+    theirs = shared_lookup(pickle.loads(pickle.dumps(table)), ["name"], max_age="1 h")
+    assert theirs is mine
+    assert shared_lookup(table, ["name"]) is not mine
+    assert mine.join([{"n": 5, "id": 1}])["name"].to_pylist() == ["ann"]
+    table.upsert([{"id": 1, "name": "bob"}])
+    assert theirs.join([{"n": 5, "id": 1}])["name"].to_pylist() == ["ann"]
+    assert mine.refresh()
+    assert theirs.join([{"n": 5, "id": 1}])["name"].to_pylist() == ["bob"]
+
+
+def test_a_process_keeps_few_lookups(connection: Connection, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookups, "LOOKUPS_MAX", 2)
+    monkeypatch.setattr(lookups, "_lookups", {})
+    table = connection.create_table(f"{database}.t", {"id": "INT", "name": "STRING"}, primary_key="id")
+    table.upsert([{"id": 1, "name": "ann"}])
+    first = shared_lookup(table, ["name"])
+    assert first.lookup([1]).num_rows == 1
+    for age in (1, 2):
+        shared_lookup(table, ["name"], max_age=age)
+    assert shared_lookup(table, ["name"]) is not first
+    table.upsert([{"id": 1, "name": "bob"}])
+    assert first.lookup([1])["name"].to_pylist() == ["bob"], "what it kept is dropped, and it works all the same"
+
+
 def test_copies_are_kept_where_spark_cleans_up(
     customers: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +97,7 @@ def test_copies_are_deleted_when_the_process_ends(customers: Table, tmp_path: Pa
     code = f"""
 from pathlib import Path
 from forebay.paimon import Catalog
-from forebay.spark.paimon.lookups import shared_lookup
+from forebay.spark import shared_lookup
 table = Catalog.open({str(tmp_path / "lake")!r}).table("shop.customers")
 print(shared_lookup(table).lookup(1).num_rows, len(list(Path({str(place)!r}).rglob("*.arrow"))))
 """
