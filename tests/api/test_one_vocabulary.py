@@ -231,6 +231,19 @@ def test_a_lookup_of_what_is_no_key_is_refused(keyed: Any, plain: Any) -> None:
         plain.lookup([1])
 
 
+def test_rows_that_lack_a_column_are_refused_unless_they_say_null(keyed: Any) -> None:
+    keyed.upsert([{"id": 1, "name": "cup", "amount": 1.5}])
+    with pytest.raises(InvalidRequest, match=r"lacks 'name', 'amount'.*missing='null'"):
+        keyed.upsert([{"id": 1}])
+    with pytest.raises(InvalidRequest, match=r"lacks 'amount'"):
+        keyed.upsert(pa.table({"id": [1], "name": ["tin"]}))
+    assert keyed.lookup([1], ["amount"]).to_pylist() == [{"amount": 1.5}]
+    keyed.upsert([{"id": 1, "name": "tin"}], missing="null")
+    assert keyed.lookup([1], ["name", "amount"]).to_pylist() == [{"name": "tin", "amount": None}]
+    with pytest.raises(InvalidRequest, match="missing='maybe'"):
+        keyed.upsert([{"id": 1}], missing="maybe")
+
+
 def test_rows_are_joined_by_key(keyed: Any) -> None:
     orders = pa.table({"customer": [3, 9], "n": [1, 2]})
     with keyed.lookup_table(["name"]) as customers:

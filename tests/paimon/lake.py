@@ -54,7 +54,7 @@ def put(target: Table | StreamWriter, rows: Any, kinds: Any = None) -> Any:
     if kinds is not None:
         done = target.write_changes(with_kinds(rows, kinds))
     else:
-        done = target.upsert(rows) if target.has_primary_key else target.append(rows)
+        done = target.upsert(rows, missing="null") if target.has_primary_key else target.append(rows)
     return done if isinstance(done, int) else done.snapshot
 
 

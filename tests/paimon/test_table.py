@@ -88,7 +88,7 @@ def test_nanoseconds_and_types_with_lengths_come_back_and_can_be_filtered(catalo
 def test_upserts_replace_and_deletes_remove_by_key(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
     table.upsert([{"id": i, "name": f"n{i}", "v": i} for i in range(6)])
-    table.upsert([{"id": 2, "name": "two"}])
+    table.upsert([{"id": 2, "name": "two"}], missing="null")
     table.delete([{"id": 4}])
     put(table, pa.table({"id": [0, 1], "name": ["", ""], "v": [0, 0]}), kinds=["-D", "+U"])
     assert rows_of(table) == [(1, "", 0), (2, "two", None), (3, "n3", 3), (5, "n5", 5)]

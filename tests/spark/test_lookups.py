@@ -33,7 +33,7 @@ def test_tasks_of_one_process_share_the_lookup_of_a_table(customers: Table) -> N
     theirs = shared_lookup(pickle.loads(pickle.dumps(customers)), ["name"])
     assert theirs is mine
     assert theirs.lookup([{"id": 1}], missing="drop").to_pylist() == [{"name": "ann"}]
-    customers.upsert([{"id": 1, "name": "bob"}])
+    customers.upsert([{"id": 1, "name": "bob"}], missing="null")
     assert theirs.refresh()
     assert mine.lookup([{"id": 1}], missing="drop").to_pylist() == [{"name": "bob"}]
 

@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 from forebay.api.data import Rows
 from forebay.api.keys import key_rows
-from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import Conflict, InvalidRequest, NotFound
 from forebay.paimon.commit.committer import Committable, FileStoreCommit
 from forebay.paimon.compact.precommit import precommit
@@ -97,12 +96,10 @@ class StreamWriter:
         self._require_key(False)
         return self._written(lambda w: w.write(data))
 
-    def upsert(self, data: Rows, columns: Sequence[str] | str | None = None) -> int:
+    def upsert(self, data: Rows, columns: Sequence[str] | str | None = None, *, missing: str = "error") -> int:
         """Insert or update rows like `Table.upsert`, visible after the commit; return their number."""
         self._require_key(True)
-        return self._written(
-            lambda w: w.write(data, columns=None if columns is None else one_or_more_names(columns, "columns"))
-        )
+        return self._written(lambda w: w.upsert(data, columns, missing))
 
     def delete(self, keys: Any) -> int:
         """Delete rows like `Table.delete`, effective after the commit; return the number of keys."""

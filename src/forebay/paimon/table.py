@@ -215,17 +215,17 @@ class Table(TableParts):
         self._require_key(False)
         return self._write(lambda w: w.write(data))
 
-    def upsert(self, data: Rows, columns: Sequence[str] | str | None = None) -> WriteResult:
+    def upsert(self, data: Rows, columns: Sequence[str] | str | None = None, *, missing: str = "error") -> WriteResult:
         """The number of rows inserted or updated, and the snapshot. For tables with a primary key.
 
         A row replaces or updates the one with the same key, according to the table's merge engine. With `columns`
         (which include the primary key), only these are written, and the others keep their values; this requires merge
-        engine partial-update or aggregation, and otherwise raises `UnsupportedOperation`. `data` is as in `append`.
+        engine partial-update or aggregation, and otherwise raises `UnsupportedOperation`. `data` is as in `append`, but
+        where rows replace others, data that lacks a column without default is an `InvalidRequest`, unless `missing` is
+        "null".
         """
         self._require_key(True)
-        return self._write(
-            lambda w: w.write(data, columns=None if columns is None else one_or_more_names(columns, "columns"))
-        )
+        return self._write(lambda w: w.upsert(data, columns, missing))
 
     def delete(self, keys: Any, columns: Sequence[str] | str | None = None) -> WriteResult:
         """The number of keys deleted, and the snapshot. Keys without a row are not an error.

@@ -45,7 +45,7 @@ def table(catalog: FileSystemCatalog) -> Table:
 def keyed(catalog: FileSystemCatalog) -> Table:
     made = catalog.create_table("db.k", COLUMNS, primary_key="id", buckets=2, options={"write-only": True})
     made.upsert(rows(*range(9)))
-    made.upsert([{"id": 0, "name": "new"}])
+    made.upsert([{"id": 0, "name": "new"}], missing="null")
     return made
 
 

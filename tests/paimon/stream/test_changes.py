@@ -197,7 +197,7 @@ def test_partitions_and_buckets_share_the_changes(catalog: FileSystemCatalog) ->
         with pytest.raises(InvalidRequest, match="partition"):
             table.changes(partitions=wrong)
     keyed = catalog.create_table("db.b", COLUMNS, primary_key="id", buckets=3)
-    keyed.upsert([{"id": i} for i in range(20)])
+    keyed.upsert([{"id": i} for i in range(20)], missing="null")
     parts = [[row[1] for row in seen(keyed.changes(stop="latest", buckets=[b]))] for b in range(3)]
     assert sorted(i for part in parts for i in part) == list(range(20))
     assert all(parts)

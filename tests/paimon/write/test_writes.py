@@ -47,7 +47,7 @@ def test_a_write_tells_how_many_rows_it_wrote_and_which_snapshot_has_them(catalo
     results = [
         log.append([{"id": 1}, {"id": 2}]),
         log.overwrite([{"id": 3}]),
-        table.upsert(pa.table({"id": [1, 2, 3]})),
+        table.upsert(pa.table({"id": [1, 2, 3]}), missing="null"),
         table.delete([1, 2]),
         table.write_changes([change("insert", 7)]),
     ]
@@ -106,7 +106,7 @@ def test_a_table_without_a_primary_key_has_nothing_to_find_rows_by(
 )
 def test_keys_are_written_in_many_ways(catalog: FileSystemCatalog, keys: Any) -> None:
     table = keyed(catalog)
-    table.upsert([{"id": i} for i in range(5)])
+    table.upsert([{"id": i} for i in range(5)], missing="null")
     assert table.delete(keys).rows == 2
     assert rows_of(table, ["id"]) == [(0,), (1,), (4,)]
 
@@ -114,14 +114,14 @@ def test_keys_are_written_in_many_ways(catalog: FileSystemCatalog, keys: Any) ->
 @pytest.mark.parametrize("key", [2, {"id": 2}])
 def test_one_key_needs_no_list(catalog: FileSystemCatalog, key: Any) -> None:
     table = keyed(catalog)
-    table.upsert([{"id": 1}, {"id": 2}])
+    table.upsert([{"id": 1}, {"id": 2}], missing="null")
     table.delete(key)
     assert rows_of(table, ["id"]) == [(1,)]
 
 
 def test_keys_of_several_columns_are_tuples(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS, primary_key=["id", "name"], buckets=1)
-    table.upsert([{"id": i, "name": name} for i in (1, 2) for name in "ab"])
+    table.upsert([{"id": i, "name": name} for i in (1, 2) for name in "ab"], missing="null")
     table.delete([(1, "a"), (2, "b")])
     assert rows_of(table, ["id", "name"]) == [(1, "b"), (2, "a")]
     table.delete((1, "b"))  # one tuple is one key
@@ -274,6 +274,10 @@ def test_changes_without_a_right_type_are_refused(catalog: FileSystemCatalog, ro
 def test_a_stream_writer_writes_changes_too(catalog: FileSystemCatalog) -> None:
     table = keyed(catalog)
     with table.stream_writer("me") as writer:
-        assert (writer.write_changes(CHANGES), writer.upsert([{"id": 8}]), writer.delete(8)) == (5, 1, 1)
+        assert (writer.write_changes(CHANGES), writer.upsert([{"id": 8}], missing="null"), writer.delete(8)) == (
+            5,
+            1,
+            1,
+        )
         writer.commit(1)
     assert rows_of(table, ["id", "name"]) == [(1, "uno")]

@@ -6,7 +6,7 @@ and errors name the column and the row. Omitted columns get their default value,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -43,14 +43,16 @@ class Intake:
         self._rowkind_field = schema.options.get("rowkind.field")
         self._leaves_others = leaves_others
 
-    def batches(self, data: Any, *, deletes: bool = False) -> Iterator[pa.RecordBatch]:
+    def batches(self, data: Any, *, deletes: bool = False, is_whole: bool = False) -> Iterator[pa.RecordBatch]:
         """`data` as batches with all columns of the table.
 
         With `deletes`, omitted NOT NULL columns get a neutral value instead of being rejected: they are never read from
-        a deleted row.
+        a deleted row. With `is_whole`, a column that would become null because the data lacks it is an error.
         """
         names = _names_of(data)
         self._check_names(names)
+        if is_whole and names is not None:
+            self._check_whole(data, names)
         given = [f for f in self._given if names is None or f.name in names or _is_required(f, deletes)]
         columns = tuple(Column(f.name, storage_type(f.type)) for f in given)
         target = pa.schema([self.arrow.field(f.name) for f in given])
@@ -64,6 +66,17 @@ class Intake:
             raise InvalidRequest(
                 f"the data has column '{name}', which is none of {', '.join(known)}{did_you_mean(name, known)}"
             )
+
+    def _check_whole(self, data: Any, names: set[str]) -> None:
+        expected = [f.name for f in self._given if f.type.nullable and f.default is None]
+        rows = [row for row in data if isinstance(row, Mapping)] if isinstance(data, list | tuple) else [names]
+        for row in rows:
+            if missing := [name for name in expected if name not in row]:
+                raise InvalidRequest(
+                    f"the data lacks {', '.join(map(repr, missing))}, and a row replaces the whole row of its key: "
+                    "missing='null' sets them to null; in a table with merge-engine 'partial-update' or 'aggregation' "
+                    "columns that the data lacks stay as they are"
+                )
 
     def _completed(self, batch: pa.RecordBatch, deletes: bool) -> pa.RecordBatch:
         columns = []
@@ -86,9 +99,11 @@ def _is_required(f: DataField, deletes: bool) -> bool:
 
 
 def _names_of(data: Any) -> set[str] | None:
-    """The column names of Arrow data; None if they are unknown before conversion."""
+    """The column names of Arrow data, data frames and dicts; None if they are unknown before conversion."""
     if isinstance(data, pa.Table | pa.RecordBatch | pa.RecordBatchReader):
         return set(data.schema.names)
+    if hasattr(data, "columns"):  # a data frame of pandas or polars
+        return {str(name) for name in data.columns}
     if isinstance(data, list | tuple) and data and all(isinstance(row, dict) for row in data):
         return {name for row in data for name in row}
     return None

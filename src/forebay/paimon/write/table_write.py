@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.api.changes import split_changes
+from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.codec.arrow_types import with_offsets
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
@@ -138,17 +139,29 @@ class TableWrite:
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
-    def write(self, data: Any, kinds: Any = None, columns: Sequence[str] | None = None) -> int:
+    def upsert(self, data: Any, columns: Sequence[str] | str | None = None, missing: str = "error") -> int:
+        """Write rows of a table with a primary key as `Table.upsert` does, and return their number."""
+        if missing not in ("error", "null"):
+            raise InvalidRequest(f"missing={missing!r} is neither 'error' nor 'null'")
+        if columns is not None:
+            return self.write(data, columns=one_or_more_names(columns, "columns"))
+        keeps_others = self._table.options.merge_engine in ("partial-update", "aggregation")
+        return self.write(data, is_whole=missing == "error" and not keeps_others)
+
+    def write(
+        self, data: Any, kinds: Any = None, columns: Sequence[str] | None = None, *, is_whole: bool = False
+    ) -> int:
         """Write rows, and return their number. With `columns`, only these are written, and merging keeps the others.
 
         `data` is anything that `forebay.codec.cast` accepts. `kinds` are the row kinds, one per row (a sequence or
-        Arrow array of +I, -U, +U, -D or 0 to 3); by default, rows are inserts.
+        Arrow array of +I, -U, +U, -D or 0 to 3); by default, rows are inserts. With `is_whole`, data that lacks columns
+        is an error.
         """
         given = None if kinds is None else parse_kinds(_array(kinds), "argument 'kinds'")
         chosen = None if columns is None else partial_columns(self._table, self._spec, columns)
         intake = Intake(self._table.schema, chosen, leaves_others=chosen is not None)
         done = 0
-        for batch in intake.batches(data):
+        for batch in intake.batches(data, is_whole=is_whole):
             if given is None:
                 batch_kinds = intake.kinds_of(batch, INSERT)
             else:
