@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -16,6 +13,7 @@ from pathlib import Path
 from forebay.paimon.format.snapshot import CommitKind
 from tests.pipelines.actors import Delivery, done_by_reader, done_by_writer
 from tests.pipelines.lake import DATABASE, TABLES, open_table
+from tests.process_groups import ProcessGroup
 
 READERS = ("one", "two")
 RETAINED = 10
@@ -30,40 +28,23 @@ _TOO_SLOW = "Timed out while waiting for the Python worker to connect back"
 SLOW_STARTS_MAX = 5
 
 
-class Actor:
-    """A process that goes on until it is killed, with all its children."""
+class Actor(ProcessGroup):
+    """A program that goes on until it is killed."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
-        self.name, self._command, self._log = name, command, log
-        self.slow_starts = self._said = 0
-        self.start()
-
-    def start(self) -> None:
-        self._said = len(self.said()) if self._log.exists() else 0
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *self._command], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        self.name, self.slow_starts = name, 0
+        super().__init__([sys.executable, *command], log)
 
     def check_alive(self) -> None:
         """Raises where it has ended. One whose Spark could not start a Python process in time is started again."""
-        if self._process.poll() is None:
+        if self.is_alive:
             return
-        said = self.said()[self._said :]
+        said = self.said()
         assert _TOO_SLOW in said, f"{self.name} has ended:\n{said[-6000:]}"
         assert self.slow_starts < SLOW_STARTS_MAX, f"this machine is too busy to start {self.name}"
         self.kill()
         self.slow_starts += 1
         self.start()
-
-    def kill(self) -> None:
-        """With SIGKILL: it gets no chance to tidy up."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def said(self) -> str:
-        return self._log.read_text()
 
 
 class Faults:

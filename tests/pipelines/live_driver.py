@@ -1,44 +1,29 @@
-"""A Spark driver whose queries end in live tables. `test_live_pipelines` runs it, and kills it.
+"""A Spark driver that runs one of `live_pipelines`. `test_live_pipelines` starts it, and kills it.
 
-    python -m tests.pipelines.live_driver SERVERS FOLDER [--up-to-now]
+    python -m tests.pipelines.live_driver PIPELINE SERVERS FOLDER [--lake JSON] [--master URL] [--up-to-now]
 
-JSON files of FOLDER/in -> the log `fluss.events` -> from there the sums of each key (`fluss.sums`, output mode update)
-and its last state (`fluss.states`, by changes with deletes). Each query has its checkpoint in FOLDER.
+Each query has its checkpoint in FOLDER, under its name.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import sys
 import time
 from pathlib import Path
-from typing import Any
 
-EVENTS = {"n": "BIGINT", "key": "BIGINT", "amount": "BIGINT", "is_end": "BOOLEAN"}
-SUMS = {"key": "BIGINT", "total": "BIGINT", "events": "BIGINT"}
-STATES = {"key": "BIGINT", "n": "BIGINT"}
-
-
-def queries(spark: Any, folder: Path) -> dict[str, Any]:
-    """The writers of the pipeline, by the table that each ends in."""
-    from pyspark.sql import functions as f
-
-    # One file at a time: Spark reads several in an order of its own. And a key's rows are in one bucket of the log.
-    schema = "n BIGINT, key BIGINT, amount BIGINT, is_end BOOLEAN"
-    source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-    log = spark.readStream.option("maxRowsPerTrigger", 300).table("forebay.fluss.events")
-    sums = log.groupBy("key").agg(f.sum("amount").alias("total"), f.count("n").alias("events"))
-    kind = f.when(log.is_end, "delete").otherwise("update_after").alias("_change_type")
-    return {
-        "events": source.writeStream,
-        "sums": sums.writeStream.outputMode("update"),
-        "states": log.select(kind, "key", "n").writeStream.option("write.sequence.field", "n"),
-    }
+from tests.pipelines.live_pipelines import PIPELINES
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("pipeline", choices=PIPELINES)
     parser.add_argument("servers")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--lake", type=json.loads, help="options of the lake's catalog")
+    parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--up-to-now", action="store_true")
     options = parser.parse_args()
 
@@ -47,20 +32,26 @@ def main() -> None:
     conf = {
         "spark.ui.enabled": False,
         "spark.driver.memory": "1g",
+        "spark.executor.memory": "512m",
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join([os.getcwd(), *filter(None, sys.path)]),
+        "spark.excludeOnFailure.enabled": False,  # executors that are killed shall come back
         "spark.sql.shuffle.partitions": 2,
         "spark.sql.session.timeZone": "UTC",
     }
-    spark = forebay.spark.session("pipeline", "local[2]", conf, bootstrap_servers=options.servers)
-    running = []
-    for name, writer in queries(spark, options.folder).items():
-        writer = writer.option("checkpointLocation", str(options.folder / f"{name}-checkpoint"))
-        if options.up_to_now:
-            writer.trigger(availableNow=True).toTable(f"forebay.fluss.{name}").awaitTermination()
-        else:
-            running.append(writer.toTable(f"forebay.fluss.{name}"))
-    while running and all(query.isActive for query in running):
+    spark = forebay.spark.session("pipeline", options.master, conf, bootstrap_servers=options.servers)
+    lake = dict(options.lake or {"warehouse": str(options.folder / "lake")})
+    forebay.spark.attach(spark, "lake", warehouse=lake.pop("warehouse"), paimon=lake)
+    queries = []
+    for name, (writer, table) in PIPELINES[options.pipeline].queries(spark, options.servers, options.folder).items():
+        writer = writer.queryName(name).option("checkpointLocation", str(options.folder / f"{name}-checkpoint"))
+        query = (writer.trigger(availableNow=True) if options.up_to_now else writer).toTable(table)
+        # One after the other: Spark gives a source's process 10 s to start, whatever the load.
+        while query.isActive and (options.up_to_now or query.status["message"].startswith("Initializing")):
+            time.sleep(0.1)
+        queries.append(query)
+    while not options.up_to_now and all(query.isActive for query in queries):
         time.sleep(0.1)
-    for query in running:
+    for query in queries:
         query.awaitTermination()
     spark.stop()
 

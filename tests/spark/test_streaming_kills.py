@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from forebay.client.table import Table
 from forebay.tiering.now import tier_table
 from forebay.tiering.service import TieringService
 from tests.invariants.test_transfers import UPKEEP
+from tests.process_groups import ProcessGroup
 from tests.spark.releases import SPARK
 from tests.spark.stream_histories import SCHEMA, Records, check
 from tests.spark.streaming_driver import QUERIES
@@ -83,41 +83,26 @@ def writing(table: Table, rng: random.Random) -> Iterator[Callable[[], None]]:
     check_alive()
 
 
-class Driver:
-    """A driver in a session of processes of its own, which die together."""
-
+class Driver(ProcessGroup):
     def __init__(self, servers: str, table: Table, folder: Path, *arguments: str) -> None:
-        command = [sys.executable, "-m", "tests.spark.streaming_driver", servers, str(table.path), str(folder)]
-        self._log = folder / "driver.log"
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command, *arguments], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
-
-    def wait(self) -> int:
-        """Its exit code, when it has ended."""
-        try:
-            return self._process.wait(PATIENCE_SECONDS)
-        finally:
-            self.kill()
-
-    def kill(self) -> None:
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        self._process.wait()
+        command = [
+            sys.executable,
+            "-m",
+            "tests.spark.streaming_driver",
+            servers,
+            str(table.path),
+            str(folder),
+            *arguments,
+        ]
+        super().__init__(command, folder / "driver.log")
 
     def run_until(self, condition: Callable[[], bool], check_alive: Callable[[], None]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             check_alive()
-            assert self._process.poll() is None, self.said()
-            assert time.monotonic() < deadline, self.said()
+            assert self.is_alive, self.said()[-6000:]
+            assert time.monotonic() < deadline, self.said()[-6000:]
             time.sleep(0.02)
-
-    def said(self) -> str:
-        return self._log.read_text()[-6000:]
 
 
 def kill_again_and_again(start: Callable[..., Driver], folder: Path, rng: random.Random) -> None:
@@ -126,7 +111,7 @@ def kill_again_and_again(start: Callable[..., Driver], folder: Path, rng: random
         there = batches(folder, "changelog")
         if kill % 2:
             driver = start("--die", f"{rng.choice(['entered', 'delivered'])}:{there + rng.randrange(3)}")
-            assert driver.wait() == -signal.SIGKILL, driver.said()
+            assert driver.wait(PATIENCE_SECONDS) == -signal.SIGKILL, driver.said()[-6000:]
             continue
         enough = there + rng.randint(1, 3)
         driver = start()
@@ -153,7 +138,7 @@ def test_no_change_is_lost_or_doubled_however_often_a_driver_is_killed(tmp_path:
         with writing(table, rng) as check_writer:
             for point in ("entered:0", "delivered:0"):
                 driver = Driver(servers, table, folder, "--rows", "100", "--die", point)
-                assert driver.wait() == -signal.SIGKILL, driver.said()
+                assert driver.wait(PATIENCE_SECONDS) == -signal.SIGKILL, driver.said()[-6000:]
             driver = Driver(servers, table, folder, "--rows", "100")
             driver.run_until(lambda: all(is_behind_the_snapshot(folder, name) for name in QUERIES), check_writer)
             driver.kill()
@@ -163,7 +148,7 @@ def test_no_change_is_lost_or_doubled_however_often_a_driver_is_killed(tmp_path:
                 check_writer()
                 rounds = service.status().tables[0].rounds
         driver = Driver(servers, table, folder, "--rows", "1000000", "--up-to-now")
-        assert driver.wait() == 0, driver.said()
+        assert driver.wait(PATIENCE_SECONDS) == 0, driver.said()[-6000:]
         print(f"{lake}: {KILLS + 3} kills, {rounds} rounds of tiering")
         history = Records(table, is_tiered=True)
         for name in QUERIES:
