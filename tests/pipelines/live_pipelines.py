@@ -13,9 +13,10 @@ The first table of each is tiered meanwhile.
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ class Pipeline:
         self.rows += rows
         written = self.folder / "next.json"
         written.write_text("\n".join(json.dumps(row) for row in rows))
+        os.utime(written, (len(self.rows), len(self.rows)))  # Spark takes files in the order of their times
         written.rename(self.folder / "in" / f"{len(self.rows):08}.json")
 
     def live(self, name: str) -> Table:
@@ -145,10 +147,13 @@ class Sums(Pipeline):
             expected = {key: (totals[key], counts[key]) for key in counts}
             for source in ("live", "union") if by_minute else ("live",):
                 found = self.live("sums" if by_minute else "totals").scan(source=source).to_arrow().to_pylist()
-                assert {
-                    (row["minute"], row["key"]) if by_minute else row["key"]: (row["total"], row["events"])
-                    for row in found
-                } == expected
+                assert (
+                    unique(
+                        ((row["minute"], row["key"]) if by_minute else row["key"], (row["total"], row["events"]))
+                        for row in found
+                    )
+                    == expected
+                )
         steps = [(row["key"], None if row["is_end"] else row["n"]) for row in self.rows]
         changes = [(row["_change_type"], row["key"], row["n"]) for row in self.changes("states")]
         assert_each_key_in_order(changes, steps, is_once)
@@ -207,7 +212,7 @@ class Capture(Pipeline):
         orders = self._orders
         for source in ("live", "union"):
             found = self.live("orders").scan(source=source).to_arrow().to_pylist()
-            assert {row["id"]: row for row in found} == orders
+            assert unique((row["id"], row) for row in found) == orders
         steps = [
             (row["before"]["id"], None) if row["op"] == "d" else (row["after"]["id"], row["after"]["n"])
             for row in self.rows
@@ -216,14 +221,14 @@ class Capture(Pipeline):
         assert_each_key_in_order(changes, steps, is_once)
         newest = [row for row in self.lake("newest") if row["customer"] is not None]
         names = ("id", "customer", "cents", "n")
-        assert {row["id"]: {name: row[name] for name in names} for row in newest} == orders
+        assert unique((row["id"], {name: row[name] for name in names}) for row in newest) == orders
         sums, counts = Counter[int](), Counter[int]()
         for order in orders.values():
             sums[order["customer"]] += order["cents"]
             counts[order["customer"]] += 1
         for found in (self.lake("by_customer"), self.live("copied").scan().to_arrow().to_pylist()):
             # A customer whose orders are all gone has sums of 0.
-            rows = {row["customer"]: (row["orders"], row["cents"]) for row in found if row["orders"]}
+            rows = unique((row["customer"], (row["orders"], row["cents"])) for row in found if row["orders"])
             assert rows == {customer: (counts[customer], sums[customer]) for customer in counts}
 
 
@@ -286,6 +291,15 @@ class Dimension(Pipeline):
 
 
 PIPELINES: dict[str, type[Pipeline]] = {each.__name__: each for each in (Sums, Capture, Dimension)}
+
+
+def unique(rows: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Rows by their keys; no key comes twice."""
+    found: dict[Any, Any] = {}
+    for key, row in rows:
+        assert key not in found, f"key {key} has two rows: {found[key]} and {row}"
+        found[key] = row
+    return found
 
 
 def without_repeats(rows: Rows) -> Rows:

@@ -25,6 +25,7 @@ from tests.pipelines.lake import (
     newest,
     rows_of_batch,
 )
+from tests.pipelines.live_pipelines import assert_each_key_in_order, unique, without_repeats
 
 ROWS = [row for batch in range(3) for row in rows_of_batch(batch)]
 IN_ORDER: list[Change] = [(INSERT, row["k"], row["id"]) for row in ROWS]
@@ -85,6 +86,33 @@ def test_a_changelog_is_folded_and_every_change_must_fit() -> None:
     for changes in wrong:
         with pytest.raises(AssertionError):
             fold("t", changes)
+
+
+def test_each_key_has_all_its_steps_in_the_changelog_in_order() -> None:
+    steps = [(1, 10), (2, 11), (1, 12), (2, None), (2, None), (1, 13), (2, 14)]
+    right = [
+        ("insert", 1, 10), ("insert", 2, 11), ("update_before", 1, 10), ("update_after", 1, 12), ("delete", 2, 11),
+        ("update_before", 1, 12), ("update_after", 1, 13), ("insert", 2, 14),
+    ]  # fmt: skip
+    assert_each_key_in_order(right, steps, is_once=True)
+    repeated = [*right, ("update_before", 1, 13), ("update_after", 1, 12), ("update_before", 1, 12)]
+    repeated.append(("update_after", 1, 13))
+    assert_each_key_in_order(repeated, steps, is_once=False)
+    lost_delete = [change for change in right if change[0] != "delete"]
+    for wrong in (right[:-1], lost_delete, [*right, right[-1]], [*right[:2], *right[4:], *right[2:4]], repeated):
+        with pytest.raises(AssertionError):
+            assert_each_key_in_order(wrong, steps, is_once=True)
+    for wrong in (right[:-1], repeated[:-1]):
+        with pytest.raises(AssertionError):
+            assert_each_key_in_order(wrong, steps, is_once=False)
+
+
+def test_a_key_that_has_two_rows_and_a_row_that_is_lost_among_repeats_are_found() -> None:
+    assert unique([(1, "a"), (2, "b")]) == {1: "a", 2: "b"}
+    with pytest.raises(AssertionError, match="key 1 has two rows"):
+        unique([(1, "a"), (1, "a")])
+    assert without_repeats([{"n": 1}, {"n": 1}, {"n": 2}]) == [{"n": 1}, {"n": 2}]
+    assert without_repeats([{"n": 1}, {"n": 2, "v": 1}, {"n": 2, "v": 2}]) != [{"n": 1}, {"n": 2, "v": 1}]
 
 
 def test_a_micro_batch_that_comes_again_with_other_rows_is_found(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from forebay.testing.checkpoints import forget_last_batch
@@ -41,9 +41,11 @@ class Trial:
         self._pipeline, self._site, self._rng = pipeline, site, rng
         self._folder = pipeline.folder
         self.kills, self.repeated = Counter[str](), 0
+        self._next_kills: list[str] = []
+        self._next_masters: list[str] = []
 
     def _start(self, *arguments: str) -> ProcessGroup:
-        self._master = self._rng.choice(list(self._site.masters))
+        self._master = self._next_of(self._next_masters, self._site.masters)
         of_pipeline = [type(self._pipeline).__name__, self._site.bootstrap_servers, str(self._folder)]
         command = [sys.executable, "-m", "tests.pipelines.live_driver", *of_pipeline, "--master", self._master]
         command += ["--lake", json.dumps(self._pipeline.lake_options)]
@@ -95,7 +97,7 @@ class Trial:
             print(f"the driver has ended:\n{self._driver.said()[-1500:]}")
             self._driver = self._start()
             return
-        killed = self._rng.choices(["driver", "task", "server", "tiering"], [3, 3, 2, 2])[0]
+        killed = self._next_of(self._next_kills, ["driver", "driver", "task", "task", "server", "tiering"])
         if killed == "driver":
             self._driver.kill()
             if self._rng.random() < 0.5:
@@ -111,6 +113,12 @@ class Trial:
             self._tiering.kill()
             self._tiering.start()
         self.kills[killed] += 1
+
+    def _next_of(self, left: list[str], given: Iterable[str]) -> str:
+        """One of `given` at random; each comes once before any comes again."""
+        if not left:
+            left += self._rng.sample(list(given), len(list(given)))
+        return left.pop()
 
     def _repeat_last_batches(self) -> None:
         """As if Spark had died before it noted the last batch of each query, which has written its rows.
