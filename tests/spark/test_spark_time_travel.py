@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from forebay.client.connection import Connection
 from forebay.paimon import Catalog
+from tests.spark.releases import SPARK
+from tests.spark.tables import make_table, rows
 from tests.unionread.world import PAIMON, World, world
 
 pytestmark = pytest.mark.spark
+
+Sql = Callable[[str], list[tuple[Any, ...]]]
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +72,62 @@ def test_earlier_states_are_read_in_sql_and_by_options(spark: Any, tiered: World
             spark.sql(query).collect()
         assert "Traceback" not in str(error.value)
     tiered.connection.drop_table(table.path)
+
+
+CHANGES = pytest.mark.skipif(SPARK < (4, 3), reason="CHANGES comes with Spark 4.3")
+_SEEN = "id, name, _change_type, _commit_version"
+
+
+@CHANGES
+def test_changes_of_a_key_table_by_versions_and_times_and_their_net(
+    sql: Sql, spark: Any, connection: Connection, database: str
+) -> None:
+    table = make_table(connection, f"{database}.t", ["id"], buckets=1)
+    table.upsert(rows(1, 3))
+    table.upsert([{"id": 1, "name": "x", "amount": 0.0}, {"id": 3, "name": "y", "amount": 0.0}])
+    table.delete([{"id": 2}, {"id": 3}])
+    every = [
+        (1, "n1", "insert", 0),
+        (2, "n2", "insert", 1),
+        (1, "n1", "update_preimage", 2),
+        (1, "x", "update_postimage", 2),
+        (3, "y", "insert", 4),
+        (2, "n2", "delete", 5),
+        (3, "y", "delete", 6),
+    ]
+
+    def changes(span: str) -> list[tuple[Any, ...]]:
+        return sorted(sql(f"SELECT {_SEEN} FROM {{db}}.t CHANGES FROM {span}"), key=every.index)
+
+    assert changes("VERSION 0") == changes("TIMESTAMP '2001-01-01'") == every
+    assert changes("VERSION 2 TO VERSION 2") == every[2:4]
+    assert changes("VERSION 3 TO VERSION 5") == every[4:6]
+    assert changes("VERSION 2 EXCLUSIVE TO VERSION 5 EXCLUSIVE") == every[4:5]
+    assert changes("TIMESTAMP '2001-01-01' TO TIMESTAMP '2002-01-01'") == []
+    assert changes("TIMESTAMP '2101-01-01'") == []
+    net = spark.read.option("startingVersion", 0).option("deduplicationMode", "netChanges")
+    found = net.option("computeUpdates", "true").changes(f"forebay.{database}.t").select("id", "name", "_change_type")
+    assert [tuple(row) for row in found.collect()] == [(1, "x", "insert")]
+    ((first, last),) = sql("SELECT min(_commit_timestamp), max(_commit_timestamp) FROM {db}.`t$changelog`")
+    assert changes(f"TIMESTAMP '{first}' TO TIMESTAMP '{last}'") == every
+    assert sql("SELECT count(*) FROM {db}.t CHANGES FROM VERSION 0 WHERE id = 1 AND _change_type = 'insert'") == [(1,)]
+
+
+@CHANGES
+def test_changes_that_are_not_there_are_refused(sql: Sql, spark: Any, connection: Connection, database: str) -> None:
+    log = make_table(connection, f"{database}.log", buckets=2)
+    log.append(rows(0, 4))
+    columns, image = {"id": "INT", "v": "INT"}, {"table.changelog.image": "wal"}
+    connection.create_table(f"{database}.wal", columns, primary_key="id", options=image)
+    found = sql("SELECT id, _change_type FROM {db}.log CHANGES FROM TIMESTAMP '2001-01-01'")
+    assert sorted(found) == [(i, "insert") for i in range(4)]
+    for statement, reason in (
+        ("SELECT * FROM {db}.log CHANGES FROM VERSION 0", "has several buckets.*Use CHANGES FROM TIMESTAMP"),
+        ("SELECT * FROM {db}.`log$changelog` CHANGES FROM VERSION 0", "not for what stands beside them"),
+        ("SELECT * FROM {db}.wal CHANGES FROM TIMESTAMP '2001-01-01'", "does not hold the rows before a change"),
+        ("SELECT * FROM {db}.nope CHANGES FROM VERSION 0", "TABLE_OR_VIEW_NOT_FOUND"),
+    ):
+        with pytest.raises(Exception, match=reason):
+            sql(statement)
+    with pytest.raises(Exception, match=r"cannot be read as a stream; \S+log\$changelog"):
+        spark.readStream.changes(f"forebay.{database}.log").writeStream.format("noop").start().awaitTermination(60)

@@ -34,6 +34,8 @@ def main() -> None:
         gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
     )
     context = SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jvm=gateway.jvm, _jconf=java.getConf()))
+    # Spark tells this setting to programs in Python; this process has to read it itself.
+    context.pythonExec = context.getConf().get("spark.pyspark.python", sys.executable)
     _lose_connections_quietly(context)
     session = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
     offer(Jvm.of(SparkSession(context, session)), configured)

@@ -52,8 +52,8 @@ def plan_time_range(
     stops: dict[TableBucket, int] = {}
     if buckets:
         stops = list_offsets(cluster, info, buckets, LATEST)
-        starts = _at(table, buckets, start_ms, stops)
-        ends = stops if end_ms is None else _at(table, buckets, end_ms, stops)
+        starts = offsets_at(table, buckets, start_ms, stops)
+        ends = stops if end_ms is None else offsets_at(table, buckets, end_ms, stops)
         earliest = list_offsets(cluster, info, buckets, EARLIEST)
         stops = ends
         for bucket in buckets:
@@ -69,7 +69,7 @@ def plan_time_range(
     return UnionPlan(reader, tuple(splits), stops, PlanFacts(partition_filter=wanted.predicate))
 
 
-def _at(
+def offsets_at(
     table: Table, buckets: Sequence[TableBucket], time_ms: int, ends: dict[TableBucket, int]
 ) -> dict[TableBucket, int]:
     """Return the first offsets written at `time_ms` or later; `ends` for a future time."""

@@ -1,15 +1,15 @@
-"""Changes of live tables in other forms than `t$changelog`: `t$binlog`, and streams of tables that tell of deletes.
+"""Changes of live tables in other forms than `t$changelog`: `t$binlog`, Spark's CHANGES, streams that tell of deletes.
 
-A binlog has one row for each change: an update is a row with what was before and what is after. In the log it is a pair
-of records, and ranges of the log (tasks, micro-batches) may be cut between the two. The pair belongs to the range that
-has its first record, which reads one record more; the range behind it leaves the second record out.
+In the log an update is a pair of records, and ranges of the log (tasks, micro-batches) may be cut between the two. A
+`WholeUpdatesRead` gives the pair to the range that has its first record, which reads one record more; the range behind
+it leaves the second record out. A binlog shows the pair as one row, with what was before and what is after.
 
-A `ChangesRead` and its scans are imported by reads that need them only.
+Only reads that need this module import it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,17 +19,19 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from forebay.api.changes import CHANGE_TYPES, DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, change_numbers
-from forebay.base.errors import CorruptData, ErrorCode, UnsupportedOperation
+from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
-from forebay.client.views import RowView, array_of, text_array
+from forebay.client.views import RowView, array_of, integers, text_array
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import DELETE_BEHAVIOR, FAIL, IGNORE, INCLUDE
-from forebay.spark.reading.live_plan import CHANGELOG_FIELDS, VIRTUAL_SEPARATOR, LiveScan
-from forebay.spark.reading.live_read import LakePart, LogInput, ReadFunction
+from forebay.spark.reading.live_plan import CHANGELOG_FIELDS, VIRTUAL_SEPARATOR, LiveScan, cut_logs, log_ranges
+from forebay.spark.reading.live_read import LakePart, LogInput, ReadFunction, Split
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.lake_side import merge_columns
 from forebay.unionread.reading import LakeSnapshotAndLogSplit
 from forebay.unionread.tail import read_tail
+from forebay.unionread.time_range import offsets_at
 
 _KIND, *_PLACE = CHANGELOG_FIELDS
 _METADATA = ("change_type", "offset", "timestamp")
@@ -37,6 +39,15 @@ BEFORE, AFTER, UPDATE = "before", "after", "update"
 
 _INSERT, _UPDATE_BEFORE, _UPDATE_AFTER, _DELETE = range(len(CHANGE_TYPES))
 _BINLOG_TYPES = text_array((INSERT, UPDATE, UPDATE, DELETE))
+
+
+def require_old_rows(info: TableInfo, what: str) -> None:
+    """Raise `UnsupportedOperation` for a primary-key table whose log lacks the rows before a change."""
+    if info.has_primary_key and not info.descriptor.has_full_changelog:
+        raise UnsupportedOperation(
+            f"table {info.path} has 'table.changelog.image' = 'wal': its log does not hold the rows before a change, "
+            f"which {what} shows. Read `$changelog`"
+        )
 
 
 # ---- t$binlog -------------------------------------------------------------------------------------------------------
@@ -48,7 +59,7 @@ class BinlogScan(LiveScan):
 
     @classmethod
     def of(cls, scan: LiveScan) -> BinlogScan:
-        """Raises `UnsupportedOperation` for tables whose logs have no old rows."""
+        """Raises `UnsupportedOperation` for tables whose rows never change, or whose logs have no old rows."""
         info = scan.info
         if not info.has_primary_key:
             raise UnsupportedOperation(
@@ -56,11 +67,7 @@ class BinlogScan(LiveScan):
                 "`$changelog` for both",
                 ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
             )
-        if not info.descriptor.has_full_changelog:
-            raise UnsupportedOperation(
-                f"table {info.path} has 'table.changelog.image' = 'wal': its log does not hold the rows before a "
-                "change, which `$binlog` shows. Read `$changelog`"
-            )
+        require_old_rows(info, "`$binlog`")
         return cls(info, scan.options, is_changelog=True)
 
     @property
@@ -77,41 +84,47 @@ class BinlogScan(LiveScan):
 
 
 @dataclass(frozen=True)
-class BinlogRead(ReadFunction):
+class WholeUpdatesRead(ReadFunction):
+    """How splits are read whose updates must not be cut. `include` is all of `_METADATA`, and there is no filter."""
+
+    def _whole_updates(self, connection: Connection, split: LogInput) -> Iterator[pa.RecordBatch]:
+        """The changes of a range of a log, and of all updates that begin in it both records."""
+        last = None
+        for batch in self._log_rows(connection, [split]):
+            is_cut = last is None and batch.column(0)[0].as_py() == UPDATE_AFTER
+            last = batch
+            if not is_cut:
+                yield batch
+            elif len(batch) > 1:
+                yield batch.slice(1)
+        if last is not None and last.column(0)[-1].as_py() == UPDATE_BEFORE:
+            yield from self._log_rows(connection, [LogInput(split.bucket, split.stop, split.stop + 1)])
+
+
+@dataclass(frozen=True)
+class BinlogRead(WholeUpdatesRead):
     """How the splits of a binlog are read."""
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         logs = [split for split in partition.splits if isinstance(split, LogInput)]
         for split in logs:
-            yield from binlog(self._with_second_half(connection, split))
+            yield from binlog(self._whole_updates(connection, split))
         of_snapshots = tuple(split for split in partition.splits if not isinstance(split, LogInput))
         if of_snapshots:
             yield from binlog(super()._rows(connection, SplitsPartition(of_snapshots, partition.snapshot)))
-
-    def _with_second_half(self, connection: Connection, split: LogInput) -> Iterator[pa.RecordBatch]:
-        """The changes of a range of a log, and the one behind it if it belongs to an update that begins in it."""
-        last = None
-        for last in self._log_rows(connection, [split]):
-            yield last
-        if last is not None and last.column(0)[-1].as_py() == UPDATE_BEFORE:
-            yield from self._log_rows(connection, [LogInput(split.bucket, split.stop, split.stop + 1)])
 
 
 def binlog(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The changes of one bucket's log as rows of a binlog, with the offset and time of an update's first record.
 
-    `changes` begin with the columns of `t$changelog`. If the first of them is the second record of an update, it is
-    left out. Raises `CorruptData` for other updates of which a record is missing.
+    `changes` begin with the columns of `t$changelog`. Raises `CorruptData` for an update of which a record is missing.
     """
     waiting: pa.RecordBatch | None = None
-    is_first = True
     for batch in changes:
         found = batch if waiting is None else pa.concat_batches([waiting, batch])
         kinds = change_numbers(found.column(0))
-        if is_first and kinds[0] == _UPDATE_AFTER:
-            found, kinds = found.slice(1), kinds[1:]
-        is_first, waiting = False, None
-        if len(kinds) and kinds[-1] == _UPDATE_BEFORE:
+        waiting = None
+        if kinds[-1] == _UPDATE_BEFORE:
             waiting, found, kinds = found.slice(len(kinds) - 1), found.slice(0, len(kinds) - 1), kinds[:-1]
         if len(kinds):
             yield _paired(found, kinds)
@@ -149,6 +162,78 @@ def _rows_or_null(rows: pa.RecordBatch, at: npt.NDArray[np.int64], is_there: npt
 def _half_an_update(changes: pa.RecordBatch, row: int) -> CorruptData:
     offset = changes.column(1)[row].as_py()
     return CorruptData(f"the log has one of the two records of the update at offset {offset}, and not the other")
+
+
+# ---- CHANGES --------------------------------------------------------------------------------------------------------
+
+_COMMIT_VERSION = "_commit_version"
+_SPARK_TYPES = text_array((INSERT, "update_preimage", "update_postimage", DELETE))
+
+
+@dataclass(frozen=True)
+class ChangesScan(LiveScan):
+    """The changes of a table in a range, as Spark's `CHANGES` shows them.
+
+    `times` are milliseconds since the epoch, `versions` log offsets of a table with a single bucket: from the first to
+    before the second one (None: to the end). A change has the version of its record; an update that of its first one.
+    """
+
+    times: tuple[int, int | None] | None = None
+    versions: tuple[int, int | None] | None = None
+
+    @property
+    def schema(self) -> StructType:
+        version = StructField(_COMMIT_VERSION, _PLACE[0].dataType, False)
+        return StructType([*to_spark_schema(self.info.schema.columns).fields, _KIND, version, _PLACE[1]])
+
+    def read_function(self, wanted: Pushdown, schema: StructType) -> ChangesRead:
+        columns = tuple(name for name in self.info.schema.names if name in schema.names)
+        settings, arrow = self.options.settings, spark_arrow_schema(schema)
+        return ChangesRead(settings, self.info, columns, arrow, limit=wanted.limit, include=_METADATA)
+
+    def _tasks_of(
+        self, connection: Connection, cores: int, wanted: Pushdown, buckets: Sequence[TableBucket]
+    ) -> list[tuple[Split, ...]]:
+        """Raises `InvalidRequest` where the log has lost the beginning of the range."""
+        ranges = log_ranges(connection, self.info, buckets)
+        ends = {bucket: stop for bucket, (_, stop) in ranges.items()}
+        starts, stops = dict.fromkeys(buckets, 0), ends
+        if self.versions is not None:
+            first, last = self.versions
+            starts = dict.fromkeys(buckets, first)
+            stops = ends if last is None else dict.fromkeys(buckets, last)
+        elif self.times is not None and buckets:
+            table, (begin, end) = connection.table(self.info), self.times
+            starts = offsets_at(table, buckets, begin, ends)
+            stops = ends if end is None else offsets_at(table, buckets, end, ends)
+        for bucket, (earliest, _) in ranges.items():
+            # Of the changes at a log's very beginning nothing says whether others of the range were in front of them.
+            is_known = starts[bucket] > earliest or (self.versions is not None and starts[bucket] == earliest)
+            if earliest and not is_known:
+                raise InvalidRequest(
+                    f"the log of bucket {bucket} of table {self.info.path} begins at offset {earliest}: changes of "
+                    "this range may have expired ('table.log.ttl'); begin the range later",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
+        return cut_logs({b: (starts[b], min(stops[b], ends[b])) for b in buckets}, cores)
+
+
+@dataclass(frozen=True)
+class ChangesRead(WholeUpdatesRead):
+    """How the splits of `CHANGES` are read."""
+
+    def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        has_pairs = self.info.has_primary_key
+        logs = [split for split in partition.splits if isinstance(split, LogInput)]
+        for split in logs:
+            whole = self._whole_updates(connection, split) if has_pairs else self._log_rows(connection, [split])
+            for batch in whole:
+                kinds, versions = change_numbers(batch.column(0)), integers(batch.column(1))
+                if has_pairs:
+                    versions = versions - (kinds == _UPDATE_AFTER)
+                arrays = [_SPARK_TYPES.take(array_of(kinds)), array_of(versions), *batch.columns[2:]]
+                names = [_KIND.name, _COMMIT_VERSION, *batch.schema.names[2:]]
+                yield pa.RecordBatch.from_arrays(arrays, names)
 
 
 # ---- streams that tell of deletes -----------------------------------------------------------------------------------

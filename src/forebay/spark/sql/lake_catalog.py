@@ -161,6 +161,13 @@ class PaimonCatalog(SqlCatalog):
             return table_proxy(self._context, name, then, schema, options)
         return system_table(self._context, name, then, system, options)
 
+    def loadChangelog(self, identifier: JavaObject, *asked: Any) -> JavaProxy:
+        """Raises `InvalidRequest`: for another exception, Spark would not show the message."""
+        name = self._full_name(identifier)
+        raise InvalidRequest(
+            f"{name} has no CHANGES: read {name}$changelog, which takes the option 'incremental-between'"
+        )
+
     def tableExists(self, identifier: JavaObject) -> bool:
         namespace, name = names_in(identifier.namespace()), str(identifier.name())
         if len(namespace) != 1:

@@ -146,6 +146,21 @@ class ForebayCatalog(SqlCatalog):
             return DeleteTellingTable(self._context, info)
         return self._table(info)
 
+    def loadChangelog(self, identifier: JavaObject, asked: JavaObject, *options: Any) -> JavaProxy:
+        """What CHANGES reads, of a table of the cluster."""
+        from forebay.spark.sql.live_changelog import LiveChangelog
+
+        database, name = self._named(identifier)
+        if VIRTUAL_SEPARATOR in name:
+            raise InvalidRequest(f"CHANGES is for tables, not for what stands beside them (`{name}`)")
+        with self._missing_is_no_such_table(identifier):
+            info = self._context.admin.table_info(TablePath(database, name))
+        self._check_time(info)
+        try:
+            return LiveChangelog(self._context, info, asked)
+        except UnsupportedOperation as e:  # for Spark the catalog has no CHANGES then, of any table
+            raise InvalidRequest(e.message, e.code) from e
+
     def tableExists(self, identifier: JavaObject) -> bool:
         namespace, name = names_in(identifier.namespace()), str(identifier.name())
         if len(namespace) != 1 or VIRTUAL_SEPARATOR in name:

@@ -81,6 +81,9 @@ class MixedCatalog(SqlCatalog):
                 raise
         return self._lake.loadTable(identifier, *how)
 
+    def loadChangelog(self, identifier: JavaObject, *asked: Any) -> JavaProxy:
+        return self._side_of(identifier).loadChangelog(identifier, *asked)
+
     def tableExists(self, identifier: JavaObject) -> bool:
         return any(side.tableExists(identifier) for side in self._sides)
 
