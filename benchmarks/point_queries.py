@@ -2,7 +2,8 @@
 
     python -m benchmarks.point_queries --rows 1000000 --no-spark
 
-The scan has the same filter as a range (`id BETWEEN 7 AND 7`), which fixes no key. Both return the same row.
+The scan has the same filter as a range (`id BETWEEN 7 AND 7`), which fixes no key. Both return the same row. The joins
+are with one row of a table of 1,000; scans are joins of which Spark sends no values to the other side.
 """
 
 from __future__ import annotations
@@ -113,8 +114,24 @@ def _spark(conn: Connection, options: Any) -> None:
                 lambda key, query=query: len(spark.sql(f"{query} = {key}").collect()),  # type: ignore[misc]
                 options,
             )
+        some = [(turn * 7919 + 13) % options.rows for turn in range(1000)]
+        few = conn.create_table("bench.few", {"k": "BIGINT NOT NULL", "name": "STRING"}, primary_key="k", buckets=1)
+        few.upsert(pa.table({"k": some, "name": [f"item {key}" for key in some]}))
+        for name, table in (("live", "live"), ("log by bucket key", "live_log"), ("lake and stream", "tiered")):
+            join = f"SELECT t.* FROM forebay.bench.{table} t JOIN forebay.bench.few ON id = k WHERE few.name = 'item "
+            report(
+                f"Spark, join with {name}",
+                lambda key, join=join: joined(spark, f"{join}{key}'", False),  # type: ignore[misc]
+                lambda key, join=join: joined(spark, f"{join}{key}'", True),  # type: ignore[misc]
+                options,
+            )
     finally:
         spark.stop()
+
+
+def joined(spark: Any, query: str, filtered: bool) -> int:
+    spark.conf.set("spark.sql.optimizer.dynamicPartitionPruning.enabled", filtered)
+    return len(spark.sql(query).collect())
 
 
 if __name__ == "__main__":

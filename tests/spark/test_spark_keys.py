@@ -12,15 +12,20 @@ from forebay import col
 from forebay.client import key_reader
 from forebay.client.cluster import ClusterClient
 from forebay.client.connection import Connection
+from forebay.spark.context import CatalogContext
 from forebay.spark.options import ReadOptions
+from forebay.spark.reading import scan_builder
 from forebay.spark.reading.live_plan import LiveScan
 from forebay.spark.reading.live_read import FoundRows, KvBatchSplit
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
+from forebay.spark.reading.scan_builder import ScanProxy
+from forebay.spark.sql.live_tables import readable
 from tests.unionread.world import PAIMON, World, world
 
 pytestmark = pytest.mark.spark
 
 Sql = Callable[[str], list[tuple[Any, ...]]]
+Read = Callable[[str], tuple[str, list[tuple[Any, ...]]]]
 
 
 @pytest.fixture
@@ -162,3 +167,98 @@ def test_tables_with_a_lake_are_looked_up_in_the_stream(spark: Any, tiered: Worl
     assert "lookup of 3 keys in 3 of 8 buckets, by lake and stream" in explained(spark, query)
     assert sorted(map(tuple, spark.sql(query).collect())) == [(1, "stream"), (3, "lake")]
     tiered.connection.drop_table(table.path)
+
+
+# ---- joins with a small side ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read(spark: Any, sql: Sql, database: str) -> Read:
+    """Run a query, with {db} for the database: how it was read, and its rows in order."""
+    sql("CREATE TABLE {db}.chosen (k BIGINT, name STRING, day DATE, why STRING)")
+    sql(
+        "INSERT INTO {db}.chosen VALUES (7, 'item 7', DATE'2026-01-02', 'a'), (9, 'item 9', DATE'2026-01-02', 'a'), "
+        "(8, 'x', DATE'2026-01-01', 'b'), (NULL, NULL, NULL, 'a')"
+    )
+
+    def run(query: str) -> tuple[str, list[tuple[Any, ...]]]:
+        frame = spark.sql(query.replace("{db}", f"forebay.{database}"))
+        rows = sorted(map(tuple, frame.collect()))
+        return str(frame._jdf.queryExecution().executedPlan().toString()), rows
+
+    return run
+
+
+def test_a_join_with_a_small_side_is_a_lookup(orders: str, read: Read, sent: Counter[str]) -> None:
+    sent.clear()
+    plan, rows = read(f"SELECT o.id, o.item FROM {orders} o JOIN {{db}}.chosen c ON o.id = c.k WHERE c.why = 'a'")
+    assert rows == [(7, "item 7"), (9, "item 9")]
+    assert "SubqueryBroadcast" in plan
+    assert "filtered by a join: rows where id IN (7, 9), lookup of 2 keys in 2 of 16 buckets" in plan
+    assert sent["LOOKUP"] == 1
+    plan, rows = read(f"SELECT id FROM {orders} WHERE x > 4 AND id IN (SELECT k FROM {{db}}.chosen WHERE why = 'a')")
+    assert rows == [(9,)]
+    assert "lookup of 2 keys in 2 of 16 buckets" in plan
+    outer = f"SELECT c.why, o.item FROM {orders} o RIGHT JOIN {{db}}.chosen c ON o.id = c.k + 1000 WHERE c.why > ''"
+    assert read(f"SELECT why, coalesce(item, '') FROM ({outer})")[1] == [("a", ""), ("a", ""), ("a", ""), ("b", "")]
+
+
+def test_a_join_with_an_empty_or_a_large_side_has_the_same_rows(
+    orders: str, read: Read, monkeypatch: pytest.MonkeyPatch, spark: Any
+) -> None:
+    joined = f"SELECT o.id FROM {orders} o JOIN {{db}}.chosen c ON o.id = c.k WHERE c.why = "
+    assert read(joined + "'nothing'")[1] == []
+    spark.conf.set("spark.sql.adaptive.enabled", "false")  # which would leave the join out
+    try:
+        plan, rows = read(joined + "'nothing'")
+        assert rows == []
+        assert "filtered by a join: rows where id IN ()" in plan
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+    monkeypatch.setattr(scan_builder, "RUNTIME_VALUES_MAX", 1)
+    plan, rows = read(joined + "'a'")
+    assert rows == [(7,), (9,)]
+    assert "dynamicpruning" in plan
+    assert "filtered by a join" not in plan
+
+
+def test_values_of_a_join_choose_partitions_and_buckets(read: Read, sql: Sql) -> None:
+    sql(
+        "CREATE TABLE {db}.p (id BIGINT NOT NULL, day DATE NOT NULL, v INT) PARTITIONED BY (day) "
+        "TBLPROPERTIES ('primary.key' = 'id,day', 'bucket.num' = '4')"
+    )
+    sql("INSERT INTO {db}.p SELECT id, DATE'2026-01-01' + INT(id % 4), id FROM range(40)")
+    by_day = (
+        "SELECT count(*) FROM {db}.p p JOIN (SELECT DISTINCT day FROM {db}.chosen WHERE why = 'b') c ON p.day = c.day"
+    )
+    plan, rows = read(by_day)
+    assert rows == [(10,)]
+    assert "filtered by a join: partitions where day IN (2026-01-01)" in plan
+    plan, rows = read("SELECT p.v FROM {db}.p p JOIN {db}.chosen c ON p.day = c.day AND p.id = c.k WHERE c.why = 'a'")
+    assert rows == [(9,)]
+    assert "lookup of 2 keys in 2 of 16 buckets" in plan
+    sql("CREATE TABLE {db}.log (item STRING NOT NULL, v INT) TBLPROPERTIES ('bucket.key' = 'item', 'bucket.num' = '8')")
+    sql("INSERT INTO {db}.log SELECT concat('item ', id % 10), id FROM range(100)")
+    plan, rows = read("SELECT count(*) FROM {db}.log l JOIN {db}.chosen c ON l.item = c.name WHERE c.why = 'a'")
+    assert rows == [(20,)]
+    assert "rows where item IN ('item 7', 'item 9'), 2 of 8 buckets" in plan
+
+
+def test_a_scan_that_a_join_filters_stays_whole_for_others(spark: Any, connection: Connection, orders: str) -> None:
+    """A plan may have a scan twice, and values of a join for one of them alone."""
+    info = connection.table(orders.removeprefix("forebay.")).info
+    context = CatalogContext.of(spark, "forebay", connection.settings)
+    table = readable(context, orders, info, {})
+    scan = ScanProxy(context, table, Pushdown(tuple(table.schema.names)), table.schema)
+    jvm, connector = context.jvm, "org.apache.spark.sql.connector.expressions."
+    seven = jvm.class_(connector + "Expressions").literal(7)
+    column_and_value = jvm.array(connector + "Expression", [jvm.column("id"), seven])
+    predicate = jvm.class_(connector + "filter.Predicate")("IN", column_and_value)
+    scan.filter(jvm.array(connector + "filter.Predicate", [predicate]))
+    filtered = scan.toBatch()
+    assert filtered is not scan
+    assert scan.toBatch() is scan
+    assert (len(filtered.planInputPartitions()), len(scan.planInputPartitions())) == (1, 1)
+    assert filtered.estimateStatistics().numRows().getAsLong() == 1
+    assert scan.estimateStatistics().numRows().getAsLong() == 200
+    assert "lookup of 1 key in 1 of 16 buckets" in scan.description()

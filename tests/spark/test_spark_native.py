@@ -26,8 +26,8 @@ pytestmark = pytest.mark.spark
 
 FILES, TASKS = "ParquetScan", "by lake and stream"
 """What plans say of files that Spark reads, and of tasks in Python."""
-MIXED, MIXED_V1 = "Union", "ForebayRelation"
-"""What they say of both together: with our rule in the session's optimizer, and without."""
+MIXED = "Union"
+"""What they say of both together."""
 
 
 @pytest.fixture(scope="module", params=[PAIMON, ICEBERG])
@@ -50,13 +50,28 @@ def small_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
 def way_of(frame: Any) -> str:
     """How its plan says that a frame is read."""
     text = str(frame._jdf.queryExecution().executedPlan().toString())
-    if MIXED_V1 in text:
-        return MIXED_V1
     if FILES in text and TASKS in text:
         assert MIXED in text
         return MIXED
     (way,) = [way for way in (FILES, TASKS) if way in text]
     return way
+
+
+def scanned_rows(frame: Any) -> int:
+    """The rows that came from the table of catalog `native` when the frame was read."""
+
+    def scans(node: Any) -> Iterator[Any]:
+        if str(node.getClass().getSimpleName()) == "AdaptiveSparkPlanExec":
+            yield from scans(node.executedPlan())
+        elif "QueryStage" in str(node.getClass().getSimpleName()):
+            yield from scans(node.plan())
+        elif str(node.nodeName()).startswith("BatchScan native."):
+            yield node
+        for index in range(node.children().size()):
+            yield from scans(node.children().apply(index))
+
+    plan = frame._jdf.queryExecution().executedPlan()
+    return sum(int(scan.metrics().apply("numOutputRows").value()) for scan in scans(plan))
 
 
 def in_order(frame: Any) -> list[tuple[Any, ...]]:
@@ -334,7 +349,7 @@ def test_a_session_without_our_rule_has_the_same_rows(spark: Any, lake: World) -
         way, found = ways(spark, table)
     finally:
         getattr(methods, "extraOptimizations_$eq")(rules)
-    assert way == MIXED_V1
+    assert way == TASKS
     assert len(found) == 39
 
 
@@ -347,6 +362,37 @@ def test_a_log_is_read_behind_the_files(spark: Any, lake: World) -> None:
     assert way == MIXED
     assert len(found) == 40
     assert ways(spark, table, "SELECT name FROM {t} WHERE id > 28")[1] == [(f"n{i}",) for i in range(29, 40)]
+
+
+@SAME_IN_EACH_LAKE
+def test_values_of_a_join_choose_files_or_are_looked_up(spark: Any, lake: World) -> None:
+    spark.range(100).selectExpr("id AS k", "id % 7 AS kind", "concat('d', id) AS day").createOrReplaceTempView("small")
+
+    def read(table: Table, query: str) -> tuple[str, list[tuple[Any, ...]], int]:
+        """How it was read, the rows, and the number of rows that came of the table."""
+        frame = spark.sql(query.replace("{t}", f"native.{table.path}"))
+        found = in_order(frame)
+        return way_of(frame), found, scanned_rows(frame)
+
+    parts = lake.create(ROWS_SCHEMA.append(pa.field("day", pa.string(), False)), partition_keys=["day"])
+    for day in ("d1", "d2", "d8"):
+        parts.append(rows(0, 10).append_column("day", pa.array([day] * 10)))
+    lake.tier(parts)
+    by_day = "SELECT /*+ BROADCAST(small) */ id, day FROM {t} JOIN small USING (day) WHERE kind = 1"
+    way, found, count = read(parts, by_day)
+    assert (way, len(found), count) == (FILES, 20, 20)
+    assert read(parts, by_day.replace("= 1", "= 5"))[1:] == ([], 0)
+
+    by_key = "SELECT /*+ BROADCAST(small) */ id, name FROM {t} JOIN small ON id = k WHERE kind = 3 AND k > 10"
+    expected = [(i, f"n{i}") for i in (17, 24, 31, 38)]
+    assert read(moved_on(lake), by_key) == (TASKS, expected, 4)
+    table = lake.create(ROWS_SCHEMA, primary_key=["id"])
+    table.upsert(rows(0, 40))
+    lake.tier(table)
+    assert way_of(spark.table(f"native.{table.path}")) == FILES
+    assert read(table, by_key) == (TASKS, expected, 4)
+    by_name = by_key.replace("id = k", "name = concat('n', k)")
+    assert read(table, by_name)[:2] == (FILES, expected)
 
 
 @SAME_IN_EACH_LAKE

@@ -166,11 +166,11 @@ class Jvm:
             array[index] = item
         return array
 
-    def proxy_array(self, class_name: str, proxies: Sequence[Any]) -> JavaObject:
-        """An array of Python proxies, which py4j cannot assign itself."""
-        array = self.gateway.new_array(self.class_(class_name), len(proxies))
-        for index, proxy in enumerate(proxies):
-            self.class_("java.lang.reflect.Array").set(array, index, proxy)
+    def proxy_array(self, class_name: str, items: Sequence[Any]) -> JavaObject:
+        """An array with Python proxies in it, which py4j cannot assign itself."""
+        array = self.gateway.new_array(self.class_(class_name), len(items))
+        for index, item in enumerate(items):
+            self.class_("java.lang.reflect.Array").set(array, index, item)
         return array
 
     def int_array(self, items: Sequence[int]) -> JavaObject:
@@ -279,12 +279,14 @@ class Jvm:
         if kind not in _PREDICATES:
             return Function(kind)
         name, children = str(expression.name()), expression.children()
-        if name == "IN" and len(children) > 1:
+        if name == "IN":
             return self._in_list(expression, children)
         return Function(name, tuple(self.expression(child) for child in children))
 
     def _in_list(self, expression: JavaObject, children: JavaObject) -> Expression:
         """`column IN (values)`, read from its text: thousands of values would take thousands of calls."""
+        if len(children) == 1:  # the other side of a join has no value
+            return Function("IN", (self.expression(children[0]), Literals("", '"string"')))
         before, text = f"{children[0].toString()} IN (", str(expression.toString())
         if str(children[1].getClass().getSimpleName()) != "LiteralValue" or not text.startswith(before):
             return Function("IN")
@@ -367,7 +369,7 @@ class Jvm:
                 compiler.cook(self.java_source(name))
                 self._compiled[name] = compiler.getClassLoader().loadClass(name).getConstructors()[0]
         constructor = self._compiled[name]
-        return lambda *args: constructor.newInstance(self.array("java.lang.Object", args))
+        return lambda *args: constructor.newInstance(self.proxy_array("java.lang.Object", args))
 
     def spark_class_loader(self) -> JavaObject:
         """The loader of Spark's own classes."""
@@ -496,6 +498,10 @@ class Jvm:
         text = self.class_("java.io.StringWriter")()
         self.class_("java.lang.Throwable")().printStackTrace(self.class_("java.io.PrintWriter")(text))
         return "MicroBatchExecution.logicalPlan" in str(text.toString())
+
+    def thread_id(self) -> int:
+        """The id of the thread of the JVM that has called us."""
+        return int(self.class_("java.lang.Thread").currentThread().getId())
 
     def python_metrics(self) -> JavaObject:
         """The metrics that Spark's Python runner reports for every task, for the SQL tab."""

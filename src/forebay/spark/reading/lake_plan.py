@@ -184,9 +184,9 @@ class PaimonScan:
         """The tasks. Raises `NotFound` for snapshots that are not there."""
         work = self._work(cores, wanted, use_native)
         # Nothing is pinned: what a snapshot needs stays as long as the snapshot does.
-        return ScanPlan(
-            self.read_function(wanted, schema), work.tasks, work.rows, opened, work.native, work.beside_native
-        )
+        read = self.read_function(wanted, schema)
+        beside = sum(split.row_count for task in work.beside_native for split in task)
+        return ScanPlan(read, work.tasks, work.rows, opened, work.native, work.beside_native, beside)
 
     def _work(self, cores: int, wanted: Pushdown, use_native: bool) -> _DealtTasks:
         """The tasks of the latest snapshot, or of what side and options choose; those of a snapshot are kept."""

@@ -110,6 +110,13 @@ class LiveScan:
             return self.strategy
         return "lake alone" if self.is_lake or self.options.read_optimized else "lake and stream"
 
+    @property
+    def lookup_key(self) -> tuple[str, ...]:
+        """The columns by whose values rows are looked up; () where they are not."""
+        if self.is_lake or self.options.read_optimized or self.as_of is not None or self.options.window is not None:
+            return ()
+        return self.info.descriptor.physical_primary_key if self.strategy == SERVER_SCAN else ()
+
     def read_function(self, wanted: Pushdown, schema: StructType) -> ReadFunction:
         """The function that reads each task; `schema` is Spark's schema of the requested columns."""
         include = [_INCLUDE[name] for name in wanted.columns if self.is_changelog and name in _INCLUDE]
@@ -242,7 +249,8 @@ class LiveScan:
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
         rows = estimated_rows(tasks, wanted.limit)
-        return ScanPlan(self.read_function(wanted, schema), tasks, rows, opened, native, beside, chosen)
+        read = self.read_function(wanted, schema)
+        return ScanPlan(read, tasks, rows, opened, native, beside, estimated_rows(beside), chosen)
 
 
 def scan_of(info: TableInfo, options: ReadOptions, view: str = "", deletes: str = IGNORE) -> LiveScan:

@@ -69,7 +69,7 @@ class TaskRead:
     def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The entry point of a Python worker: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
         for partition in sent_partitions(tasks, SplitsPartition):
-            yield from self.read(partition)
+            yield from (partition.reader or self).read(partition)
 
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task's splits. Raises `ForebayError`, which names the table."""

@@ -5,10 +5,11 @@ exactly these. Where only a part is, the scan is a union of the files' part and 
 that do not count are left out there by their numbers in the file, of which a bitmap tells whether they count; tasks
 find it out when the query runs (`forebay.spark.reading.live_read.MarkFunction`).
 
-A scan cannot be a union, so a rule of the session's optimizer puts the union in its place (`unite_scans`). Where the
-rule does not apply (a session without an attached catalog, a subquery that Spark creates later), the scan is a
-`V1Scan`, a public interface of Spark: its relation gives the rows of the union as an inner query. These rows are made
-twice, and the tasks that mark run when the query is planned.
+A scan cannot be a union, so a rule of the session's optimizer puts the union in its place (`unite_scans`). Until then,
+and where the rule does not apply (a session without an attached catalog, a subquery that Spark creates later), it is a
+scan by Python tasks. It stays one, too, where a join with a small side gives the scan values when the query runs: they
+leave few rows to read, and only Spark's scans take them, no union. Plain files stay files then, but for a join on the
+key of a table whose rows the servers look up.
 
 Exactness comes first: a session may ask Spark to pass over files that are missing or damaged, or to move old dates to
 another calendar; none of that holds here (`_OPTIONS`).
@@ -64,14 +65,14 @@ _NEEDED = (
     _SQL + "internal.connector.PredicateUtils",
     _SQL + "classic.Dataset",
 )
-_CLASSES = _RELATION, _PLANNED_TABLE, _TASKS, _FILES = (
-    "ForebayRelation",  # a BaseRelation of internal rows
+_CLASSES = _PLANNED_TABLE, _TASKS, _FILE_SCAN, _FILES = (
     "ForebayPlannedTable",  # a table that is one scan, which is there already: nothing can be pushed into it
     "ForebayTasks",  # a scan that is nothing but its tasks
+    "ForebayFileScan",  # a scan of files, of which values of a join choose some
     "ForebayFiles",  # an index of files
 )
-"""Java classes of our own (driver_java), compiled by Janino; they stay on the driver. The first and the last are
-subclasses of classes of Spark, which no proxy can be. The others save calls between JVM and Python when planning."""
+"""Java classes of our own (driver_java), compiled by Janino; they stay on the driver. The last is a subclass of a class
+of Spark, which no proxy can be. The others save calls between JVM and Python when planning."""
 
 _able: WeakKeyDictionary[Jvm, bool] = WeakKeyDictionary()
 logger = logging.getLogger(__name__)
@@ -129,13 +130,27 @@ def _file_index(jvm: Jvm, session: JavaObject, groups: Sequence[Sequence[str]], 
     return index
 
 
-class MixedScan(JavaProxy):
-    """A scan of rows in plain files and rows of Python tasks. It is planned already.
+def file_scan(
+    context: SessionContext, files: JavaObject, tasks: JavaProxy, statistics: JavaProxy, key: Sequence[str]
+) -> JavaObject:
+    """The scan `files` of Parquet files, of which the values of a join leave those that `tasks` says.
 
-    It is a `Function` from its relation in a query's plan to the plan that takes the relation's place.
+    `tasks` is the same scan by Python tasks. If the join has values of all columns of `key`, it takes the place.
     """
+    return context.jvm.compiled(_FILE_SCAN)(files, tasks, statistics, context.jvm.strings(key))
 
-    interfaces = (_READ + "V1Scan", "java.util.function.Function")
+
+def empty_scan(context: SessionContext, schema: StructType, statistics: JavaProxy) -> JavaObject:
+    """A scan without partitions, which needs no reader."""
+    jvm = context.jvm
+    return jvm.compiled(_TASKS)(jvm.struct_type(schema), "no rows", jvm.input_partitions([]), None, statistics)
+
+
+class FilesAndTasks:
+    """The union of rows in plain files and rows of Python tasks, which is planned already.
+
+    `statistics` are those of the tasks.
+    """
 
     def __init__(
         self,
@@ -144,29 +159,17 @@ class MixedScan(JavaProxy):
         schema: StructType,
         parts: tuple[NativeFiles, ReadTasks, OpenedScan],
         filters: JavaObject,
+        statistics: JavaProxy,
     ) -> None:
-        super().__init__(context.jvm)
+        self.jvm = context.jvm
         self._context, self._text, self._schema = context, text, schema
         self._native, self._read, self._opened = parts
-        self._filters = filters
+        self._filters, self._statistics = filters, statistics
         self._struct = context.jvm.struct_type(schema)
-        self._relation: JavaObject | None = None
 
-    def readSchema(self) -> JavaObject:
-        return self._struct
-
-    def description(self) -> str:
-        return self._text
-
-    def apply(self, relation: JavaObject) -> JavaObject:
+    def plan(self, relation: JavaObject) -> JavaObject:
         """The union, as a logical plan that needs no optimizer, with the attributes of `relation`."""
         return with_output(self.jvm, self._union().analyzed(), relation.output())
-
-    def toV1TableScan(self, sql_context: JavaObject) -> JavaObject:
-        """Return the scan. Spark asks again when it replans the rest of a query after its first stages."""
-        if self._relation is None:
-            self._relation = self.jvm.compiled(_RELATION)(sql_context, self._struct, self._union().toRdd())
-        return self._relation
 
     def _union(self) -> JavaObject:
         """A QueryExecution of the union; nothing of it has run."""
@@ -227,7 +230,7 @@ class MixedScan(JavaProxy):
     def _task_frame(self, schema: StructType, read: ReadTasks, partitions: JavaObject, text: str) -> JavaObject:
         struct = self.jvm.struct_type(schema)
         factory = self.jvm.reader_factory(pickle.dumps((read, schema)), schema)
-        return self._frame_of(struct, self.jvm.compiled(_TASKS)(struct, text, partitions, factory))
+        return self._frame_of(struct, self.jvm.compiled(_TASKS)(struct, text, partitions, factory, self._statistics))
 
     def _frame_of(self, struct: JavaObject, scan: JavaObject) -> JavaObject:
         """A Dataset of `scan`, which needs no optimizer any more."""

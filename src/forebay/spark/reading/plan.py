@@ -17,7 +17,7 @@ Each side plans in a module of its own: forebay.spark.reading.live_plan and fore
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -42,9 +42,23 @@ class Pushdown:
         """All filters together: a lake may have partitions that the stream has not, so it takes those on them, too."""
         return all_of([*self.partition_filters, *([] if self.row_filter is None else [self.row_filter])])
 
+    def with_filter(self, predicate: Predicate, partition_keys: Sequence[str]) -> Pushdown:
+        """The same with one more filter, which may refer to partition keys."""
+        if predicate.columns() <= set(partition_keys):
+            return replace(self, partition_filters=(*self.partition_filters, predicate))
+        return replace(self, row_filter=predicate if self.row_filter is None else self.row_filter & predicate)
+
 
 ReadTasks = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What Python workers run. Picklable. A task's batch has one value, its pickled input partition."""
+
+
+class TaskReader(Protocol):
+    """`ReadTasks` for the tasks of a scan."""
+
+    def __call__(self, tasks: Iterable[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]: ...
+
+    def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]: ...
 
 
 class Marking(Protocol):
@@ -73,12 +87,18 @@ class NativeFiles:
 
 
 class SplitsPartition(InputPartition):
-    """The splits of one task, of either side, and the table snapshot they belong to, if any."""
+    """The splits of one task, of either side, and the table snapshot they belong to, if any.
 
-    def __init__(self, splits: tuple[Any, ...], snapshot: TableSnapshot | None = None) -> None:
+    `reader` reads them, or else (None) the one that Spark's reader factory carries.
+    """
+
+    def __init__(
+        self, splits: tuple[Any, ...], snapshot: TableSnapshot | None = None, reader: TaskReader | None = None
+    ) -> None:
         super().__init__(None)
         self.splits = splits
         self.snapshot = snapshot
+        self.reader = reader
 
     def __repr__(self) -> str:
         return f"SplitsPartition({', '.join(map(str, self.splits))})"
@@ -91,7 +111,7 @@ class OpenedScan:
     `pinned` is held until the JVM has collected the plan, and releases itself when it is collected.
     """
 
-    partitions: Sequence[object]
+    partitions: Sequence[SplitsPartition]
     pinned: object | None = None
 
 
@@ -101,16 +121,17 @@ class ScanPlan:
 
     `read` yields batches of exactly Spark's schema for each of `tasks` (their splits). `rows` is about how many rows
     they have, before filters; None where that is not known. `opened` makes the input partitions of tasks.
-    `beside_native` are the tasks of what is not in `native`, the part that Spark can read directly. `chosen` says what
-    the filters leave to read, if they fix keys or buckets.
+    `beside_native` are the tasks of what is not in `native`, the part that Spark can read directly, and `rows_beside`
+    about their rows. `chosen` says what the filters leave to read, if they fix keys or buckets.
     """
 
-    read: ReadTasks
+    read: TaskReader
     tasks: Sequence[tuple[Any, ...]]
     rows: int | None
     opened: Callable[[Sequence[tuple[Any, ...]]], OpenedScan]
     native: NativeFiles | None = None
     beside_native: Sequence[tuple[Any, ...]] = ()
+    rows_beside: int | None = None
     chosen: str | None = None
 
     def open(self, *, beside_native: bool = False) -> OpenedScan:

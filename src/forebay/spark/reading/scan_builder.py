@@ -7,6 +7,11 @@ table snapshot when its tasks are made (`forebay.spark.reading.live_plan.open_fo
 
 Filters on partition keys choose partitions and are done with. All others go to the readers, which drop what they can
 (whole log batches on the server, rows in the worker), and to Spark again, which has the last word.
+
+A join with a small, filtered side gives the scan of the other side the values of its join keys when the query runs
+(`ScanProxy.filter`). They are one more filter: they choose partitions, buckets and files, or become lookups. Spark may
+have put the same scan into several places of a plan, and filters one of them. So a filter does not change the scan: it
+makes another one, which answers the next question for a batch that comes from the same thread.
 """
 
 from __future__ import annotations
@@ -29,11 +34,15 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.releases import counts_rows_without_columns
 from forebay.spark.options import FORMAT_NAME
-from forebay.spark.reading.native import MixedScan, parquet_scan, reads_files
+from forebay.spark.reading.native import FilesAndTasks, empty_scan, file_scan, parquet_scan, reads_files
 from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan
 
 _READ = CONNECTOR + "read."
 _PREDICATE = CONNECTOR + "expressions.filter.Predicate"
+
+RUNTIME_VALUES_MAX = 4096
+"""The most values of a join's other side that filter a scan; as many keys are looked up
+(`forebay.client.key_filter.KEYS_MAX`). More say little, and cost time in the driver."""
 
 DEFAULT_VALUE_BYTES = 20
 """What Spark takes a string for, in estimates."""
@@ -50,6 +59,7 @@ class Readable:
 
     `strategy` says how the rows of a primary-key table, or of one with a lake, are found. As a stream the thing is read
     by the format `stream_format`, with the options that `stream` gives; None: it cannot be read as a stream.
+    `lookup_key` are the columns by whose values rows are looked up instead of scanned; () where they are not.
     """
 
     name: str
@@ -60,6 +70,7 @@ class Readable:
     strategy: str | None = None
     stream: StreamSource | None = None
     stream_format: str = FORMAT_NAME
+    lookup_key: tuple[str, ...] = ()
 
 
 class ScanBuilder(JavaProxy):
@@ -144,7 +155,11 @@ class ScanBuilder(JavaProxy):
 class ScanProxy(JavaProxy):
     """A scan and its tasks, planned once on first use."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (_READ + "SupportsReportStatistics", _READ + "Batch")
+    interfaces: ClassVar[tuple[str, ...]] = (
+        _READ + "SupportsReportStatistics",
+        _READ + "SupportsRuntimeV2Filtering",
+        _READ + "Batch",
+    )
 
     def __init__(self, context: SessionContext, readable: Readable, wanted: Pushdown, schema: StructType) -> None:
         super().__init__(context.jvm)
@@ -156,6 +171,9 @@ class ScanProxy(JavaProxy):
         self._made: dict[str, Any] = {}
         self._pinned: object | None = None
         self._is_stream = False
+        self._is_filtered = False
+        self._to_answer: dict[int, ScanProxy] = {}
+        self._filtered: ScanProxy | None = None
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
         """`make()`, called once for all threads of the JVM."""
@@ -176,11 +194,11 @@ class ScanProxy(JavaProxy):
         plan = self._plan()
         if plan.native is None or not reads_files(self.jvm):
             return None
-        if plan.native.is_all and not plan.native.marking:
-            return parquet_scan(self._context, plan.native.files, self._schema, filters)
-        opened = self._opened(plan.open(beside_native=True))
-        parts = (plan.native, plan.read, opened)
-        return MixedScan(self._context, self.description(), self._schema, parts, filters)
+        if not plan.native.is_all or plan.native.marking:
+            return MixedScan(self, filters)
+        files = parquet_scan(self._context, plan.native.files, self._schema, filters)
+        statistics, key = self._statistics(plan.rows), self._readable.lookup_key
+        return file_scan(self._context, files, FileScan(self, filters), statistics, key)
 
     def _opened(self, opened: OpenedScan) -> OpenedScan:
         if opened.pinned is not None:
@@ -193,23 +211,30 @@ class ScanProxy(JavaProxy):
         return self._once("schema", lambda: self.jvm.struct_type(self._schema))
 
     def description(self) -> str:
-        wanted = self._wanted
-        parts = [f"forebay {self._readable.name} ({', '.join(wanted.columns)})"]
-        parts += [f"partitions where {to_text(predicate)}" for predicate in wanted.partition_filters]
+        parts = [f"forebay {self._readable.name} ({', '.join(self._wanted.columns)})", *self._filters_in_words()]
+        if self._readable.strategy is not None:
+            parts.append(f"by {self._readable.strategy.replace('_', '-')}")
+        if self._filtered is not None:
+            parts.append(f"filtered by a join: {', '.join(self._filtered._filters_in_words())}")
+        return ", ".join(parts)
+
+    def _filters_in_words(self) -> list[str]:
+        wanted, plan = self._wanted, self._made.get("plan")
+        parts = [f"partitions where {to_text(predicate)}" for predicate in wanted.partition_filters]
         if wanted.row_filter is not None:
             parts.append(f"rows where {to_text(wanted.row_filter)}")
         if wanted.limit is not None:
             parts.append(f"limit {wanted.limit}")
-        plan = self._made.get("plan")
-        chosen = None if plan is None else plan.chosen
-        if chosen is not None:
-            parts.append(chosen)
-        if self._readable.strategy is not None:
-            parts.append(f"by {self._readable.strategy.replace('_', '-')}")
-        return ", ".join(parts)
+        if plan is not None and plan.chosen is not None:
+            parts.append(plan.chosen)
+        return parts
+
+    def columnarSupportMode(self) -> JavaObject:
+        """Rows; else Spark would ask for the partitions to find out, before it has the values of a join."""
+        return self.jvm.class_(_READ + "Scan$ColumnarSupportMode").UNSUPPORTED
 
     def toBatch(self) -> JavaProxy:
-        return self
+        return self._to_answer.pop(self.jvm.thread_id(), self) if self._to_answer else self
 
     def toMicroBatchStream(self, checkpoint: str) -> JavaObject:
         """Spark asks for all columns of a stream, and evaluates filters itself: so this is the format's stream."""
@@ -221,10 +246,40 @@ class ScanProxy(JavaProxy):
     def supportedCustomMetrics(self) -> JavaObject:
         return self._once("metrics", self.jvm.python_metrics)
 
+    # ---- SupportsRuntimeV2Filtering ---------------------------------------------------------------------------------
+
+    def filterAttributes(self) -> JavaObject:
+        """The columns that are read. None with a limit, which counts rows before any join."""
+        known = {column.name for column in self._readable.columns}
+        names = [name for name in self._wanted.columns if name in known and self._wanted.limit is None]
+        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [self.jvm.column(name) for name in names])
+
+    def filter(self, predicates: JavaObject) -> None:
+        """Let the next batch that this thread asks for have the rows only that may match all `predicates`.
+
+        Predicates with more than `RUNTIME_VALUES_MAX` values are left out: the join drops what does not match.
+        """
+        wanted = self._narrowed(predicates)
+        if wanted is not self._wanted:
+            filtered = ScanProxy(self._context, self._readable, wanted, self._schema)
+            filtered._is_filtered = True
+            self._filtered = self._to_answer[self.jvm.thread_id()] = filtered
+
+    def _narrowed(self, predicates: JavaObject) -> Pushdown:
+        wanted = self._wanted
+        for java in predicates:
+            if len(java.children()) <= RUNTIME_VALUES_MAX + 1:
+                predicate = to_predicate(self.jvm.expression(java), self._readable.columns)
+                if predicate is not None:
+                    wanted = wanted.with_filter(predicate, self._readable.partition_keys)
+        return wanted
+
     # ---- SupportsReportStatistics -----------------------------------------------------------------------------------
 
     def estimateStatistics(self) -> JavaProxy:
-        rows = None if self._is_stream else self._plan().rows
+        return self._statistics(None if self._is_stream else self._plan().rows)
+
+    def _statistics(self, rows: int | None) -> StatisticsProxy:
         width = 8 + sum(value_bytes(field.dataType) for field in self._schema.fields)
         return StatisticsProxy(self._context, rows, None if rows is None else rows * width)
 
@@ -238,11 +293,63 @@ class ScanProxy(JavaProxy):
         # Kept as long as this scan, and so as long as the query's plan.
         opened = self._opened(plan.open())
         self._pinned = opened.pinned
+        if self._is_filtered:  # Spark takes the reader factory of the scan that it has filtered
+            for partition in opened.partitions:
+                partition.reader = plan.read
         return self.jvm.input_partitions(opened.partitions)
 
     def createReaderFactory(self) -> JavaObject:
         command = (self._plan().read, self._schema)
         return self._once("factory", lambda: self.jvm.reader_factory(pickle.dumps(command), self._schema))
+
+
+class PlannedScan(ScanProxy):
+    """A scan that Spark's own Parquet reader may read, all or in part; `filters` are those of that reader."""
+
+    def __init__(self, scan: ScanProxy, filters: JavaObject) -> None:
+        super().__init__(scan._context, scan._readable, scan._wanted, scan._schema)
+        self._made["plan"] = scan._plan()
+        self._filters = filters
+
+
+class FileScan(PlannedScan):
+    """A scan that Spark's own reader takes, by files; its `apply` answers for Spark's reader.
+
+    Where a join finds the rows by their keys, it is a scan by Python tasks after all.
+    """
+
+    interfaces: ClassVar[tuple[str, ...]] = ("java.util.function.Function",)
+
+    def apply(self, predicates: JavaObject) -> JavaObject | None:
+        """Spark's scan of the files that may have rows which match all `predicates`; None: of all files."""
+        wanted = self._narrowed(predicates)
+        if wanted is self._wanted:
+            return None
+        plan = self._readable.plan(wanted, self._schema)
+        if not plan.tasks:
+            return empty_scan(self._context, self._schema, self._statistics(0))
+        if plan.native is None or not plan.native.is_all or plan.native.marking:  # the table has changed meanwhile
+            return None
+        return parquet_scan(self._context, plan.native.files, self._schema, self._filters)
+
+
+class MixedScan(PlannedScan):
+    """A scan whose place in a query's plan a union of files and Python tasks takes (`unite_scans`)."""
+
+    interfaces: ClassVar[tuple[str, ...]] = ("java.util.function.BiFunction",)
+
+    def apply(self, relation: JavaObject, filtered: JavaObject) -> JavaObject | None:
+        """The plan that takes the place of `relation`; None where a join will filter the columns `filtered`."""
+        if filtered:
+            return None
+        plan = self._plan()
+        return self._once("union", lambda: self._union(plan)).plan(relation)
+
+    def _union(self, plan: ScanPlan) -> FilesAndTasks:
+        assert plan.native is not None
+        parts = (plan.native, plan.read, self._opened(plan.open(beside_native=True)))
+        statistics = self._statistics(plan.rows_beside)
+        return FilesAndTasks(self._context, self.description(), self._schema, parts, self._filters, statistics)
 
 
 OPEN_BEFORE_COLLECTING = 64

@@ -398,6 +398,7 @@ def readable(
         () if view == BINLOG else info.descriptor.partition_keys,
         None if is_stream else shown.way,
         None if view == LAKE or as_of is not None else stream,
+        lookup_key=shown.lookup_key,
     )
 
 

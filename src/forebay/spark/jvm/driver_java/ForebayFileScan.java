@@ -1,0 +1,67 @@
+import java.util.Arrays;
+import java.util.Set;
+import java.util.function.BiFunction;
+import java.util.function.Function;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
+import org.apache.spark.sql.types.StructType;
+import scala.Product;
+
+public class ForebayFileScan implements SupportsReportStatistics, SupportsRuntimeV2Filtering, BiFunction {
+    private final Scan files;
+    private final SupportsRuntimeV2Filtering tasks;
+    private final Statistics statistics;
+    private final String[] key;
+    private final ThreadLocal chosen = new ThreadLocal();
+
+    public ForebayFileScan(Scan files, SupportsRuntimeV2Filtering tasks, Statistics statistics, String[] key) {
+        this.files = files;
+        this.tasks = tasks;
+        this.statistics = statistics;
+        this.key = key;
+    }
+
+    public Object apply(Object relation, Object filtered) {
+        if (key.length == 0 || !((Set) filtered).containsAll(Arrays.asList(key))) { return null; }
+        Product given = (Product) relation;
+        Object[] parts = new Object[given.productArity()];
+        for (int i = 0; i < parts.length; i++) {
+            Object part = given.productElement(i);
+            parts[i] = part == this ? tasks : part;
+        }
+        return ((TreeNode) relation).makeCopy(parts);
+    }
+
+    public StructType readSchema() { return files.readSchema(); }
+
+    public String description() { return files.description(); }
+
+    public Scan.ColumnarSupportMode columnarSupportMode() { return files.columnarSupportMode(); }
+
+    public CustomMetric[] supportedCustomMetrics() { return files.supportedCustomMetrics(); }
+
+    public Statistics estimateStatistics() { return statistics; }
+
+    public NamedReference[] filterAttributes() { return tasks.filterAttributes(); }
+
+    public void filter(Predicate[] predicates) { chosen.set(((Function) tasks).apply(predicates)); }
+
+    public Batch toBatch() {
+        Object scan = chosen.get();
+        chosen.remove();
+        return (scan == null ? files : (Scan) scan).toBatch();
+    }
+
+    public boolean equals(Object other) {
+        return other instanceof ForebayFileScan && files.equals(((ForebayFileScan) other).files);
+    }
+
+    public int hashCode() { return files.hashCode(); }
+}
