@@ -394,8 +394,8 @@ class StreamOptions:
 
 def deletes_option(options: Mapping[str, str]) -> str:
     """What `options` say a stream does about deleted keys. Raises `InvalidRequest` for a value that is none."""
-    given = {name.lower(): value for name, value in options.items()}
-    deletes: str = _STREAM[DELETE_BEHAVIOR].read(given.get(DELETE_BEHAVIOR, IGNORE), "read option")
+    given = next((value for name, value in options.items() if name.lower() == DELETE_BEHAVIOR), None)
+    deletes: str = IGNORE if given is None else _STREAM[DELETE_BEHAVIOR].read(given, "read option")
     return deletes
 
 
