@@ -235,15 +235,16 @@ class WriteGate:
     def closed(self, timeout: float | None = None) -> Iterator[bool]:
         """Wait until no writer is inside, and keep all writers out of the gate during the block.
 
-        Yields True; False, with the gate open, if writers are still inside after `timeout` seconds.
+        Yields True; False if another holder keeps it closed for `timeout` seconds, or if writers are still inside then.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_closed)
-            self._is_closed = True
-            is_empty = self._changed.wait_for(lambda: not self._inside, timeout)
-            if not is_empty:
-                self._is_closed = False
-                self._changed.notify_all()
+            is_empty = self._changed.wait_for(lambda: not self._is_closed, timeout)
+            if is_empty:
+                self._is_closed = True
+                is_empty = self._changed.wait_for(lambda: not self._inside, timeout)
+                if not is_empty:
+                    self._is_closed = False
+                    self._changed.notify_all()
         if not is_empty:
             yield False
             return

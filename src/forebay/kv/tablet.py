@@ -231,12 +231,7 @@ class ChangelogCodec:
         if header.record_count == 0:
             return {}, 0
         columns = self._schema_by_id(header.schema_id).columns
-        if self._log_format is LogFormat.ARROW:
-            kind_array = change_types(data, 0, header)
-            batch = decode_arrow_batch(data, 0, header, columns)
-        else:
-            rows, kind_array = decode_row_batch(data, 0, header)
-            batch = row_codec(columns, RowFormat(self._log_format.value)).decode(rows)
+        batch, kind_array = self._decoded(header, data)
         if kind_array is None:
             raise CorruptData(
                 f"the changelog of {self.info.path} has a batch of appends at offset {header.base_offset}",
@@ -254,6 +249,27 @@ class ChangelogCodec:
         writes: Writes = dict(zip(keys, values))
         added = int(np.count_nonzero(kinds == ChangeType.INSERT)) - int(np.count_nonzero(kinds == ChangeType.DELETE))
         return writes, added
+
+    def _decoded(self, header: LogBatchHeader, data: memoryview) -> tuple[pa.RecordBatch, pa.Array | None]:
+        """The rows of a log batch, which has some, and their change types."""
+        columns = self._schema_by_id(header.schema_id).columns
+        if self._log_format is LogFormat.ARROW:
+            return decode_arrow_batch(data, 0, header, columns), change_types(data, 0, header)
+        rows, kinds = decode_row_batch(data, 0, header)
+        return row_codec(columns, RowFormat(self._log_format.value)).decode(rows), kinds
+
+    def keys_of_changes(self, header: LogBatchHeader, data: memoryview) -> pa.BinaryArray:
+        """The keys of the changes of a log batch, which has some, in their order."""
+        return self._keys.encode(self._decoded(header, data)[0])
+
+    def keys_of_put(self, records: bytes | memoryview) -> pa.BinaryArray:
+        """The keys of a KV record batch, as `keys_of_changes` has them."""
+        return pa.array(self._keys.canonical(parse_kv_batch(records).keys), pa.binary())
+
+    def shown_keys(self, keys: Sequence[bytes]) -> str:
+        """Some keys, for a message."""
+        rows = self._keys.decode(keys).to_pylist()
+        return " and ".join(", ".join(f"{name} = {value!r}" for name, value in row.items()) for row in rows)
 
 
 ACKS_ALL = -1

@@ -127,7 +127,8 @@ class LogReads:
         if self._unusable is not None:
             raise StorageFailure(self._unusable, ErrorCode.LOG_STORAGE_EXCEPTION)
 
-    def _go_offline(self, cause: BaseException) -> None:
+    def take_offline(self, cause: BaseException) -> None:
+        """Refuse everything from now on, because of a failure."""
         if not self._offline:
             self._offline = True
             words = cause.message if isinstance(cause, ForebayError) else repr(cause)
@@ -486,7 +487,7 @@ class LogTablet(LogReads):
             check(segment.view.next_offset == self._log_end_offset, f"{segment.path} published a failed append")
             segment.undo_append()
         except BaseException as failure:
-            self._go_offline(failure)
+            self.take_offline(failure)
             if not isinstance(failure, StorageFailure):
                 raise
 
@@ -517,7 +518,7 @@ class LogTablet(LogReads):
                 self._fs.remove(names.log_file(self.folder, base_offset))
             self._fs.sync_directory(self.folder)
         except StorageFailure as failure:
-            self._go_offline(failure)
+            self.take_offline(failure)
 
     # ---- durability
 
@@ -544,7 +545,7 @@ class LogTablet(LogReads):
                     if segment is not segments[-1]:
                         segment.close_append()
         except BaseException as failure:
-            self._go_offline(failure)
+            self.take_offline(failure)
             raise
         self._synced_offset = max(self._synced_offset, target)
 
@@ -606,7 +607,7 @@ class LogTablet(LogReads):
         try:
             change()
         except BaseException as failure:
-            self._go_offline(failure)
+            self.take_offline(failure)
             raise
         finally:
             self._version += 1

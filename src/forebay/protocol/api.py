@@ -18,6 +18,7 @@ Versions above 0, and what they mean:
 * PutKv 1, Lookup 1 and PrefixLookup 1: for a table of kv format version 2 whose bucket key is not its whole primary
   key, keys are in Fluss's compacted encoding; in version 0 they are in the lake's encoding. So a server answers
   version 0 with error 2 where the two would differ.
+* CommitTransaction 1 (Forebay's own) knows conditions (`unchanged_since`).
 
 Source: `api_key.rs` of fluss-rs 1.0.0 and `ApiKeys.java`, and the gateways of Fluss's servers for the roles.
 Keys below 1000 belong to the Kafka protocol. Keys from 20000 on are Forebay's own: a client uses them where a server
@@ -205,7 +206,7 @@ _TABLE = (
     Api(_K.BEGIN_TRANSACTION, pb.BeginTransactionRequest, pb.BeginTransactionResponse, _COORDINATOR),
     Api(_K.STAGE_ROWS, pb.StageRowsRequest, pb.StageRowsResponse, _TABLET),
     Api(_K.FINISH_STAGE, pb.FinishStageRequest, pb.FinishStageResponse, _TABLET),
-    Api(_K.COMMIT_TRANSACTION, pb.CommitTransactionRequest, pb.CommitTransactionResponse, _COORDINATOR),
+    Api(_K.COMMIT_TRANSACTION, pb.CommitTransactionRequest, pb.CommitTransactionResponse, _COORDINATOR, *_V1),
     Api(_K.ABORT_TRANSACTION, pb.AbortTransactionRequest, pb.AbortTransactionResponse, _COORDINATOR),
     Api(_K.LIST_TRANSACTIONS, pb.ListTransactionsRequest, pb.ListTransactionsResponse, _COORDINATOR),
     # KV snapshots, remote log, producer offsets

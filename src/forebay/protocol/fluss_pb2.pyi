@@ -1257,12 +1257,32 @@ class FinishStageResponse(_Message):
     def __init__(self, size_bytes: _Optional[int] = ...) -> None: ...
 
 class CommitTransactionRequest(_Message):
-    __slots__ = ("transaction_id", "attempts")
+    __slots__ = ("transaction_id", "attempts", "unchanged_since")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_SINCE_FIELD_NUMBER: _ClassVar[int]
     transaction_id: int
     attempts: RepeatedScalars[str]
-    def __init__(self, transaction_id: _Optional[int] = ..., attempts: _Optional[_Iterable[str]] = ...) -> None: ...
+    unchanged_since: RepeatedMessages[PbUnchangedSince]
+    def __init__(self, transaction_id: _Optional[int] = ..., attempts: _Optional[_Iterable[str]] = ..., unchanged_since: _Optional[_Iterable[_Union[PbUnchangedSince, _Mapping[str, _Any]]]] = ...) -> None: ...
+
+class PbUnchangedSince(_Message):
+    __slots__ = ("table_id", "buckets")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    buckets: RepeatedMessages[PbUnchangedSinceForBucket]
+    def __init__(self, table_id: _Optional[int] = ..., buckets: _Optional[_Iterable[_Union[PbUnchangedSinceForBucket, _Mapping[str, _Any]]]] = ...) -> None: ...
+
+class PbUnchangedSinceForBucket(_Message):
+    __slots__ = ("partition_id", "bucket_id", "log_offset")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    log_offset: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
 
 class CommitTransactionResponse(_Message):
     __slots__ = ("committed_ms",)

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -136,9 +136,11 @@ class Lane(Generic[Item, Result]):
     def __init__(self, turns: LaneScheduler) -> None:
         self._turns = turns
         self._lock = threads.lock()
+        self._changed = threads.condition(self._lock)
         self._queue: deque[tuple[Item, Future[Result], int]] = deque()
         self._queued_bytes = 0
         self._running = False
+        self._is_held = False
 
     def submit(self, item: Item, work: Callable[[Sequence[Item]], Sequence[Result]], size: int) -> Future[Result]:
         """Queue `item` of `size` bytes; the future gets its result. It cannot be cancelled: what is queued will be
@@ -152,17 +154,34 @@ class Lane(Generic[Item, Result]):
         with self._lock:
             self._queue.append((item, future, size))
             self._queued_bytes += size
-            if self._running:
+            if self._running or self._is_held:
                 return future
             self._running = True
         self._turns.join(partial(self._write_group, work), size)
         return future
 
+    @contextmanager
+    def held(self, work: Callable[[Sequence[Item]], Sequence[Result]]) -> Iterator[None]:
+        """Run no work during the block, and none that has begun before; items that are submitted wait, without a
+        thread. One holder at a time."""
+        with self._lock:
+            self._is_held = True
+            self._changed.wait_for(lambda: not self._running)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._is_held = False
+                left = self._queued_bytes
+                self._running = starts = bool(self._queue)
+            if starts:
+                self._turns.join(partial(self._write_group, work), left)
+
     @property
     def is_idle(self) -> bool:
         """Whether nothing is queued or being written."""
         with self._lock:
-            return not self._running
+            return not (self._running or self._queue)
 
     def _write_group(self, work: Callable[[Sequence[Item]], Sequence[Result]]) -> None:
         with self._lock:
@@ -170,8 +189,9 @@ class Lane(Generic[Item, Result]):
         _run(work, group)
         del group
         with self._lock:
-            if not self._queue:
+            if self._is_held or not self._queue:
                 self._running = False
+                self._changed.notify_all()
                 return
             left = self._queued_bytes
         self._turns.rejoin(partial(self._write_group, work), left)
@@ -359,6 +379,10 @@ class BucketReplica:
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 
+    def puts_held(self) -> AbstractContextManager[None]:
+        """Keep clients' puts waiting during the block, and wait for those that are being written."""
+        return self._put_lane.held(self._put_group)
+
     def write_decided(self, writer_id: int, batches: Iterable[DecidedBatch]) -> None:
         """Write what a decided transaction has for this bucket, but for what is there already; durable afterwards.
 
@@ -400,6 +424,11 @@ class BucketReplica:
         for result in results:
             if result.error is not None:
                 raise result.error
+
+    def take_offline_unless_written(self, writer_id: int, batches: int, cause: ForebayError) -> None:
+        """Accept no write until the bucket is opened again, which writes what is decided, if some of it is missing."""
+        if self.log.last_sequence(writer_id) + 1 < batches:
+            self.log.take_offline(cause)
 
     def show_decided(self) -> None:
         """Make visible what `write_decided` has written."""

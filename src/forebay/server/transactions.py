@@ -17,6 +17,10 @@ Rules:
   of a bucket says how far an earlier attempt has come, and nothing is written twice.
 - While rows are written, the tables' commit gates are passed: a table snapshot has all of them or none. Rows of log
   tables become visible when all of them are durable.
+- A commit may have conditions (forebay.server.commit_conditions). It closes the gates of their tables and keeps the
+  puts of its buckets waiting from the check to the last row, so nothing comes in between. It is decided after every
+  transaction that it has seen and before those that it has not, and where its rows cannot be written, the bucket goes
+  offline: opening it writes them first. So a crash, after which nothing is checked again, changes none of that.
 - Rows for tables and partitions that were dropped since they were staged are dropped, too.
 
 Threads: everything may be called from any thread, and blocks. Prior art: Delta's transaction identifiers, Kafka's
@@ -28,7 +32,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -41,6 +45,7 @@ from forebay.codec.log_batch import iter_headers, verify_crc
 from forebay.kv.tablet import ChangelogCodec, PutRequest
 from forebay.metadata.table import TableBucket
 from forebay.server.catalog import LiveTable, TableCatalog
+from forebay.server.commit_conditions import KeysChanged, UnchangedKeys, UnchangedSince
 from forebay.server.metadata_store import MetadataStore, StoredTransaction
 from forebay.server.replica import BucketReplica, DiskReserve, check_log_batches
 from forebay.server.replicas import ReplicaManager
@@ -62,6 +67,8 @@ _LEDGER_VERSIONS = 10
 """Versions of an application that are remembered, so that a late repetition of a commit gets its answer."""
 _ANONYMOUS_REMEMBERED = 1000
 """Committed transactions without an application that are remembered, for the same reason."""
+_EARLY_CHECKS = 3
+"""Checks of a condition while others still write, so that little is left to be checked while they wait."""
 _CODECS_MAX = 64
 """Tables whose rows can be checked without building what that needs."""
 
@@ -172,6 +179,8 @@ class TransactionManager:
         self._writers = writers
         self._lock = threads.lock()
         self._beginning = threads.lock()
+        self._deciding = threads.lock()
+        """Held for each decision: their writer ids are in the order in which they become known."""
         self._by_id: dict[int, _Transaction] = {}
         self._ended: OrderedDict[int, str] = OrderedDict()
         self._running: dict[int, Future[int]] = {}
@@ -436,18 +445,21 @@ class TransactionManager:
 
     # ---- committing -------------------------------------------------------------------------------------------------
 
-    def commit(self, transaction_id: int, attempts: Sequence[str]) -> Future[int]:
+    def commit(
+        self, transaction_id: int, attempts: Sequence[str], unchanged_since: UnchangedSince | None = None
+    ) -> Future[int]:
         """Begin to commit a transaction with the rows of these attempts, in this order.
 
         The future has the time of the decision in ms, when all rows are written. Repeated calls get the same. Its
-        errors: `Conflict` and `NotFound` if the transaction has ended, `InvalidRequest` for attempts that are not
-        finished, `DiskFull`. `Unavailable` says that the transaction is decided, and that writing its rows goes on.
+        errors: `Conflict` and `NotFound` if the transaction has ended, also because a condition does not hold,
+        `InvalidRequest` for attempts that are not finished, `DiskFull`. `Unavailable` says that the transaction is
+        decided, and that writing its rows goes on.
         """
         with self._lock:
             running = self._running.get(transaction_id)
             if running is None:
                 running = self._running[transaction_id] = self._commits.submit(
-                    self._commit, transaction_id, tuple(attempts)
+                    self._commit, transaction_id, tuple(attempts), unchanged_since or {}
                 )
         running.add_done_callback(lambda _: self._no_longer_running(transaction_id))
         return running
@@ -456,37 +468,112 @@ class TransactionManager:
         with self._lock:
             self._running.pop(transaction_id, None)
 
-    def _commit(self, transaction_id: int, attempts: tuple[str, ...]) -> int:
+    def _commit(self, transaction_id: int, attempts: tuple[str, ...], unchanged_since: UnchangedSince) -> int:
         with self._lock:
             transaction = self._by_id.get(transaction_id)
         if transaction is None:
             raise self._gone(transaction_id)
         if transaction.state is TransactionState.OPEN:
-            self._decide(transaction, attempts)
+            if unchanged_since:
+                self._commit_if_unchanged(transaction, attempts, unchanged_since)
+            else:
+                self._decide(transaction, attempts)
         if transaction.state is TransactionState.DECIDED:
             self._finish(transaction)
         return transaction.stored.changed_ms
 
-    def _decide(self, transaction: _Transaction, attempts: tuple[str, ...]) -> None:
+    def _decide(
+        self, transaction: _Transaction, attempts: tuple[str, ...], conditions: Sequence[UnchangedKeys] = ()
+    ) -> bool:
+        """Decide a transaction. Return False if another one has to write to a bucket with a condition before."""
         with transaction.gate.closed():
             if transaction.state is not TransactionState.OPEN:
-                return
+                return True
             with self._lock:
                 if self._by_id.get(transaction.stored.transaction_id) is not transaction:
                     raise self._gone(transaction.stored.transaction_id)
             self._check_attempts(transaction, attempts)
-            decided = replace(
-                transaction.stored,
-                state=TransactionState.DECIDED,
-                changed_ms=self._clock.now_ms(),
-                writer_id=self._store.take(COUNTER),
-                attempts=attempts,
-            )
             work = self._work_of(transaction, attempts)
-            self._store.put_transaction(decided)
-            with self._lock:
-                transaction.stored, transaction.work = decided, work
-                self._note_unfinished()
+            with self._deciding:
+                if any(self._decided_for(each.replica.bucket) for each in conditions):
+                    return False
+                for condition in conditions:
+                    condition.check(condition.replica.log.log_end_offset)
+                decided = replace(
+                    transaction.stored,
+                    state=TransactionState.DECIDED,
+                    changed_ms=self._clock.now_ms(),
+                    writer_id=self._store.take(COUNTER),
+                    attempts=attempts,
+                )
+                self._store.put_transaction(decided)
+                with self._lock:
+                    transaction.stored, transaction.work = decided, work
+                    self._note_unfinished()
+            return True
+
+    def _commit_if_unchanged(
+        self, transaction: _Transaction, attempts: tuple[str, ...], unchanged_since: UnchangedSince
+    ) -> None:
+        """Decide and write a transaction if its conditions hold, else end it. Raises as the future of `commit`."""
+        try:
+            with ExitStack() as using:
+                with self._using(transaction.stored.transaction_id):
+                    self._check_attempts(transaction, attempts)
+                    work = self._work_of(transaction, attempts)
+                    conditions = [
+                        UnchangedKeys(replica, self._codec_of(replica.table), batches, since.get(bucket, 0))
+                        for bucket, batches in work.items()
+                        if (since := unchanged_since.get(bucket.table_id)) is not None
+                        and (replica := self._used(bucket, using)) is not None
+                    ]
+                    for _ in range(_EARLY_CHECKS):
+                        for condition in conditions:
+                            condition.check(condition.replica.log.high_watermark)
+                while not self._written_in_one(transaction, attempts, work, conditions):
+                    for condition in conditions:
+                        for other, _ in self._decided_for(condition.replica.bucket):
+                            self._finish(other)
+        except KeysChanged as e:
+            self._end(transaction, e.message)
+            raise
+
+    def _used(self, bucket: TableBucket, using: ExitStack) -> BucketReplica | None:
+        """The replica of a bucket, which stays open inside `using`; None if the bucket was dropped."""
+        try:
+            return using.enter_context(self._replicas.using(bucket, counts=False))
+        except Unavailable as e:
+            if e.code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
+                raise
+            return None
+
+    def _written_in_one(
+        self,
+        transaction: _Transaction,
+        attempts: tuple[str, ...],
+        work: Mapping[TableBucket, Sequence[_DecidedBatch]],
+        conditions: Sequence[UnchangedKeys],
+    ) -> bool:
+        """Decide a transaction, and write it before anything else is written to the buckets of its conditions.
+
+        Return False if another transaction has to write to them first.
+        """
+        replicas = [condition.replica for condition in conditions]
+        with transaction.finishing:
+            with ExitStack() as inside:
+                inside.enter_context(self._gates(work, closed={replica.bucket.table_id for replica in replicas}))
+                for replica in replicas:
+                    inside.enter_context(replica.puts_held())
+                if not self._decide(transaction, attempts, conditions):
+                    return False
+                try:
+                    self._complete(transaction)
+                except Unavailable as e:
+                    for replica in replicas:
+                        replica.take_offline_unless_written(transaction.stored.writer_id, len(work[replica.bucket]), e)
+                    raise
+            self._drop_stages(transaction)
+        return True
 
     def _check_attempts(self, transaction: _Transaction, attempts: tuple[str, ...]) -> None:
         stages = self._stages_of(transaction)
@@ -523,42 +610,52 @@ class TransactionManager:
         Raises `Unavailable` if rows cannot be written now.
         """
         with transaction.finishing:
-            if transaction.state is not TransactionState.DECIDED:
-                return
-            try:
-                self._write(transaction)
-                committed = replace(transaction.stored, state=TransactionState.COMMITTED)
-                earlier = sorted(
-                    each.stored.transaction_id for each in self._of(committed.application, TransactionState.COMMITTED)
-                )
-                kept = _LEDGER_VERSIONS if committed.application else _ANONYMOUS_REMEMBERED
-                ids = earlier[: max(len(earlier) + 1 - kept, 0)]
-                self._store.put_transaction(committed, ids)
-            except ForebayError as e:
-                raise Unavailable(
-                    f"{transaction} is decided, but not all of its rows could be written: {e.message}. The server "
-                    "tries again; until then table snapshots wait",
-                    ErrorCode.REQUEST_TIME_OUT,
-                ) from e
-            buckets = list(transaction.work)
-            with self._lock:
-                for each in ids:
-                    self._by_id.pop(each, None)
-                transaction.stored, transaction.work = committed, {}
-                self._note_unfinished()
-            for bucket in buckets:
-                replica = self._replicas.begin_if_open(bucket)
-                if replica is not None:
-                    replica.log.keep_writers(self.writers(bucket))
-                    self._replicas.end(replica)
-            self._drop_stages(transaction)
+            if transaction.state is TransactionState.DECIDED:
+                with self._gates(transaction.work):
+                    self._complete(transaction)
+                self._drop_stages(transaction)
+
+    @contextmanager
+    def _gates(self, buckets: Iterable[TableBucket], closed: Collection[int] = ()) -> Iterator[None]:
+        """Pass the commit gates of the buckets' tables, or keep those of `closed` tables closed, during the block."""
+        with ExitStack() as inside:
+            for table_id in sorted({bucket.table_id for bucket in buckets}):
+                table = self._catalog.table_by_id(table_id)
+                if table is not None:
+                    gate = table.commit_gate
+                    inside.enter_context(gate.closed() if table_id in closed else gate.passing())
+            yield
+
+    def _complete(self, transaction: _Transaction) -> None:
+        try:
+            self._write(transaction)
+            committed = replace(transaction.stored, state=TransactionState.COMMITTED)
+            earlier = sorted(
+                each.stored.transaction_id for each in self._of(committed.application, TransactionState.COMMITTED)
+            )
+            kept = _LEDGER_VERSIONS if committed.application else _ANONYMOUS_REMEMBERED
+            ids = earlier[: max(len(earlier) + 1 - kept, 0)]
+            self._store.put_transaction(committed, ids)
+        except ForebayError as e:
+            raise Unavailable(
+                f"{transaction} is decided, but not all of its rows could be written: {e.message}. The server "
+                "tries again; until then table snapshots wait",
+                ErrorCode.REQUEST_TIME_OUT,
+            ) from e
+        buckets = list(transaction.work)
+        with self._lock:
+            for each in ids:
+                self._by_id.pop(each, None)
+            transaction.stored, transaction.work = committed, {}
+            self._note_unfinished()
+        for bucket in buckets:
+            replica = self._replicas.begin_if_open(bucket)
+            if replica is not None:
+                replica.log.keep_writers(self.writers(bucket))
+                self._replicas.end(replica)
 
     def _write(self, transaction: _Transaction) -> None:
-        tables = (self._catalog.table_by_id(i) for i in sorted({bucket.table_id for bucket in transaction.work}))
         with ExitStack() as inside:
-            for table in tables:
-                if table is not None:
-                    inside.enter_context(table.commit_gate.passing())
             writing = [self._writers.submit(self._write_bucket, transaction, bucket) for bucket in transaction.work]
             written: list[BucketReplica] = []
             error: ForebayError | None = None

@@ -77,7 +77,15 @@ async def commit_transaction(context: ServerContext, call: ServerCall) -> Messag
     """Commit the rows of some attempts; respond when they are all written."""
     request = call.message
     context.costs.check_items(len(request.attempts), "attempts")
-    committing = context.transactions.commit(request.transaction_id, tuple(request.attempts))
+    context.costs.check_items(sum(len(each.buckets) for each in request.unchanged_since), "buckets")
+    unchanged_since = {
+        each.table_id: {
+            TableBucket(each.table_id, message.bucket_id, partition_id_of(message)): message.log_offset
+            for message in each.buckets
+        }
+        for each in request.unchanged_since
+    }
+    committing = context.transactions.commit(request.transaction_id, tuple(request.attempts), unchanged_since)
     waiting: asyncio.Future[int] = asyncio.wrap_future(committing)
     waiting.add_done_callback(_may_go_unheard)  # of a client that has gone
     return pb.CommitTransactionResponse(committed_ms=await asyncio.shield(waiting))
