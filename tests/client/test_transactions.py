@@ -18,18 +18,22 @@ import forebay
 from forebay.base.errors import (
     AlreadyExists,
     Conflict,
+    ErrorCode,
     ForebayError,
     InvalidRequest,
     LimitExceeded,
     OutcomeUnknown,
+    StorageFailure,
+    UnsupportedOperation,
 )
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.client.transaction import Transaction
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol.api import ApiKey
+from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.stages import StageFiles
+from forebay.server.transactions import TransactionManager
 from forebay.testing.server import ServerProcess
 from tests.client.conftest import MakeTable, own_server
 from tests.client.proxy import CLOSE, PASS, Proxy, only
@@ -628,3 +632,163 @@ def test_transactions_without_a_name_are_all_or_nothing_and_do_not_know_each_oth
     for given in ({"application": "x"}, {"version": 1}, {"application": "", "version": 1}):
         with pytest.raises(InvalidRequest, match="application"):
             conn.transaction(**given)
+
+
+# ---- conditions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_is_refused_if_a_watched_row_was_changed(conn: Connection, kv: Table) -> None:
+    kv.upsert([{"id": n, "a": "old", "b": None} for n in range(20)])
+    tx = conn.transaction().begin()
+    tx.watch(kv)
+    tx.upsert(kv, [{"id": 7, "a": "ours", "b": None}, {"id": 8, "a": "ours", "b": None}])
+    kv.upsert([{"id": 8, "a": "theirs", "b": None}])
+    for _ in range(2):  # the answer is the same when it is asked for again
+        with pytest.raises(Conflict, match=rf"changed 1 of the rows .* table {kv.path}, such as id = 8; run it again"):
+            tx.commit()
+    assert [rows(kv)[n][0] for n in (7, 8)] == ["old", "theirs"]
+    assert conn.admin.transactions("") == []
+
+
+@pytest.mark.parametrize("change", ["delete", "insert", "changed back"])
+def test_every_kind_of_change_is_noticed(change: str, conn: Connection, kv: Table) -> None:
+    kv.upsert([{"id": 1, "a": "x", "b": None}])
+    tx = conn.transaction().begin()
+    tx.watch(kv)
+    tx.upsert(kv, [{"id": 1 if change != "insert" else 2, "a": "ours", "b": None}])
+    if change == "delete":
+        kv.delete([1])
+    elif change == "insert":
+        kv.upsert([{"id": 2, "a": "theirs", "b": None}])
+    else:
+        for value in ("y", "x"):
+            kv.upsert([{"id": 1, "a": value, "b": None}])
+    with pytest.raises(Conflict, match="other writers have changed"):
+        tx.commit()
+
+
+def test_other_rows_of_a_watched_table_may_change(conn: Connection, kv: Table, log: Table) -> None:
+    kv.upsert([{"id": n, "a": "old", "b": None} for n in range(20)])
+    with conn.transaction() as tx:
+        tx.watch(kv)
+        tx.append(log, [{"n": 1}])
+        tx.upsert(kv, [{"id": n, "a": "ours", "b": None} for n in range(10)])
+        kv.upsert([{"id": n, "a": "theirs", "b": None} for n in range(10, 30)])
+    found = rows(kv)
+    assert {found[n][0] for n in range(10)} == {"ours"}
+    assert {found[n][0] for n in range(10, 30)} == {"theirs"}
+    assert numbers(log) == [1]
+
+
+def test_counters_that_many_increase_lose_nothing(conn: Connection, make_table: MakeTable) -> None:
+    counters = make_table({"id": "BIGINT", "n": "BIGINT"}, primary_key="id", buckets=2)
+    counters.upsert([{"id": key, "n": 0} for key in range(4)])
+
+    def increase(worker: int) -> int:
+        choose, conflicts = random.Random(worker), 0
+        for _ in range(8):
+            keys = choose.sample(range(4), 2)
+            while True:
+                try:
+                    with conn.transaction() as tx:
+                        tx.watch(counters)
+                        before = counters.lookup([{"id": key} for key in keys]).to_pylist()
+                        tx.upsert(counters, [{**row, "n": row["n"] + 1} for row in before])
+                    break
+                except Conflict:
+                    conflicts += 1
+        return conflicts
+
+    with ThreadPoolExecutor(4) as pool:
+        conflicts = list(pool.map(increase, range(3)))
+    assert sum(counters.scan().to_arrow()["n"].to_pylist()) == 3 * 8 * 2
+    assert sum(conflicts) > 0
+
+
+def test_plain_writes_wait_while_a_condition_is_checked_and_the_rows_are_written(
+    conn: Connection, kv: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_writing, may_write = threading.Event(), threading.Event()
+    write = TransactionManager._write
+
+    def held(self: TransactionManager, transaction: Any) -> None:
+        is_writing.set()
+        assert may_write.wait(30)
+        write(self, transaction)
+
+    monkeypatch.setattr(TransactionManager, "_write", held)
+    kv.upsert([{"id": 1, "a": "old", "b": None}])
+    tx = conn.transaction().begin()
+    tx.watch(kv)
+    tx.upsert(kv, [{"id": 1, "a": "ours", "b": None}])
+    with ThreadPoolExecutor(2) as pool:
+        committing = pool.submit(tx.commit)
+        assert is_writing.wait(30)
+        later = pool.submit(kv.upsert, [{"id": 1, "a": "theirs", "b": None}])
+        seen = kv.lookup([1])["a"].to_pylist(), later.done()
+        may_write.set()
+        committing.result(30)
+        later.result(30)
+    assert seen == (["old"], False)
+    changes = [row["a"] for batch in kv.changes("earliest", "latest") for row in batch.to_pylist()]
+    assert changes == ["old", "old", "ours", "ours", "theirs"]
+
+
+def test_offsets_that_the_log_does_not_have_any_more_are_refused(conn: Connection, kv: Table) -> None:
+    tx = conn.transaction().begin()
+    tx.watch(kv, dict.fromkeys(conn.admin.list_offsets(kv.path), 100))
+    tx.upsert(kv, [{"id": 1, "a": "ours", "b": None}])
+    with pytest.raises(Conflict, match=r"cannot be said.*offsets 0 to 0, and not 100"):
+        tx.commit()
+
+
+def test_log_tables_cannot_be_watched_and_older_servers_are_refused(
+    conn: Connection, kv: Table, log: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with conn.transaction() as tx:
+        with pytest.raises(InvalidRequest, match="never changed"):
+            tx.watch(log)
+        tx.watch(kv)
+        tx.upsert(kv, [{"id": 1, "a": "ours", "b": None}])
+        monkeypatch.setattr(NegotiatedVersions, "version", lambda self, key: 0)
+        with pytest.raises(UnsupportedOperation, match="needs version 1 of COMMIT_TRANSACTION"):
+            tx.commit()
+        monkeypatch.undo()
+    assert rows(kv)[1][0] == "ours"
+
+
+def test_nothing_is_written_before_the_rows_of_a_checked_commit_that_cannot_be_written_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain write waits for them, as it did during the commit: it must not be lost under rows that are older."""
+    settings = {"log.replica.high-watermark.checkpoint-interval": "100 ms"}
+    with (
+        EmbeddedServer(tmp_path / "data", settings=settings) as server,
+        forebay.connect(server.bootstrap_servers, retry_timeout="200 ms") as impatient,
+        forebay.connect(server.bootstrap_servers) as connection,
+    ):
+        kv = connection.create_table("fluss.kv", KV, primary_key="id")
+        kv.upsert([{"id": 1, "a": "old", "b": None}])
+        tx = impatient.transaction("checked", 1).begin()
+        tx.watch(kv)
+        tx.upsert(kv, [{"id": 1, "a": "ours", "b": None}])
+        real, fails, is_tried = StageFiles.batch, threading.Event(), threading.Event()
+        fails.set()
+
+        def batch(self: StageFiles, entry: Any) -> bytearray:
+            is_tried.set()
+            if fails.is_set():
+                raise StorageFailure("the disk is away", ErrorCode.LOG_STORAGE_EXCEPTION)
+            return real(self, entry)
+
+        monkeypatch.setattr(StageFiles, "batch", batch)
+        with pytest.raises(OutcomeUnknown, match="decided, but not all of its rows could be written"):
+            tx.commit()
+        is_tried.clear()
+        with ThreadPoolExecutor(1) as pool:
+            later = pool.submit(kv.upsert, [{"id": 1, "a": "theirs", "b": None}])
+            assert is_tried.wait(30)  # to open the bucket, for this write
+            fails.clear()
+            later.result(60)
+        changes = [row["a"] for batch in kv.changes("earliest", "latest") for row in batch.to_pylist()]
+        assert changes == ["old", "old", "ours", "ours", "theirs"]

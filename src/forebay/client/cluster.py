@@ -30,6 +30,7 @@ from forebay.base.errors import (
     NotFound,
     OutcomeUnknown,
     Unavailable,
+    UnsupportedOperation,
 )
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again, may_repeat
 from forebay.client.rpc import Call, Callback, Channel, Dial
@@ -193,11 +194,13 @@ class ClusterClient:
         """Send one request without waiting. Raises `Unavailable` if that is not possible."""
         return self.channel(node).send(key, message, payloads, callback)
 
-    def coordinator_call(self, key: ApiKey, message: Message, response: type[M], *, repeatable: bool) -> M:
+    def coordinator_call(
+        self, key: ApiKey, message: Message, response: type[M], *, repeatable: bool, version_min: int = 0
+    ) -> M:
         """Send a request to the coordinator.
 
         With `repeatable` it is retried after any transient failure; otherwise only while it is certain that the server
-        has not received it.
+        has not received it. Raises `UnsupportedOperation` if the server does not offer `version_min` of the API.
         """
 
         sent = False
@@ -212,7 +215,13 @@ class ClusterClient:
                     "the cluster has no coordinator at the moment", ErrorCode.NOT_COORDINATOR_LEADER_EXCEPTION
                 )
             sent = False
-            call = self.channel(node).send(key, message)
+            channel = self.channel(node)
+            if channel.versions.version(key) < version_min:
+                raise UnsupportedOperation(
+                    f"this needs version {version_min} of {key.name}, which the server does not offer: it is older "
+                    "than this client"
+                )
+            call = channel.send(key, message)
             sent = True
             return call.result(self.request_seconds).parse(response)
 

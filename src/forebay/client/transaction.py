@@ -8,6 +8,8 @@ Nouns: an *application* is a job by its name; the *version* is the number of its
 the server, durable, and seen by no reader until the commit. Rows that other processes stage belong to *attempts*: each
 is a `StagedWriter`, and the commit names those that count.
 
+A transaction may *watch* tables: its commit is refused if another writer has changed a row that it writes since.
+
 A version that is committed already takes no rows and commits at once, so a job that runs twice adds nothing. A job that
 begins a version ends the one that another process has begun and not committed.
 
@@ -23,7 +25,7 @@ import datetime as dt
 import logging
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -64,6 +66,9 @@ _OWN_CHARS = 12
 _REQUEST_BYTES = 2 << 20
 _REQUEST_BUCKETS_MAX = 256
 _IN_FLIGHT_MAX = 4
+
+_KNOWS_CONDITIONS = 1
+"""The version of CommitTransaction that knows what is watched."""
 
 _told: weakref.WeakSet[ClusterClient] = weakref.WeakSet()
 """The clusters without transactions that a warning has named."""
@@ -282,6 +287,7 @@ class Transaction(TableRows):
         self._lock = threads.rlock()
         self._own: StagedWriter | PlainWriter | None = None
         self._is_over = False
+        self._watched: dict[int, dict[TableBucket, int]] = {}
 
     # ---- rows -------------------------------------------------------------------------------------------------------
 
@@ -303,6 +309,29 @@ class Transaction(TableRows):
         if not self.begun_id:
             return PlainWriter(self.connection, attempt)
         return StagedWriter(self.connection, self.begun_id, attempt)
+
+    def watch(self, table: str | TablePath | Table, offsets: Mapping[TableBucket, int] | None = None) -> None:
+        """From now on, notice other writers: if one of them changes a row of this table that the transaction writes,
+        too, its commit raises `Conflict`, and nothing is written.
+
+        Call it before you read what you write back. `offsets` are those of an earlier read (`scan.log_offsets`): then
+        changes are noticed from these on, and in buckets that are not there, from the beginning of the log. A table
+        that is watched already stays as it is. Raises `UnsupportedOperation` on clusters without transactions.
+        """
+        info = self._info(table)
+        with self._lock:
+            self._check_begun()
+            if not info.has_primary_key:
+                raise InvalidRequest(
+                    f"{info.path} has no primary key: rows of a log table are never changed",
+                    ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
+                )
+            if not self.begun_id:
+                raise UnsupportedOperation(
+                    f"{info.path} cannot be watched: this cluster has no transactions, so rows are written at once"
+                )
+            if info.table_id not in self._watched:
+                self._watched[info.table_id] = dict(_latest(self.connection, info) if offsets is None else offsets)
 
     def _check_begun(self) -> None:
         if self.begun_id is None or self._is_over:
@@ -344,7 +373,8 @@ class Transaction(TableRows):
     def commit(self, attempts: Sequence[str] | None = None) -> None:
         """Make the rows visible: those that this object has staged, or those of these `attempts`, in this order.
 
-        Raises `OutcomeUnknown` if there is no answer: commit the same version again, which writes nothing twice.
+        Raises `Conflict` if another writer has changed rows that are watched; the transaction has then ended. Raises
+        `OutcomeUnknown` if there is no answer: commit the same version again, which writes nothing twice.
         """
         with self._lock:
             self._check_begun()
@@ -362,9 +392,17 @@ class Transaction(TableRows):
 
     def _commit(self, attempts: Sequence[str]) -> None:
         request = pb.CommitTransactionRequest(transaction_id=self.begun_id, attempts=attempts)
+        for table_id, offsets in self._watched.items():
+            condition = request.unchanged_since.add(table_id=table_id)
+            for bucket, offset in offsets.items():
+                condition.buckets.add(partition_id=bucket.partition_id, bucket_id=bucket.bucket, log_offset=offset)
         try:
             answer = self.connection.cluster.coordinator_call(
-                ApiKey.COMMIT_TRANSACTION, request, pb.CommitTransactionResponse, repeatable=True
+                ApiKey.COMMIT_TRANSACTION,
+                request,
+                pb.CommitTransactionResponse,
+                repeatable=True,
+                version_min=_KNOWS_CONDITIONS if self._watched else 0,
             )
         except (Unavailable, NotFound) as e:
             # A transaction that the server does not know may be one that it had committed before an answer was lost.
@@ -416,6 +454,12 @@ class Transaction(TableRows):
     def __repr__(self) -> str:
         state = "committed" if self.committed is not None else "over" if self._is_over else "open"
         return f"<forebay.Transaction {self}, {state}>"
+
+
+def _latest(session: Session, info: TableInfo) -> dict[TableBucket, int]:
+    from forebay.client.planning import list_offsets, plan_buckets
+
+    return list_offsets(session.cluster, info, plan_buckets(session.cluster, info, None, None), "latest")
 
 
 def _moment(ms: int) -> dt.datetime:
