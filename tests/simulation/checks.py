@@ -19,6 +19,10 @@ Log = dict[int, dict[int, Row]]
 class Checks:
     def __init__(self, world: World, load: Workload, process: Process) -> None:
         self.world, self.load, self.seen = world, load, load.seen
+        self.read = {
+            staged.values[key]: value for staged in self.seen.transactions for key, value in (staged.read or {}).items()
+        }
+        """What the transaction that wrote a value had read of its key before, if it watched the table."""
         self.connection: Connection = world.connect(process, **{"client.retry-timeout": "20 s"})
 
     def run(self) -> None:
@@ -156,6 +160,8 @@ class Checks:
                     break
                 key, kind = row["id"], row["_change_type"]
                 before = state.get(key)
+                if kind in ("insert", "update_after") and before != self.read.get(row["name"], before):
+                    raise Damage(f"{row} was written after {self.read[row['name']]!r} was read, over {before!r}")
                 if kind == "insert" and before is not None:
                     raise Damage(f"changelog: {row} inserts a key that is there")
                 if kind in ("update_before", "delete") and before != row["name"]:

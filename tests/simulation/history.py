@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from forebay.kv.checkpoint import KvFolder
 from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
 from forebay.log.writer_state import WriterStates
+from forebay.server.commit_conditions import UnchangedKeys
 from forebay.server.stages import StageFiles
 from forebay.server.transactions import TransactionManager
 from tests.simulation.checks import Checks
@@ -80,6 +82,7 @@ def _do_not_make_stages_durable(world: World) -> None:
 
 
 def _show_parts(world: World) -> None:
+    TransactionManager._gates = lambda self, buckets, closed=(): nullcontext()  # type: ignore[method-assign,assignment]
     TransactionManager._write = _write_without_gate  # type: ignore[method-assign]
     TransactionManager._note_unfinished = lambda self: None  # type: ignore[method-assign]
 
@@ -92,12 +95,17 @@ def _write_without_gate(self: TransactionManager, transaction: Any) -> None:
             self._replicas.end(replica)
 
 
+def _check_no_conditions(world: World) -> None:
+    UnchangedKeys.check = lambda self, end: None  # type: ignore[method-assign]
+
+
 MUTANTS = {
     "sync": _sync_nothing,
     "duplicates": _forget_duplicates,
     "trust": _trust_always,
     "stages": _do_not_make_stages_durable,
     "parts": _show_parts,
+    "conditions": _check_no_conditions,
 }
 """Servers that break a promise: a simulation that finds nothing wrong with them would be worth nothing."""
 

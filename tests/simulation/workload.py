@@ -38,11 +38,12 @@ class View:
 @dataclass
 class Staged:
     """The rows that a transaction has staged: values of keys, numbers of the log. `outcome`: committed, dropped, or
-    unknown."""
+    unknown. `read`, if it watched the table, are the values that it has read and written over."""
 
     who: str
     values: dict[int, str]
     numbers: list[int]
+    read: dict[int, str | None] | None = None
     outcome: str = "unknown"
 
 
@@ -276,6 +277,10 @@ class Workload:
         kv, log = connection.table(KV), connection.table(LOG)
         asked, answered = self.sched.now, NEVER
         try:
+            if self.rng.random() < 0.5:
+                tx.watch(kv)
+                found = kv.lookup([{"id": key} for key in values]).to_pylist()
+                staged.read = {key: row["name"] for key, row in zip(values, found, strict=True)}
             for key, value in values.items():
                 tx.upsert(kv, [self._widened(kv, {"id": key, "name": value})])
             tx.append(log, [self._widened(log, {"n": n, "who": who}) for n in staged.numbers])
@@ -288,13 +293,18 @@ class Workload:
                 return staged
             if self.rng.random() < 0.5:
                 process = next(each for each in self.processes if who.startswith(f"{each.name}."))
-                self.sched.spawn(process, self._snapshot_soon, connection, f"{who} beside", name="snapshot")
+                beside = self._upsert_soon if staged.read is not None else self._snapshot_soon
+                self.sched.spawn(process, beside, connection, f"{who} beside", name="beside")
             asked = self.sched.now
             tx.commit()
             staged.outcome, answered = "committed", self.sched.now
             self.world.count("transactions committed")
-        except Conflict:
+            if staged.read is not None:
+                self.world.count("transactions committed under a condition")
+        except Conflict as e:
             staged.outcome = "dropped"
+            if "other writers have changed" in e.message:
+                self.world.count("transactions whose rows others have changed")
         except ForebayError as e:
             self.judge(e, f"{who} transaction")
         finally:
@@ -311,6 +321,15 @@ class Workload:
             self.snapshot(connection, who)
         except ForebayError as e:
             self.judge(e, f"{who} snapshot")
+
+    def _upsert_soon(self, connection: Connection, who: str) -> None:
+        """Upserts while another thread commits under a condition."""
+        for number in range(4):
+            self.sched.sleep(self.rng.random() ** 2 * 0.05)
+            try:
+                self.upsert(connection, f"{who}.{number}")
+            except ForebayError as e:
+                self.judge(e, f"{who} upsert")
 
     def widen(self, connection: Connection, who: str) -> None:
         """Add a column unless it exists already."""
