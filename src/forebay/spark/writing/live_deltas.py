@@ -4,9 +4,8 @@ Tasks stage deletes and upserts as two attempts each; the driver commits the del
 of all. So a row that gets the primary key of another row which moves away or is deleted is there afterwards, whichever
 tasks had the two.
 
-The statement sees each bucket as of its table snapshot. Before the commit the driver reads what other writers have
-logged since the scan was planned. If they changed a row that the statement changes, too, it is refused (`Conflict`)
-without effect. A change between that check and the commit, which follows at once, is not seen.
+The statement sees each bucket as of its table snapshot. If another writer has changed a row that the statement changes,
+too, since the scan was planned, the server refuses the commit (`Transaction.watch`), and the statement has no effect.
 
 On clusters without transactions (Apache Fluss) rows are written as tasks go along, and nothing is checked.
 """
@@ -22,7 +21,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, DELETE, change_numbers
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.client.connection import Connection, shared_connection
+from forebay.client.connection import shared_connection
 from forebay.client.transaction import PlainWriter, StagedWriter
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
@@ -32,7 +31,6 @@ from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.options import END, READ_OPTIMIZED, START, WriteOptions, write_options
-from forebay.spark.reading.live_plan import wanted_buckets
 from forebay.spark.reading.scan_builder import Readable, ScanBuilder
 from forebay.spark.schemas import to_spark_schema
 from forebay.spark.workers import TaskWrite, short_errors
@@ -70,7 +68,7 @@ class LiveDelta(DeltaOperation):
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
         # Before the scan is planned: what is logged from here on, and only that, can be unknown to it.
-        self._ends = log_ends(self._context.connection, self._info)
+        self._ends = self._context.connection.admin.list_offsets(self._info)
         given = self.jvm.options(options)
         windows = [name for name in (START, END) if name in given]
         if windows:
@@ -144,35 +142,25 @@ class LiveDeltaWrite(DeltaWrite):
 
     def commit(self, messages: JavaObject, *summary: object) -> None:
         changed: list[ChangedRows] = self._written(messages)
-        if self._staged.begun_id:
-            self._refuse_doubtful(changed)
-        self._staged.commit_attempts([a for a in [*(m.deletes for m in changed), *(m.upserts for m in changed)] if a])
+        self._refuse_shared_keys(changed)
+        attempts = [a for a in [*(m.deletes for m in changed), *(m.upserts for m in changed)] if a]
+        try:
+            self._staged.commit_unchanged(attempts, self._info, self._ends)
+        except Conflict as e:
+            raise Conflict(f"{self._statement} {self._name} was not carried out: {e.message}", e.code) from e
 
     def abort(self, messages: JavaObject) -> None:
         if self._begun is not None:
             self._begun.abort()
 
-    def _refuse_doubtful(self, changed: Sequence[ChangedRows]) -> None:
-        """Raise `InvalidRequest` for two rows with one key, `Conflict` for keys that others have changed."""
-        upserted = pa.chunked_array([m.upserted for m in changed], pa.binary())
-        counts = pc.value_counts(upserted)
+    def _refuse_shared_keys(self, changed: Sequence[ChangedRows]) -> None:
+        """Raise `InvalidRequest` for two rows with one key."""
+        counts = pc.value_counts(pa.chunked_array([m.upserted for m in changed], pa.binary()))
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
         if len(twice):
             raise InvalidRequest(
                 f"{self._statement} {self._name}: {len(twice)} primary keys would each get more than one row, such as "
                 f"{self._shown(twice)}; change the statement, or deduplicate its source"
-            )
-        touched = pa.chunked_array([*upserted.chunks, *(m.deleted for m in changed)], pa.binary())
-        if not len(touched):
-            return
-        others = changed_keys(shared_connection(self._options.settings), self._info, self._ends)
-        if others is None:
-            return
-        both = touched.filter(pc.is_in(touched, value_set=others))
-        if len(both):
-            raise Conflict(
-                f"{self._statement} {self._name} was not carried out: other writers have changed {len(both)} of its "
-                f"rows since it began, such as {self._shown(both.combine_chunks())}; run it again"
             )
 
     def _shown(self, keys: pa.BinaryArray) -> str:
@@ -186,40 +174,15 @@ def whole_key_encoder(info: TableInfo) -> KeyEncoder:
     return key_encoder(info.descriptor, info.schema.primary_key, None)
 
 
-def log_ends(connection: Connection, info: TableInfo) -> dict[TableBucket, int]:
-    """The latest offset of each bucket."""
-    buckets = wanted_buckets(connection, info)
-    return connection.admin.list_offsets(info, "latest", buckets=buckets) if buckets else {}
-
-
-def changed_keys(connection: Connection, info: TableInfo, ends: Mapping[TableBucket, int]) -> pa.ChunkedArray | None:
-    """The keys of what was logged after the offsets `ends`, also in new partitions; None if nothing was."""
-    now = log_ends(connection, info)
-    new = [bucket for bucket in now if bucket not in ends]
-    starts = {**(connection.admin.list_offsets(info, "earliest", buckets=new) if new else {}), **ends}
-    ranges = {bucket: (starts[bucket], stop) for bucket, stop in now.items() if starts[bucket] < stop}
-    if not ranges:
-        return None
-    encoder = whole_key_encoder(info)
-    reader = connection.table(info).changes(
-        {bucket: start for bucket, (start, _) in ranges.items()},
-        {bucket: stop for bucket, (_, stop) in ranges.items()},
-        columns=list(info.schema.primary_key),
-        include=(),
-    )
-    return pa.chunked_array([encoder.encode(batch) for batch in reader], pa.binary())
-
-
 # ---- tasks ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ChangedRows(WriterCommitMessage):
-    """What one task has staged: the attempts of its deletes and upserts, where it had any, and the keys."""
+    """What one task has staged: the attempts of its deletes and upserts, where it had any, and the keys of these."""
 
     deletes: str | None = None
     upserts: str | None = None
-    deleted: pa.BinaryArray = field(default_factory=lambda: pa.array([], pa.binary()))
     upserted: pa.BinaryArray = field(default_factory=lambda: pa.array([], pa.binary()))
 
 
@@ -236,7 +199,7 @@ class DeltaFunction(TaskWrite):
         if staged.is_committed:
             return ChangedRows()
         writers: dict[str, StagedWriter | PlainWriter] = {}
-        keys: dict[str, list[pa.BinaryArray]] = {_DELETES: [], _UPSERTS: []}
+        upserted: list[pa.BinaryArray] = []
         with short_errors(f"writing to table {info.path}"):
             table = shared_connection(staged.settings).table(info)
             for kind, batch in self._parts(batches):
@@ -246,13 +209,12 @@ class DeltaFunction(TaskWrite):
                     writers[kind].delete(table, batch)
                 else:
                     writers[kind].upsert(table, batch)
-                if staged.begun_id:
-                    keys[kind].append(whole_key_encoder(info).encode(batch))
+                    if staged.begun_id:
+                        upserted.append(whole_key_encoder(info).encode(batch))
             for writer in writers.values():
                 writer.finish()
-        deleted, upserted = (pa.chunked_array(keys[kind], pa.binary()).combine_chunks() for kind in keys)
-        attempts = [writers[kind].attempt if kind in writers else None for kind in keys]
-        return ChangedRows(attempts[0], attempts[1], deleted, upserted)
+        deletes, upserts = (writers[kind].attempt if kind in writers else None for kind in (_DELETES, _UPSERTS))
+        return ChangedRows(deletes, upserts, pa.chunked_array(upserted, pa.binary()).combine_chunks())
 
     def _parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The keys that each batch deletes, then its rows to upsert."""

@@ -14,7 +14,7 @@ least once); upserts come out the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from forebay.client.settings import Settings
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
 from forebay.metadata.predicate import Predicate
-from forebay.metadata.table import TableInfo
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.workers import CHANGELOG_EXTRAS, KIND_COLUMNS, TaskWrite, short_errors
 
 if TYPE_CHECKING:
@@ -118,10 +118,15 @@ class StagedWrite:
             attempts.insert(0, _stage_deletes(self.settings, transaction, info, replaced, partitions))
         transaction.commit(attempts)
 
-    def commit_attempts(self, attempts: Sequence[str]) -> None:
-        """Commit these attempts, in this order."""
-        if not self.is_committed:
-            self._transaction().commit(attempts)
+    def commit_unchanged(self, attempts: Sequence[str], info: TableInfo, since: Mapping[TableBucket, int]) -> None:
+        """Commit these attempts, in this order, if no other writer has changed their rows since these log offsets.
+
+        Raises `Conflict`. On a cluster without transactions there is nothing to do.
+        """
+        if self.begun_id and not self.is_committed:
+            transaction = self._transaction()
+            transaction.watch(shared_connection(self.settings).table(info), since)
+            transaction.commit(attempts)
 
     def abort(self) -> None:
         """Drop what tasks have staged."""
