@@ -54,6 +54,26 @@ def plan_of(spark: Any, query: str) -> str:
 # ---- batches --------------------------------------------------------------------------------------------------------
 
 
+def test_metadata_columns_are_those_of_paimon(lake_sql: Sql, parts: Table, keyed: Table) -> None:
+    hidden = "__paimon_partition.name, __paimon_bucket, __paimon_file_path"
+    found = sorted(lake_sql(f"SELECT DISTINCT name, {hidden} FROM {{db}}.parts WHERE v > 0"))
+    assert [row[:3] for row in found] == [(name, name, 0) for name in "aabbcc"]
+    files = {file.file_name for split in parts.scan().plan() for file in split.files}
+    assert {row[3].rpartition("/")[2] for row in found} == files
+    assert lake_sql("SELECT count(*) FROM {db}.parts WHERE __paimon_partition.name = 'b'") == [(6,)]
+    assert lake_sql("SELECT * FROM {db}.keyed") == [(2, "b", None)]
+    assert lake_sql("SELECT __paimon_bucket, id FROM {db}.keyed") == [(0, 2)]
+    for missing in ("{db}.keyed", "{db}.parts"):
+        with pytest.raises(Exception, match="__paimon_row_index"):
+            lake_sql(f"SELECT __paimon_row_index FROM {missing}")
+
+
+def test_a_column_of_the_name_of_a_metadata_column_is_the_tables(lake_sql: Sql) -> None:
+    lake_sql("CREATE TABLE {db}.own (id INT, __paimon_bucket STRING)")
+    lake_sql("INSERT INTO {db}.own VALUES (1, 'mine')")
+    assert lake_sql("SELECT __paimon_bucket, __paimon_file_path IS NULL FROM {db}.own") == [("mine", False)]
+
+
 def test_columns_filters_and_limits_are_pushed_down(lake_session: Any, lake: str, lake_sql: Sql, parts: Table) -> None:
     query = "SELECT v FROM {db}.parts WHERE name = 'b' AND id > 40 ORDER BY id"
     assert lake_sql(query) == [(1,), (2,)]

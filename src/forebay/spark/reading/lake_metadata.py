@@ -2,11 +2,14 @@
 
 | column | rows of | value |
 |---|---|---|
-| `__paimon_file_path` | append tables | the data file; Paimon's name for it |
+| `__paimon_partition` | partitioned tables | the partition, a struct of the partition keys |
+| `__paimon_bucket` | all tables | the number of the bucket |
+| `__paimon_file_path` | append tables | the data file |
 | `__forebay_old_<column>` | primary-key tables with `sequence.field` | the same as <column>, one of these fields |
 
-The first tells Spark which files a statement changes. The others come to the writer of a MERGE with each row that is
-to be deleted: a delete only counts if its sequence fields are not less than those of the row.
+The names of the first three are Paimon's. The file tells Spark which files a statement changes. The last ones come to
+the writer of a MERGE with each row that is to be deleted: a delete only counts if its sequence fields are not less than
+those of the row.
 """
 
 from __future__ import annotations
@@ -14,14 +17,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
+from forebay.codec.arrow_types import arrow_type
+from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.store.context import TableContext
 from forebay.spark.schemas import columns_of, to_spark_type
 
-FILE_PATH = "__paimon_file_path"
+PARTITION, BUCKET, FILE_PATH = "__paimon_partition", "__paimon_bucket", "__paimon_file_path"
+OF_SPLITS = (PARTITION, BUCKET, FILE_PATH)
+"""Columns that have one value in all rows of a split."""
+
 OLD_PREFIX = "__forebay_old_"
 
 
@@ -32,28 +40,48 @@ def sequence_columns(schema: TableSchema) -> tuple[str, ...]:
 
 
 def metadata_fields(schema: TableSchema) -> StructType:
-    """The metadata columns of a table."""
-    if not schema.has_primary_key:
-        return StructType([StructField(FILE_PATH, StringType(), False)])
+    """The metadata columns of a table, without those whose names its own columns have."""
     types = {column.name: to_spark_type(column.data_type) for column in columns_of(schema)}
-    return StructType([StructField(OLD_PREFIX + name, types[name], True) for name in sequence_columns(schema)])
+    fields = [StructField(BUCKET, IntegerType(), False)]
+    if schema.partition_keys:
+        keys = StructType([StructField(name, types[name], False) for name in schema.partition_keys])
+        fields.append(StructField(PARTITION, keys, False))
+    if not schema.has_primary_key:
+        fields.append(StructField(FILE_PATH, StringType(), False))
+    fields += [StructField(OLD_PREFIX + name, types[name], True) for name in sequence_columns(schema)]
+    return StructType([field for field in fields if is_metadata(schema, field.name)])
 
 
-def is_metadata(name: str) -> bool:
-    return name == FILE_PATH or name.startswith(OLD_PREFIX)
+def is_metadata(schema: TableSchema, name: str) -> bool:
+    """Whether `name` is a metadata column of a table, which may have a column of that name itself."""
+    return (name in OF_SPLITS or name.startswith(OLD_PREFIX)) and name not in schema.names
 
 
 def with_metadata(
     table: TableContext, split: DataSplit, batches: Iterable[pa.RecordBatch], names: list[str]
 ) -> Iterator[pa.RecordBatch]:
     """`batches` of a split, which is one file where its path is wanted, with the metadata columns among `names`."""
-    path = table.paths.data_file(split.partition, split.bucket, split.files[0]) if FILE_PATH in names else None
+    hidden = [name for name in names if is_metadata(table.schema, name)]
+    made = {name: _of_split(table, split, name) for name in hidden if name in OF_SPLITS}
     for batch in batches:
         known = dict(zip(batch.schema.names, batch.columns, strict=True))
-        arrays = []
-        for name in names:
-            if name == FILE_PATH:
-                arrays.append(pa.repeat(pa.scalar(path, pa.string()), batch.num_rows))
-            else:
-                arrays.append(known[name.removeprefix(OLD_PREFIX)])
+        arrays = [
+            pa.repeat(made[name], batch.num_rows)
+            if name in made
+            else known[name.removeprefix(OLD_PREFIX) if name in hidden else name]
+            for name in names
+        ]
         yield pa.RecordBatch.from_arrays(arrays, names)
+
+
+def _of_split(table: TableContext, split: DataSplit, name: str) -> pa.Scalar:
+    """What all rows of a split have in the metadata column `name`."""
+    if name == BUCKET:
+        return pa.scalar(split.bucket, pa.int32())
+    if name == FILE_PATH:
+        return pa.scalar(table.paths.data_file(split.partition, split.bucket, split.files[0]), pa.string())
+    keys = table.schema.partition_fields
+    values = row_layout(keys).decode(split.partition)
+    # Arrays first: they take all values that the layout decodes.
+    arrays = [pa.array([value], arrow_type(key.type)) for key, value in zip(keys, values, strict=True)]
+    return pa.StructArray.from_arrays(arrays, [key.name for key in keys])[0]

@@ -28,7 +28,7 @@ from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.table import Table
-from forebay.spark.reading.lake_metadata import FILE_PATH, OLD_PREFIX, is_metadata
+from forebay.spark.reading.lake_metadata import OF_SPLITS, OLD_PREFIX, is_metadata
 from forebay.spark.reading.lake_read import AUDIT_LOG, BINLOG, CHANGES, KIND_COLUMNS, ROWS, PaimonRead
 from forebay.spark.reading.native_files import ROWS_MIN
 from forebay.spark.reading.plan import (
@@ -151,10 +151,8 @@ class PaimonScan:
 
     def _paths(self, field: StructField) -> list[str]:
         """`field` as columns of a reader: its name, or the paths of the parts that Spark wants of it."""
-        if field.name == FILE_PATH:
-            return []
-        if field.name.startswith(OLD_PREFIX):
-            return [field.name.removeprefix(OLD_PREFIX)]
+        if is_metadata(self.table.schema, field.name):
+            return [] if field.name in OF_SPLITS else [field.name.removeprefix(OLD_PREFIX)]
         found = next((c for c in self.columns if c.name == field.name), None)
         if found is None or "." in field.name:
             return [field.name]
@@ -224,7 +222,11 @@ class PaimonScan:
         self, splits: Sequence[ChangeSplit], wanted: Pushdown
     ) -> tuple[tuple[str, ...] | None, list[ChangeSplit]]:
         """Return the files that Spark can read directly (None: it reads none), and the other splits."""
-        if self.form != ROWS or not wanted.columns or any(is_metadata(name) for name in wanted.columns):
+        if (
+            self.form != ROWS
+            or not wanted.columns
+            or any(is_metadata(self.table.schema, name) for name in wanted.columns)
+        ):
             return None, []  # rows are counted by metadata, which is faster
         fields = self.table.schema.fields_named(wanted.columns)
         files: list[str] = []

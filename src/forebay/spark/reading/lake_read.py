@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN
+from forebay.base.errors import UnsupportedOperation
 from forebay.client.log_decode import CHANGE_TYPES
 from forebay.client.views import rows_without_columns
 from forebay.metadata.predicate import Predicate
@@ -78,6 +79,11 @@ class PaimonRead(TaskRead):
                 if count is not None:
                     return iter([rows_without_columns(count)] if count else [])
             return told_of_expiry(self._state_rows(split), self.table.snapshots, split.snapshot_id)
+        hidden = self._metadata()
+        if hidden:
+            raise UnsupportedOperation(
+                f"changes of {self.name} have no {', '.join(hidden)}, only rows of a snapshot have"
+            )
         changes = self._changes.read(split, keep_deletes=self.form in (AUDIT_LOG, BINLOG))
         match self.form:
             case "rows":
@@ -88,9 +94,12 @@ class PaimonRead(TaskRead):
                 return packed(changes, binlog_schema(self._changes.schema))
         return changes
 
+    def _metadata(self) -> list[str]:
+        return [name for name in self.schema.names if is_metadata(self.table.schema, name)]
+
     def _state_rows(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
         names = self.schema.names
-        if not any(is_metadata(name) for name in names):
+        if not self._metadata():
             return self._state.read(split)
         pieces = by_file([split]) if FILE_PATH in names else [split]
         return chain.from_iterable(
