@@ -154,6 +154,12 @@ STATEMENTS: list[tuple[str, list[Statement]]] = [
             ),
             Statement("SELECT count(*) FROM {t} TIMESTAMP AS OF current_timestamp()", answer=[(4,)]),
             Statement(
+                "SELECT _change_type, count(*) FROM {t} CHANGES FROM TIMESTAMP '2001-01-01' GROUP BY 1",
+                answer=[("insert", 4)],
+                per_kind=_on(Refused("has no CHANGES: read .*changelog"), "lake_append", "lake_pk"),
+            ),
+            Statement("SELECT * FROM {t} CHANGES FROM VERSION 0", Refused("several buckets|has no CHANGES")),
+            Statement(
                 "SELECT t.id FROM {t} t LEFT SEMI JOIN {s} s ON t.id = s.id AND s.amount > t.amount", answer=[(2,)]
             ),
             Statement("SELECT id FROM {t} WHERE array_contains(tags, 'x') AND id > 3", answer=[(4,)]),
@@ -328,6 +334,12 @@ STATEMENTS: list[tuple[str, list[Statement]]] = [
             ),
             Statement("SHOW TABLES IN {db}"),
             Statement("SHOW VIEWS IN {db}", Refused("(?i)views")),
+            Statement("SHOW NAMESPACES IN {db}", answer=[]),
+            Statement("SHOW CREATE TABLE {t} AS SERDE", Refused("(?i)serde")),
+            Statement("DESCRIBE QUERY SELECT id FROM {t}", answer=[("id", "bigint", None)]),
+            Statement("DESCRIBE {t} nope", Refused("UNRESOLVED_COLUMN")),
+            Statement("DESCRIBE EXTENDED {t} PARTITION (day = 'd1')", partitioned=True),
+            Statement("DESCRIBE EXTENDED {t} PARTITION (day = 'd9')", Refused("(?i)partition"), partitioned=True),
             Statement("DESCRIBE DATABASE EXTENDED {db}"),
             Statement("DROP TABLE {t}", gone),
             Statement("DROP TABLE {t} PURGE", gone),
