@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 import forebay
@@ -21,6 +27,14 @@ from forebay.spark.sessions import configured
 from tests.spark.tables import make_table, rows
 
 pytestmark = pytest.mark.spark
+
+SPARK_HOME = Path(pyspark.__file__).parent
+SERVER_ENV = {
+    **{name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")},
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "SPARK_NO_DAEMONIZE": "1",
+}
+"""Of a shell from which servers are started: nothing there says which Python they use."""
 
 
 def test_the_setup_is_a_jar_and_settings(spark: Any, tmp_path: Path) -> None:
@@ -54,30 +68,124 @@ def test_settings_open_the_catalog_that_attach_does(
         assert derived.table(f"by_settings.{database}.t").count() == 3
 
 
-@pytest.mark.slow
-def test_spark_sql_opens_a_catalog_by_configuration(tmp_path: Path) -> None:
-    """In a JVM that no Python program started: the class starts a Python process, which ends with the JVM."""
-    import pyspark
+@contextmanager
+def serving(folder: Path, command: list[str]) -> Iterator[None]:
+    """A server of Spark's that runs in a process of its own until the end."""
+    with (folder / "server.out").open("w") as out:
+        process = subprocess.Popen(
+            [*command, "--master", "local[2]", "--properties-file", str(folder / "spark-defaults.conf"),
+             "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.catalogImplementation=in-memory"],
+            env={**SERVER_ENV, "SPARK_LOG_DIR": str(folder), "SPARK_PID_DIR": str(folder)},
+            cwd=folder, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(60)
 
+
+def until_it_listens(port: int, folder: Path) -> None:
+    for _ in range(480):
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.25)
+    pytest.fail((folder / "server.out").read_text()[-3000:])
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Connection]:
+    """A server with the table `db.t`, and in `tmp_path` what Spark needs for it as the catalog `shop`."""
     with forebay.embedded(tmp_path / "data") as server:
         server.create_database("db")
         make_table(server, "db.t", ["id"]).upsert(rows(0, 5))
         command = [sys.executable, "-m", "forebay", "spark-setup", str(tmp_path), "--catalog", "shop"]
         subprocess.run([*command, "--bootstrap-servers", server.bootstrap_servers], check=True, capture_output=True)
+        yield server
+
+
+def names_of(server: Connection) -> list[str]:
+    return sorted(server.table("db.t").scan().to_arrow()["name"].to_pylist())
+
+
+CONNECT_CLIENT = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.remote(f"sc://127.0.0.1:{sys.argv[1]}").getOrCreate()
+assert ("db",) in [tuple(row) for row in spark.sql("SHOW DATABASES IN shop").collect()]
+assert spark.table("shop.db.t").where("id = 3").collect()[0].name == "n3"
+spark.sql("DELETE FROM shop.db.t WHERE id = 0")
+spark.sql("UPDATE shop.db.t SET name = upper(name) WHERE id > 3")
+spark.createDataFrame([(9, "x", 1.0)], "id bigint, name string, amount double").writeTo("shop.db.t").append()
+assert spark.table("shop.db.`t$changelog`").count() == 9
+try:
+    spark.table("shop.db.no").collect()
+except Exception as e:
+    assert "TABLE_OR_VIEW_NOT_FOUND" in str(e), e
+else:
+    raise AssertionError("there is no such table")
+"""
+
+
+@pytest.mark.slow
+def test_clients_of_a_connect_server_have_the_catalog_without_forebay(shop: Connection, tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="Spark Connect's client needs pyspark[connect]")
+    port = free_port()
+    start = str(SPARK_HOME / "sbin" / "start-connect-server.sh")
+    command = [start, "--conf", f"spark.connect.grpc.binding.port={port}"]
+    with serving(tmp_path, command):
+        until_it_listens(port, tmp_path)
+        client = [sys.executable, "-c", CONNECT_CLIENT, str(port)]
+        done = subprocess.run(client, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+    assert names_of(shop) == ["N4", "n1", "n2", "n3", "x"]
+
+
+@pytest.mark.slow
+def test_beeline_has_the_catalog_of_a_thrift_server(shop: Connection, tmp_path: Path) -> None:
+    port = free_port()
+    server = "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2"
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--class", server]
+    command += ["--conf", f"spark.hadoop.hive.server2.thrift.port={port}"]
+    with serving(tmp_path, command):
+        until_it_listens(port, tmp_path)
         statements = (
-            "SELECT name FROM shop.db.t WHERE id = 3; DELETE FROM shop.db.t WHERE id = 0; SELECT * FROM shop.db.no"
+            "DELETE FROM shop.db.t WHERE id = 0; UPDATE shop.db.t SET name = upper(name) WHERE id > 3; "
+            "INSERT INTO shop.db.t VALUES (9, 'x', 1.0); SELECT id, name FROM shop.db.t ORDER BY id; "
+            "SELECT * FROM shop.db.no"
         )
-        done = subprocess.run(
-            [
-                str(Path(pyspark.__file__).parent / "bin" / "spark-sql"),
-                "--master", "local[1]", "--properties-file", str(tmp_path / "spark-defaults.conf"),
-                "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.catalogImplementation=in-memory",
-                "-e", statements,
-            ],
-            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-            cwd=tmp_path, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-        assert "n3" in done.stdout.splitlines(), done.stderr
+        url = f"jdbc:hive2://127.0.0.1:{port}/default"
+        beeline = [str(SPARK_HOME / "bin" / "beeline"), "-u", url, "-n", "me", "--outputformat=csv2", "-e", statements]
+        done = subprocess.run(beeline, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=SERVER_ENV)
+        assert "1,n1\n2,n2\n3,n3\n4,N4\n9,x\n" in done.stdout, done.stderr
         assert "TABLE_OR_VIEW_NOT_FOUND" in done.stderr
-        assert "Traceback" not in done.stderr
-        assert server.table("db.t").scan().count() == 4
+    assert names_of(shop) == ["N4", "n1", "n2", "n3", "x"]
+
+
+@pytest.mark.slow
+def test_spark_sql_opens_a_catalog_by_configuration(shop: Connection, tmp_path: Path) -> None:
+    """In a JVM that no Python program started: the class starts a Python process, which ends with the JVM."""
+    statements = "SELECT name FROM shop.db.t WHERE id = 3; DELETE FROM shop.db.t WHERE id = 0; SELECT * FROM shop.db.no"
+    done = subprocess.run(
+        [
+            str(SPARK_HOME / "bin" / "spark-sql"),
+            "--master", "local[1]", "--properties-file", str(tmp_path / "spark-defaults.conf"),
+            "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.catalogImplementation=in-memory",
+            "-e", statements,
+        ],
+        env=SERVER_ENV, cwd=tmp_path, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert "n3" in done.stdout.splitlines(), done.stderr
+    assert "TABLE_OR_VIEW_NOT_FOUND" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert names_of(shop) == ["n1", "n2", "n3", "n4"]
