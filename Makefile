@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants pipeline-kills mutants doors build wheels wheel-test proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants pipeline-kills cluster-exam mutants doors build wheels wheel-test proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -88,6 +88,10 @@ versions: ## tests on the lowest and newest versions of the dependencies: VERSIO
 
 exams: $(VENV)/dev-ready build ## other people's software against our server, and ours against a real Fluss cluster
 	tools/exams.sh
+
+cluster-exam: $(VENV)/dev-ready build ## the pipelines on a real Fluss cluster, Spark standalone and S3, with kills: CLUSTER_KILLS=10 make cluster-exam
+	$(BIN)/pip install -q 'moto[server]>=5' boto3
+	CLUSTER_KILLS=$${CLUSTER_KILLS:-10} $(BIN)/python -m pytest tests/foreign/test_foreign_scale_out.py -m slow -s
 
 bench: $(VENV)/dev-ready build ## measure us and our peers in one run; write docs/benchmarks.md
 	$(BIN)/python -m benchmarks

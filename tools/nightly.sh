@@ -4,7 +4,7 @@
 set -u
 slow_tests='.venv/bin/python -m pytest -m "slow and not foreign" --timeout 3600'
 runs=${NIGHTLY:-slow-tests properties simulate kill-trials damage-trials lake-trials power-cuts hostile-clients \
-    mutated-frames growth invariants pipeline-invariants pipeline-kills filter-fuzz mutants examples exams versions}
+    mutated-frames growth invariants pipeline-invariants pipeline-kills filter-fuzz mutants examples exams cluster-exam versions}
 table="" failed=0
 for run in $runs; do
     printf '\n==== %s\n' "$run"

@@ -1,9 +1,10 @@
 """A real Apache Fluss cluster on this machine, from Maven Central, for the duration of a `with` block.
 
-Terms: one JVM (`java/cluster/RealFlussCluster.java`) holds ZooKeeper, the coordinator and the tablet servers; a *plain*
-and a *SASL* listener per server, every port picked by the system, everything on 127.0.0.1.
+Terms: one JVM (`java/cluster/RealFlussCluster.java`) holds ZooKeeper, the coordinator and the tablet servers, which may
+also be JVMs of their own, to be killed; a *plain* and a *SASL* listener per server, every port picked by the system,
+everything on 127.0.0.1.
 
-Only the process that was started is ended, and it ends automatically when we die: it halts as soon as its standard
+Only processes that were started are ended, and they end automatically when we die: each halts as soon as its standard
 input closes.
 
 As a program: `python tests/foreign/fluss_cluster.py [-D key=value]...` starts a cluster, prints its addresses as one
@@ -70,9 +71,15 @@ class RealFluss:
         heap_mib: int = 512,
         start_seconds: float = 60.0,
         lake: Path | None = None,
+        is_apart: bool = False,
     ) -> None:
-        """`lake` is the warehouse of a Paimon lake, which the cluster then has."""
+        """`lake` is the warehouse of a Paimon lake, which the cluster then has.
+
+        With `is_apart`, each tablet server is a process, which `kill_tablet_server` kills.
+        """
         self._tablet_server_count = tablet_servers
+        self._is_apart = is_apart
+        self._apart: dict[int, subprocess.Popen[str]] = {}
         self._settings = {**_SETTINGS, **(settings or {})}
         self._has_lake = lake is not None
         if lake is not None:
@@ -110,15 +117,15 @@ class RealFluss:
             class_path += os.pathsep + fluss_lake_class_path()
         java = java_tool("java")
         self.folder = Path(tempfile.mkdtemp(prefix="forebay-real-fluss-"))
-        command = [java, f"-Xmx{self._heap_mib}m", *_JVM, *_ZOOKEEPER, "-cp", f"{classes}:{class_path}"]
-        command += ["RealFlussCluster", str(self.folder / "data"), str(self._tablet_server_count)]
-        command += [f"{key}={value}" for key, value in self._settings.items()]
-        with self.log_file.open("w") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=self.folder, text=True
-            )
+        self._java = [java, f"-Xmx{self._heap_mib}m", *_JVM, *_ZOOKEEPER, "-cp", f"{classes}:{class_path}"]
+        self._java += ["RealFlussCluster", str(self.folder / "data")]
         try:
-            self._take_addresses(json.loads(self._first_line()))
+            self._process = self._run(str(0 if self._is_apart else self._tablet_server_count))
+            listeners = json.loads(self._first_line(self._process))
+            self._zookeeper = listeners["zookeeper"]
+            if self._is_apart:
+                listeners["tablet_servers"] = [self._start_apart(number) for number in range(self._tablet_server_count)]
+            self._take_addresses(listeners)
             self._wait_until_it_serves()
         except BaseException:
             self.stop()
@@ -127,8 +134,10 @@ class RealFluss:
 
     def stop(self) -> None:
         """End the JVM and delete its folder. Safe to call twice."""
-        process, self._process = self._process, None
-        if process is not None:
+        processes = [*self._apart.values(), *([self._process] if self._process else [])]
+        self._process = None
+        self._apart.clear()
+        for process in processes:
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
                     stream.close()
@@ -139,6 +148,16 @@ class RealFluss:
                 process.wait()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill_tablet_server(self, number: int) -> None:
+        """Kill a tablet server that is a process, with SIGKILL, and start it again on other ports."""
+        process = self._apart.pop(number)
+        process.kill()
+        process.communicate()
+        listeners = self._start_apart(number)
+        self.tablet_servers[number] = listeners["PLAIN_CLIENT"]
+        self.sasl_tablet_servers[number] = listeners.get("CLIENT", "")
+        self._wait_until_it_serves()
 
     def addresses(self) -> dict[str, Any]:
         """The addresses in the form of `forebay server --ready-file`, plus the tablet servers'."""
@@ -157,10 +176,23 @@ class RealFluss:
     ) -> None:
         self.stop()
 
-    def _first_line(self) -> str:
-        process = self._process
-        if process is None or process.stdout is None:
-            raise ValueError("the cluster is not running")
+    def _run(self, roles: str) -> subprocess.Popen[str]:
+        settings = [f"{key}={value}" for key, value in self._settings.items()]
+        with self.log_file.open("a") as log:
+            return subprocess.Popen(
+                [*self._java, roles, *settings],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=self.folder, text=True,
+            )  # fmt: skip
+
+    def _start_apart(self, number: int) -> dict[str, str]:
+        """Start a tablet server in a process; returns its listeners."""
+        process = self._apart[number] = self._run(f"server:{number}@{self._zookeeper}")
+        listeners: dict[str, str] = json.loads(self._first_line(process))
+        return listeners
+
+    def _first_line(self, process: subprocess.Popen[str]) -> str:
+        if process.stdout is None:
+            raise ValueError("the output of the process is not a pipe")
         lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=lambda out: lines.put(out.readline()), args=(process.stdout,), daemon=True).start()
         try:

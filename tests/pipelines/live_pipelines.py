@@ -7,7 +7,7 @@
                                                                          -> sums in the lake -> their changes, copied
     Dimension  JSON files, each row joined with a live table -> a log, and a lake table
 
-The first table of each is tiered meanwhile.
+One table of each is tiered meanwhile.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ Rows = list[dict[str, Any]]
 
 class Pipeline:
     """Its source is files of JSON rows; `rows` are all that were written so far."""
+
+    tiered: str
+    """The live table that has a lake."""
 
     def __init__(
         self, connection: Connection, folder: Path, rng: random.Random, lake: Mapping[str, str] | None = None
@@ -93,6 +96,8 @@ def json_files(spark: Any, folder: Path, schema: str) -> Any:
 
 
 class Sums(Pipeline):
+    tiered = "sums"
+
     def make_tables(self) -> None:
         make = self.connection.create_table
         # A key's rows are in one bucket of the log, so they keep their order.
@@ -160,6 +165,8 @@ class Sums(Pipeline):
 
 
 class Capture(Pipeline):
+    tiered = "orders"
+
     def make_tables(self) -> None:
         self._orders: dict[int, dict[str, int]] = {}
         make, make_in_lake = self.connection.create_table, self.catalog.create_table
@@ -233,6 +240,8 @@ class Capture(Pipeline):
 
 
 class Dimension(Pipeline):
+    tiered = "joined"
+
     def make_tables(self) -> None:
         make, joined = self.connection.create_table, bigints("n", "key", "least", "version") | {"name": "STRING"}
         make("fluss.joined", joined, buckets=2, bucket_keys=["key"], options=TIERED)

@@ -58,8 +58,10 @@ class Trial:
 
     def run(self, kills: int) -> None:
         """Until everything has been written, and the last batch of each query once more."""
-        tiering = ["tiering", self._site.bootstrap_servers, "--without-spark", "--poll-seconds", "0.5"]
-        self._tiering = ProcessGroup([sys.executable, "-m", "forebay", *tiering], self._folder / "tiering.log")
+        tiering = ["tiering", "--bootstrap-servers", self._site.bootstrap_servers, "--without-spark"]
+        self._tiering = ProcessGroup(
+            [sys.executable, "-m", "forebay", *tiering, "--poll-seconds", "0.5"], self._folder / "tiering.log"
+        )
         self._driver = self._start()
         try:
             while self.kills.total() < kills:
@@ -69,12 +71,14 @@ class Trial:
             for _ in range(2):
                 self.run_up_to_now()
                 self._repeat_last_batches()
+            assert self._tiering.is_alive, self._tiering.said()[-6000:]
+            tiered = self._pipeline.connection.admin.lake_snapshot(f"fluss.{self._pipeline.tiered}")
         finally:
             self._driver.kill()
             self._tiering.kill()
         name = type(self._pipeline).__name__
         print(f"{name}: {len(self._pipeline.rows):,} rows, killed: {dict(self.kills)}, repeated: {self.repeated}")
-        print(f"micro-batches: {dict(self.done())}")
+        print(f"micro-batches: {dict(self.done())}, lake snapshot {tiered.snapshot_id}")
 
     def run_up_to_now(self) -> None:
         """Until every query has read what there is."""
@@ -110,6 +114,7 @@ class Trial:
         elif killed == "server":
             self._site.kill_server()
         else:
+            assert self._tiering.is_alive, self._tiering.said()[-6000:]
             self._tiering.kill()
             self._tiering.start()
         self.kills[killed] += 1

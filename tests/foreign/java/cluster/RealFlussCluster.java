@@ -20,7 +20,8 @@ import org.apache.fluss.shaded.zookeeper3.org.apache.zookeeper.server.ZooKeeperS
  * standard output; everything else goes to standard error. The cluster lives as long as standard input is open: when
  * the parent closes it, or dies, the JVM halts at once. The data folder is the caller's to delete.
  *
- * <p>Arguments: the data folder, the number of tablet servers, then any number of {@code key=value} settings.
+ * <p>Arguments: the data folder, the number of tablet servers, then any number of {@code key=value} settings. With
+ * {@code server:ID@PORT} in place of the number it is one tablet server of the cluster whose ZooKeeper has that port.
  */
 public final class RealFlussCluster {
   private static final String INTERNAL = "INTERNAL";
@@ -31,7 +32,6 @@ public final class RealFlussCluster {
 
   public static void main(String[] args) throws Exception {
     Path data = Path.of(args[0]);
-    int tabletServers = Integer.parseInt(args[1]);
     Map<String, String> settings = new LinkedHashMap<>();
     for (int i = 2; i < args.length; i++) {
       int equals = args[i].indexOf('=');
@@ -39,7 +39,14 @@ public final class RealFlussCluster {
     }
     haltWhenStandardInputCloses();
     try {
-      System.out.println(start(data, tabletServers, settings));
+      if (args[1].startsWith("server:")) {
+        String[] server = args[1].substring("server:".length()).split("@");
+        StringBuilder json = new StringBuilder();
+        startTabletServer(data, Integer.parseInt(server[1]), settings, server[0], json);
+        System.out.println(json);
+      } else {
+        System.out.println(start(data, Integer.parseInt(args[1]), settings));
+      }
       System.out.flush();
     } catch (Throwable failure) {
       failure.printStackTrace();
@@ -53,20 +60,24 @@ public final class RealFlussCluster {
     CoordinatorServer coordinator =
         new CoordinatorServer(configuration(data, zooKeeperPort, settings, data.resolve("coordinator")));
     coordinator.start();
-    StringBuilder json = new StringBuilder("{\"coordinator\":");
+    StringBuilder json = new StringBuilder("{\"zookeeper\":").append(zooKeeperPort).append(",\"coordinator\":");
     appendEndpoints(json, coordinator.getRpcServer().getBindEndpoints());
 
     json.append(",\"tablet_servers\":[");
     for (int id = 0; id < tabletServers; id++) {
-      Configuration configuration =
-          configuration(data, zooKeeperPort, settings, data.resolve("tablet-server-" + id));
-      configuration.setString("tablet-server.id", Integer.toString(id));
-      TabletServer tabletServer = new TabletServer(configuration);
-      tabletServer.start();
       json.append(id == 0 ? "" : ",");
-      appendEndpoints(json, tabletServer.getRpcServer().getBindEndpoints());
+      startTabletServer(data, zooKeeperPort, settings, Integer.toString(id), json);
     }
     return json.append("]}").toString();
+  }
+
+  private static void startTabletServer(
+      Path data, int zooKeeperPort, Map<String, String> settings, String id, StringBuilder json) throws Exception {
+    Configuration configuration = configuration(data, zooKeeperPort, settings, data.resolve("tablet-server-" + id));
+    configuration.setString("tablet-server.id", id);
+    TabletServer tabletServer = new TabletServer(configuration);
+    tabletServer.start();
+    appendEndpoints(json, tabletServer.getRpcServer().getBindEndpoints());
   }
 
   private static int startZooKeeper(File folder) throws IOException, InterruptedException {
