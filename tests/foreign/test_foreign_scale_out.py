@@ -117,11 +117,11 @@ def test_a_pipeline_loses_nothing(
     )
     with forebay.connect(fluss.bootstrap_servers, retry_timeout="60 s") as connection:
         pipeline = PIPELINES[name](connection, tmp_path, rng, lake)
-        for _ in range(3):
-            pipeline.add_file()
         trial = Trial(pipeline, site, rng)
         if kills:
             trial.run(kills)
         else:
+            for _ in range(3):
+                pipeline.add_file()
             trial.run_up_to_now()
         pipeline.check(is_once=not kills)

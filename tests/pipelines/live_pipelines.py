@@ -40,6 +40,8 @@ class Pipeline:
 
     tiered: str
     """The live table that has a lake."""
+    readers: tuple[str, ...]
+    """The queries that read the files."""
 
     def __init__(
         self, connection: Connection, folder: Path, rng: random.Random, lake: Mapping[str, str] | None = None
@@ -96,7 +98,7 @@ def json_files(spark: Any, folder: Path, schema: str) -> Any:
 
 
 class Sums(Pipeline):
-    tiered = "sums"
+    tiered, readers = "sums", ("events",)
 
     def make_tables(self) -> None:
         make = self.connection.create_table
@@ -165,7 +167,7 @@ class Sums(Pipeline):
 
 
 class Capture(Pipeline):
-    tiered = "orders"
+    tiered, readers = "orders", ("orders",)
 
     def make_tables(self) -> None:
         self._orders: dict[int, dict[str, int]] = {}
@@ -240,7 +242,7 @@ class Capture(Pipeline):
 
 
 class Dimension(Pipeline):
-    tiered = "joined"
+    tiered, readers = "joined", ("joined", "joined_in_lake")
 
     def make_tables(self) -> None:
         make, joined = self.connection.create_table, bigints("n", "key", "least", "version") | {"name": "STRING"}

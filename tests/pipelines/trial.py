@@ -19,8 +19,6 @@ PATIENCE_SECONDS = 300
 PAUSE_SECONDS = 0.8
 ENDED_MAX = 20
 """How often a driver may end by itself: a server that is killed may be away for too long on a busy machine."""
-BACKLOG = 5
-"""Files that the source is ahead of the queries that read it, one in each batch."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,11 @@ class Trial:
 
     def done(self) -> Counter[str]:
         """The micro-batches of each query that are done."""
-        return Counter(path.parts[-3] for path in self._folder.glob("*-checkpoint/commits/[0-9]*"))
+        done = Counter[str]()
+        for path in self._folder.glob("*-checkpoint/commits/[0-9]*"):
+            query = path.parts[-3].removesuffix("-checkpoint")
+            done[query] = max(done[query], int(path.name) + 1)
+        return done
 
     def run(self, kills: int) -> None:
         """Until everything has been written, and the last batch of each query once more."""
@@ -93,7 +95,10 @@ class Trial:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self._driver.is_alive and self.done().total() < enough:
             assert time.monotonic() < deadline, f"the pipeline does not go on:\n{self._driver.said()[-6000:]}"
-            if len(self._pipeline.rows) < (max(self.done().values(), default=0) + BACKLOG) * ROWS_PER_FILE:
+            # One file after the other: a driver that dies before it has logged a batch reads two files in the next one
+            # if there are two, in an order of Spark's own.
+            done, files = self.done(), len(self._pipeline.rows) // ROWS_PER_FILE
+            if all(done[query] >= files for query in self._pipeline.readers):
                 self._pipeline.add_file()
             time.sleep(PAUSE_SECONDS)
         time.sleep(self._rng.random() * 0.5)
