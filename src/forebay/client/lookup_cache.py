@@ -7,7 +7,6 @@ may be, and nothing has to be done for single rows. Keys without a row are kept,
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from forebay.api.data import Missing
 from forebay.api.keys import check_missing, key_rows
+from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import ErrorCode, NotFound
 from forebay.client.lookup import KEYS_AT_ONCE, Lookup
@@ -65,7 +65,7 @@ class CachedLookup:
         self._keys = info.schema.primary_key
         self._encoder = key_encoder(info.descriptor, self._keys, "compacted")
         self._shown_by = next(name for name in lookup.names if name in self._keys)
-        self._guard = threading.Lock()
+        self._guard = threads.lock()
         self._old: _Generation | None = None
         self._young: _Generation | None = None
 

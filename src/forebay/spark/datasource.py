@@ -55,7 +55,8 @@ from forebay.spark.options import (
     stream_options,
     transaction_option,
 )
-from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, VIRTUAL_SEPARATOR, LiveScan, scan_of
+from forebay.spark.reading.live_changes import scan_of
+from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, VIRTUAL_SEPARATOR, LiveScan
 from forebay.spark.reading.live_read import TaskRead
 from forebay.spark.reading.plan import DEFAULT_CORES, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema

@@ -394,9 +394,8 @@ class StreamOptions:
 
 def deletes_option(options: Mapping[str, str]) -> str:
     """What `options` say a stream does about deleted keys. Raises `InvalidRequest` for a value that is none."""
-    given = next((value for name, value in options.items() if name.lower() == DELETE_BEHAVIOR), None)
-    deletes: str = IGNORE if given is None else _STREAM[DELETE_BEHAVIOR].read(given, "read option")
-    return deletes
+    text = next((value for name, value in options.items() if name.lower() == DELETE_BEHAVIOR), None)
+    return IGNORE if text is None else str(_STREAM[DELETE_BEHAVIOR].read(text, "read option"))
 
 
 def _without_prefix(options: Mapping[str, str]) -> dict[str, str]:

@@ -3,8 +3,6 @@
 In the log an update is a pair of records, and ranges of the log (tasks, micro-batches) may be cut between the two. A
 `WholeUpdatesRead` gives the pair to the range that has its first record, which reads one record more; the range behind
 it leaves the second record out. A binlog shows the pair as one row, with what was before and what is after.
-
-Only reads that need this module import it.
 """
 
 from __future__ import annotations
@@ -23,8 +21,17 @@ from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, Unsuppor
 from forebay.client.connection import Connection
 from forebay.client.views import RowView, array_of, integers, text_array
 from forebay.metadata.table import TableBucket, TableInfo
-from forebay.spark.options import DELETE_BEHAVIOR, FAIL, IGNORE, INCLUDE
-from forebay.spark.reading.live_plan import CHANGELOG_FIELDS, VIRTUAL_SEPARATOR, LiveScan, cut_logs, log_ranges
+from forebay.spark.options import DELETE_BEHAVIOR, FAIL, IGNORE, INCLUDE, ReadOptions
+from forebay.spark.reading.live_plan import (
+    BINLOG,
+    CHANGELOG,
+    CHANGELOG_FIELDS,
+    LAKE,
+    VIRTUAL_SEPARATOR,
+    LiveScan,
+    cut_logs,
+    log_ranges,
+)
 from forebay.spark.reading.live_read import LakePart, LogInput, ReadFunction, Split
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
@@ -39,6 +46,18 @@ BEFORE, AFTER, UPDATE = "before", "after", "update"
 
 _INSERT, _UPDATE_BEFORE, _UPDATE_AFTER, _DELETE = range(len(CHANGE_TYPES))
 _BINLOG_TYPES = text_array((INSERT, UPDATE, UPDATE, DELETE))
+
+
+def scan_of(info: TableInfo, options: ReadOptions, view: str = "", deletes: str = IGNORE) -> LiveScan:
+    """The scan of a table, or of what `view` names beside it.
+
+    `deletes` is what a stream of the table does about deleted keys. Raises `UnsupportedOperation` for a binlog, or such
+    a stream, of a table that has none.
+    """
+    scan = LiveScan(info, options, view in (CHANGELOG, BINLOG), view == LAKE)
+    if view == BINLOG:
+        return BinlogScan.of(scan)
+    return scan if deletes == IGNORE else NewestScan.of(scan, deletes)
 
 
 def require_old_rows(info: TableInfo, what: str) -> None:
@@ -302,7 +321,7 @@ class NewestRead(ReadFunction):
             raise UnsupportedOperation(
                 f"{count} keys of bucket {split.bucket.bucket} were deleted between the log offsets {split.start} and "
                 f"{split.stop}, and the stream has '{DELETE_BEHAVIOR}' = '{FAIL}': give '{IGNORE}' to leave such keys "
-                f"out, '{INCLUDE}' to be told of them, or stream {self.info.path}{VIRTUAL_SEPARATOR}changelog"
+                f"out, '{INCLUDE}' to have them reported, or stream {self.info.path}{VIRTUAL_SEPARATOR}changelog"
             )
         names = [column.name for column in view.read]
         for kind, batches in ((DELETE, tail.deletes), (UPDATE_AFTER, tail.batches)):

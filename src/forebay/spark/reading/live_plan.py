@@ -27,7 +27,7 @@ from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
-from forebay.spark.options import IGNORE, SERVER_SCAN, START, ReadOptions, SnapshotLease
+from forebay.spark.options import SERVER_SCAN, START, ReadOptions, SnapshotLease
 from forebay.spark.reading.live_read import KeysInput, KvBatchSplit, LakePart, LogInput, ReadFunction, Split, lake_rows
 from forebay.spark.reading.native_files import native_share
 from forebay.spark.reading.plan import (
@@ -251,24 +251,6 @@ class LiveScan:
         rows = estimated_rows(tasks, wanted.limit)
         read = self.read_function(wanted, schema)
         return ScanPlan(read, tasks, rows, opened, native, beside, estimated_rows(beside), chosen)
-
-
-def scan_of(info: TableInfo, options: ReadOptions, view: str = "", deletes: str = IGNORE) -> LiveScan:
-    """The scan of a table, or of what `view` names beside it.
-
-    `deletes` is what a stream of the table does about deleted keys. Raises `UnsupportedOperation` for a binlog, or such
-    a stream, of a table that has none.
-    """
-    scan = LiveScan(info, options, view in (CHANGELOG, BINLOG), view == LAKE)
-    if view == BINLOG:
-        from forebay.spark.reading.live_changes import BinlogScan
-
-        return BinlogScan.of(scan)
-    if deletes != IGNORE:
-        from forebay.spark.reading.live_changes import NewestScan
-
-        return NewestScan.of(scan, deletes)
-    return scan
 
 
 def open_for_query(

@@ -55,15 +55,16 @@ from forebay.spark.options import (
     read_options,
     stream_options,
 )
+from forebay.spark.reading.live_changes import scan_of
 from forebay.spark.reading.live_plan import (
     BINLOG,
     CHANGELOG,
     LAKE,
     VIRTUAL_SEPARATOR,
     AsOf,
+    LiveScan,
     log_ranges,
     row_counts,
-    scan_of,
     wanted_buckets,
 )
 from forebay.spark.reading.plan import Pushdown, ScanPlan
@@ -374,9 +375,9 @@ def readable(
     is_stream = is_for_streams(options)
     read = partial(read_options, context.settings, info.descriptor, session=session)
     of_options = read({} if is_stream else options)
-    shown = scan_of(info, of_options, view, INCLUDE if has_deletes else IGNORE)
-    if as_of is not None:
-        shown = replace(shown, as_of=as_of)
+    shown = LiveScan(info, of_options, as_of=as_of)
+    if view or has_deletes:
+        shown = scan_of(info, of_options, view, INCLUDE if has_deletes else IGNORE)
 
     def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
         scan = replace(shown, options=read(options)) if is_stream else shown
