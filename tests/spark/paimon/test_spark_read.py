@@ -54,6 +54,26 @@ def plan_of(spark: Any, query: str) -> str:
 # ---- batches --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("native", ["false", "true"])
+def test_values_of_a_join_choose_partitions_and_files(lake_session: Any, lake: str, parts: Table, native: str) -> None:
+    lake_session.range(40, 44).selectExpr("id", "char(id + 56) AS name").createOrReplaceTempView("chosen")
+    lake_session.conf.set("spark.sql.forebay.read.native", native)
+    try:
+        for key, ids in (("name", [10, 11, 12, 40, 41, 42]), ("id", [42])):
+            joined = f"lake.{lake}.parts p JOIN chosen c ON p.{key} = c.{key} WHERE c.id % 4 = 2"
+            frame = lake_session.sql(f"SELECT /*+ BROADCAST(c) */ p.id FROM {joined}")
+            assert sorted(row.id for row in frame.collect()) == ids
+            plan = str(frame._jdf.queryExecution().executedPlan().toString())
+            assert "SubqueryBroadcast" in plan
+            if native == "true":
+                assert "ParquetScan" in plan
+            else:
+                said = {"name": "partitions where name IN ('b')", "id": "id IN (42)"}
+                assert said[key] in plan.partition("filtered by a join: ")[2]
+    finally:
+        lake_session.conf.unset("spark.sql.forebay.read.native")
+
+
 def test_metadata_columns_are_those_of_paimon(lake_sql: Sql, parts: Table, keyed: Table) -> None:
     hidden = "__paimon_partition.name, __paimon_bucket, __paimon_file_path"
     found = sorted(lake_sql(f"SELECT DISTINCT name, {hidden} FROM {{db}}.parts WHERE v > 0"))
