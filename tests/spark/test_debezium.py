@@ -121,6 +121,33 @@ def test_wrong_events_go_where_the_user_says(spark: Any) -> None:
         from_debezium(frame, SCHEMA, column="payload")
 
 
+def test_a_column_beside_the_events_orders_them_deletes_too(
+    spark: Any, connection: Connection, database: str, tmp_path: Path
+) -> None:
+    schema = "id BIGINT NOT NULL, name STRING"
+    table = connection.create_table(
+        f"{database}.t", {"id": "BIGINT", "name": "STRING", "lsn": "BIGINT"}, primary_key="id"
+    )
+    row = {"id": 1, "name": "a"}
+    rows = [
+        {"op": "d", "before": row, "after": None, "source": {"lsn": 3}},
+        {"op": "u", "before": row, "after": {**row, "name": "b"}, "source": {"lsn": 2}},
+        {"op": "c", "before": None, "after": {"id": 2, "name": "c"}, "source": {"lsn": 4}},
+        {"op": "c", "before": None, "after": row, "source": {"lsn": 1}},
+    ]
+    events(spark, *rows).coalesce(1).write.text(str(tmp_path / "in"))
+    lines = spark.readStream.text(str(tmp_path / "in"))
+    given = lines.selectExpr("value", "get_json_object(value, '$.source.lsn')::bigint AS lsn")
+    changes = from_debezium(given, schema, keep="lsn")
+    assert changes.columns == ["_change_type", "id", "name", "lsn"]
+    writer = changes.writeStream.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.option("write.sequence.field", "lsn").toTable(f"forebay.{table.path}").awaitTermination()
+    assert table.scan().to_arrow().to_pylist() == [{"id": 2, "name": "c", "lsn": 4}]
+    for keep in ("nope", "name"):
+        with pytest.raises(InvalidRequest, match=f"keep='{keep}' is not a column of the data alone"):
+            from_debezium(given, schema, keep=keep)
+
+
 def test_a_stream_of_events_ends_in_a_live_table_and_counts_the_wrong_ones(
     spark: Any, connection: Connection, database: str, tmp_path: Path
 ) -> None:

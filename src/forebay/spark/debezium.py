@@ -25,9 +25,12 @@ from pyspark.sql.types import (
 )
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN
+from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import Column, DataFrame
 
 FAIL, DROP, ONLY = WRONG = ("fail", "drop", "only")
@@ -49,13 +52,23 @@ _PER_SECOND = {
 """Ticks of the types whose values are numbers since 1970."""
 
 
-def from_debezium(df: DataFrame, schema: StructType | str, *, column: str = "value", wrong: str = FAIL) -> DataFrame:
+def from_debezium(
+    df: DataFrame,
+    schema: StructType | str,
+    *,
+    column: str = "value",
+    keep: Sequence[str] | str = (),
+    wrong: str = FAIL,
+) -> DataFrame:
     """The rows of Debezium's change events in `column`, a text or bytes, with `_change_type` in front of the columns.
 
     `schema` is that of the rows: DDL text, or a StructType. A delete has the old row. Empty values (tombstones) are
     left out. Dates, times, decimals and bytes are read as Debezium writes them. With the schema part, timestamps have
     the unit that it names, and decimals may be bytes (of up to 18 digits); without it, timestamps that are numbers are
     milliseconds, and decimals numbers or texts (`decimal.handling.mode`).
+
+    `keep` names columns of `df` that stay, behind those of the rows: an event's place in the database's log or a topic
+    (`write.sequence.field` orders by it), which the old row of a delete does not have.
 
     `wrong` says what happens to events that are none, or whose values are not of the type: "fail" ends the query,
     "drop" leaves them out (a stream reports their number as the observed metric `forebay_debezium.wrong`), and "only"
@@ -68,8 +81,13 @@ def from_debezium(df: DataFrame, schema: StructType | str, *, column: str = "val
         raise InvalidRequest(f"wrong={wrong!r} is none of {', '.join(map(repr, WRONG))}")
     if column not in df.columns:
         raise InvalidRequest(f"the data has no column '{column}', only {', '.join(df.columns)}")
+    kept = one_or_more_names(keep, "keep")
+    for name in kept:
+        if name not in df.columns or name in wanted.names:
+            found = f"the columns of the data are {', '.join(df.columns)}, those of the rows {', '.join(wanted.names)}"
+            raise InvalidRequest(f"keep={name!r} is not a column of the data alone: {found}")
     given = df.where(f.col(column).isNotNull())
-    read = _read(given if wrong == ONLY else given.select(column), column, wanted)
+    read = _read(given if wrong == ONLY else given.select(column, *(k for k in kept if k != column)), column, wanted)
     error = f.col(_ERROR)
     if wrong == ONLY:
         return read.where(error.isNotNull()).select(error.alias(ERROR_COLUMN), *df.columns)
@@ -80,7 +98,7 @@ def from_debezium(df: DataFrame, schema: StructType | str, *, column: str = "val
         counted = read.observe("forebay_debezium", f.count(error).alias("wrong"))
         right = counted.where(error.isNull())
     columns = [f.col(f"{_ROW}.`{field.name}`").alias(field.name) for field in wanted.fields]
-    return right.select(f.col(_KIND).alias(CHANGE_TYPE_COLUMN), *columns)
+    return right.select(f.col(_KIND).alias(CHANGE_TYPE_COLUMN), *columns, *kept)
 
 
 def _read(df: DataFrame, column: str, wanted: StructType) -> DataFrame:
