@@ -49,7 +49,7 @@ def test_other_columns_and_other_options_are_another_lookup(customers: Table) ->
 def test_a_lake_table_is_looked_at_as_often_as_is_asked(customers: Table) -> None:
     often, seldom = (shared_lookup(customers, ["name"], max_age=age) for age in ("0 s", "1 h"))
     assert [rows.lookup([1])["name"].to_pylist() for rows in (often, seldom)] == [["ann"], ["ann"]]
-    customers.upsert([{"id": 1, "name": "bob"}])
+    customers.upsert([{"id": 1, "name": "bob"}], missing="null")
     assert [rows.lookup([1])["name"].to_pylist() for rows in (often, seldom)] == [["bob"], ["ann"]]
 
 
