@@ -76,6 +76,7 @@ def test_engines_are_compared_figure_by_figure(small: Run) -> None:
     assert engines == ["LMDB", "RocksDB"] * (len(engines) // 2)
 
 
+@pytest.mark.slow
 def test_scan_reports_rates_and_memory_at_three_sizes(small: Run) -> None:
     section = run_section("scan", small)
     check(section, "scan")
@@ -83,6 +84,7 @@ def test_scan_reports_rates_and_memory_at_three_sizes(small: Run) -> None:
     assert memory == [f"{side}, {rows} rows" for side in ("client", "server") for rows in ("500", "1,000", "2,000")]
 
 
+@pytest.mark.slow
 @pytest.mark.foreign
 def test_lookup_reports_rate_and_latencies_of_each_client(small: Run) -> None:
     section = run_section("lookup", small)

@@ -302,6 +302,7 @@ def test_there_are_no_more_snapshots_than_the_limit_and_an_ended_one_makes_room(
     assert bench.read(third)
 
 
+@pytest.mark.slow
 def test_ten_thousand_unreleased_snapshots_leave_nothing_behind():
     bench = Bench(handles_max=10_000)
     for _ in range(10_000):

@@ -306,6 +306,7 @@ def test_rows_of_files_give_way_to_those_of_the_stream(spark: Any, lake: World) 
     assert spark.sql(joined.replace("{t}", f"native.{table.path}")).collect()[0][0] == 39
 
 
+@pytest.mark.slow
 @SAME_IN_EACH_LAKE
 def test_a_union_stands_wherever_a_table_may_stand(spark: Any, lake: World) -> None:
     table = moved_on(lake)

@@ -91,6 +91,7 @@ def test_a_changelog_streams_every_change(spark: Any, connection: Connection, da
     assert found == [("update_before", 2, 1, "n1"), ("update_after", 3, 1, "x"), ("delete", 4, 2, "n2")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(SPARK < (4, 3), reason="a catalog hears of options that add columns from Spark 4.3 on")
 def test_a_stream_of_a_key_table_with_its_deletes_keeps_another_table_the_same(
     spark: Any, connection: Connection, database: str, tmp_path: Path, run: Run
@@ -140,6 +141,7 @@ def test_a_binlog_shows_updates_in_one_row_to_queries_and_streams(
     assert [(t, o, b and b.name, a and a.name) for t, o, b, a in found] == expected
 
 
+@pytest.mark.slow
 def test_a_changelog_may_begin_with_all_rows_and_continues_exactly_after_them(
     spark: Any, connection: Connection, database: str, run: Run
 ) -> None:

@@ -148,6 +148,7 @@ def test_work_whose_snapshot_expires_under_it_follows_on_what_is_there(tmp_path:
     assert number > 15
 
 
+@pytest.mark.slow
 def test_a_consumer_that_appears_while_snapshots_expire_is_kept_or_told_so(tmp_path: Path) -> None:
     """Its file is seen, or comes too late, and it is told so; it never sees a part."""
     table = with_history(tmp_path / "t")

@@ -298,6 +298,7 @@ def test_a_stream_that_cannot_be_says_why(
         run(lake_session.readStream.table(f"lake.{lake}.merged"), "by the format")
 
 
+@pytest.mark.slow
 @needs_streams
 def test_a_query_that_runs_reads_what_is_committed_meanwhile_and_records_its_consumer(
     lake_session: Any, lake: str, lake_sql: Sql, tmp_path: Path, parts: Table
@@ -340,6 +341,7 @@ def test_a_query_that_fails_in_a_batch_reads_the_same_batch_again(
     assert third == [(99, "z", 1)]
 
 
+@pytest.mark.slow
 @needs_streams
 def test_a_stream_whose_next_snapshot_has_expired_says_so(
     lake_session: Any, lake: str, run: Callable[..., Batches], parts: Table

@@ -256,6 +256,7 @@ def test_a_stream_with_a_column_that_the_table_lacks_is_refused(
 # ---- compaction and progress ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_small_files_are_packed_beside_the_stream_and_its_progress_tells(
     lake_session: Any, lake: str, feed: Feed, table: Callable[..., Table], tmp_path: Path
 ) -> None:
