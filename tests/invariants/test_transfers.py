@@ -3,7 +3,7 @@
 Meanwhile the tables are tiered, the lake tables compacted, their snapshots and the logs expired, tiering workers killed
 and replaced, and the server killed and restarted. INVARIANT_SECONDS says how long at least, for all lakes
 together (`make invariants`: 30 minutes): a run goes on until it has seen all that it is there for. INVARIANT_SEED
-repeats the random choices, though not the timing. `make test` runs it on one lake.
+repeats the random choices, though not the timing. `make nightly` runs it, `make test` does not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from forebay.testing.server import ServerProcess
 from forebay.tiering.now import tier_table
 from forebay.unionread.planning import lake_of
 from tests import results
-from tests.every_run import every_run
 from tests.invariants.bank import ACCOUNT_SCHEMA, JOURNAL_SCHEMA, Writer
 from tests.invariants.faults import Faults, happening
 from tests.invariants.readers import ACCOUNTS, JOURNAL, Reader, Reading, readers_of
@@ -149,7 +148,8 @@ class Run:
 
 
 @pytest.mark.timeout(SECONDS + PATIENCE_SECONDS + 240)
-@pytest.mark.parametrize("lake", every_run(LAKES, lambda lake: lake == "paimon"))
+@pytest.mark.slow
+@pytest.mark.parametrize("lake", LAKES)
 def test_no_read_ever_sees_half_a_transfer_whatever_happens_meanwhile(tmp_path: Path, lake: str) -> None:
     print(f"{lake}: seed {SEED}, {SECONDS:g} s")
     warehouse = tmp_path / "lake"

