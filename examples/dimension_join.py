@@ -9,11 +9,8 @@ snapshot, and records its id, so the result can be checked against the customers
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +18,7 @@ import pyarrow as pa
 
 from forebay.paimon import Catalog
 from forebay.spark import shared_lookup
-from story import Feed, Story, fill, follow, keyed, play
+from story import Feed, Story, fill, follow, keyed, play, repeating
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,24 +64,6 @@ class Customers:
     def at(self, snapshot: int) -> dict[int, str]:
         """The customers as of a snapshot. Snapshots of compactions have those of the previous one."""
         return next(names for made, names in reversed(self.versions) if made <= snapshot)
-
-
-@contextlib.contextmanager
-def changing(customers: Customers, seconds: float = 0.3) -> Iterator[None]:
-    """Change the customers repeatedly while the `with` block runs. Raises the error of a failed change."""
-    stop = threading.Event()
-
-    def run() -> None:
-        while not stop.wait(seconds):
-            customers.change()
-
-    with ThreadPoolExecutor(1) as pool:
-        program = pool.submit(run)
-        try:
-            yield
-        finally:
-            stop.set()
-        program.result()
 
 
 class Joining:
@@ -155,14 +134,14 @@ def tell(story: Story) -> None:
     for way, options in (("memory", {}), ("disk", {"lookup.cache-max-memory-size": "1 kb"})):
         with story.step(f"The stream meets customers who are kept {WHERE[way]}, while a program changes them"):
             dimension = customers.table.with_options(options)
-            with dimension.lookup_table(["name", "level"]) as lookup, changing(customers):
+            with dimension.lookup_table(["name", "level"]) as lookup, repeating(customers.change, 0.3):
                 joining = Joining(lookup, lake.table(f"shop.joined_{way}"))
                 run(story, feed, joining, way)
             story.say(f"{BATCHES * size:,} customers looked up in {joining.seconds:.2f} s")
             compare(story, customers, feed, way)
 
     with story.step("The same in Spark's workers, which divide the orders among them"):
-        with changing(customers):
+        with repeating(customers.change, 0.3):
             orders = feed.stream(story.spark).repartition(2)
             joined = orders.mapInArrow(in_workers(customers.table), JOINED)
             follow(story, fill(joined, "lake.shop.joined_workers", story.folder / "checkpoints" / "workers"))

@@ -10,10 +10,7 @@ killed between its table's commit and Spark's note of it does not join anything 
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +19,7 @@ import pyarrow as pa
 import forebay
 import forebay.spark as fb
 from forebay.testing.checkpoints import forget_last_batch
-from story import Feed, Story, fill, follow, keyed, play
+from story import Feed, Story, fill, follow, keyed, play, repeating
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,24 +49,6 @@ class Customers:
         changed = {n: self.versions[n] + 1 for n in chosen} | {len(self.versions): 0}
         self._table.upsert(rows_of(changed))
         self.versions.update(changed)
-
-
-@contextlib.contextmanager
-def changing(customers: Customers, seconds: float = 0.2) -> Iterator[None]:
-    """Change the customers repeatedly while the `with` block runs. Raises the error of a failed change."""
-    stop = threading.Event()
-
-    def run() -> None:
-        while not stop.wait(seconds):
-            customers.change()
-
-    with ThreadPoolExecutor(1) as pool:
-        program = pool.submit(run)
-        try:
-            yield
-        finally:
-            stop.set()
-        program.result()
 
 
 def with_customers(servers: str) -> Join:
@@ -118,7 +97,7 @@ def tell_with(story: Story, connection: EmbeddedConnection) -> None:
             feed.add(pa.table({"id": ids, "customer": who}))
             orders.update(zip(ids.tolist(), who.tolist(), strict=True))
             before = dict(customers.versions)
-            with changing(customers):
+            with repeating(customers.change, 0.2):
                 run(story, feed, connection.bootstrap_servers)
             bounds.append((before, dict(customers.versions)))
             compare(story, orders, bounds, size)

@@ -10,8 +10,10 @@ import argparse
 import contextlib
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +87,24 @@ class Story:
             return 1
         print(f"\nAll {self._checks} checks hold.", flush=True)
         return 0
+
+
+@contextlib.contextmanager
+def repeating(change: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Call `change` every so many seconds while the `with` block runs. Raises the error of a failed call."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(seconds):
+            change()
+
+    with ThreadPoolExecutor(1) as pool:
+        program = pool.submit(run)
+        try:
+            yield
+        finally:
+            stop.set()
+        program.result()
 
 
 class Feed:

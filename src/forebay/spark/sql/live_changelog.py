@@ -58,14 +58,11 @@ class LiveChangelog(JavaProxy):
         return False
 
     def rowId(self) -> JavaObject:
-        references = [self._reference(name) for name in self._info.schema.primary_key]
+        references = [self.jvm.column(name) for name in self._info.schema.primary_key]
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", references)
 
     def rowVersion(self) -> JavaObject:
-        return self._reference("_commit_version")
-
-    def _reference(self, column: str) -> JavaObject:
-        return self.jvm.class_(CONNECTOR + "expressions.Expressions").column(f"`{column.replace('`', '``')}`")
+        return self.jvm.column("_commit_version")
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
         return ScanBuilder(self._context, self._readable(self.jvm.options(options)))
