@@ -28,7 +28,7 @@ from forebay.kv.tablet import KvTablet
 from forebay.log.tablet import LogTablet
 from forebay.metadata import json_serde
 from forebay.metadata.table import TableBucket
-from forebay.server import rpc
+from forebay.server import rpc, server
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.handlers import fetch
@@ -391,6 +391,31 @@ def test_a_server_that_stops_closes_refused_connections_too(tmp_path):
             held = list(transports)
             bench.server.stop()
             assert all(transport.is_closing() and transport._sock is None for transport in held)
+
+
+def test_a_server_that_stops_closes_a_connection_whose_client_does_not_take_small_responses(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "_DRAIN_SECONDS", 0.05)
+    with running(tmp_path / "data") as bench:
+        table = bench.create("t", LOG_COLUMNS)
+        batch = pa.RecordBatch.from_pydict({"a": [1], "s": [os.urandom(50_000).hex()]}, schema=LOG_SCHEMA)
+        bench.append(table, bytes(build_arrow_batch(batch, schema_id=1)))
+        request = bench.fetch_request(table, 0, bytes_max=MEGABYTE)
+        with RawClient(bench.server.addresses.tablet_servers) as slow:
+            slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer = slow.socket.getsockname()
+            transport, connection = next(
+                (each._transport, each)
+                for each in bench.server.server.connections
+                if each._transport.get_extra_info("peername") == peer
+            )
+            transport.set_write_buffer_limits(high=8 * MEGABYTE)  # for such a transport the responses are small
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            for _ in range(10):
+                slow.send(ApiKey.FETCH_LOG, request)
+            wait_until(lambda: transport.get_write_buffer_size() > 0, "all responses were taken")
+            assert not connection.unsent_bytes
+            bench.server.stop()
+            assert transport._sock is None
 
 
 def test_a_refused_connection_ends_although_its_client_continues_sending(tmp_path, monkeypatch):

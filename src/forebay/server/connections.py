@@ -305,6 +305,8 @@ class Admitted(Protocol):
 
     def close(self) -> None: ...
 
+    def abort(self) -> None: ...
+
 
 class Connections:
     """The admitted connections, by address, with their turns, memory and logins."""

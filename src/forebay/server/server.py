@@ -359,8 +359,6 @@ class ForebayServer:
             for _ in range(3):  # connections that were just accepted become known, to be closed with the others
                 await asyncio.sleep(0)
             await self._drain(connections)
-            for connection in list(connections):
-                connection.close()
             for transport in list(connections.refused):
                 transport.abort()
             connections.budget.close()
@@ -382,13 +380,20 @@ class ForebayServer:
                 await asyncio.get_running_loop().run_in_executor(None, context.replicas.close)
 
     async def _drain(self, connections: Connections) -> None:
-        """Give requests in flight a moment to finish, except long polls."""
+        """Give requests in flight, except long polls, and their responses a moment to finish; close all connections."""
         for connection in connections:
             connection.stop_reading()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _DRAIN_SECONDS
         while loop.time() < deadline and any(not each.is_idle or each.unsent_bytes for each in connections):
             await asyncio.sleep(0.01)
+        for connection in list(connections):
+            connection.close()
+        await asyncio.sleep(0)
+        while loop.time() < deadline and connections:  # peers that are about to read the end of a response
+            await asyncio.sleep(0.01)
+        for connection in list(connections):
+            connection.abort()
 
 
 # ---- listeners ------------------------------------------------------------------------------------------------------
