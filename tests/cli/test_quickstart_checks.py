@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from forebay.base.errors import InvalidRequest
 from forebay.cli.quickstart import flights as flight_data
 from forebay.cli.quickstart.checks import Checker
 from forebay.cli.quickstart.lake import TABLES, QuickstartLake
@@ -94,3 +95,10 @@ def test_the_lake_is_read_by_a_process_of_its_own_and_can_be_emptied(connection,
     lake.drop_tables()
     lake.drop_tables()  # nothing is left, which is no error
     make_tables(connection)  # a table with rows in the lake would be in the way
+
+
+def test_the_lake_of_a_running_server_must_be_the_one_that_is_read_in_the_end(connection, lake, tmp_path):
+    table = connection.admin.table_info(TABLES[0])
+    lake.check_is_of(table)
+    with pytest.raises(InvalidRequest, match=f"the lake of the server is {lake.format} in .*lake, not .* set --lake"):
+        QuickstartLake(lake.format, tmp_path / "other").check_is_of(table)

@@ -148,11 +148,15 @@ PAIMON_VERSION = "1.3.1"
 """The Paimon that the pom of Fluss 0.9.1 names."""
 
 
-def fluss_lake_class_path() -> str:
-    """A Java class path with what a Fluss cluster needs for a lake of Paimon; Hadoop's client is that of PySpark."""
-    lake = "org.apache.fluss:fluss-lake-paimon:0.9.1-incubating:jar"
-    paimon = f"org.apache.paimon:paimon-bundle:{PAIMON_VERSION}:jar"
-    return os.pathsep.join(map(str, [*_artifacts("fluss-lake-jars", lake, paimon), *_hadoop_client()]))
+def fluss_lake_class_path(lake_format: str = "paimon") -> str:
+    """A Java class path with what a Fluss cluster needs for a lake of that format, local or (Paimon) on S3.
+
+    Hadoop's client is that of PySpark.
+    """
+    lake = f"org.apache.fluss:fluss-lake-{lake_format}:0.9.1-incubating:jar"
+    paimon = [f"org.apache.paimon:{name}:{PAIMON_VERSION}:jar" for name in ("paimon-bundle", "paimon-s3")]
+    engine = {"paimon": paimon, "iceberg": ["org.xerial:sqlite-jdbc:3.50.3.0:jar"]}[lake_format]
+    return os.pathsep.join(map(str, [*_artifacts(f"fluss-{lake_format}-jars", lake, *engine), *_hadoop_client()]))
 
 
 def fluss_flink_class_path() -> str:

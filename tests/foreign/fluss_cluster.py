@@ -56,6 +56,12 @@ _JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--add-opens=java.base/ja
 _ZOOKEEPER = ["-Dzookeeper.forceSync=no", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
 
 
+def paimon_lake(warehouse: Path | str, **catalog: str) -> dict[str, str]:
+    """The settings of a lake of Paimon; `catalog` are more options of its catalog."""
+    options = {"metastore": "filesystem", "warehouse": str(warehouse), **catalog}
+    return {"format": "paimon"} | {f"paimon.{name}": value for name, value in options.items()}
+
+
 class RealFluss:
     """A running cluster. Use it as a context manager; `start` and `stop` are what that calls.
 
@@ -70,24 +76,19 @@ class RealFluss:
         settings: Mapping[str, str] | None = None,
         heap_mib: int = 512,
         start_seconds: float = 60.0,
-        lake: Path | None = None,
+        lake: Mapping[str, str] | None = None,
         is_apart: bool = False,
     ) -> None:
-        """`lake` is the warehouse of a Paimon lake, which the cluster then has.
+        """`lake` are the settings of the cluster's lake, without `datalake.`: `format`, `paimon.warehouse`...
 
         With `is_apart`, each tablet server is a process, which `kill_tablet_server` kills.
         """
         self._tablet_server_count = tablet_servers
         self._is_apart = is_apart
         self._apart: dict[int, subprocess.Popen[str]] = {}
+        self._lake_format = lake["format"] if lake else None
         self._settings = {**_SETTINGS, **(settings or {})}
-        self._has_lake = lake is not None
-        if lake is not None:
-            self._settings |= {
-                "datalake.format": "paimon",
-                "datalake.paimon.metastore": "filesystem",
-                "datalake.paimon.warehouse": str(lake),
-            }
+        self._settings |= {f"datalake.{name}": value for name, value in (lake or {}).items()}
         self._heap_mib = heap_mib
         self._start_seconds = start_seconds
         self._process: subprocess.Popen[str] | None = None
@@ -113,8 +114,8 @@ class RealFluss:
         """Start all roles and wait until they serve; raises `ExamUnavailable` where that is impossible."""
         class_path = jar_path("fluss-server-", "slf4j-", "jsr305-")
         classes = java_classes("cluster", class_path)
-        if self._has_lake:
-            class_path += os.pathsep + fluss_lake_class_path()
+        if self._lake_format is not None:
+            class_path += os.pathsep + fluss_lake_class_path(self._lake_format)
         java = java_tool("java")
         self.folder = Path(tempfile.mkdtemp(prefix="forebay-real-fluss-"))
         self._java = [java, f"-Xmx{self._heap_mib}m", *_JVM, *_ZOOKEEPER, "-cp", f"{classes}:{class_path}"]

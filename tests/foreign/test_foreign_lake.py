@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from exams_cache import ExamUnavailable
-from fluss_cluster import RealFluss
+from fluss_cluster import RealFluss, paimon_lake
 
 import forebay
 from forebay.base.errors import AlreadyExists, ErrorCode
@@ -25,7 +25,7 @@ PROPERTIES = {"table.datalake.enabled": "true", "table.datalake.freshness": "1 s
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Connection]:
-    real = RealFluss(lake=tmp_path / "lake")
+    real = RealFluss(lake=paimon_lake(tmp_path / "lake"))
     try:
         real.start()
     except ExamUnavailable as reason:

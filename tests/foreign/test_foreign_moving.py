@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from exams_cache import ExamUnavailable
-from fluss_cluster import RealFluss
+from fluss_cluster import RealFluss, paimon_lake
 from java_flink import FlussFlink
 
 import forebay
@@ -43,7 +43,7 @@ class Both:
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[Both]:
     lake = tmp_path / "lake"
-    real = RealFluss(lake=lake)
+    real = RealFluss(lake=paimon_lake(lake))
     try:
         real.start()
     except ExamUnavailable as reason:

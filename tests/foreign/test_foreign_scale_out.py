@@ -11,14 +11,15 @@ import itertools
 import os
 import random
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from exams_cache import ExamUnavailable
-from fluss_cluster import RealFluss
+from fluss_cluster import RealFluss, paimon_lake
 from spark_cluster import SparkCluster
 
 import forebay
@@ -91,23 +92,47 @@ def lake(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def fluss(tmp_path: Path) -> Iterator[RealFluss]:
-    cluster = RealFluss(tablet_servers=2, is_apart=True, settings=SAFE, lake=tmp_path / "server-lake")
-    try:
-        cluster.start()
-    except ExamUnavailable as reason:
-        pytest.skip(f"no real Fluss cluster here: {reason}")
-    yield cluster
-    cluster.stop()
+def start_fluss() -> Iterator[Callable[[dict[str, str]], RealFluss]]:
+    """Starts a cluster with the lake that these settings describe."""
+    clusters = []
+
+    def start(lake: dict[str, str]) -> RealFluss:
+        clusters.append(RealFluss(tablet_servers=2, is_apart=True, settings=SAFE, lake=lake))
+        try:
+            return clusters[-1].start()
+        except ExamUnavailable as reason:
+            pytest.skip(f"no real Fluss cluster here: {reason}")
+
+    yield start
+    for cluster in clusters:
+        cluster.stop()
+
+
+def lake_of_cluster(lake_format: str, folder: Path) -> dict[str, str]:
+    if lake_format == "paimon":
+        return paimon_lake(folder)
+    folder.mkdir(parents=True)
+    catalog = {"type": "jdbc", "uri": f"jdbc:sqlite:{folder / 'catalog.db'}", "warehouse": str(folder)}
+    return {"format": lake_format} | {f"iceberg.{name}": value for name, value in catalog.items()}
 
 
 @pytest.mark.parametrize("kills", [0, KILLS])
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(
+    ("name", "lake_format"), [("Sums", "iceberg"), ("Capture", "paimon on S3"), ("Dimension", "paimon")]
+)
 def test_a_pipeline_loses_nothing(
-    name: str, kills: int, fluss: RealFluss, spark_cluster: SparkCluster, lake: dict[str, str], tmp_path: Path
+    name: str,
+    lake_format: str,
+    kills: int,
+    start_fluss: Callable[[dict[str, str]], RealFluss],
+    spark_cluster: SparkCluster,
+    lake: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     """And repeats nothing where nothing is killed."""
     print(f"CLUSTER_KILLS_SEED={SEED}")
+    on_s3 = paimon_lake("s3://lake/cluster", **{name: value for name, value in lake.items() if name != "warehouse"})
+    fluss = start_fluss(on_s3 if "S3" in lake_format else lake_of_cluster(lake_format, tmp_path / "server-lake"))
     rng, servers = random.Random(SEED), itertools.cycle([0, 1])
     site = Site(
         fluss.bootstrap_servers,
@@ -125,3 +150,21 @@ def test_a_pipeline_loses_nothing(
                 pipeline.add_file()
             trial.run_up_to_now()
         pipeline.check(is_once=not kills)
+
+
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+def test_the_quickstart_on_a_cluster(
+    lake_format: str,
+    start_fluss: Callable[[dict[str, str]], RealFluss],
+    spark_cluster: SparkCluster,
+    tmp_path: Path,
+) -> None:
+    fluss = start_fluss(lake_of_cluster(lake_format, tmp_path / "data" / "lake"))
+    where = ["-b", fluss.bootstrap_servers, "--master", spark_cluster.master, "--data-dir", str(tmp_path / "data")]
+    done = subprocess.run(
+        [sys.executable, "-m", "forebay", "quickstart", *where, "--lake", lake_format, "--days", "3"],
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "DIFFERENT" not in done.stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from exams_cache import ExamUnavailable
-from fluss_cluster import RealFluss
+from fluss_cluster import RealFluss, paimon_lake
 
 import forebay
 from forebay.client.connection import Connection
@@ -29,7 +29,7 @@ PROPERTIES = {"table.datalake.enabled": "true", "table.datalake.freshness": "1 s
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[Connection]:
-    real = RealFluss(lake=tmp_path / "lake")
+    real = RealFluss(lake=paimon_lake(tmp_path / "lake"))
     try:
         real.start()
     except ExamUnavailable as reason:

@@ -342,6 +342,3 @@ def assert_each_key_in_order(
     else:
         left = {key: known[-1][1] for key, known in found.items() if known[-1][0] != "delete"}
         assert left == there
-
-
-PIPELINES: dict[str, type[Pipeline]] = {each.__name__: each for each in (Sums, Capture, Dimension)}

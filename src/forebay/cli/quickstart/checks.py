@@ -95,9 +95,11 @@ class Checker:
             plan = reader.plan
             # Buckets that are not in the lake yet are read at the time of the read, which must be now.
             early = Totals.of(reader) if any(isinstance(split, KvSnapshotSplit) for split in plan.splits) else None
+            rows = snapshot.scan(COUNTED)
+            full_scan = None if snapshot.is_exact else Totals.of(rows)  # clusters without table snapshots
             held_ms = (SYSTEM_CLOCK.monotonic() - held) * 1000
         with snapshot:
-            full_scan = Totals.of(snapshot.scan(COUNTED))
+            full_scan = full_scan or Totals.of(rows)
         union = Totals.of(reader) if early is None else early
         in_lake, in_log = _parts(plan)
         return Check(day, model, full_scan, union, in_lake, in_log, held_ms, SYSTEM_CLOCK.monotonic() - began)

@@ -27,7 +27,8 @@ from forebay.cli.quickstart.lake import TABLES, QuickstartLake
 from forebay.cli.quickstart.proof import Proof, Witness, changelog_state
 from forebay.cli.quickstart.screen import BAR_CHARACTERS, draw_bar, indented, say, step
 from forebay.cli.quickstart.stream import Stream
-from forebay.inprocess import EmbeddedConnection, embedded
+from forebay.client.connection import Connection, connect
+from forebay.inprocess import embedded
 from forebay.tiering.lag import table_lag
 from forebay.tiering.now import tier_now
 from forebay.tiering.service import TieringService
@@ -85,8 +86,14 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     )  # fmt: skip
     parser.add_argument("--lake", choices=("iceberg", "paimon"), default="iceberg", help="default: %(default)s")
     parser.add_argument("--port", type=int, default=0, help="the server's port (default: one that is free)")
+    server = parser.add_mutually_exclusive_group()
+    server.add_argument("--serve", action="store_true", help="keep serving the tables afterwards, until Ctrl-C")
+    server.add_argument(
+        "-b", "--bootstrap-servers", metavar="HOST:PORT",
+        help="use this server, or Fluss cluster, whose lake is DIR/lake, instead of starting one",
+    )  # fmt: skip
+    parser.add_argument("--master", default="local[*]", metavar="URL", help="Spark's master (default: %(default)s)")
     parser.add_argument("--days", type=int, metavar="N", help="stream the first N days of the year only")
-    parser.add_argument("--serve", action="store_true", help="keep serving the tables afterwards, until Ctrl-C")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -101,17 +108,24 @@ def run(options: argparse.Namespace) -> int:
         "as one.\n"
     )
     with contextlib.ExitStack() as stack:
-        with step("1. Server", "starting"):
-            connection = stack.enter_context(embedded(folder / "stream", port=options.port, settings=lake.settings))
-        print(
-            f"   {connection.bootstrap_servers} speaks the Apache Fluss protocol; its tables live in {options.data_dir}"
-        )
-        with step("2. Spark", "starting (no jar, no cluster: a catalog written in Python)"):
-            spark = _spark(connection)
+        connection: Connection
+        if options.bootstrap_servers:
+            servers, where = options.bootstrap_servers, f"its lake is {lake.folder}"
+            with step("1. Server", "connecting"):
+                connection = stack.enter_context(connect(servers))
+        else:
+            with step("1. Server", "starting"):
+                connection = stack.enter_context(
+                    started := embedded(folder / "stream", port=options.port, settings=lake.settings)
+                )
+            servers, where = started.bootstrap_servers, f"its tables live in {options.data_dir}"
+        print(f"   {servers} speaks the Apache Fluss protocol; {where}")
+        with step("2. Spark", "starting (no jar: a catalog written in Python)"):
+            spark = _spark(servers, options.master)
         stack.callback(spark.stop)
         print(f"   PySpark {spark.version}, catalog 'forebay' attached")
         good = _Job(connection, spark, lake).run(options.days)
-        _say_how_to_go_on(connection, lake, options)
+        _say_how_to_go_on(servers, lake, options)
         return 0 if good else 1
 
 
@@ -124,7 +138,7 @@ def _require_spark() -> None:
     del pandas, pyspark
 
 
-def _spark(connection: EmbeddedConnection) -> SparkSession:
+def _spark(servers: str, master: str) -> SparkSession:
     from forebay import spark as fb
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -137,13 +151,13 @@ def _spark(connection: EmbeddedConnection) -> SparkSession:
         "spark.sql.shuffle.partitions": 4,
         "spark.ui.showConsoleProgress": False,
     }
-    return fb.session("forebay-quickstart", "local[*]", conf, bootstrap_servers=connection.bootstrap_servers)
+    return fb.session("forebay-quickstart", master, conf, bootstrap_servers=servers)
 
 
 class _Job:
     """The steps from 3 on. Prints its progress."""
 
-    def __init__(self, connection: EmbeddedConnection, spark: SparkSession, lake: QuickstartLake) -> None:
+    def __init__(self, connection: Connection, spark: SparkSession, lake: QuickstartLake) -> None:
         self._connection, self._spark, self._lake = connection, spark, lake
 
     def run(self, days: int | None) -> bool:
@@ -184,6 +198,7 @@ class _Job:
         for statement in (CREATE_FLIGHTS, CREATE_EVENTS):
             say(*indented(statement))
             self._spark.sql(statement)
+        self._lake.check_is_of(self._connection.admin.table_info(TABLES[0]))
         empty = self._spark.sql("SELECT count(*) FROM forebay.nyc.flights").collect()[0][0]  # wakes Spark's workers
         print(f"   SELECT count(*) FROM forebay.nyc.flights  ->  {empty}")
 
@@ -303,9 +318,8 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
 
 
-def _say_how_to_go_on(connection: EmbeddedConnection, lake: QuickstartLake, options: argparse.Namespace) -> None:
-    address = connection.bootstrap_servers
-    if not options.serve:
+def _say_how_to_go_on(address: str, lake: QuickstartLake, options: argparse.Namespace) -> None:
+    if not options.serve and not options.bootstrap_servers:
         address = "127.0.0.1:9123"
         settings = " ".join(f"-D {key}={value}" for key, value in lake.settings.items())
         folder = Path(options.data_dir) / "stream"

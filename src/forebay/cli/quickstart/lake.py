@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from forebay.base.errors import InternalError, UnsupportedOperation
+from forebay.base.errors import InternalError, InvalidRequest, UnsupportedOperation
+from forebay.metadata.table import TableInfo, lake_options
 
 TABLES = ("nyc.flights", "nyc.events")
 
@@ -63,6 +64,16 @@ class QuickstartLake:
         package = "pyiceberg" if self.format == "iceberg" else "duckdb"
         if find_spec(package) is None:
             raise UnsupportedOperation(f"the quickstart needs {package}: pip install 'forebay[quickstart]'")
+
+    def check_is_of(self, table: TableInfo) -> None:
+        """Raise `InvalidRequest` if the lake of a table is another one: a server that runs may have any."""
+        found, warehouse = table.descriptor.lake_format, lake_options(table).get("warehouse", "")
+        if found != self.format or warehouse.removeprefix("file://") != str(self.folder):
+            raise InvalidRequest(
+                f"the lake of the server is {found} in {warehouse}, not {self.format} in {self.folder}: set --lake, "
+                "and --data-dir to the folder that contains 'lake', or start the server with "
+                + " ".join(f"{key}={value}" for key, value in self.settings.items())
+            )
 
     def drop_tables(self) -> None:
         """Drop the tables of an earlier quickstart: the server never drops lake tables."""
