@@ -81,6 +81,24 @@ def test_an_update_is_logged_as_updates_of_the_changed_rows_alone(table: Sql) ->
     assert (len(table(CHANGES)) - before, kinds) == (2, ["insert", "update_before", "update_after"])
 
 
+def test_an_update_of_a_table_with_nested_columns_may_ask_for_other_rows(sql: Sql) -> None:
+    sql(
+        "CREATE TABLE {db}.n (id INT NOT NULL, tags ARRAY<STRING>, m MAP<STRING, INT>) "
+        "TBLPROPERTIES('primary.key'='id')"
+    )
+    sql("INSERT INTO {db}.n VALUES (1, array('a'), map('k', 1)), (2, NULL, NULL)")
+    sql("UPDATE {db}.n SET m = map('k', 2) WHERE id IN (SELECT id FROM {db}.n WHERE size(tags) = 1)")
+    assert sql("SELECT * FROM {db}.n ORDER BY id") == [(1, ["a"], {"k": 2}), (2, None, None)]
+
+
+def test_an_update_asks_for_its_rows_once_unless_they_can_be_looked_up(table: Sql) -> None:
+    table("CREATE TABLE {db}.few AS SELECT 2L AS id")
+    (plan,) = table("EXPLAIN UPDATE {db}.t SET amount = 0 WHERE length(name) = 1 AND amount > 1")
+    assert plan[0].count("BatchScan") == 1
+    (plan,) = table("EXPLAIN UPDATE {db}.t SET amount = 0 WHERE id IN (SELECT id FROM {db}.few)")
+    assert "RuntimeFilters: [dynamicpruningexpression(id" in plan[0]
+
+
 def test_rows_may_move_to_each_others_primary_keys(table: Sql) -> None:
     table("UPDATE {db}.t SET id = id + 1")
     assert [r[:2] for r in table(ALL)] == [(2, "a"), (3, "b"), (4, "c"), (5, None)]

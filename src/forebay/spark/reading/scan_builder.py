@@ -60,6 +60,7 @@ class Readable:
     `strategy` says how the rows of a primary-key table, or of one with a lake, are found. As a stream the thing is read
     by the format `stream_format`, with the options that `stream` gives; None: it cannot be read as a stream.
     `lookup_key` are the columns by whose values rows are looked up instead of scanned; () where they are not.
+    `is_target`: UPDATE, MERGE or DELETE read it to change it.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Readable:
     stream: StreamSource | None = None
     stream_format: str = FORMAT_NAME
     lookup_key: tuple[str, ...] = ()
+    is_target: bool = False
 
 
 class ScanBuilder(JavaProxy):
@@ -249,9 +251,17 @@ class ScanProxy(JavaProxy):
     # ---- SupportsRuntimeV2Filtering ---------------------------------------------------------------------------------
 
     def filterAttributes(self) -> JavaObject:
-        """The columns that are read. None with a limit, which counts rows before any join."""
-        known = {column.name for column in self._readable.columns}
-        names = [name for name in self._wanted.columns if name in known and self._wanted.limit is None]
+        """The columns that are read and have values to compare. None with a limit, which counts rows before any join.
+
+        For a statement that changes rows Spark finds the values by a query of its own over all these columns. That pays
+        only if its condition says nothing that a scan understands, and the values become lookups.
+        """
+        wanted, readable = self._wanted, self._readable
+        known = {column.name for column in readable.columns if not column.data_type.is_nested}
+        if readable.is_target:
+            is_filtered = wanted.row_filter is not None or wanted.partition_filters
+            known &= set() if is_filtered else set(readable.lookup_key)
+        names = [name for name in wanted.columns if name in known and wanted.limit is None]
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", [self.jvm.column(name) for name in names])
 
     def filter(self, predicates: JavaObject) -> None:

@@ -14,7 +14,7 @@ insert.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from pyspark.sql.types import StringType, StructField, StructType
@@ -61,7 +61,7 @@ class RowLevelOperation(JavaProxy):
         self._context = context
         self._name = name
         self._command = command
-        self._readable = readable
+        self._read = readable
 
     def command(self) -> JavaObject:
         return self._command
@@ -82,6 +82,9 @@ class RowLevelOperation(JavaProxy):
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
         return ScanBuilder(self._context, self._readable(self.jvm.options(options)))
+
+    def _readable(self, options: dict[str, str]) -> Readable:
+        return replace(self._read(options), is_target=True)
 
     def _references(self, names: Sequence[str]) -> JavaObject:
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", [self.jvm.column(name) for name in names])
