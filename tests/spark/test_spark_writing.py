@@ -53,15 +53,72 @@ def test_insert_with_a_list_of_columns_is_a_partial_update(sql: Sql, spark: Any)
     ]  # fmt: skip
 
 
+LACKING: dict[str, Callable[[Any, str], Any]] = {
+    "by name": lambda frame, name: frame.sparkSession.sql(f"INSERT INTO {name} BY NAME SELECT * FROM some"),
+    "writeTo": lambda frame, name: frame.writeTo(name).append(),
+    "saveAsTable": lambda frame, name: frame.write.format("forebay").mode("append").saveAsTable(name),
+    "option": lambda frame, name: frame.writeTo(name).option("columns", "id, amount").append(),
+    "two at once": lambda frame, name: frame.sparkSession.sql(
+        f"FROM some INSERT INTO {name} (id, amount) SELECT * WHERE id < 2 "
+        f"INSERT INTO {name} (id, Name) SELECT id, 'ä' WHERE id = 2"
+    ),
+}
+
+
 @LEFT_OUT
-def test_a_dataframe_writes_some_columns_too(sql: Sql, spark: Any, database: str) -> None:
+@pytest.mark.parametrize("way", every_run(LACKING, lambda way: way in ("by name", "writeTo", "two at once")))
+def test_columns_that_the_data_lacks_are_left_as_they_are_whatever_writes_it(
+    sql: Sql, spark: Any, database: str, way: str
+) -> None:
     sql(KEY_TABLE)
-    sql("INSERT INTO {db}.t VALUES (1, 'a', 1)")
-    part = spark.sql("SELECT 1L AS id, 9D AS amount")
-    part.writeTo(f"forebay.{database}.t").option("columns", "id, amount").append()
-    assert sql(ALL) == [(1, "a", 9.0)]
+    sql("INSERT INTO {db}.t VALUES (1, 'a', 1), (2, 'b', 2)")
+    frame = spark.sql("SELECT 1L + id AS id, CAST(NULL AS DOUBLE) AS amount FROM range(2)")
+    frame.createOrReplaceTempView("some")
+    LACKING[way](frame, f"forebay.{database}.t")
+    assert sql(ALL) == [(1, "a", None), (2, "ä", 2.0) if way == "two at once" else (2, "b", None)]
+
+
+@LEFT_OUT
+def test_what_is_no_lack_of_columns_writes_whole_rows(sql: Sql, spark: Any, database: str) -> None:
+    """NULLs that the user has written, in any order of columns; the old behaviour, if asked for; new rows only."""
+    sql(KEY_TABLE)
+    name = f"forebay.{database}.t"
+    rows_before = "INSERT INTO {db}.t VALUES (1, 'a', 1)"
+    some = spark.sql("SELECT 1L AS id, 9D AS amount")
+    for write in (
+        lambda: spark.sql("SELECT 1L AS id, CAST(NULL AS STRING) AS name, 9D AS amount").writeTo(name).append(),
+        lambda: spark.sql("SELECT 9D AS amount, NULL AS Name, 1L AS id").writeTo(name).append(),
+        lambda: sql("INSERT INTO {db}.t (id, amount, name) VALUES (1, 9, NULL)"),
+        lambda: some.writeTo(name).option("write.partial-update", "false").append(),
+        lambda: sql("MERGE INTO {db}.t USING (SELECT 2L AS id) s ON t.id = s.id WHEN NOT MATCHED THEN "
+                    "INSERT (id, amount) VALUES (1, 9)"),
+    ):  # fmt: skip
+        sql(rows_before)
+        write()
+        assert sql(ALL) == [(1, None, 9.0)]
+    sql("CREATE TABLE {db}.first (id BIGINT NOT NULL, name STRING, amount DOUBLE) "
+        "TBLPROPERTIES ('primary.key'='id', 'table.merge-engine'='first_row')")  # fmt: skip
+    some.writeTo(f"forebay.{database}.first").append()
+    assert sql("SELECT * FROM {db}.first") == [(1, None, 9.0)]
+
+
+@LEFT_OUT
+def test_a_dataframe_that_lacks_columns_is_refused_where_spark_is_told_so(sql: Sql, spark: Any, database: str) -> None:
+    sql(KEY_TABLE)
+    some = spark.sql("SELECT 1L AS id, 9D AS amount")
     with pytest.raises(Exception, match=r"needs its whole primary key; id is missing"):
-        part.writeTo(f"forebay.{database}.t").option("columns", "amount").append()
+        some.writeTo(f"forebay.{database}.t").option("columns", "amount").append()
+    spark.conf.set("spark.sql.defaultColumn.useNullsForMissingDefaultValues", "false")
+    try:
+        for write in (
+            lambda: some.writeTo(f"forebay.{database}.t").append(),
+            lambda: sql("INSERT INTO {db}.t (id, amount) VALUES (1, 9)"),
+        ):
+            with pytest.raises(Exception, match="Cannot find data for the output column `name`"):
+                write()
+    finally:
+        spark.conf.unset("spark.sql.defaultColumn.useNullsForMissingDefaultValues")
+    assert sql(ALL) == []
 
 
 def test_a_partial_write_may_give_nulls_for_the_columns_that_it_leaves_alone(sql: Sql) -> None:

@@ -10,7 +10,8 @@ for PySpark 4.0 to 4.3:
 - the session's list of running queries (`query_is_active`);
 - the interpreter by which Spark looks for formats in Python, and those that it has found (`python_of_formats`,
   `knows_format`);
-- the conversion of Arrow data to Spark's internal rows (`rows`).
+- the conversion of Arrow data to Spark's internal rows (`rows`);
+- the plans of the statements that are running (`columns_left_out`).
 
 Where Spark looks different, `UnsupportedOperation` says which point failed and which Spark it is.
 """
@@ -30,7 +31,6 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.types import StructType
 
@@ -75,6 +75,23 @@ def quoted(name: str) -> str:
 
 def _is_default(method: JavaObject, name: str, arguments: int) -> bool:
     return bool(method.getName() == name and method.isDefault() and method.getParameterCount() == arguments)
+
+
+def _appends_in(plan: JavaObject) -> Iterator[JavaObject]:
+    """The parts of a plan that append rows to a table, among them a MERGE that does only that."""
+    if str(plan.getClass().getSimpleName()) in ("AppendData", "InsertOnlyMerge"):
+        yield plan
+        return
+    children = plan.children()
+    for index in range(int(children.size())):
+        yield from _appends_in(children.apply(index))
+
+
+def _is_filled(column: JavaObject) -> bool:
+    """Whether a column of a projection is a value by which Spark fills a column, and not one of the user's."""
+    if str(column.getClass().getSimpleName()) != "Alias":
+        return False
+    return bool(column.explicitMetadata().isDefined() and column.child().references().isEmpty())
 
 
 class Jvm:
@@ -310,31 +327,32 @@ class Jvm:
         """A reference to a column, whatever characters its name has."""
         return self.class_(CONNECTOR + "expressions.Expressions").column(quoted(name))
 
-    def statement_clause(self) -> str | None:
-        """The text of the SQL clause that Spark plans in this thread; None if it comes from a data frame."""
-        with self.known_layout("origin of plans"):
-            origin = self.class_(CATALYST + "trees.CurrentOrigin").get()
-            text, first, last = origin.sqlText(), origin.startIndex(), origin.stopIndex()
-            if not (text.isDefined() and first.isDefined() and last.isDefined()):
-                return None
-            return str(text.get())[int(first.get()) : int(last.get()) + 1]
+    def columns_left_out(self) -> tuple[str, ...] | None:
+        """The table's columns that the data of a write by name lacks, while Spark plans it; None if it plans none.
 
-    def insert_columns(self, session: JavaObject, clause: str) -> tuple[str, ...]:
-        """The columns, and partition keys with a value, of "INSERT INTO t PARTITION (k = 1) (a, b)"; () without a list.
-
-        An INSERT without a list, and any other clause, has none.
+        Spark fills them, with NULL or DEFAULT, so the schema of the write has all columns. But the execution of a
+        statement has its analysed plan: there a projection does that, over the data as it was given.
         """
-        with self.known_layout("statement of INSERT"):
-            try:
-                plan = session.sessionState().sqlParser().parsePlan(f"{clause} SELECT 1")
-            except (Py4JJavaError, PySparkException):  # it is no INSERT
+        with self.known_layout("plan of a write"):
+            executions = self.scala_object("org.apache.spark.sql.execution.SQLExecution")
+            number = self.context._jsc.sc().getLocalProperty(executions.EXECUTION_ID_KEY())
+            execution = None if number is None else executions.getQueryExecution(int(number))
+            appends = [] if execution is None else list(_appends_in(execution.analyzed()))
+            if len(appends) > 1:  # FROM ... INSERT INTO ... INSERT INTO ...
+                origin = self.class_(CATALYST + "trees.CurrentOrigin").get()
+                appends = [append for append in appends if append.origin().equals(origin)]
+            if len(appends) != 1:
+                return None
+            if str(appends[0].getClass().getSimpleName()) != "AppendData" or not appends[0].isByName():
                 return ()
-            if str(plan.getClass().getSimpleName()) != "InsertIntoStatement":
+            query = appends[0].query()
+            if str(query.getClass().getSimpleName()) != "Project":
                 return ()
-            listed = plan.userSpecifiedCols()
-            columns = [str(listed.apply(index)) for index in range(int(listed.size()))]
-            keys = plan.partitionSpec().keySet().toSeq()
-            return (*columns, *(str(keys.apply(index)) for index in range(int(keys.size())))) if columns else ()
+            fold = str if query.conf().caseSensitiveAnalysis() else str.lower
+            given = {fold(str(name)) for name in query.child().schema().fieldNames()}
+            columns = [query.projectList().apply(index) for index in range(int(query.projectList().size()))]
+            lacking = [column for column in columns if fold(str(column.name())) not in given]
+            return tuple(str(column.name()) for column in lacking if _is_filled(column))
 
     # ---- default methods --------------------------------------------------------------------------------------------
 

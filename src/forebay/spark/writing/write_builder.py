@@ -16,13 +16,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from forebay.base.errors import InvalidRequest
+from forebay.base.errors import InternalError, InvalidRequest
+from forebay.metadata.merge_engines import FIRST_ROW
 from forebay.metadata.table import TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.filters import predicates_of
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.options import ATOMIC, SEQUENCE_FIELD, TRANSACTION_OPTIONS, write_options
+from forebay.spark.options import (
+    ATOMIC,
+    PARTIAL_UPDATE,
+    SEQUENCE_FIELD,
+    TRANSACTION_OPTIONS,
+    WRITE_COLUMNS,
+    write_options,
+)
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.workers import MESSAGE_COLUMN, TaskWrite, short_errors
 from forebay.spark.writing.live_write import (
@@ -115,6 +123,8 @@ class WriteBuilder(JavaProxy):
         self.options = write_options(context.settings, options)
         self.schema, self.query = asked.schema(), str(asked.queryId())
         self.replaced: Replaced | None = None
+        self.is_understood = True
+        """Whether it is known which columns the data has; of a statement that is only explained it is not."""
         self.function = write_function(info, self.options.settings, self.options.columns)
 
     # ---- what is replaced -------------------------------------------------------------------------------------------
@@ -151,28 +161,22 @@ class WriteBuilder(JavaProxy):
     # ---- the write --------------------------------------------------------------------------------------------------
 
     def build(self) -> JavaProxy:
-        if self.replaced is None and self.options.columns is None and self.options.is_partial:
-            listed = self._listed_columns() if self.info.has_primary_key else None
-            if listed is not None:
-                self.function = write_function(self.info, self.options.settings, listed)
+        if self.info.has_primary_key and self._leaves_out_columns():
+            left_out = self.jvm.columns_left_out()
+            self.is_understood = left_out is not None
+            if left_out:
+                given = tuple(name for name in self.info.schema.names if name not in left_out)
+                self.function = write_function(self.info, self.options.settings, given)
         kind = LiveWrite if self.options.sequence_field is None else OrderedLiveWrite
         return kind(self)
 
-    def _listed_columns(self) -> tuple[str, ...] | None:
-        """The columns of INSERT INTO t (a, b), in the table's words; None for whole rows.
+    def _leaves_out_columns(self) -> bool:
+        """Whether columns that the data lacks are left as they are.
 
-        Spark fills the others with NULL before it plans the write. But it remembers the text of the clause that it is
-        planning.
+        With merge engine first_row there is nothing to leave: rows are new, or ignored.
         """
-        clause = self.jvm.statement_clause()
-        if clause is None or "(" not in clause:
-            return None
-        names = self.jvm.insert_columns(self.context.session, clause)
-        if not names:
-            return None
-        by_case = {name.lower(): name for name in self.info.schema.names}
-        listed = {by_case[name.lower()] for name in names if name.lower() in by_case}
-        return None if len(listed) == len(by_case) else tuple(name for name in by_case.values() if name in listed)
+        chosen = self.options.columns is None and self.options.is_partial
+        return chosen and self.replaced is None and self.info.descriptor.merge_engine != FIRST_ROW
 
 
 class UpsertBuilder(WriteBuilder):
@@ -186,6 +190,9 @@ class NewTableWriteBuilder(WriteBuilder):
 
     def truncate(self) -> JavaProxy:
         return self
+
+    def _leaves_out_columns(self) -> bool:
+        return False
 
 
 def write_builder(context: CatalogContext, info: TableInfo, options: dict[str, str], asked: JavaObject) -> WriteBuilder:
@@ -214,6 +221,11 @@ class LiveWrite(WriteProxy, BatchTasks):
 
     def toBatch(self) -> JavaProxy:
         chosen = self._options
+        if not self._builder.is_understood:
+            raise InternalError(
+                f"writing to {self._builder.context.full_name(self._info.path)}: Spark does not show which columns the "
+                f"data has; name them by the option '{WRITE_COLUMNS}', or set '{PARTIAL_UPDATE}' = 'false'"
+            )
         staged = begin_statement(
             chosen.settings, chosen.transaction, self._replaced is not None, self._info, chosen.is_atomic
         )
