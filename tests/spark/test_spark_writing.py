@@ -154,6 +154,86 @@ def test_rows_that_cannot_be_are_refused_and_nothing_is_written(sql: Sql, statem
     assert sql("SELECT count(*) FROM {db}.`t$changelog`") == [(0,)]
 
 
+# ---- changes --------------------------------------------------------------------------------------------------------
+
+CHANGING: dict[str, Callable[[Any, str], Any]] = {
+    "by position": lambda frame, name: frame.sparkSession.sql(
+        f"INSERT INTO {name} WITH ('write.changes'='true') SELECT _change_type, id, name, amount FROM changes"
+    ),
+    "by name": lambda frame, name: frame.sparkSession.sql(
+        f"INSERT INTO {name} WITH ('write.changes'='true') BY NAME SELECT * FROM changes"
+    ),
+    "writeTo": lambda frame, name: frame.writeTo(name).option("write.changes", "true").append(),
+    "insertInto": lambda frame, name: (
+        frame.select("_change_type", "id", "name", "amount").write.option("write.changes", "true").insertInto(name)
+    ),
+    "saveAsTable": lambda frame, name: (
+        frame.write.format("forebay").option("write.changes", "true").mode("append").saveAsTable(name)
+    ),
+}
+CHANGED = """SELECT * FROM VALUES (3, 'update_after', 'c', 3D), (1, 'delete', NULL, NULL), (2, '-U', 'b', 2D),
+             (2, '+U', 'B', 20D), (3, '-D', NULL, NULL), (3, '+I', 'C', 30D) AS v(id, _change_type, name, amount)"""
+
+
+@needs(4, 3, "a catalog that is told the options of a write")
+@pytest.mark.parametrize("way", every_run(CHANGING, lambda way: way in ("by position", "writeTo")))
+def test_changes_are_upserts_and_deletes_in_order(sql: Sql, spark: Any, database: str, way: str) -> None:
+    sql(KEY_TABLE.replace("name STRING", "name STRING NOT NULL"))
+    sql("INSERT INTO {db}.t VALUES (1, 'a', 1), (2, 'b', 2)")
+    frame = spark.sql(CHANGED).coalesce(1)
+    frame.createOrReplaceTempView("changes")
+    CHANGING[way](frame, f"forebay.{database}.t")
+    assert sql(ALL) == [(2, "B", 20.0), (3, "C", 30.0)]
+    assert sql("SELECT _change_type FROM {db}.`t$changelog` WHERE id = 3 ORDER BY _log_offset") == [
+        ("insert",), ("delete",), ("insert",)
+    ]  # fmt: skip
+
+
+@needs(4, 3, "a catalog that is told the options of a write")
+def test_changes_of_some_columns_in_the_order_of_a_column(sql: Sql, spark: Any, database: str) -> None:
+    sql(KEY_TABLE)
+    sql("INSERT INTO {db}.t VALUES (1, 'a', 1), (2, 'b', 2)")
+    some = "INSERT INTO {db}.t WITH ('write.changes'='true') (id, _change_type%s) VALUES (1, '+U'%s), (2, '-D'%s)"
+    sql(some % (", name", ", 'A'", ", ''"))
+    assert sql(ALL) == [(1, "A", 1.0), (2, None, 2.0)]
+    keys = spark.sql("SELECT id, element_at(array('-D', '-U'), id::int) AS _change_type FROM range(1, 3)")
+    keys.writeTo(f"forebay.{database}.t").option("write.changes", "true").append()
+    assert sql(ALL) == [(2, None, 2.0)]
+    with pytest.raises(Exception, match="it can only delete rows: an insert or update needs a column to write"):
+        sql(some % ("", "", ""))
+    assert sql(ALL) == [(2, None, 2.0)]
+    sql("TRUNCATE TABLE {db}.t")
+    frame = spark.sql(
+        "SELECT IF(id < 99, '-D', '+I') AS _change_type, 1L AS id, 'x' AS name, CAST(id AS DOUBLE) AS amount "
+        "FROM range(100) ORDER BY id DESC"
+    )
+    writer = frame.writeTo(f"forebay.{database}.t").option("write.changes", "true")
+    writer.option("write.sequence.field", "amount").append()
+    assert sql(ALL) == [(1, "x", 99.0)]
+
+
+@needs(4, 3, "a catalog that is told the options of a write")
+def test_changes_that_cannot_be_are_refused_and_nothing_is_written(sql: Sql) -> None:
+    sql(KEY_TABLE)
+    sql("CREATE TABLE {db}.l (id BIGINT)")
+    option = "WITH ('write.changes'='true')"
+    for statement, part in (
+        (f"INSERT INTO {{db}}.l {option} VALUES ('-D', 1)", "has no primary key, so it takes inserts only"),
+        (f"INSERT INTO {{db}}.t {option} VALUES (1, 'a', 1)", "not enough data columns"),
+        (
+            f"INSERT INTO {{db}}.t {option} VALUES ('gone', 1, 'a', 1)",
+            "row 0 has _change_type='gone', which is none of",
+        ),
+        (f"INSERT INTO {{db}}.t {option} VALUES ('-D', NULL, 'a', 1)", "NULL value appeared in non-nullable field"),
+        (f"INSERT OVERWRITE {{db}}.t {option} VALUES ('-D', 1, 'a', 1)", "replaced by rows, not by changes"),
+        ("INSERT INTO {db}.t VALUES ('-D', 1, 'a', 1)", "too many data columns"),
+        ("SELECT * FROM {db}.t WITH ('write.changes'='true')", "no read option 'write.changes'"),
+    ):
+        with pytest.raises(Exception, match=part):
+            sql(statement)
+    assert sql("SELECT count(*) FROM {db}.`t$changelog`") == [(0,)]
+
+
 # ---- DELETE and TRUNCATE --------------------------------------------------------------------------------------------
 
 

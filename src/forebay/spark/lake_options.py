@@ -22,6 +22,7 @@ from forebay.base.options import Option, boolean, by_name, positive, positive_si
 from forebay.paimon.option_names import KNOWN
 from forebay.paimon.table import Table
 from forebay.spark.options import (
+    CHANGES,
     LIMIT_PREFIX,
     MAX_DELAY,
     MAX_ROWS,
@@ -149,8 +150,8 @@ DYNAMIC_OVERWRITE = Option("dynamic-partition-overwrite", boolean)
 SINK_STRATEGY = "partition.sink-strategy"
 COMPACTION_PARALLELISM = Option("unaware-bucket.compaction.parallelism", positive)
 
-_OF_SPARK = ("checkpointlocation", "path", "queryname", "outputmode", "provider", "table", "mergeschema")
-"""Options that Spark passes on to tables, in lower case; they say nothing about the write."""
+_PASSED = ("checkpointlocation", "path", "queryname", "outputmode", "provider", "table", "mergeschema", CHANGES)
+"""Options that Spark passes on to tables, in lower case, and that of which the catalog has made columns."""
 _FIXED = (
     "bucket", "bucket-key", "primary-key", "partition", "merge-engine", "sequence.field", "rowkind.field", "type",
 )  # fmt: skip
@@ -184,7 +185,7 @@ def write_options(name: str, table: Table, given: Mapping[str, str]) -> LakeWrit
     by_case = {known.lower(): known for known in (*KNOWN, PROGRESS.name)}
     found: dict[str, str] = {}
     for key, value in given.items():
-        if key.lower() in _OF_SPARK or own.get(key) == value:
+        if key.lower() in _PASSED or own.get(key) == value:
             continue
         known_as = by_case.get(key.lower(), key if key.startswith("fields.") else None)
         if known_as is None:

@@ -107,6 +107,9 @@ PARTIAL_UPDATE = "write.partial-update"
 SEQUENCE_FIELD = "write.sequence.field"
 """The column by which the rows of each key are ordered before they are written."""
 
+CHANGES = "write.changes"
+"""Whether the data of a batch write has a column with change types (default: false). Streams need not say so."""
+
 SINK_OPTIONS = (Option("checkpointLocation"), Option("queryName"))
 """Spark's own, which the sink of a stream finds among its options."""
 
@@ -117,6 +120,7 @@ _WRITE = by_name(
         Option(ATOMIC, parsers.boolean, True),
         Option(PARTIAL_UPDATE, parsers.boolean, True),
         Option(SEQUENCE_FIELD),
+        Option(CHANGES, parsers.boolean, False),
         *SINK_OPTIONS,
     ]
 )
@@ -185,6 +189,7 @@ class WriteOptions:
     is_atomic: bool = True
     is_partial: bool = True
     sequence_field: str | None = None
+    has_changes: bool = False
 
 
 LAKE_PREFIX = "lake."
@@ -322,10 +327,17 @@ def write_options(settings: Settings, options: Mapping[str, str]) -> WriteOption
     given = OptionReader.of("write", options, _WRITE)
     columns = given.take(WRITE_COLUMNS)
     transaction = transaction_option(given)
-    is_atomic, is_partial, sequence = (given.take(name) for name in (ATOMIC, PARTIAL_UPDATE, SEQUENCE_FIELD))
+    is_atomic, is_partial = given.take(ATOMIC), given.take(PARTIAL_UPDATE)
+    sequence, has_changes = given.take(SEQUENCE_FIELD), given.take(CHANGES)
     for own in SINK_OPTIONS:
         given.take(own.name)
-    return WriteOptions(given.take_rest(settings), columns, transaction, is_atomic, is_partial, sequence)
+    return WriteOptions(given.take_rest(settings), columns, transaction, is_atomic, is_partial, sequence, has_changes)
+
+
+def changes_option(options: Mapping[str, str]) -> bool:
+    """Whether `options` of a write say that its data has change types. Raises `InvalidRequest` for another value."""
+    text = next((value for name, value in options.items() if name.lower() == CHANGES), None)
+    return text is not None and bool(_WRITE[CHANGES].read(text, "write option"))
 
 
 def transaction_option(given: OptionReader) -> tuple[str, int] | None:

@@ -104,6 +104,18 @@ def test_precommit_compaction_makes_one_file_of_what_all_tasks_wrote(
     assert kinds(table) == ["APPEND"]
 
 
+@needs(4, 3, "a catalog that is told the options of a write")
+def test_changes_are_upserts_and_deletes(lake_sql: Sql, fill: Callable[..., Any], lake_session: Any, lake: str) -> None:
+    fill([row(1), row(2)], key="id", bucket="1")
+    lake_sql("INSERT INTO {db}.t WITH ('write.changes'='true') VALUES ('delete', 1, NULL, NULL), ('+I', 3, 'new', 'd')")
+    frame = lake_session.sql("SELECT 2L AS id, '-D' AS _change_type")
+    frame.writeTo(f"lake.{lake}.t").option("write.changes", "true").append()
+    assert lake_sql(ALL) == [(3, "new", "d")]
+    lake_sql("CREATE TABLE {db}.l (id BIGINT, name STRING, day STRING)")
+    with pytest.raises(Exception, match="has no primary key, so it takes inserts only"):
+        lake_sql("INSERT INTO {db}.l WITH ('write.changes'='true') VALUES ('delete', 1, NULL, NULL)")
+
+
 def test_misspelt_write_options_are_refused(fill: Callable[..., Any], lake_session: Any, lake: str) -> None:
     fill([])
     frame = lake_session.sql("SELECT 1L AS id, 'a' AS name, 'd' AS day")

@@ -19,7 +19,7 @@ from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, Unsuppor
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.options import DELETE_BEHAVIOR
+from forebay.spark.options import CHANGES, DELETE_BEHAVIOR, changes_option
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.procedures import SYSTEM_NAMESPACE, Procedure, ProcedureProxy
 
@@ -112,6 +112,7 @@ class SqlCatalog(JavaProxy):
         """The options by which a table has other columns, which Spark gives to `loadTable` (from 4.3 on)."""
         keys = self.jvm.class_("java.util.HashSet")()
         keys.add(DELETE_BEHAVIOR)
+        keys.add(CHANGES)
         return keys
 
     def changelogStateOptionKeys(self) -> JavaObject:
@@ -263,6 +264,12 @@ class SqlCatalog(JavaProxy):
                 raise UnsupportedOperation(f"tables know no constraint like {constraint.toDDL()}, only PRIMARY KEY")
             key = tuple(".".join(map(str, column.fieldNames())) for column in constraint.columns())
         return key
+
+    def _takes_changes(self, how: tuple[Any, ...]) -> bool:
+        """Whether `loadTable` was asked for a table to write changes into, which only Spark 4.3 or newer tells it."""
+        if len(how) != 2 or how[0].writePrivileges().isEmpty():
+            return False
+        return changes_option(self.jvm.options(how[1]))
 
     def _time_travel(self, how: tuple[Any, ...]) -> TimeTravel | None:
         """What `loadTable` was asked for beside the table. `how` is one of Spark's ways to say it, or nothing."""

@@ -148,11 +148,12 @@ class PaimonCatalog(SqlCatalog):
         name = self._full_name(identifier)
         if travel is not None:
             return self._travelled(name, table, system, travel)
-        return (
-            table_proxy(self._context, name, table)
-            if system is None
-            else system_table(self._context, name, table, system)
-        )
+        if system is not None:
+            return system_table(self._context, name, table, system)
+        found = table_proxy(self._context, name, table)
+        if self._takes_changes(how):
+            return found._taking_changes(table.schema.primary_keys, deletes_whole_rows=True)
+        return found
 
     def _travelled(self, name: str, table: Table, system: str | None, travel: TimeTravel) -> JavaProxy:
         options, schema = travelled(name, table, travel)

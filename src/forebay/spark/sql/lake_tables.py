@@ -244,7 +244,7 @@ def table_proxy(
     table: Table,
     schema: TableSchema | None = None,
     as_of: Mapping[str, str] | None = None,
-) -> JavaProxy:
+) -> WrittenTable:
     """The proxy for an existing table."""
     kind = PartitionedLakeTable if table.schema.partition_keys else PaimonTable
     return kind(context, name, table, schema, as_of)

@@ -34,6 +34,7 @@ from forebay.spark.sql.live_tables import (
     without_travel,
 )
 from forebay.spark.sql.procedures import Procedure
+from forebay.spark.sql.tables import WrittenTable
 
 _TIME_CONF = "spark.sql.timeType.enabled"
 
@@ -104,7 +105,7 @@ class ForebayCatalog(SqlCatalog):
                 f"SET {_TIME_CONF}=true"
             )
 
-    def _table(self, info: TableInfo) -> JavaProxy:
+    def _table(self, info: TableInfo) -> WrittenTable:
         self._check_time(info)
         return table_proxy(self._context, info)
 
@@ -144,7 +145,8 @@ class ForebayCatalog(SqlCatalog):
         if deletes == INCLUDE:
             self._check_time(info)
             return DeleteTellingTable(self._context, info)
-        return self._table(info)
+        found = self._table(info)
+        return found._taking_changes(info.schema.primary_key) if self._takes_changes(how) else found
 
     def loadChangelog(self, identifier: JavaObject, asked: JavaObject, *options: Any) -> JavaProxy:
         """What CHANGES reads, of a table of the cluster."""

@@ -193,7 +193,7 @@ class ReplacedLiveTable(SparkLiveTable, StagedTable):
         """Nothing to do: the rows are those of before."""
 
 
-def table_proxy(context: CatalogContext, info: TableInfo) -> JavaProxy:
+def table_proxy(context: CatalogContext, info: TableInfo) -> WrittenTable:
     """The proxy for a table of the cluster."""
     return (PartitionedTable if info.is_partitioned else SparkLiveTable)(context, info)
 

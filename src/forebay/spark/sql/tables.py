@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
-from forebay.base.errors import InternalError, NotFound
+from forebay.api.changes import CHANGE_TYPE_COLUMN
+from forebay.base.errors import InternalError, InvalidRequest, NotFound
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column
 from forebay.spark.context import SessionContext
 from forebay.spark.filters import predicates_of
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.options import CHANGES
 from forebay.spark.reading.scan_builder import Readable, ScanBuilder
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.writing.row_level import DELETE, OperationBuilder, RowLevelOperation
@@ -90,6 +92,25 @@ class WrittenTable(TableProxy):
         def _delete(self, filters: Sequence[Predicate]) -> None: ...
         def _deletes_directly(self, filters: Sequence[Predicate]) -> bool: ...
         def _operation(self, command: JavaObject) -> RowLevelOperation: ...
+
+    def _taking_changes(self, key: Sequence[str], *, deletes_whole_rows: bool = False) -> WrittenTable:
+        """This table, for a write of changes: with a column `_change_type` in front.
+
+        Of a delete nothing but the `key` need be there, unless it `deletes_whole_rows`. Raises `InvalidRequest` for
+        tables without primary key, and for those with a column of that name.
+        """
+        if not key:
+            raise InvalidRequest(
+                f"{self._name} has no primary key, so it takes inserts only: leave the option '{CHANGES}' out"
+            )
+        fields = self._spark_schema.fields
+        if any(field.name == CHANGE_TYPE_COLUMN for field in fields):
+            raise InvalidRequest(f"{self._name} has a column '{CHANGE_TYPE_COLUMN}' of its own")
+        if not deletes_whole_rows:
+            fields = [StructField(f.name, f.dataType, f.nullable or f.name not in key, f.metadata) for f in fields]
+        self._spark_schema = StructType([StructField(CHANGE_TYPE_COLUMN, StringType(), False), *fields])
+        self._schema = self.jvm.struct_type(self._spark_schema)
+        return self
 
     def _check_deletable(self, statement: str) -> None:
         """Raise `UnsupportedOperation` for tables that can lose no rows."""

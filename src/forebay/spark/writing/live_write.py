@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from forebay.api.changes import CHANGE_TYPE_COLUMN
+from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, DELETE, UPDATE_BEFORE, change_numbers
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InternalError, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import shared_connection
@@ -188,7 +188,9 @@ class WriteFunction(TaskWrite):
         for incoming, ready in self._ready(batches):
             if writer is None:
                 writer = shared_connection(self.settings).table(self.info).writer(columns=incoming.columns)
-            if incoming.kinds is not None:
+            if incoming.deletes_only:
+                writer.delete(ready)
+            elif incoming.kinds is not None:
                 writer.write_changes(ready)
             elif self.info.has_primary_key:
                 writer.upsert(ready)
@@ -203,7 +205,9 @@ class WriteFunction(TaskWrite):
         table, writer = shared_connection(self.settings).table(self.info), staged.writer()
         partitions: set[_PartitionValues] = set()
         for incoming, ready in self._ready(batches):
-            if incoming.kinds is not None:
+            if incoming.deletes_only:
+                writer.delete(table, ready)
+            elif incoming.kinds is not None:
                 writer.write_changes(table, ready, incoming.columns)
             elif self.info.has_primary_key:
                 writer.upsert(table, ready, incoming.columns)
@@ -239,7 +243,8 @@ class IncomingRows:
     """Batches with one schema as rows of a table.
 
     Columns go by name, in upper or lower case. A primary-key table's that are missing are left as they are (a partial
-    update). A column of `KIND_COLUMNS` that the table does not have says what each row is.
+    update). A column of `KIND_COLUMNS` that the table does not have says what each row is. A delete of some columns
+    clears these, as Fluss has it; data that has only the key is there to delete rows.
     """
 
     def __init__(self, info: TableInfo, given: Sequence[str], columns: Sequence[str] | None = None) -> None:
@@ -271,8 +276,9 @@ class IncomingRows:
         written = [name for name in own if name in wanted and name != info.schema.auto_increment_column]
         is_whole = len(written) == len(own) - (info.schema.auto_increment_column is not None)
         check_partial(info, None if is_whole else written)
-        self.columns = None if len(written) == len(own) else written
-        """The columns of a partial update; None for whole rows."""
+        self.deletes_only = self.kinds is not None and not is_whole and set(written) == set(info.schema.primary_key)
+        self.columns = None if self.deletes_only or len(written) == len(own) else written
+        """The columns of a partial update; None for whole rows, and for deletes of these."""
         self._written = written
 
     @cached_property
@@ -289,7 +295,20 @@ class IncomingRows:
         names = {given: own for own, given in self._names.items()}
         renamed = batch.rename_columns([names.get(name, name) for name in batch.schema.names])
         found = cast_batch(renamed, self._target, truncate=True)
+        if self.deletes_only:
+            return found.filter(self._deletes(batch))
         return found if self.kinds is None else found.append_column(CHANGE_TYPE_COLUMN, batch.column(self.kinds))
+
+    def _deletes(self, batch: pa.RecordBatch) -> pa.Array:
+        """Which rows of data with nothing but the key are deletes; the others have to be old images of updates."""
+        kinds = change_numbers(batch.column(self.kinds))
+        is_delete = kinds == CHANGE_TYPES.index(DELETE)
+        if not (is_delete | (kinds == CHANGE_TYPES.index(UPDATE_BEFORE))).all():
+            raise InvalidRequest(
+                f"the data has no columns but the primary key of {self._info.path} and '{self.kinds}', so it can only "
+                "delete rows: an insert or update needs a column to write"
+            )
+        return pa.array(is_delete)
 
     def _check_numbered(self, batch: pa.RecordBatch) -> None:
         name = self._info.schema.auto_increment_column

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from forebay.api.changes import CHANGE_TYPE_COLUMN
 from forebay.base.errors import InternalError, InvalidRequest
 from forebay.metadata.merge_engines import FIRST_ROW
 from forebay.metadata.table import TableInfo
@@ -25,6 +26,7 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.options import (
     ATOMIC,
+    CHANGES,
     PARTIAL_UPDATE,
     SEQUENCE_FIELD,
     TRANSACTION_OPTIONS,
@@ -122,6 +124,11 @@ class WriteBuilder(JavaProxy):
         self.context, self.info = context, info
         self.options = write_options(context.settings, options)
         self.schema, self.query = asked.schema(), str(asked.queryId())
+        if self.options.has_changes and CHANGE_TYPE_COLUMN not in [str(name) for name in self.schema.fieldNames()]:
+            raise InvalidRequest(
+                f"write option '{CHANGES}' = 'true': the data has no column '{CHANGE_TYPE_COLUMN}' (a catalog's tables "
+                "take it from Spark 4.3 on)"
+            )
         self.replaced: Replaced | None = None
         self.is_understood = True
         """Whether it is known which columns the data has; of a statement that is only explained it is not."""
@@ -153,6 +160,11 @@ class WriteBuilder(JavaProxy):
 
     def _replacing(self, replaced: Replaced) -> JavaProxy:
         check_replaceable(self.info)
+        if self.options.has_changes:
+            raise InvalidRequest(
+                f"rows of {self.context.full_name(self.info.path)} are replaced by rows, not by changes: leave the "
+                f"option '{CHANGES}' out, or write the changes by INSERT INTO"
+            )
         self.replaced = replaced
         is_dynamic = replaced.is_dynamic and self.info.is_partitioned
         self.function = replace(self.function, notes_partitions=is_dynamic)
