@@ -1,9 +1,9 @@
 """What all SQL catalogs share: the half that faces Spark, and how it says what it wants.
 
-A catalog implements Spark's `StagingTableCatalog`, `SupportsNamespaces` and `ProcedureCatalog`. Spark asks it on the
-driver, while it analyses a statement; every answer is looked up at that moment, nothing is cached here. Subclasses know
-where tables are: forebay.spark.sql.live_catalog in a cluster, forebay.spark.sql.lake_catalog in a warehouse. They raise
-`NotFound` and `AlreadyExists` of databases, and `InvalidRequest` with code DATABASE_NOT_EMPTY.
+A catalog implements Spark's `StagingTableCatalog`, `SupportsNamespaces`, `ProcedureCatalog` and `FunctionCatalog`. It
+is asked on the driver, while Spark analyses a statement; every answer is looked up then, nothing is cached here.
+Subclasses know where tables are: forebay.spark.sql.live_catalog in a cluster, forebay.spark.sql.lake_catalog in a
+warehouse. They raise `NotFound` and `AlreadyExists` of databases, and `InvalidRequest` with code DATABASE_NOT_EMPTY.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class SqlCatalog(JavaProxy):
         CONNECTOR + "catalog.SupportsNamespaces",
         CONNECTOR + "catalog.StagingTableCatalog",
         CONNECTOR + "catalog.ProcedureCatalog",
+        CONNECTOR + "catalog.FunctionCatalog",
     )
     capability_names: ClassVar[tuple[str, ...]] = ("SUPPORT_TABLE_CONSTRAINT",)
 
@@ -325,6 +326,27 @@ class SqlCatalog(JavaProxy):
 
     def listProcedures(self, namespace: JavaObject) -> JavaObject:
         names = sorted(self._procedures()) if names_in(namespace) == [SYSTEM_NAMESPACE] else []
+        return self.jvm.array(
+            CONNECTOR + "catalog.Identifier", [self.jvm.identifier([SYSTEM_NAMESPACE], name) for name in names]
+        )
+
+    # ---- FunctionCatalog --------------------------------------------------------------------------------------------
+
+    def loadFunction(self, identifier: JavaObject) -> JavaProxy:
+        """The function of this name. Plans look for theirs without a namespace."""
+        from forebay.spark.bucket_functions import bucket_function  # few statements need any
+
+        found = None
+        if names_in(identifier.namespace()) in ([], [SYSTEM_NAMESPACE]):
+            found = bucket_function(self._context, str(identifier.name()))
+        if found is None:
+            raise self.jvm.thrown("NoSuchFunctionException", identifier)
+        return found
+
+    def listFunctions(self, namespace: JavaObject) -> JavaObject:
+        from forebay.spark.bucket_functions import KINDS
+
+        names = sorted(KINDS) if names_in(namespace) in ([], [SYSTEM_NAMESPACE]) else []
         return self.jvm.array(
             CONNECTOR + "catalog.Identifier", [self.jvm.identifier([SYSTEM_NAMESPACE], name) for name in names]
         )

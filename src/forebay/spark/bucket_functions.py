@@ -1,0 +1,238 @@
+"""Bucket functions for Spark: in SQL (`SELECT forebay.sys.bucket(8, id)`), and where writes and scans are planned.
+
+A `BucketFunction` says how a table finds the bucket of a row. Spark asks a catalog for functions by name, so it has
+two: in SQL the name of its kind, with the number of buckets as first argument, and in plans one that says all of it,
+such as `paimon_bucket[8](L)`. Bound to types, it is an object of the Java class `ForebayBucket`, which runs on
+executors; its letters of types are those of `letter`.
+
+| function | bucket of |
+|---|---|
+| `bucket` | Paimon's tables, and live tables with a lake of Paimon |
+| `mod_bucket`, `hive_bucket` | Paimon's tables with another `bucket-function.type` |
+| `fluss_bucket` | live tables without a lake |
+| `iceberg_bucket` | live tables with a lake of Iceberg |
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import DataType as SparkType
+from pyspark.sql.types import IntegerType, StructField
+
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.metadata.types import DataType, TypeRoot
+from forebay.spark.context import SessionContext
+from forebay.spark.jvm.executor_classes import executor_class
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
+from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.schemas import from_spark_column_type
+
+if TYPE_CHECKING:
+    from forebay.metadata.table import TableInfo
+    from forebay.paimon.format.schema import TableSchema
+
+logger = logging.getLogger(__name__)
+
+_CLASS = "ForebayBucket"
+
+KINDS = {
+    "bucket": "paimon",
+    "mod_bucket": "mod",
+    "hive_bucket": "hive",
+    "fluss_bucket": "fluss",
+    "iceberg_bucket": "iceberg",
+}
+"""The functions of SQL, and how `ForebayBucket` calls them. Those of Paimon's tables have Java Paimon's names."""
+
+_COMMENTS = {
+    "bucket": "bucket(n, columns...): the bucket of a row in a Paimon table with n buckets and this bucket key",
+    "mod_bucket": "mod_bucket(n, column): the same, for bucket-function.type = mod",
+    "hive_bucket": "hive_bucket(n, columns...): the same, for bucket-function.type = hive",
+    "fluss_bucket": "fluss_bucket(n, columns...): the bucket of a row in a Fluss table without a lake",
+    "iceberg_bucket": "iceberg_bucket(n, column): the bucket of a row in a Fluss table with a lake of Iceberg",
+}
+
+_LETTERS = {
+    TypeRoot.BOOLEAN: "Z",
+    TypeRoot.TINYINT: "B",
+    TypeRoot.SMALLINT: "S",
+    TypeRoot.INT: "I",
+    TypeRoot.DATE: "I",
+    TypeRoot.BIGINT: "L",
+    TypeRoot.FLOAT: "F",
+    TypeRoot.DOUBLE: "D",
+    TypeRoot.STRING: "U",
+    TypeRoot.CHAR: "U",
+    TypeRoot.BYTES: "Y",
+    TypeRoot.BINARY: "Y",
+}
+_FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
+_TAKEN = {"mod": "IL", "hive": "ZBSILFDNUYt", "iceberg": "ILTtfdUYN"}
+"""The letters of types that a function takes, where it does not take all."""
+
+_PLANNED = re.compile(r"(\w+)_bucket\[([1-9]\d*)\]\(([^;)]*)(?:; ([^)]*))?\)(?: of (\d+) tasks)?")
+
+
+def letter(t: DataType, *, is_canonical: bool = False) -> str | None:
+    """What `ForebayBucket` calls a type; None for types of which it takes no values.
+
+    `is_canonical`: floating-point numbers have one zero and one NaN, as in the keys of live tables.
+    """
+    if t.root is TypeRoot.DECIMAL:
+        return f"N{t.precision},{t.scale}"
+    if t.root in (TypeRoot.TIMESTAMP, TypeRoot.TIMESTAMP_LTZ):
+        return f"T{t.precision}"
+    if t.root is TypeRoot.TIME:
+        return f"t{t.precision}"
+    found = _LETTERS.get(t.root)
+    return found.lower() if found is not None and is_canonical and t.root in _FLOATS else found
+
+
+@dataclass(frozen=True)
+class BucketFunction:
+    """How a table with `total` buckets finds the bucket of a row: by which function of which columns.
+
+    `types` are letters of the types of `columns`, the bucket key.
+    """
+
+    kind: str
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    total: int
+
+    @property
+    def name(self) -> str:
+        """The name in plans, the same for the same function of the same types."""
+        return f"{self.kind}_bucket[{self.total}]({' '.join(self.types)})"
+
+    def dealt(self, partition_types: Sequence[str], tasks: int) -> str:
+        """The name of the function that deals rows to tasks: those of a bucket of a partition to one of them.
+
+        Its arguments are the bucket key and the columns of partitions.
+        """
+        of_partition = f"; {' '.join(partition_types)}" if partition_types else ""
+        return f"{self.name[:-1]}{of_partition}) of {tasks} tasks"
+
+    def keeps_equal_together(self) -> bool:
+        """Whether all rows that Spark takes for equal in the bucket key are in one bucket.
+
+        Spark takes -0.0 for 0.0, and does not see digits behind microseconds.
+        """
+        return not any(t[0] in "FDfd" or (t[0] == "T" and int(t[1:]) > 6) for t in self.types)
+
+
+def lake_function(schema: TableSchema) -> BucketFunction | None:
+    """The bucket function of a Paimon table; None where it has no fixed buckets, or a key that is hashed otherwise."""
+    from forebay.paimon.options import CoreOptions
+
+    options = CoreOptions(schema.options)
+    if options.bucket < 1 or not schema.bucket_keys:
+        return None
+    kind = options.bucket_function_type
+    types = [letter(f.type) for f in schema.fields_named(schema.bucket_keys)]
+    return _function("paimon" if kind == "default" else kind, schema.bucket_keys, types, options.bucket)
+
+
+def live_function(info: TableInfo) -> BucketFunction | None:
+    """The bucket function of a live table; None for a log without a bucket key, or where Java has no such function."""
+    descriptor = info.descriptor
+    kind = {None: "fluss", "lance": "fluss"}.get(descriptor.lake_format, descriptor.lake_format)
+    if not descriptor.bucket_keys or kind not in ("fluss", "paimon", "iceberg"):
+        return None
+    columns = [info.schema.column(name) for name in descriptor.bucket_keys]
+    types = [letter(column.data_type, is_canonical=True) for column in columns]
+    return _function(kind, descriptor.bucket_keys, types, info.bucket_count)
+
+
+def _function(kind: str, columns: Iterable[str], types: list[str | None], total: int) -> BucketFunction | None:
+    known = [t for t in types if t is not None]
+    return None if len(known) < len(types) else BucketFunction(kind, tuple(columns), tuple(known), total)
+
+
+def runs_on_executors(jvm: Jvm) -> bool:
+    """Whether this Spark can run bucket functions. Where it cannot, a warning says so."""
+    try:
+        executor_class(jvm, _CLASS)
+    except UnsupportedOperation as e:
+        logger.warning("bucket functions are not used: %s", e)
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What `ForebayBucket` is made of: the letters of all columns, of which the first `keys` are the bucket key.
+
+    `total` is the number of buckets; 0: it is an argument. `tasks` is how many tasks rows are dealt to; 0: to none.
+    """
+
+    kind: str
+    types: tuple[str, ...]
+    keys: int
+    total: int = 0
+    tasks: int = 0
+
+
+class UnboundBucket(JavaProxy):
+    """A bucket function, not yet bound to the types of its arguments."""
+
+    interfaces = (CONNECTOR + "catalog.functions.UnboundFunction",)
+
+    def __init__(self, context: SessionContext, name: str, planned: _Bound | None = None) -> None:
+        """`planned` is what a name in plans says; None: `name` is one of `KINDS`."""
+        super().__init__(context.jvm)
+        self._name, self._planned = name, planned
+
+    def name(self) -> str:
+        return self._name
+
+    def description(self) -> str:
+        return _COMMENTS.get(self._name, self._name)
+
+    def bind(self, struct: JavaObject) -> JavaObject:
+        """The function for arguments of these types. Raises `UnsupportedOperation` for types of no bucket key."""
+        given = [field.dataType() for field in struct.fields()]
+        bound = self._planned or self._of_arguments(self.jvm.python_schema(struct).fields)
+        if len(given) != len(bound.types) + (bound.total == 0):
+            raise UnsupportedOperation(f"{self._name} takes {len(bound.types)} columns, not {len(given)}")
+        canonical = self._name if self._planned else f"forebay.{self._name}({' '.join(bound.types)})"
+        arguments = self.jvm.array("org.apache.spark.sql.types.DataType", given)
+        types, make = self.jvm.strings(bound.types), executor_class(self.jvm, _CLASS)
+        return make(self._name, canonical, arguments, bound.kind, types, bound.keys, bound.total, bound.tasks)
+
+    def _of_arguments(self, arguments: Sequence[StructField]) -> _Bound:
+        """The function that SQL calls with `arguments`, the number of buckets and columns."""
+        kind = KINDS[self._name]
+        if not arguments or not isinstance(arguments[0].dataType, IntegerType):
+            raise UnsupportedOperation(f"{self._name}: the first argument is the number of buckets, an INT")
+        count, most = len(arguments) - 1, 1 if kind in ("mod", "iceberg") else None
+        if not count or count > (most or count):
+            columns = "columns" if most is None else "one column"
+            raise UnsupportedOperation(f"{self._name} takes the number of buckets and {columns}, not {count} of them")
+        return _Bound(kind, tuple(self._letter(kind, argument.dataType) for argument in arguments[1:]), count)
+
+    def _letter(self, kind: str, spark_type: SparkType) -> str:
+        try:
+            found = letter(from_spark_column_type(spark_type, "c"), is_canonical=kind in ("fluss", "iceberg"))
+        except InvalidRequest:
+            found = None
+        if found is None or found[0] not in _TAKEN.get(kind, found):
+            raise UnsupportedOperation(f"{self._name}: a bucket key cannot have type {spark_type.simpleString()}")
+        return found
+
+
+def bucket_function(context: SessionContext, name: str) -> UnboundBucket | None:
+    """The function of this name, of SQL or of plans; None if it is none."""
+    if name.lower() in KINDS:
+        return UnboundBucket(context, name.lower())
+    planned = _PLANNED.fullmatch(name)
+    if planned is None or planned[1] not in KINDS.values():
+        return None
+    key, of_partition = (tuple((text or "").split()) for text in (planned[3], planned[4]))
+    bound = _Bound(planned[1], (*key, *of_partition), len(key), int(planned[2]), int(planned[5] or 0))
+    return UnboundBucket(context, name, bound)
