@@ -84,6 +84,7 @@ SPARK_SESSIONS = (
         "spark/test_spark_ddl.py",
         "spark/paimon/test_ddl.py",
         "spark/paimon/test_procedures_history.py",
+        "spark/paimon/test_bucket_functions.py",
         "spark/test_spark_lake_options.py",
         "spark/test_examples.py",
         "spark/test_spark_tiering.py",

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.functions import col
 
 from forebay.paimon import Catalog
-from forebay.spark.writing import committing
+from forebay.spark.writing import committing, lake_write_builder
 from tests.paimon.lake import put
 from tests.server.test_hostile_clients import wait_until
 from tests.spark.releases import needs
@@ -82,8 +82,10 @@ def test_one_task_assigns_the_buckets_of_a_table_with_dynamic_ones(
 
 
 def test_many_tasks_write_the_same_buckets_without_losing_a_row(
-    lake_sql: Sql, fill: Callable[..., Any], lake_session: Any, lake: str
+    lake_sql: Sql, fill: Callable[..., Any], lake_session: Any, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where Spark cannot run the table's bucket function."""
+    monkeypatch.setattr(lake_write_builder, "runs_on_executors", lambda jvm: False)
     table = fill([row(i, name="old") for i in range(0, 300, 3)], key="id", bucket="2", sink__parallelism="5")
     frame = lake_session.range(0, 300, 1, 4).selectExpr("id", "'new' AS name", "'d' AS day")
     frame.writeTo(f"lake.{lake}.t").append()

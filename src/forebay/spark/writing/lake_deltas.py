@@ -45,7 +45,7 @@ from forebay.spark.writing.lake_deletes import check_takes_deletes
 from forebay.spark.writing.lake_write import LakeWriteFunction, WrittenFiles, messages_of, new_write
 from forebay.spark.writing.lake_write_builder import Dealing, dealing
 from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
-from forebay.spark.writing.write_builder import WRITE, clustered
+from forebay.spark.writing.write_builder import WRITE
 
 _CHANGING = ("deduplicate", "partial-update")
 _OPERATION_COLUMN = "__row_operation"
@@ -101,13 +101,13 @@ class LakeDeltaWrite(DeltaWrite):
         self._what = f"{operation.statement} {operation._name}"
         self._is_merge = operation.statement == row_level.MERGE
         self._name, self._table, self._base = operation._name, table, base
-        self._dealing: Dealing = dealing(table, operation._context.cores)
+        self._dealing: Dealing = dealing(table, operation._context)
         self._is_settled = False
 
     # ---- how rows are dealt to tasks: all that concerns a key to one, in order ---------------------------------------
 
     def requiredDistribution(self) -> JavaObject:
-        return clustered(self.jvm, self._dealing.columns)
+        return self._dealing.distribution(self.jvm)
 
     def requiredNumPartitions(self) -> int:
         return self._dealing.tasks

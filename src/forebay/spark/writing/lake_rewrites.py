@@ -34,7 +34,7 @@ from forebay.spark.writing.committing import InlineCompaction, put_together
 from forebay.spark.writing.lake_write import LakeWriteFunction, messages_of
 from forebay.spark.writing.lake_write_builder import Dealing, dealing
 from forebay.spark.writing.row_level import DeltaRows, RowLevelOperation, row_writer_factory
-from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy, clustered
+from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
 
 
 class LakeRewrite(RowLevelOperation):
@@ -172,7 +172,7 @@ class RewriteWrite(WriteProxy, BatchTasks):
         super().__init__(operation.jvm)
         self._operation = operation
         self._name, self._table = operation._name, operation.table
-        self._dealing: Dealing = dealing(operation.table, operation._context.cores)
+        self._dealing: Dealing = dealing(operation.table, operation._context)
         self._is_settled = False
 
     def description(self) -> str:
@@ -182,7 +182,7 @@ class RewriteWrite(WriteProxy, BatchTasks):
         return self
 
     def requiredDistribution(self) -> JavaObject:
-        return clustered(self.jvm, self._dealing.columns)
+        return self._dealing.distribution(self.jvm)
 
     def requiredNumPartitions(self) -> int:
         return self._dealing.tasks

@@ -10,14 +10,14 @@ How rows are dealt to the tasks:
 |---|---|
 | append table without buckets | those of the query, each with files of its own |
 | the same, `partition.sink-strategy` = hash | rows of a partition together |
-| fixed buckets, with or without primary key | rows with equal bucket keys together, in few tasks |
+| fixed buckets, with or without primary key | rows of a bucket of a partition together, in few tasks |
 | dynamic buckets | one: keys have one assigner |
 
-Spark can only shuffle by functions that run in the JVM, and Paimon's bucket function does not. So rows are shuffled by
-the columns of the bucket key, and a bucket's rows are in each of the tasks, those with one key in one of them. All
-versions of a key keep their order, and no task needs to know of another's (forebay.spark.writing.lake_write says how
-sequence numbers stay apart). A commit has a file of each task and bucket, so tasks are few: `sink.parallelism`, or as
-many as run at a time; `precommit-compact` puts the files together.
+Rows are shuffled by the table's bucket function (forebay.spark.bucket_functions), so a commit has one file of each
+partition and bucket, or a few if it is large. All versions of a key keep their order. Where Spark cannot run that
+function, rows are shuffled by the columns of the bucket key: then a bucket's rows are in each of the tasks, those with
+one key in one of them. Either way no task needs to know of another's (forebay.spark.writing.lake_write says how
+sequence numbers stay apart). Tasks are as many as run at a time, or `sink.parallelism`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from typing import Any, ClassVar
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata.predicate import Leaf, LeafFunction, Predicate
+from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.read.predicates import split_conjuncts
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
-from forebay.spark.context import PaimonContext
+from forebay.spark.bucket_functions import lake_function, letter, runs_on_executors
+from forebay.spark.context import PaimonContext, SessionContext
 from forebay.spark.filters import to_predicate
 from forebay.spark.jvm.expressions import ALWAYS_TRUE
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.lake_options import (
     SINK_PARALLELISM,
@@ -165,7 +167,7 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
 
     def __init__(self, builder: PaimonWriteBuilder) -> None:
         super().__init__(builder)
-        self._dealing = dealing(builder._table, builder._context.cores)
+        self._dealing = dealing(builder._table, builder._context)
 
     def description(self) -> str:
         overwrite = self._overwrite
@@ -176,7 +178,7 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
         return f"forebay: {what} {self._name}{partition}"
 
     def requiredDistribution(self) -> JavaObject:
-        return clustered(self.jvm, self._dealing.columns)
+        return self._dealing.distribution(self.jvm)
 
     def requiredNumPartitions(self) -> int:
         return self._dealing.tasks
@@ -237,21 +239,27 @@ def _named_value(predicate: Predicate | None) -> tuple[str, Any] | None:
 
 @dataclass(frozen=True)
 class Dealing:
-    """Rows with equal `columns` go to one of `tasks` tasks (0: Spark chooses); without columns rows stay in place."""
+    """Rows with equal `columns` go to one of `tasks` tasks (0: Spark chooses); without columns rows stay in place.
+
+    `function` is that of the catalog which numbers the tasks by these columns, if there is one.
+    """
 
     columns: tuple[str, ...] = ()
     tasks: int = 0
+    function: str | None = None
+
+    def distribution(self, jvm: Jvm) -> JavaObject:
+        return clustered(jvm, self.columns, self.function)
 
 
-def dealing(table: Table, cores: int) -> Dealing:
-    """The distribution of the rows of a write; `cores` is the number of concurrent tasks."""
+def dealing(table: Table, context: SessionContext) -> Dealing:
+    """The distribution of the rows of a write."""
     schema = table.schema
     asked = value_in(table.schema.options, SINK_PARALLELISM)
     buckets = table.context.options.bucket
     if buckets != UNAWARE:
-        keys = tuple(dict.fromkeys((*schema.partition_keys, *schema.bucket_keys)))
-        most = cores if schema.partition_keys else min(cores, buckets)
-        return Dealing(keys, asked or most)
+        most = context.cores if schema.partition_keys else min(context.cores, buckets)
+        return _by_bucket(schema, asked or most, context.jvm)
     if schema.has_primary_key:
         if (asked or 1) > 1:
             raise InvalidRequest(
@@ -264,3 +272,13 @@ def dealing(table: Table, cores: int) -> Dealing:
     if strategy == "hash" and schema.partition_keys:
         return Dealing(tuple(schema.partition_keys), asked or 0)
     return Dealing()
+
+
+def _by_bucket(schema: TableSchema, tasks: int, jvm: Jvm) -> Dealing:
+    """Rows of a bucket of a partition together or, where Spark cannot tell buckets, rows with equal bucket keys."""
+    function = lake_function(schema) if tasks > 1 else None
+    of_partition = [letter(f.type) for f in schema.partition_fields]
+    known = [t for t in of_partition if t is not None]
+    if function is None or len(known) < len(of_partition) or not runs_on_executors(jvm):
+        return Dealing(tuple(dict.fromkeys((*schema.partition_keys, *schema.bucket_keys))), tasks)
+    return Dealing((*function.columns, *schema.partition_keys), tasks, function.dealt(known, tasks))

@@ -63,12 +63,19 @@ class WriteProxy(JavaProxy):
         return self.description()
 
 
-def clustered(jvm: Jvm, columns: Sequence[str]) -> JavaObject:
-    """The Distribution that brings rows with equal `columns` to one task; without columns, none in particular."""
+def clustered(jvm: Jvm, columns: Sequence[str], function: str | None = None) -> JavaObject:
+    """The Distribution that brings rows with equal `columns` to one task; without columns, none in particular.
+
+    `function`: those for which the catalog's function of this name has the same value.
+    """
     distributions = jvm.class_(CONNECTOR + "distributions.Distributions")
     if not columns:
         return distributions.unspecified()
-    return distributions.clustered(jvm.array(_EXPRESSIONS + "Expression", [jvm.column(name) for name in columns]))
+    keys = jvm.array(_EXPRESSIONS + "Expression", [jvm.column(name) for name in columns])
+    if function is not None:
+        transform = jvm.class_(_EXPRESSIONS + "Expressions").apply(function, keys)
+        keys = jvm.array(_EXPRESSIONS + "Expression", [transform])
+    return distributions.clustered(keys)
 
 
 class WriteTasks(JavaProxy):

@@ -1,0 +1,233 @@
+"""Bucket functions in Spark: the buckets that our engine, client and server choose, files of writes, joins."""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+
+from forebay.codec.arrow_types import arrow_type
+from forebay.codec.rows import KeyEncoder, bucket_ids
+from forebay.metadata import types
+from forebay.metadata.table import Column
+from forebay.paimon import Catalog
+from forebay.paimon.bucket_function import BucketFunction
+from forebay.paimon.format.schema import DataField
+from forebay.spark.bucket_functions import BucketFunction as SparkFunction
+from forebay.spark.bucket_functions import letter
+from tests.spark.releases import SPARK
+
+pytestmark = pytest.mark.spark
+
+Sql = Callable[[str], list[tuple[Any, ...]]]
+
+ROWS = 300
+TOTAL = 13
+
+
+# ---- values of every type -------------------------------------------------------------------------------------------
+
+
+def texts(rng: random.Random, size: int) -> str:
+    return "".join(rng.choice("aZ0 äß漢🙂") for _ in range(rng.randint(0, size)))
+
+
+def decimals(rng: random.Random, precision: int, scale: int) -> Decimal:
+    digits = rng.randint(0, precision)
+    return Decimal(rng.randint(-(10**digits) + 1, 10**digits - 1)).scaleb(-scale)
+
+
+def whole(bits: int) -> Any:
+    return lambda rng: rng.choice((0, -1, 127, 2 ** (bits - 1) - 1, -(2 ** (bits - 1)), rng.getrandbits(bits - 1)))
+
+
+def floating(width: str, bits: int) -> Any:
+    def value(rng: random.Random) -> float:
+        kinds = (0.0, -0.0, float("inf"), float("nan"), rng.uniform(-9, 9))
+        return float(struct.unpack(width, struct.pack(width, rng.choice(kinds)))[0])
+
+    return value
+
+
+def instants(rng: random.Random, unit: int) -> int:
+    return rng.randint(-(10**15) // unit, 4 * 10**15 // unit) * unit
+
+
+COLUMNS: dict[str, tuple[types.DataType, pa.DataType, Any]] = {
+    "flag": (types.boolean(), pa.bool_(), lambda rng: rng.random() < 0.5),
+    "tiny": (types.tinyint(), pa.int8(), whole(8)),
+    "small": (types.smallint(), pa.int16(), whole(16)),
+    "number": (types.int_(), pa.int32(), whole(32)),
+    "big": (types.bigint(), pa.int64(), whole(64)),
+    "real": (types.float_(), pa.float32(), floating("<f", 32)),
+    "double": (types.double(), pa.float64(), floating("<d", 64)),
+    "money": (types.decimal(12, 3), pa.decimal128(12, 3), lambda rng: decimals(rng, 12, 3)),
+    "huge": (types.decimal(38, 10), pa.decimal128(38, 10), lambda rng: decimals(rng, 38, 10)),
+    "text": (types.string(), pa.string(), lambda rng: texts(rng, 20)),
+    "code": (types.char(9), pa.string(), lambda rng: texts(rng, 5)),
+    "raw": (types.bytes_(), pa.binary(), lambda rng: rng.randbytes(rng.randint(0, 40))),
+    "clock": (types.time(3), pa.time64("us"), lambda rng: rng.randrange(86_400_000) * 1000),
+    "day": (types.date(), pa.date32(), lambda rng: rng.randint(-99999, 99999)),
+    "seconds": (types.timestamp(0), pa.timestamp("us"), lambda rng: instants(rng, 10**6)),
+    "millis": (types.timestamp(3), pa.timestamp("us"), lambda rng: instants(rng, 1000)),
+    "micros": (types.timestamp(6), pa.timestamp("us"), lambda rng: instants(rng, 1)),
+    "zoned": (types.timestamp_ltz(6), pa.timestamp("us", "UTC"), lambda rng: instants(rng, 1)),
+}
+if SPARK < (4, 1):
+    del COLUMNS["clock"]  # Spark has no TIME
+KEYS = (*((name,) for name in COLUMNS), ("big", "text"), ("raw", "huge", "micros", "flag"))
+_REFUSED = {"mod": {"number", "big"}, "hive": set(COLUMNS) - {"seconds", "millis", "micros", "zoned"}}
+_ICEBERG = set(COLUMNS) - {"flag", "tiny", "small", "zoned"}
+
+
+def values(rng: random.Random, *, has_nulls: bool) -> pa.Table:
+    def column(arrow: pa.DataType, make: Any) -> pa.Array:
+        found = [None if has_nulls and rng.random() < 0.1 else make(rng) for _ in range(ROWS)]
+        whole = pa.types.is_temporal(arrow)
+        return pa.array(found, arrow if not whole else pa.int32() if arrow == pa.date32() else pa.int64()).cast(arrow)
+
+    return pa.table({name: column(arrow, make) for name, (_, arrow, make) in COLUMNS.items()})
+
+
+def in_storage(table: pa.Table, key: tuple[str, ...], is_live: bool) -> pa.RecordBatch:
+    """The key's columns as tables store them."""
+    batch = table.select(key).combine_chunks().to_batches()[0]
+    if not is_live:
+        return batch
+    columns = [batch.column(name).cast(arrow_type(COLUMNS[name][0])) for name in key]
+    return pa.RecordBatch.from_arrays(columns, list(key))
+
+
+def of_lake(table: pa.Table, kind: str, key: tuple[str, ...]) -> list[int]:
+    fields = tuple(DataField(i, name, COLUMNS[name][0]) for i, name in enumerate(key))
+    function = BucketFunction("default" if kind == "paimon" else kind, fields)
+    return [int(b) for b in function.buckets(in_storage(table, key, False), TOTAL)]
+
+
+def of_client(table: pa.Table, kind: str, key: tuple[str, ...]) -> list[int]:
+    columns = tuple(Column(name, COLUMNS[name][0].as_nullable()) for name in key)
+    lake = None if kind == "fluss" else kind
+    return [int(b) for b in bucket_ids(KeyEncoder(columns, lake).encode(in_storage(table, key, True)), TOTAL, lake)]
+
+
+def cases(*, is_live: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for kind in ("fluss", "paimon", "iceberg") if is_live else ("paimon", "mod", "hive"):
+        for key in KEYS:
+            allowed = _ICEBERG if kind == "iceberg" else _REFUSED.get(kind, set(COLUMNS))
+            if set(key) <= allowed and (kind not in ("iceberg", "mod") or len(key) == 1):
+                yield kind, key
+
+
+@pytest.mark.parametrize("is_live", [False, True], ids=["lake", "live"])
+def test_the_functions_choose_the_buckets_that_engine_and_client_choose(spark: Any, is_live: bool) -> None:
+    """Random rows of each type that a bucket key may have, and keys with several columns."""
+    table = values(random.Random(5 + is_live), has_nulls=not is_live)
+    calls, wanted = [], {}
+    for number, (kind, key) in enumerate(cases(is_live=is_live)):
+        letters = tuple(str(letter(COLUMNS[name][0], is_canonical=is_live)) for name in key)
+        function = SparkFunction(kind, key, letters, TOTAL)
+        calls.append(f"forebay.`{function.name}`({', '.join(key)}) AS f{number}")
+        wanted[f"f{number}"] = (function.name, (of_client if is_live else of_lake)(table, kind, key))
+    found = spark.createDataFrame(table).selectExpr(*calls).toArrow()
+    assert len(wanted) > 30
+    for column, (name, buckets) in wanted.items():
+        assert found.column(column).to_pylist() == buckets, name
+        assert len(set(buckets)) > 1 or "(Z)" in name, name
+
+
+# ---- SQL ------------------------------------------------------------------------------------------------------------
+
+
+def test_functions_in_sql(spark: Any) -> None:
+    """The functions of the list, and arguments that are refused."""
+    shown = spark.sql("SHOW USER FUNCTIONS IN forebay.sys").collect()
+    assert {f"forebay.sys.{name}" for name in ("bucket", "fluss_bucket", "mod_bucket")} <= {row[0] for row in shown}
+    found = spark.sql(
+        "SELECT forebay.sys.mod_bucket(8, -3), forebay.sys.bucket(1, 'x', 2), "
+        "count(DISTINCT forebay.sys.fluss_bucket(8, id)) FROM range(200)"
+    )
+    assert [tuple(row) for row in found.collect()] == [(5, 0, 8)]
+    for call, reason in (
+        ("bucket('a', 1)", "first argument is the number of buckets"),
+        ("bucket(8)", "not 0 of them"),
+        ("mod_bucket(8, 'a')", "cannot have type string"),
+        ("iceberg_bucket(8, 1, 2)", "one column, not 2"),
+        ("bucket(8, array(1))", "cannot have type array<int>"),
+        ("nope(1)", "UNRESOLVED_ROUTINE"),
+        ("`paimon_bucket[0](L)`(1)", "UNRESOLVED_ROUTINE"),
+        ("`paimon_bucket[8](L)`(1, 2)", "takes 1 columns, not 2"),
+    ):
+        with pytest.raises(AnalysisException, match=re.escape(reason)):
+            spark.sql(f"SELECT forebay.sys.{call}")
+    with pytest.raises(Exception, match="positive number of buckets, not 0"):
+        spark.sql("SELECT forebay.sys.bucket(0, id) FROM range(1)").collect()
+
+
+# ---- writes of lake tables ------------------------------------------------------------------------------------------
+
+
+def files_of(lake_catalog: Catalog, name: str) -> Counter[tuple[bytes, int]]:
+    """How many files each bucket of each partition has."""
+    plan = lake_catalog.table(name).scan().plan()
+    return Counter({(split.partition, split.bucket): len(split.files) for split in plan})
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "buckets"),
+    [
+        ("id BIGINT NOT NULL, name STRING, day INT", "'primary-key'='id', 'bucket'='5'", 5),
+        ("id BIGINT, name STRING, day INT", "'bucket-key'='name,id', 'bucket'='5'", 5),
+        ("id BIGINT, name STRING, day INT", "'bucket-key'='id', 'bucket'='4', 'bucket-function.type'='mod'", 4),
+        ("id BIGINT NOT NULL, name STRING, day INT NOT NULL", "'primary-key'='id,day', 'bucket'='2'", 6),
+    ],
+    ids=["primary key", "append", "mod", "partitions"],
+)
+def test_a_commit_has_one_file_of_each_bucket(
+    lake_session: Any, lake_sql: Sql, lake: str, lake_catalog: Catalog, columns: str, options: str, buckets: int
+) -> None:
+    """However many tasks write. All rows are there, in the buckets that the function says."""
+    parts = "PARTITIONED BY (day)" if buckets == 6 else ""
+    lake_sql(f"CREATE TABLE {{db}}.t ({columns}) {parts} TBLPROPERTIES ({options})")
+    frame = lake_session.range(0, 3000, 1, 4).selectExpr("id", "concat('n', id) AS name", "cast(id % 3 AS int) AS day")
+    frame.writeTo(f"lake.{lake}.t").option("sink.parallelism", "3").append()
+    files = files_of(lake_catalog, f"{lake}.t")
+    assert set(files.values()) == {1}
+    assert len(files) == buckets
+    key = "name, id" if "name,id" in options else "id"
+    call = f"lake.sys.{'mod_' if 'mod' in options else ''}bucket({2 if buckets == 6 else buckets}, {key})"
+    wrong = f"SELECT count(*), count_if({call} <> __paimon_bucket), sum(id), count(DISTINCT name) FROM {{db}}.t"
+    assert lake_sql(wrong) == [(3000, 0, 2999 * 1500, 3000)]
+
+
+def test_tasks_share_buckets_evenly(lake_session: Any, lake: str, lake_sql: Sql) -> None:
+    """Each of the tasks that `sink.parallelism` asks for has as many buckets as the others."""
+    lake_sql("CREATE TABLE {db}.t (id BIGINT NOT NULL) TBLPROPERTIES ('primary-key'='id', 'bucket'='6')")
+    dealt = "lake.`paimon_bucket[6](L) of 3 tasks`(id)"
+    frame = lake_session.range(600).selectExpr("lake.sys.bucket(6, id) AS bucket", f"pmod(hash({dealt}), 3) AS task")
+    tasks = {row.bucket: row.task for row in frame.distinct().collect()}
+    assert sorted(Counter(tasks.values()).values()) == [2, 2, 2]
+    assert len(tasks) == 6
+
+
+def test_versions_of_a_key_keep_their_order(lake_session: Any, lake: str, lake_sql: Sql, lake_catalog: Catalog) -> None:
+    """The last row of a key in a task's order wins; UPDATE, MERGE and DELETE write one file of each bucket, too."""
+    lake_sql("CREATE TABLE {db}.t (id BIGINT NOT NULL, v BIGINT) TBLPROPERTIES ('primary-key'='id', 'bucket'='3')")
+    frame = lake_session.range(0, 900, 1, 1).selectExpr("id % 30 AS id", "id AS v")
+    frame.writeTo(f"lake.{lake}.t").option("sink.parallelism", "2").append()
+    assert lake_sql("SELECT min(v), max(v), count(*) FROM {db}.t") == [(870, 899, 30)]
+    lake_sql("UPDATE {db}.t SET v = -v WHERE id < 20")
+    assert set(files_of(lake_catalog, f"{lake}.t").values()) == {2}
+    lake_sql(
+        "MERGE INTO {db}.t t USING (SELECT id FROM range(40)) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET v = 1 WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, 2)"
+    )
+    assert lake_sql("SELECT v, count(*) FROM {db}.t GROUP BY v ORDER BY v") == [(1, 30), (2, 10)]
+    assert set(files_of(lake_catalog, f"{lake}.t").values()) == {3}
