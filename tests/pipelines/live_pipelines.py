@@ -106,7 +106,7 @@ class Sums(Pipeline):
         make("fluss.events", bigints("n", "key", "amount") | {"is_end": "BOOLEAN"}, buckets=2, bucket_keys=["key"])
         make(
             "fluss.sums", bigints("minute", "key", "total", "events"), primary_key=["minute", "key"], buckets=2,
-            options=TIERED,
+            bucket_keys=["key"], options=TIERED,
         )  # fmt: skip
         added = {"table.merge-engine": "aggregation", "fields.total.agg": "sum", "fields.events.agg": "sum"}
         make("fluss.totals", bigints("key", "total", "events"), primary_key="key", buckets=2, options=added)
