@@ -246,7 +246,9 @@ def unchanging(spark: Any, connection: Connection) -> Iterator[Sql]:
         ("REPLACE TABLE {db}.nope (id INT)", ["TABLE_OR_VIEW_NOT_FOUND", "nope"]),
         ("CREATE VIEW {db}.v AS SELECT 1", ["does not support views"]),
         ("CREATE TABLE {db}.x (id INT, ts TIMESTAMP) PARTITIONED BY (days(ts))", ["PARTITIONED BY days(ts)"]),
-        ("CREATE TABLE {db}.x (id INT DEFAULT 5)", ["does not support column default value"]),
+        ("CREATE TABLE {db}.x (id INT DEFAULT 'five')", ["DEFAULT", "id"]),
+        ("CREATE TABLE {db}.x (id INT) TBLPROPERTIES ('fields.id.default-value'='5')", ["say DEFAULT in CREATE TABLE"]),
+        ("ALTER TABLE {db}.t ADD COLUMN x INT DEFAULT 5", ["it cannot come with a DEFAULT", "SET DEFAULT"]),
         pytest.param("CREATE TABLE {db}.x (id INT, CHECK (id > 0))", ["PRIMARY KEY"], marks=needs(4, 1, "constraints")),
         ("ALTER TABLE {db}.t SET TBLPROPERTIES ('bucket.num'='5')", ["'bucket.num' is fixed when a table is created"]),
         (

@@ -154,6 +154,53 @@ def test_rows_that_cannot_be_are_refused_and_nothing_is_written(sql: Sql, statem
     assert sql("SELECT count(*) FROM {db}.`t$changelog`") == [(0,)]
 
 
+# ---- DEFAULT --------------------------------------------------------------------------------------------------------
+
+
+@LEFT_OUT
+@pytest.mark.parametrize("atomic", ["true", "false"])
+def test_defaults_fill_new_rows_and_leave_those_that_are_there_alone(sql: Sql, atomic: str) -> None:
+    sql(
+        """CREATE TABLE {db}.t (id BIGINT NOT NULL, day STRING NOT NULL, name STRING DEFAULT 'it''s',
+           n INT DEFAULT 2 + 3, free INT)
+           PARTITIONED BY (day) TBLPROPERTIES ('primary.key'='id,day', 'bucket.num'='2')"""
+    )
+    insert = f"INSERT INTO {{db}}.t WITH ('write.atomic'='{atomic}') "
+    sql(insert + "(id, day) VALUES (1, 'd')")
+    sql(insert + "VALUES (2, 'd', 'b', 7, 9), (3, 'd', DEFAULT, NULL, DEFAULT)")
+    assert sql(ALL) == [(1, "d", "it's", 5, None), (2, "d", "b", 7, 9), (3, "d", "it's", None, None)]
+    sql(insert + "BY NAME SELECT id, 'd' AS day, concat('x', id) AS name FROM range(2, 5)")
+    assert sql(ALL) == [
+        (1, "d", "it's", 5, None), (2, "d", "x2", 7, 9), (3, "d", "x3", None, None), (4, "d", "x4", 5, None)
+    ]  # fmt: skip
+    sql(insert.replace(")", ", 'write.partial-update'='false')") + "(id, day, name) VALUES (2, 'd', 'y')")
+    sql("UPDATE {db}.t SET name = DEFAULT, n = id WHERE id > 2")
+    assert sql(ALL)[1:] == [(2, "d", "y", 5, None), (3, "d", "it's", 3, None), (4, "d", "it's", 4, None)]
+
+
+@LEFT_OUT
+def test_defaults_are_a_part_of_the_table(sql: Sql, connection: Connection, database: str) -> None:
+    sql("CREATE TABLE {db}.l (id BIGINT, n INT DEFAULT 5, at TIMESTAMP DEFAULT current_timestamp())")
+    sql("INSERT INTO {db}.l (id) VALUES (1)")
+    sql("ALTER TABLE {db}.l ALTER COLUMN n SET DEFAULT 6")
+    sql("ALTER TABLE {db}.l ALTER COLUMN id SET DEFAULT 0")
+    sql("INSERT INTO {db}.l (at) VALUES (NULL)")
+    shown = sql("SHOW CREATE TABLE {db}.l")[0][0]
+    assert ("n INT DEFAULT 6" in shown, "default-value" in shown, "current_timestamp()" in shown) == (True, False, True)
+    assert connection.table(f"{database}.l").info.descriptor.custom_properties == {
+        "fields.id.default-value": "0", "fields.n.default-value": "6", "fields.at.default-value": "current_timestamp()"
+    }  # fmt: skip
+    assert "default-value" not in str(sql("SHOW TBLPROPERTIES {db}.l"))
+    assert "6" in {text for row in sql("DESCRIBE EXTENDED {db}.l") for text in row}
+    sql("ALTER TABLE {db}.l ALTER COLUMN n DROP DEFAULT")
+    sql("INSERT INTO {db}.l (id) VALUES (2)")
+    assert sql("SELECT id, n, at IS NULL FROM {db}.l ORDER BY id") == [(0, 6, True), (1, 5, False), (2, None, False)]
+    sql("DROP TABLE {db}.l")
+    sql(shown)
+    sql("INSERT INTO {db}.l (at) VALUES (NULL)")
+    assert sql("SELECT * FROM {db}.l") == [(0, 6, None)]
+
+
 # ---- changes --------------------------------------------------------------------------------------------------------
 
 CHANGING: dict[str, Callable[[Any, str], Any]] = {

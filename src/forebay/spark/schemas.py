@@ -15,7 +15,7 @@ metadata of Spark's fields, as Spark itself does it. Struct fields keep their de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from pyspark.sql import types as spark_types
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.metadata import types
-from forebay.metadata.table import Column
+from forebay.metadata.table import Column, TableInfo
 from forebay.metadata.types import DataType, TypeRoot, walk
 from forebay.spark.jvm.releases import TIME_TYPE, arrow_schema
 
@@ -106,9 +106,18 @@ def _field(name: str, t: DataType, comment: str | None) -> spark_types.StructFie
     return spark_types.StructField(name, to_spark_type(t), t.nullable, metadata)
 
 
-def to_spark_schema(columns: Sequence[Column]) -> spark_types.StructType:
-    """The Spark schema of columns, with their comments."""
-    return spark_types.StructType([_field(column.name, column.data_type, column.comment) for column in columns])
+def to_spark_schema(columns: Sequence[Column], defaults: Mapping[str, str] | None = None) -> spark_types.StructType:
+    """The Spark schema of columns, with their comments and those DEFAULT values that are given."""
+    fields = [_field(column.name, column.data_type, column.comment) for column in columns]
+    for field in fields:
+        if defaults and field.name in defaults:
+            _set_default(field, defaults[field.name])
+    return spark_types.StructType(fields)
+
+
+def _set_default(field: spark_types.StructField, text: str) -> None:
+    """`text` is SQL, by which Spark fills the column of new rows; those that are there have null."""
+    field.metadata.update({CURRENT_DEFAULT: text, EXISTS_DEFAULT: "NULL"})
 
 
 def uses_time(columns: Sequence[Column]) -> str | None:
@@ -168,15 +177,26 @@ def _no_such_type(t: spark_types.DataType, path: str, advice: str) -> InvalidReq
     )
 
 
-def default_of(field: spark_types.StructField) -> str | None:
-    """The DEFAULT that a new column is given, as SQL text.
+def default_of(field: spark_types.StructField, is_copy: bool = False) -> str | None:
+    """The DEFAULT that a new column is given, as SQL text; a copy has that of the table that it comes from.
 
-    None for one that a column of a query has from the table that it comes from, and that is not meant for the new one:
-    of such a column Spark says that old rows have NULL in it, of one with a DEFAULT of its own that they have that.
+    Other columns that come from a table, by a query, have its DEFAULT in their metadata, too, and are not given it: of
+    such a column Spark says that old rows have NULL in it, of one with a DEFAULT of its own that they have that.
     """
     metadata = field.metadata or {}
     is_inherited = str(metadata.get(EXISTS_DEFAULT, "")).removeprefix("CAST(").startswith("NULL")
-    return None if is_inherited else metadata.get(CURRENT_DEFAULT)
+    return None if is_inherited and not is_copy else metadata.get(CURRENT_DEFAULT)
+
+
+def default_option(column: str) -> str:
+    """The custom property of a live table that has the DEFAULT of a column; Paimon's name for it."""
+    return f"fields.{column}.default-value"
+
+
+def default_values(info: TableInfo) -> dict[str, str]:
+    """The DEFAULT values of a live table's columns, as SQL text."""
+    custom = info.descriptor.custom_properties
+    return {name: custom[default_option(name)] for name in info.schema.names if default_option(name) in custom}
 
 
 def from_spark_schema(schema: spark_types.StructType) -> list[Column]:
@@ -201,7 +221,7 @@ def table_schema(fields: Sequence[DataField]) -> spark_types.StructType:
         if f.type.root is TypeRoot.STRING and f.type.length is not None:
             field.dataType = spark_types.VarcharType(f.type.length)
         if f.default is not None:
-            field.metadata.update({CURRENT_DEFAULT: f.default, EXISTS_DEFAULT: "NULL"})
+            _set_default(field, f.default)
     return spark_types.StructType(shown)
 
 
@@ -215,8 +235,7 @@ def to_fields(schema: spark_types.StructType, is_copy: bool = False) -> list[Dat
     made = []
     for f in schema.fields:
         t, metadata = _nullable(from_spark_column_type(f.dataType, f.name), f.nullable), f.metadata or {}
-        default = metadata.get(CURRENT_DEFAULT) if is_copy else default_of(f)
-        made.append(DataField(-1, f.name, t, metadata.get("comment"), default))
+        made.append(DataField(-1, f.name, t, metadata.get("comment"), default_of(f, is_copy)))
     return made
 
 

@@ -69,7 +69,7 @@ class SqlCatalog(JavaProxy):
         CONNECTOR + "catalog.ProcedureCatalog",
         CONNECTOR + "catalog.FunctionCatalog",
     )
-    capability_names: ClassVar[tuple[str, ...]] = ("SUPPORT_TABLE_CONSTRAINT",)
+    capability_names: ClassVar[tuple[str, ...]] = ("SUPPORT_TABLE_CONSTRAINT", "SUPPORT_COLUMN_DEFAULT_VALUE")
 
     def __init__(self, context: SessionContext) -> None:
         super().__init__(context.jvm)

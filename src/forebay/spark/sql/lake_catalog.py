@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.paimon.catalog.definition import new_schema
@@ -53,8 +53,6 @@ _BRANCH = "branch_"
 
 class PaimonCatalog(SqlCatalog):
     """The catalog of a lake in one Spark session, installed by `forebay.spark.attach`."""
-
-    capability_names: ClassVar[tuple[str, ...]] = ("SUPPORT_TABLE_CONSTRAINT", "SUPPORT_COLUMN_DEFAULT_VALUE")
 
     _context: PaimonContext
 

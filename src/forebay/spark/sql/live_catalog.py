@@ -39,6 +39,12 @@ from forebay.spark.sql.tables import WrittenTable
 _TIME_CONF = "spark.sql.timeType.enabled"
 
 
+def _new_table(asked: TableRequest, is_copy: bool = False) -> ddl.NewTable:
+    defaults = {f.name: text for f in asked.schema.fields if (text := default_of(f, is_copy)) is not None}
+    columns = from_spark_schema(asked.schema)
+    return ddl.NewTable(columns, asked.transforms, asked.properties, asked.primary_key, defaults)
+
+
 class ForebayCatalog(SqlCatalog):
     """The tables of a cluster, for one Spark session. `forebay.spark.attach` makes and installs it."""
 
@@ -175,13 +181,9 @@ class ForebayCatalog(SqlCatalog):
         return self._context.connection.table_exists(TablePath(*self._named(identifier)))
 
     def _created(self, identifier: JavaObject, asked: TableRequest, *, is_copy: bool = False) -> TableInfo:
-        for column in asked.schema.fields:
-            if default_of(column) is not None:  # beside a lake, whose tables have them, Spark lets it pass
-                raise UnsupportedOperation(f"column '{column.name}': tables of a cluster have no DEFAULT values")
-        new = ddl.NewTable(from_spark_schema(asked.schema), asked.transforms, asked.properties, asked.primary_key)
         path = TablePath(*self._named(identifier))
         try:
-            self._context.admin.create_table_as(path, ddl.new_descriptor(new))
+            self._context.admin.create_table_as(path, ddl.new_descriptor(_new_table(asked, is_copy)))
         except AlreadyExists as e:
             if e.code != ErrorCode.TABLE_ALREADY_EXIST:  # a table in the lake: IF NOT EXISTS must not pass over it
                 raise
@@ -225,6 +227,8 @@ class ForebayCatalog(SqlCatalog):
                 return ddl.SetProperty(str(change.property()), value)
             case "AddColumn":
                 return self._added_column(change)
+            case "UpdateColumnDefaultValue":
+                return ddl.NewDefault(tuple(names_in(change.fieldNames())), str(change.newDefaultValue()) or None)
             case _:
                 what = ""
                 if kind.endswith(CHANGES_OF_COLUMNS):
@@ -236,7 +240,8 @@ class ForebayCatalog(SqlCatalog):
         t = from_spark_type(self._spark_type(change.dataType()), ".".join(path))
         comment, position = change.comment(), change.position()
         column = Column(path[-1], t if change.isNullable() else t.not_null(), None if comment is None else str(comment))
-        return ddl.NewColumn(path, column, None if position is None else str(position.toString()))
+        text = None if position is None else str(position.toString())
+        return ddl.NewColumn(path, column, text, change.defaultValue() is not None)
 
     def dropTable(self, identifier: JavaObject) -> bool:
         try:
@@ -259,8 +264,7 @@ class ForebayCatalog(SqlCatalog):
         if not self._is_there(identifier):
             raise self._no_such_table(identifier)
         info = self._context.admin.table_info(TablePath(*self._named(identifier)))
-        asked = self._asked(what)
-        new = ddl.NewTable(from_spark_schema(asked.schema), asked.transforms, asked.properties, asked.primary_key)
+        new = _new_table(self._asked(what))
         reason = ddl.difference(info, new) if info.has_primary_key else "a log cannot lose rows"
         if reason is not None:
             raise UnsupportedOperation(

@@ -4,10 +4,14 @@ The properties are those of Fluss's Spark connector: `primary.key`, `bucket.key`
 the table, `table.*` are options of the server, everything else is a custom property, kept and not interpreted. A name
 that looks like a misspelt one of the first kind is refused, because as a custom property it would silently do nothing.
 `CLUSTERED BY (k) INTO n BUCKETS` and `PRIMARY KEY (k)` say the same as the properties.
+
+DEFAULT of a column is a custom property, too, under the name that it has in Paimon: `fields.<column>.default-value`.
+Its value is SQL, which Spark evaluates when it fills columns; servers and other clients do not.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +21,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.options import Option
 from forebay.metadata.merge_engines import with_function_options
 from forebay.metadata.table import TABLE_PREFIX, Column, Schema, TableDescriptor, TableInfo, lake_options_prefix
+from forebay.spark.schemas import default_option
 
 PRIMARY_KEY = "primary.key"
 BUCKET_KEY = "bucket.key"
@@ -28,6 +33,8 @@ _SPECIAL = (PRIMARY_KEY, BUCKET_KEY, BUCKET_COUNT, COMMENT, AUTO_INCREMENT)
 
 PROVIDERS = ("forebay", "fluss")
 """What `USING` may say."""
+
+_DEFAULT = re.compile(r"fields\.(?P<column>.+)\.default-value")
 
 MANAGED = "is_managed_location"
 SPARKS_OWN = ("owner", MANAGED, "table_type")
@@ -57,6 +64,7 @@ class NewTable:
     transforms: Sequence[Transform] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     primary_key: tuple[str, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
 
 
 def _invalid(message: str) -> InvalidRequest:
@@ -84,6 +92,8 @@ def new_descriptor(new: NewTable) -> TableDescriptor:
             if name not in schema.names:
                 raise _invalid(f"{what} key '{name}' is not a column; the columns are {', '.join(schema.names)}")
     own, custom = divided(properties)
+    for name, text in new.defaults.items():
+        custom |= default_property(schema, name, text)
     return with_function_options(TableDescriptor(schema, partition_keys, bucket_keys, buckets, comment, own, custom))
 
 
@@ -118,6 +128,11 @@ def check_name(name: str) -> None:
     """Raise `InvalidRequest` for a property that looks like a misspelt one of the table's own."""
     if is_property(name) or name.startswith("client."):
         return
+    if default := _DEFAULT.fullmatch(name):
+        raise _invalid(
+            f"table property '{name}' is the DEFAULT of column '{default['column']}': say DEFAULT in CREATE TABLE, or "
+            f"ALTER TABLE ... ALTER COLUMN {default['column']} SET DEFAULT"
+        )
     plain = name.lower().replace("_", ".").replace("-", ".")
     hint = did_you_mean(plain, _SPECIAL[:3], 0.8)
     if hint:
@@ -157,7 +172,7 @@ def _layout(transforms: Iterable[Transform]) -> tuple[tuple[str, ...], tuple[str
     return tuple(partition_keys), bucket_keys, buckets
 
 
-def table_properties(info: TableInfo) -> dict[str, str]:
+def table_properties(info: TableInfo, *, with_defaults: bool = True) -> dict[str, str]:
     """What SHOW TBLPROPERTIES shows: with these, CREATE TABLE makes the same table again."""
     descriptor = info.descriptor
     shown: dict[str, str] = {}
@@ -173,7 +188,17 @@ def table_properties(info: TableInfo) -> dict[str, str]:
     # Where the lake is comes from the server's settings, which CREATE TABLE may not repeat.
     of_lake = lake_options_prefix(descriptor)
     own = {key: value for key, value in descriptor.properties.items() if of_lake is None or not key.startswith(of_lake)}
-    return {**shown, **own, **descriptor.custom_properties}
+    custom = descriptor.custom_properties
+    if not with_defaults:
+        custom = {name: value for name, value in custom.items() if _DEFAULT.fullmatch(name) is None}
+    return {**shown, **own, **custom}
+
+
+def default_property(schema: Schema, column: str, text: str) -> dict[str, str]:
+    """The property that keeps DEFAULT `text` of a column; none for NULL. Raises `InvalidRequest` for numbered ones."""
+    if column == schema.auto_increment_column:
+        raise _invalid(f"column '{column}' cannot have DEFAULT {text}: the server numbers it")
+    return {} if text.upper() == "NULL" else {default_option(column): text}
 
 
 def difference(info: TableInfo, new: NewTable) -> str | None:
@@ -217,6 +242,15 @@ class NewColumn:
     path: tuple[str, ...]
     column: Column
     position: str | None = None
+    has_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewDefault:
+    """ALTER COLUMN SET DEFAULT; without a text DROP DEFAULT."""
+
+    path: tuple[str, ...]
+    text: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +261,7 @@ class OtherChange:
     what: str
 
 
-Change = SetProperty | NewColumn | OtherChange
+Change = SetProperty | NewColumn | NewDefault | OtherChange
 
 _CANNOT = {
     "RenameColumn": "columns cannot be renamed",
@@ -236,7 +270,6 @@ _CANNOT = {
     "UpdateColumnNullability": "the nullability of a column cannot be changed",
     "UpdateColumnComment": "the comment of a column cannot be changed",
     "UpdateColumnPosition": "columns cannot be moved",
-    "UpdateColumnDefaultValue": "columns have no default values",
     "ClusterBy": "the bucket key cannot be changed",
     "AddConstraint": "constraints cannot be added: the primary key is fixed when a table is created",
     "DropConstraint": "constraints cannot be dropped: the primary key is fixed when a table is created",
@@ -272,12 +305,26 @@ def alteration(info: TableInfo, changes: Sequence[Change]) -> Alteration:
                     to_set[name] = value
             case NewColumn():
                 columns.append(_added(info, change))
+            case NewDefault(path, text):
+                made = _new_default(info, path, text)
+                to_set |= made
+                if not made:
+                    to_reset.append(default_option(path[0]))
             case OtherChange(kind, what):
                 why = _CANNOT.get(kind, f"{kind} is not known")
                 raise UnsupportedOperation(
                     f"ALTER TABLE {info.path}: {what}{why}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
                 )
     return Alteration(to_set, tuple(to_reset), tuple(columns))
+
+
+def _new_default(info: TableInfo, path: tuple[str, ...], text: str | None) -> dict[str, str]:
+    if len(path) > 1:
+        raise InvalidRequest(
+            f"ALTER TABLE {info.path}: field '{'.'.join(path)}' is inside a column; only columns have a DEFAULT",
+            ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+        )
+    return {} if text is None else default_property(info.schema, path[0], text)
 
 
 def _added(info: TableInfo, change: NewColumn) -> Column:
@@ -289,6 +336,11 @@ def _added(info: TableInfo, change: NewColumn) -> Column:
         problem = f"new columns come last, not {change.position}"
     elif not change.column.data_type.nullable:
         problem = "a new column must be nullable, because the rows that are there have no value for it"
+    elif change.has_default:
+        problem = (
+            "it cannot come with a DEFAULT, because the rows that are there have null in it. Add it without, then "
+            "ALTER COLUMN ... SET DEFAULT for new rows"
+        )
     if problem is not None:
         raise InvalidRequest(
             f"ALTER TABLE {info.path} ADD COLUMN {name}: {problem}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION

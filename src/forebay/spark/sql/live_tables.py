@@ -69,7 +69,7 @@ from forebay.spark.reading.live_plan import (
 )
 from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.reading.scan_builder import Readable
-from forebay.spark.schemas import to_spark_schema
+from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.catalog import TimeTravel
 from forebay.spark.sql.partitions import Partitions, partition_rows
@@ -111,10 +111,11 @@ class SparkLiveTable(ClusterTable, WrittenTable):
     )
 
     def __init__(self, context: CatalogContext, info: TableInfo) -> None:
-        super().__init__(context, info, to_spark_schema(info.schema.columns))
+        super().__init__(context, info, to_spark_schema(info.schema.columns, default_values(info)))
 
     def _table_properties(self) -> dict[str, str]:
-        return {**ddl.table_properties(self._info), ddl.PROVIDER: ddl.PROVIDERS[0]}
+        shown = ddl.table_properties(self._info, with_defaults=False)  # the columns show these
+        return {**shown, ddl.PROVIDER: ddl.PROVIDERS[0]}
 
     def _readable(self, options: dict[str, str]) -> Readable:
         return readable(self._context, self._name, self._info, options)

@@ -12,7 +12,7 @@ into: the name means the cluster's table, which reads both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
 from forebay.metadata.table import TABLE_PREFIX
@@ -28,8 +28,6 @@ _TIERED = TABLE_PREFIX + "datalake.enabled"
 
 class MixedCatalog(SqlCatalog):
     """The tables of a cluster and of a lake, for one Spark session."""
-
-    capability_names: ClassVar[tuple[str, ...]] = ("SUPPORT_TABLE_CONSTRAINT", "SUPPORT_COLUMN_DEFAULT_VALUE")
 
     def __init__(self, cluster: SqlCatalog, lake: SqlCatalog) -> None:
         super().__init__(cluster._context)

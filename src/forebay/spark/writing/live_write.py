@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -35,6 +36,7 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.workers import CHANGELOG_EXTRAS, KIND_COLUMNS, TaskWrite, short_errors
 
 if TYPE_CHECKING:
+    from forebay.client.table import Table
     from forebay.client.transaction import PlainWriter, StagedWriter, Transaction
 
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -172,6 +174,8 @@ class WriteFunction(TaskWrite):
     in_stream: bool = False
     """Whether a task finds its transaction by its query and micro-batch."""
     notes_partitions: bool = False
+    fills_new_rows: bool = False
+    """Whether rows whose key is new have the other columns, too: there the data has DEFAULT values."""
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
         """Write or stage all rows. Raises `ForebayError` if any of them was not."""
@@ -184,6 +188,10 @@ class WriteFunction(TaskWrite):
             return self._stage(staged, batches)
 
     def _write_at_once(self, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
+        if self.fills_new_rows:
+            table = shared_connection(self.settings).table(self.info)
+            written = [table.upsert(rows, columns).rows for rows, columns in self._parts(table, batches)]
+            return WrittenMessage(sum(written))
         rows, writer = 0, None
         for incoming, ready in self._ready(batches):
             if writer is None:
@@ -204,6 +212,10 @@ class WriteFunction(TaskWrite):
     def _stage(self, staged: StagedWrite, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
         table, writer = shared_connection(self.settings).table(self.info), staged.writer()
         partitions: set[_PartitionValues] = set()
+        if self.fills_new_rows:
+            for rows, columns in self._parts(table, batches):
+                writer.upsert(table, rows, columns)
+            batches = ()
         for incoming, ready in self._ready(batches):
             if incoming.deletes_only:
                 writer.delete(table, ready)
@@ -217,6 +229,19 @@ class WriteFunction(TaskWrite):
                 partitions.update(_partitions_of(self.info, ready))
         writer.finish()
         return WrittenMessage(writer.rows, writer.attempt, staged.application, staged.begun_id, frozenset(partitions))
+
+    def _parts(
+        self, table: Table, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[tuple[pa.RecordBatch, Sequence[str] | None]]:
+        """The rows to upsert, and the columns of them that are written: of rows that are there, `columns` alone."""
+        for batch in batches:
+            if batch.num_rows:
+                part, whole = (IncomingRows(self.info, batch.schema.names, c) for c in (self.columns, None))
+                key = list(self.info.schema.primary_key)
+                is_new = table.lookup(part.ready(batch).select(key), key[:1]).column(0).is_null().combine_chunks()
+                for rows, incoming in ((batch.filter(is_new), whole), (batch.filter(pc.invert(is_new)), part)):
+                    if rows.num_rows:
+                        yield incoming.ready(rows), incoming.columns
 
     def _ready(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[IncomingRows, pa.RecordBatch]]:
         """The batches as rows of the table; those without rows are left out."""

@@ -33,7 +33,7 @@ from forebay.spark.options import (
     WRITE_COLUMNS,
     write_options,
 )
-from forebay.spark.schemas import spark_arrow_schema
+from forebay.spark.schemas import default_values, spark_arrow_schema
 from forebay.spark.workers import MESSAGE_COLUMN, TaskWrite, short_errors
 from forebay.spark.writing.live_write import (
     Replaced,
@@ -185,7 +185,9 @@ class WriteBuilder(JavaProxy):
             self.is_understood = left_out is not None
             if left_out:
                 given = tuple(name for name in self.info.schema.names if name not in left_out)
-                self.function = write_function(self.info, self.options.settings, given)
+                function = write_function(self.info, self.options.settings, given)
+                has_defaults = not default_values(self.info).keys().isdisjoint(left_out)
+                self.function = replace(function, fills_new_rows=has_defaults and not self.options.has_changes)
         kind = LiveWrite if self.options.sequence_field is None else OrderedLiveWrite
         return kind(self)
 
