@@ -12,6 +12,7 @@ import pytest
 from forebay.base.errors import StorageFailure
 from forebay.client.connection import Connection
 from forebay.server.replica import BucketReplica
+from forebay.spark.writing import live_deletes, live_write
 from tests.every_run import every_run
 from tests.spark.releases import SPARK, needs
 from tests.spark.tables import make_table, rows
@@ -158,7 +159,7 @@ def test_rows_that_cannot_be_are_refused_and_nothing_is_written(sql: Sql, statem
 
 
 @LEFT_OUT
-@pytest.mark.parametrize("atomic", ["true", "false"])
+@pytest.mark.parametrize("atomic", every_run(["true", "false"], lambda atomic: atomic == "true"))
 def test_defaults_fill_new_rows_and_leave_those_that_are_there_alone(sql: Sql, atomic: str) -> None:
     sql(
         """CREATE TABLE {db}.t (id BIGINT NOT NULL, day STRING NOT NULL, name STRING DEFAULT 'it''s',
@@ -434,6 +435,44 @@ def test_a_statement_replaces_all_rows_or_none(sql: Sql, spark: Any, database: s
     frame.createOrReplaceTempView("new")
     replace(frame, f"forebay.{database}.t")
     assert sql(ALL) == [(2, "x", 2.0), (3, "x", 2.0)]
+
+
+@pytest.mark.parametrize("by", every_run(["driver", "tasks", "tasks without keys"], lambda by: by == "tasks"))
+def test_rows_that_are_replaced_are_updated_and_only_those_without_a_new_one_deleted(
+    sql: Sql, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    sql(KEY_TABLE)
+    sql("INSERT INTO {db}.t SELECT id, concat('n', id), 1 FROM range(6)")
+    if by != "driver":
+        monkeypatch.setattr(live_deletes, "DRIVER_ROWS_MAX", 0)
+    if by == "tasks without keys":
+        monkeypatch.setattr(live_write, "KEPT_KEYS_MAX", 0)
+    sql("INSERT INTO {db}.t REPLACE WHERE amount < 5 AND id > 1 SELECT id, 'new', 2 FROM range(4, 8)")
+    assert [row[0] for row in sql(ALL)] == [0, 1, 4, 5, 6, 7]
+    changes = "SELECT id, _change_type FROM {db}.`t$changelog` WHERE id > 1 ORDER BY id, _log_offset"
+    replaced = ["update_before", "update_after"] if by != "tasks without keys" else ["delete", "insert"]
+    expected = {2: ["delete"], 3: ["delete"], 4: replaced, 5: replaced, 6: [], 7: []}
+    assert sql(changes) == [(key, kind) for key in expected for kind in ("insert", *expected[key])]
+    sql("TRUNCATE TABLE {db}.t")
+    assert sql(ALL) == []
+
+
+def test_rows_that_another_writer_changes_meanwhile_are_not_replaced(
+    sql: Sql, connection: Connection, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql(KEY_TABLE)
+    sql("INSERT INTO {db}.t VALUES (1, 'a', 1), (2, 'b', 2)")
+    stage_deletes = live_deletes.stage_deletes
+
+    def late(*args: Any, **options: Any) -> list[str]:
+        staged = stage_deletes(*args, **options)
+        connection.table(f"{database}.t").upsert([{"id": 1, "name": "theirs", "amount": 5.0}])
+        return staged
+
+    monkeypatch.setattr(live_deletes, "stage_deletes", late)
+    with pytest.raises(Exception, match=r"were not replaced: other writers have changed 1 .* such as id = 1"):
+        sql("INSERT OVERWRITE {db}.t VALUES (2, 'c', 3)")
+    assert sql(ALL) == [(1, "theirs", 5.0), (2, "b", 2.0)]
 
 
 def test_partitions_are_overwritten_and_emptied_in_one_transaction(sql: Sql, spark: Any, database: str) -> None:

@@ -36,6 +36,7 @@ from forebay.metadata.table import Column, TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_jobs import run_job
 from forebay.spark.options import (
     DELETE_BEHAVIOR,
     FORMAT_NAME,
@@ -127,7 +128,7 @@ class SparkLiveTable(ClusterTable, WrittenTable):
         return self._info.schema.columns
 
     def _delete(self, filters: Sequence[Predicate]) -> None:
-        delete_where(self._context.connection, self._info, filters)
+        delete_where(self._context.connection, self._info, filters, run_tasks=partial(run_job, self.jvm.context))
 
     def _deletes_directly(self, filters: Sequence[Predicate]) -> bool:
         return named_keys(self._info, filters) is not None

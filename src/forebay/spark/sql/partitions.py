@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from forebay.spark.filters import literal_values
 from forebay.spark.jvm.expressions import Literal
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_jobs import run_job
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.spark.writing.live_deletes import delete_where
 
@@ -172,5 +174,6 @@ class Partitions(PartitionManagement):
         """In one transaction."""
         self._check_deletable("TRUNCATE TABLE ... PARTITION")
         specs = [self._spec(self._values(row)) for row in rows]
-        delete_where(self._context.connection, self._info, [], specs)
+        run_tasks = partial(run_job, self.jvm.context)
+        delete_where(self._context.connection, self._info, [], specs, run_tasks=run_tasks)
         return True

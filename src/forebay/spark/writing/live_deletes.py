@@ -1,29 +1,41 @@
-"""Deletes on primary-key tables, carried out by the driver: DELETE FROM, TRUNCATE, and what a write replaces.
+"""Deletes on primary-key tables of all rows that match: DELETE FROM, TRUNCATE, and what a write replaces.
 
 The protocol deletes by key. Where the filters say the whole primary key (`id = 5`, `id IN (...)`), these keys are
-deleted without reading anything. Otherwise a live scan finds the keys; each bucket is scanned at one instant, and a row
-that another writer changes between scan and commit goes, too. All deletes of a statement are one transaction where the
+deleted without reading anything. Otherwise live scans find the keys, in tasks of Spark if there are many rows, and each
+task stages its deletes. Each bucket is scanned at one instant. All deletes of a statement are one transaction where the
 cluster has transactions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.client.connection import Connection
-from forebay.client.table import Table
+from forebay.client.connection import Connection, shared_connection
+from forebay.client.planning import plan_buckets
 from forebay.codec.arrow_types import arrow_type
 from forebay.codec.literals import is_floating
 from forebay.metadata.predicate import Predicate, all_of
-from forebay.metadata.table import TableInfo
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import key_values
+from forebay.spark.reading.live_plan import row_counts, wanted_buckets
+from forebay.spark.writing.live_write import RunTasks, StagedWrite, whole_key_encoder
 
 DIRECT_KEYS_MAX = 100_000
 """Keys that a DELETE may name; beyond that the table is scanned."""
+
+DRIVER_ROWS_MAX = 100_000
+"""Rows that the driver scans itself, which takes less time than a job of Spark."""
+
+TASKS_MAX = 64
+"""Tasks that scan a table; each is an attempt of the transaction."""
+
+_GATHERED_ROWS = 1 << 20
 
 
 def check_takes_deletes(info: TableInfo) -> None:
@@ -45,43 +57,103 @@ def delete_where(
     info: TableInfo,
     predicates: Sequence[Predicate],
     partitions: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    run_tasks: RunTasks,
 ) -> None:
     """Delete the rows that match all `predicates`, in these partitions or in all: all of them or none.
 
     Raises `InvalidRequest` where the table does not allow deletes, and `UnsupportedOperation` where its merge engine
     ignores them.
     """
-    table = connection.table(info)
-    keys = named_keys(info, predicates) if partitions is None else None
-    if keys is not None and keys.num_rows < 2:
-        check_takes_deletes(info)
-        if keys.num_rows:
-            table.delete(keys)
-        return
-    with connection.transaction() as transaction:
-        delete_rows(table, predicates, lambda found: transaction.delete(table, found), partitions)
-
-
-def delete_rows(
-    table: Table,
-    predicates: Sequence[Predicate],
-    delete: Callable[[pa.Table | pa.RecordBatch], object],
-    partitions: Sequence[Mapping[str, Any]] | None = None,
-) -> None:
-    """Call `delete` with the keys of the rows that match all `predicates`, in these partitions or in all.
-
-    Raises as `delete_where` does.
-    """
-    info = table.info
     check_takes_deletes(info)
     keys = named_keys(info, predicates) if partitions is None else None
-    if keys is not None:
+    if keys is not None and keys.num_rows < 2:
         if keys.num_rows:
-            delete(keys)
+            connection.table(info).delete(keys)
         return
-    with table.scan(list(info.schema.primary_key), all_of(predicates), partitions=partitions).reader() as rows:
-        for batch in rows:
-            delete(batch)
+    staged = StagedWrite.begin(connection.settings)
+    try:
+        staged.commit_attempts(stage_deletes(staged, info, predicates, partitions, run_tasks=run_tasks))
+    except BaseException:
+        staged.abort()
+        raise
+
+
+def stage_deletes(
+    staged: StagedWrite,
+    info: TableInfo,
+    predicates: Sequence[Predicate],
+    partitions: Sequence[Mapping[str, Any]] | None = None,
+    kept: pa.BinaryArray | None = None,
+    *,
+    run_tasks: RunTasks,
+) -> list[str]:
+    """Stage deletes of the rows that match all `predicates`, in these partitions or in all, but for the keys `kept`.
+
+    Returns the attempts. Raises as `delete_where` does.
+    """
+    check_takes_deletes(info)
+    connection = shared_connection(staged.settings)
+    work = DeleteFunction(staged, info, tuple(predicates), kept)
+    keys = named_keys(info, predicates) if partitions is None else None
+    if keys is not None:
+        return [work.stage(keys.to_batches())]
+    if partitions is None:
+        own = set(info.descriptor.partition_keys)
+        buckets = wanted_buckets(connection, info, [p for p in predicates if p.columns() <= own])
+    else:
+        buckets = plan_buckets(connection.cluster, info, partitions)
+    counts = row_counts(connection, info, buckets)
+    if sum(count or 0 for count in counts.values()) < DRIVER_ROWS_MAX:
+        return [work(buckets, 0)] if buckets else []
+    largest_first = sorted(buckets, key=lambda bucket: counts[bucket] or 0, reverse=True)
+    tasks = [largest_first[i::TASKS_MAX] for i in range(min(TASKS_MAX, len(buckets)))]
+    results = run_tasks(work, tasks, f"deleting rows of {info.path}")
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+@dataclass(frozen=True)
+class DeleteFunction:
+    """Stages deletes of the rows of some buckets that match all `predicates`, but for the keys `kept`."""
+
+    staged: StagedWrite
+    info: TableInfo
+    predicates: tuple[Predicate, ...]
+    kept: pa.BinaryArray | None = None
+
+    def __call__(self, buckets: Sequence[TableBucket], _attempt: int) -> str:
+        """The attempt in which the deletes are."""
+        table, key = shared_connection(self.staged.settings).table(self.info), list(self.info.schema.primary_key)
+        with table.scan(key, all_of(self.predicates), buckets=buckets).reader() as rows:
+            return self.stage(rows)
+
+    def stage(self, keys: Iterable[pa.RecordBatch]) -> str:
+        table = shared_connection(self.staged.settings).table(self.info)
+        writer = self.staged.writer("deletes")
+        for found in self._gathered(keys):
+            if self.kept is not None:
+                encoded = pa.chunked_array([whole_key_encoder(self.info).encode(b) for b in found.to_batches()])
+                found = found.filter(pc.invert(pc.is_in(encoded, value_set=self.kept)))
+            if found.num_rows:
+                writer.delete(table, found)
+        writer.finish()
+        return writer.attempt
+
+    def _gathered(self, keys: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Batches in larger pieces: a set of keys takes a while to search, however few are looked for."""
+        waiting: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in keys:
+            waiting.append(batch)
+            rows += batch.num_rows
+            if rows >= _GATHERED_ROWS:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows = [], 0
+        if rows:
+            yield pa.Table.from_batches(waiting)
 
 
 def named_keys(info: TableInfo, predicates: Sequence[Predicate]) -> pa.Table | None:

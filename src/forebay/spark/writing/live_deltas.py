@@ -25,7 +25,6 @@ from forebay.client.connection import shared_connection
 from forebay.client.transaction import PlainWriter, StagedWriter
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
-from forebay.codec.rows import KeyEncoder, key_encoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
@@ -36,7 +35,7 @@ from forebay.spark.schemas import to_spark_schema
 from forebay.spark.workers import TaskWrite, short_errors
 from forebay.spark.writing import row_level
 from forebay.spark.writing.live_deletes import check_takes_deletes
-from forebay.spark.writing.live_write import StagedWrite
+from forebay.spark.writing.live_write import StagedWrite, whole_key_encoder
 from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
 
 _KEYS_SHOWN = 3
@@ -167,11 +166,6 @@ class LiveDeltaWrite(DeltaWrite):
         encoder = whole_key_encoder(self._info)
         rows = encoder.decode(keys.slice(0, _KEYS_SHOWN).to_pylist()).to_pylist()
         return " and ".join(", ".join(f"{name} = {value!r}" for name, value in row.items()) for row in rows)
-
-
-def whole_key_encoder(info: TableInfo) -> KeyEncoder:
-    """The encoder of whole primary keys, with the partition keys among them."""
-    return key_encoder(info.descriptor, info.schema.primary_key, None)
 
 
 # ---- tasks ----------------------------------------------------------------------------------------------------------

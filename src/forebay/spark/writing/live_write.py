@@ -14,8 +14,8 @@ least once); upserts come out the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +26,12 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, DELETE, UPDATE_BEFORE, change_numbers
 from forebay.base.arguments import did_you_mean
-from forebay.base.errors import ErrorCode, InternalError, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import Conflict, ErrorCode, InternalError, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import shared_connection
 from forebay.client.settings import Settings
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
+from forebay.codec.rows import KeyEncoder, key_encoder
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.workers import CHANGELOG_EXTRAS, KIND_COLUMNS, TaskWrite, short_errors
@@ -42,7 +43,19 @@ if TYPE_CHECKING:
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """What Spark tells the tasks of a streaming query."""
 
+KEPT_KEYS_MAX = 1_000_000
+"""Rows of a statement whose keys the driver takes, so that none of these is deleted before it is written."""
+
 _PartitionValues = tuple[tuple[str, Any], ...]
+
+
+RunTasks = Callable[[Callable[[Any, int], Any], Sequence[Any], str], list[Any]]
+"""Has a function do each item, as `forebay.spark.jvm.spark_jobs.run_job` does in tasks of Spark."""
+
+
+def run_here(function: Callable[[Any, int], Any], items: Sequence[Any], _description: str) -> list[Any]:
+    """A `RunTasks` for processes without a session."""
+    return [function(item, 0) for item in items]
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,8 @@ class WrittenMessage(WriterCommitMessage):
     """Of the transaction that it has joined."""
     partitions: frozenset[_PartitionValues] = frozenset()
     """Those that it has written to, where that matters."""
+    keys: pa.BinaryArray = field(default_factory=lambda: pa.array([], pa.binary()))
+    """Those of its rows, where others are replaced and these are few enough."""
 
 
 @dataclass(frozen=True)
@@ -107,18 +122,52 @@ class StagedWrite:
         return self._transaction().staged_writer(attempt)
 
     def commit(
-        self, messages: Iterable[WriterCommitMessage | None], info: TableInfo, replaced: Replaced | None = None
+        self,
+        messages: Iterable[WriterCommitMessage | None],
+        info: TableInfo,
+        replaced: Replaced | None = None,
+        *,
+        run_tasks: RunTasks = run_here,
     ) -> None:
-        """Commit what these tasks have staged, in place of the rows that are `replaced`."""
+        """Commit what these tasks have staged, in place of the rows that are `replaced`, found by `run_tasks`.
+
+        Raises `Conflict` if another writer changes a row while these are looked for.
+        """
         if self.is_committed:
             return
         written = [m for m in messages if isinstance(m, WrittenMessage)]
         attempts = [m.attempt for m in written if m.attempt is not None]
-        transaction = self._transaction()
-        if replaced is not None:
-            partitions = frozenset().union(*(m.partitions for m in written))
-            attempts.insert(0, _stage_deletes(self.settings, transaction, info, replaced, partitions))
-        transaction.commit(attempts)
+        if replaced is None:
+            self.commit_attempts(attempts)
+            return
+        ends = shared_connection(self.settings).admin.list_offsets(info)
+        deletes = self._stage_deletes(written, info, replaced, run_tasks)
+        try:
+            self.commit_unchanged([*deletes, *attempts], info, ends)
+        except Conflict as e:
+            raise Conflict(f"rows of table {info.path} were not replaced: {e.message}", e.code) from e
+
+    def _stage_deletes(
+        self, written: Sequence[WrittenMessage], info: TableInfo, replaced: Replaced, run_tasks: RunTasks
+    ) -> list[str]:
+        from forebay.spark.writing.live_deletes import stage_deletes
+
+        partitions = None
+        if replaced.is_dynamic and info.is_partitioned:
+            partitions = [
+                dict(values) for values in frozenset[_PartitionValues]().union(*(m.partitions for m in written))
+            ]
+            if not partitions:
+                return []
+        kept = None
+        if sum(m.rows for m in written) <= KEPT_KEYS_MAX:
+            kept = pa.chunked_array([m.keys for m in written], pa.binary()).combine_chunks()
+        return stage_deletes(self, info, replaced.predicates, partitions, kept, run_tasks=run_tasks)
+
+    def commit_attempts(self, attempts: Sequence[str]) -> None:
+        """Commit these attempts, in this order."""
+        if not self.is_committed:
+            self._transaction().commit(attempts)
 
     def commit_unchanged(self, attempts: Sequence[str], info: TableInfo, since: Mapping[TableBucket, int]) -> None:
         """Commit these attempts, in this order, if no other writer has changed their rows since these log offsets.
@@ -136,30 +185,14 @@ class StagedWrite:
             self._transaction().abort()
 
 
+def whole_key_encoder(info: TableInfo) -> KeyEncoder:
+    """The encoder of whole primary keys, with the partition keys among them."""
+    return key_encoder(info.descriptor, info.schema.primary_key, None)
+
+
 def application_of(query: str, info: TableInfo) -> str:
     """The name under which a streaming query commits to a table. A new checkpoint makes another query."""
     return f"spark.{query}.{info.table_id}"
-
-
-def _stage_deletes(
-    settings: Settings,
-    transaction: Transaction,
-    info: TableInfo,
-    replaced: Replaced,
-    partitions: frozenset[_PartitionValues],
-) -> str:
-    """Stage deletes of the rows that are `replaced`; returns the name of the attempt."""
-    from forebay.spark.writing.live_deletes import delete_rows
-
-    table = shared_connection(settings).table(info)
-    writer = transaction.staged_writer("replaced")
-    if not (replaced.is_dynamic and info.is_partitioned):
-        delete_rows(table, replaced.predicates, lambda keys: writer.delete(table, keys))
-    elif partitions:
-        among = [dict(values) for values in partitions]
-        delete_rows(table, replaced.predicates, lambda keys: writer.delete(table, keys), among)
-    writer.finish()
-    return writer.attempt
 
 
 @dataclass(frozen=True)
@@ -173,7 +206,8 @@ class WriteFunction(TaskWrite):
     """The transaction that the driver has begun."""
     in_stream: bool = False
     """Whether a task finds its transaction by its query and micro-batch."""
-    notes_partitions: bool = False
+    replaces: bool = False
+    """Whether the driver has to know the keys and partitions of the rows, as others are replaced by them."""
     fills_new_rows: bool = False
     """Whether rows whose key is new have the other columns, too: there the data has DEFAULT values."""
 
@@ -212,6 +246,7 @@ class WriteFunction(TaskWrite):
     def _stage(self, staged: StagedWrite, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
         table, writer = shared_connection(self.settings).table(self.info), staged.writer()
         partitions: set[_PartitionValues] = set()
+        keys: list[pa.BinaryArray] = []
         if self.fills_new_rows:
             for rows, columns in self._parts(table, batches):
                 writer.upsert(table, rows, columns)
@@ -225,10 +260,16 @@ class WriteFunction(TaskWrite):
                 writer.upsert(table, ready, incoming.columns)
             else:
                 writer.append(table, ready)
-            if self.notes_partitions:
-                partitions.update(_partitions_of(self.info, ready))
+            if self.replaces:
+                if self.info.is_partitioned:
+                    partitions.update(_partitions_of(self.info, ready))
+                if incoming.sets_rows and writer.rows <= KEPT_KEYS_MAX:
+                    keys.append(whole_key_encoder(self.info).encode(ready))
         writer.finish()
-        return WrittenMessage(writer.rows, writer.attempt, staged.application, staged.begun_id, frozenset(partitions))
+        return WrittenMessage(
+            writer.rows, writer.attempt, staged.application, staged.begun_id, frozenset(partitions),
+            pa.chunked_array(keys, pa.binary()).combine_chunks(),
+        )  # fmt: skip
 
     def _parts(
         self, table: Table, batches: Iterable[pa.RecordBatch]
@@ -305,6 +346,8 @@ class IncomingRows:
         self.columns = None if self.deletes_only or len(written) == len(own) else written
         """The columns of a partial update; None for whole rows, and for deletes of these."""
         self._written = written
+        self.sets_rows = is_whole and self.kinds is None and info.descriptor.merge_engine is None
+        """Whether rows are there afterwards as they are written, whatever was there before."""
 
     @cached_property
     def _target(self) -> pa.Schema:
@@ -421,11 +464,13 @@ def commit_batch(
     batch: int,
     messages: Sequence[WriterCommitMessage | None],
     replaced: Replaced | None = None,
+    *,
+    run_tasks: RunTasks = run_here,
 ) -> None:
     """Commit a micro-batch of a stream, unless it is committed already."""
     staged = _of_batch(settings, batch, messages)
     if staged is not None:
-        staged.commit(messages, info, replaced)
+        staged.commit(messages, info, replaced, run_tasks=run_tasks)
 
 
 def abort_batch(settings: Settings, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:

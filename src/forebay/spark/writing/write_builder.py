@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -24,6 +25,7 @@ from forebay.spark.context import CatalogContext
 from forebay.spark.filters import predicates_of
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_jobs import run_job
 from forebay.spark.options import (
     ATOMIC,
     CHANGES,
@@ -173,8 +175,7 @@ class WriteBuilder(JavaProxy):
                 f"option '{CHANGES}' out, or write the changes by INSERT INTO"
             )
         self.replaced = replaced
-        is_dynamic = replaced.is_dynamic and self.info.is_partitioned
-        self.function = replace(self.function, notes_partitions=is_dynamic)
+        self.function = replace(self.function, replaces=True)
         return self
 
     # ---- the write --------------------------------------------------------------------------------------------------
@@ -259,7 +260,8 @@ class LiveWrite(WriteProxy, BatchTasks):
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         staged = self._function.staged
         if staged is not None:
-            staged.commit(self._written(messages), self._info, self._replaced)
+            run_tasks = partial(run_job, self.jvm.context)
+            staged.commit(self._written(messages), self._info, self._replaced, run_tasks=run_tasks)
 
     def abort(self, messages: JavaObject) -> None:
         if self._function.staged is not None:
@@ -325,7 +327,9 @@ class LiveStreamingWrite(WriteTasks):
 
     def commit(self, epoch: int, messages: JavaObject) -> None:
         self._may_abort = False
-        commit_batch(self._settings, self._info, int(epoch), self._written(messages), self._replaced)
+        run_tasks = partial(run_job, self.jvm.context)
+        written = self._written(messages)
+        commit_batch(self._settings, self._info, int(epoch), written, self._replaced, run_tasks=run_tasks)
 
     def abort(self, epoch: int, messages: JavaObject) -> None:
         """Drop what finished tasks have staged, unless a commit was tried."""
