@@ -202,12 +202,14 @@ def test_what_cannot_be_changed_is_refused_by_name(sql: Sql) -> None:
         sql("UPDATE {db}.l SET name = 'x'")
     with pytest.raises(Exception, match="a log table cannot lose rows, only its partitions can be dropped"):
         sql("DELETE FROM {db}.l WHERE length(name) = 1")
-    sql(
-        """CREATE TABLE {db}.n (id BIGINT NOT NULL, no BIGINT, name STRING)
-           TBLPROPERTIES ('primary.key'='id', 'auto-increment.fields'='no')"""
-    )
-    with pytest.raises(Exception, match="column 'no' is numbered by the server; write the changed rows with INSERT"):
-        sql("UPDATE {db}.n SET name = 'x'")
+    for engine, why in (
+        ("aggregation", "it has to be deleted first"),
+        ("first_row", "decides which row of a key stays"),
+    ):
+        sql(f"CREATE TABLE {{db}}.{engine} (id BIGINT NOT NULL, name STRING) "
+            f"TBLPROPERTIES ('primary.key'='id', 'table.merge-engine'='{engine}')")  # fmt: skip
+        with pytest.raises(Exception, match=f"'table.merge-engine' = '{engine}' .*{why}"):
+            sql(f"UPDATE {{db}}.{engine} SET name = 'x'")
     sql(
         """CREATE TABLE {db}.k (id BIGINT NOT NULL, name STRING)
            TBLPROPERTIES ('primary.key'='id', 'table.delete.behavior'='disable')"""
@@ -219,6 +221,55 @@ def test_what_cannot_be_changed_is_refused_by_name(sql: Sql) -> None:
         sql("UPDATE {db}.k SET id = 2")
     sql("UPDATE {db}.k SET name = 'b'")
     assert sql("SELECT * FROM {db}.k") == [(1, "b")]
+
+
+def test_rows_keep_the_numbers_that_the_server_gave_them(sql: Sql) -> None:
+    sql(
+        """CREATE TABLE {db}.t (id BIGINT NOT NULL, no BIGINT, name STRING)
+           TBLPROPERTIES ('primary.key'='id', 'auto-increment.fields'='no', 'bucket.num'='1')"""
+    )
+    sql("INSERT INTO {db}.t VALUES (1, NULL, 'a'), (2, NULL, 'b')")
+    before = dict(sql("SELECT id, no FROM {db}.t"))
+    sql("UPDATE {db}.t SET name = upper(name) WHERE id > 1")
+    sql(
+        """MERGE INTO {db}.t USING (SELECT * FROM VALUES (1L, 'A'), (4L, 'new') AS v(id, name)) s
+           ON t.id = s.id WHEN MATCHED THEN UPDATE SET name = s.name
+           WHEN NOT MATCHED THEN INSERT (id, name) VALUES (s.id, s.name)"""
+    )
+    found = sql("SELECT id, name, no FROM {db}.t ORDER BY id")
+    assert found[:2] == [(1, "A", before[1]), (2, "B", before[2])]
+    assert [row[:2] for row in found[2:]] == [(4, "new")]
+    assert found[2][2] not in (None, *before.values())
+    merge = "MERGE INTO {db}.t USING (SELECT 1L AS id) s ON t.id = s.id WHEN MATCHED "
+    for statement, part in (
+        ("UPDATE {db}.t SET no = no + 1 WHERE id = 1", "column 'no' is numbered by the server: rows keep the number"),
+        ("UPDATE {db}.t SET id = id + 5", "a primary key would change, which deletes a row"),
+        (merge + "THEN DELETE", "cannot be deleted: the server numbers them in column 'no'"),
+        ("DELETE FROM {db}.t WHERE id = 1", "cannot be deleted: the server numbers them in column 'no'"),
+        ("TRUNCATE TABLE {db}.t", "cannot be deleted: the server numbers them in column 'no'"),
+        ("INSERT OVERWRITE {db}.t VALUES (9, NULL, 'x')", "cannot be deleted: the server numbers them in column 'no'"),
+    ):
+        with pytest.raises(Exception, match=part):
+            sql(statement)
+    assert sql("SELECT id, name, no FROM {db}.t ORDER BY id") == found
+
+
+def test_changed_rows_of_aggregations_replace_those_that_are_there(sql: Sql) -> None:
+    sql(
+        """CREATE TABLE {db}.t (id BIGINT NOT NULL, total BIGINT, name STRING)
+           TBLPROPERTIES ('primary.key'='id', 'table.merge-engine'='aggregation', 'fields.total.agg'='sum',
+           'table.delete.behavior'='allow', 'bucket.num'='1')"""
+    )
+    sql("INSERT INTO {db}.t VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c'), (1, 10, 'a')")
+    sql("UPDATE {db}.t SET total = total * 2, name = NULL WHERE id = 1")
+    sql("UPDATE {db}.t SET id = 4 WHERE id = 3")
+    sql(
+        """MERGE INTO {db}.t USING (SELECT * FROM VALUES (2L, 100L), (5L, 5L) AS v(id, n)) s ON t.id = s.id
+           WHEN MATCHED THEN UPDATE SET total = s.n WHEN NOT MATCHED THEN INSERT (id, total) VALUES (s.id, s.n)"""
+    )
+    sql("INSERT INTO {db}.t VALUES (1, 1, NULL)")
+    sql("DELETE FROM {db}.t WHERE total + 0 = 5")
+    assert sql("SELECT * FROM {db}.t ORDER BY id") == [(1, 23, None), (2, 100, "b"), (4, 3, "c")]
 
 
 # ---- other writers --------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.server.replica import BucketReplica
 from forebay.spark.datasource import ForebayDataSource
 from forebay.spark.workers import MESSAGE_COLUMN
-from forebay.spark.writing.live_write import WriteFunction, WrittenMessage, write_function
+from forebay.spark.writing.live_deltas import DeltaFunction
+from forebay.spark.writing.live_write import StagedWrite, WriteFunction, WrittenMessage, write_function
 from tests.spark.tables import make_table, rows
 
 
@@ -97,6 +98,29 @@ def test_numbered_columns_are_left_to_the_server(connection: Connection, databas
     given = pa.table({"k": ["c"], "id": [7], "v": pa.array([1], pa.int32())})
     with pytest.raises(InvalidRequest, match=r"writing to table .*column 'id' of table .* is numbered by the server"):
         run(write_to(table), given)
+
+
+def test_changed_rows_may_not_have_numbers_that_the_server_has_not_given(connection: Connection, database: str) -> None:
+    schema = pa.schema([pa.field("k", pa.string(), nullable=False), ("id", pa.int64()), ("v", pa.int32())])
+    table = connection.create_table(f"{database}.t", schema, primary_key=["k"], auto_increment="id", buckets=1)
+    table.upsert([{"k": "a", "v": 1}])
+    number = state(table)[0]["id"]
+
+    def change(kind: str, key: str, given: int | None) -> None:
+        staged = StagedWrite.begin(connection.settings)
+        function = DeltaFunction(table.info, staged)
+        row = {"_change_type": [kind], "k": [key], "id": pa.array([given], pa.int64()), "v": pa.array([2], pa.int32())}
+        written = function.write(pa.table(row).to_batches())
+        staged.commit_attempts([written.upserts or ""])
+
+    change("update_after", "a", number)
+    change("insert", "b", None)
+    assert [(row["k"], row["v"]) for row in state(table)] == [("a", 2), ("b", 2)]
+    for kind, key, given in (("update_after", "a", None), ("update_after", "a", number + 1), ("insert", "c", 7)):
+        with pytest.raises(InvalidRequest, match="column 'id' is numbered by the server: rows keep the number"):
+            change(kind, key, given)
+    with pytest.raises(UnsupportedOperation, match="cannot be deleted: the server numbers them in column 'id'"):
+        change("delete", "a", None)
 
 
 def test_writer_errors_must_surface(connection: Connection, database: str, monkeypatch: pytest.MonkeyPatch) -> None:

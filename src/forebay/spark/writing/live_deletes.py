@@ -39,7 +39,12 @@ _GATHERED_ROWS = 1 << 20
 
 
 def check_takes_deletes(info: TableInfo) -> None:
-    """Raise `InvalidRequest` where the table does not allow deletes, `UnsupportedOperation` where it ignores them."""
+    """Raise `InvalidRequest` where the table does not allow deletes, `UnsupportedOperation` where rows would stay."""
+    if (numbered := info.schema.auto_increment_column) is not None:
+        raise UnsupportedOperation(
+            f"rows of table {info.path} cannot be deleted: the server numbers them in column '{numbered}', which no "
+            "delete clears, so they would stay, with nulls in their other columns (as in Fluss)"
+        )
     behavior, engine = info.descriptor.delete_behavior, info.descriptor.merge_engine
     if engine is not None and behavior == "ignore":
         raise UnsupportedOperation(

@@ -15,16 +15,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
-from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, DELETE, change_numbers
+from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, DELETE, INSERT, change_numbers
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import shared_connection
+from forebay.client.table import Table
 from forebay.client.transaction import PlainWriter, StagedWriter
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
+from forebay.metadata.merge_engines import AGGREGATION
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
@@ -93,21 +97,19 @@ def _check_changeable(statement: str, name: str, info: TableInfo) -> None:
             "be changed in tables with a primary key",
             ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
         )
-    engine = info.descriptor.merge_engine
-    if engine is not None:
-        raise UnsupportedOperation(
-            f"{statement} {name}: the table has 'table.merge-engine' = '{engine}', which decides about rows that are "
-            "written over others; only tables without a merge engine can be changed"
-        )
     if CHANGE_TYPE_COLUMN in schema.names:
         raise UnsupportedOperation(f"{statement} {name}: the table has a column '{CHANGE_TYPE_COLUMN}'")
     if statement == row_level.DELETE:
         check_takes_deletes(info)
-    elif schema.auto_increment_column is not None:
-        raise UnsupportedOperation(
-            f"{statement} {name}: column '{schema.auto_increment_column}' is numbered by the server; write the changed "
-            "rows with INSERT, whose option 'columns' leaves it out"
-        )
+    elif (engine := info.descriptor.merge_engine) is not None:
+        why = None
+        if engine != AGGREGATION:
+            why = "decides which row of a key stays, whatever a statement says"
+        elif info.descriptor.delete_behavior != "allow":
+            why = "would add the new row to the one that is there: it has to be deleted first, and "
+            why += f"'table.delete.behavior' is '{info.descriptor.delete_behavior}'"
+        if why is not None:
+            raise UnsupportedOperation(f"{statement} {name}: 'table.merge-engine' = '{engine}' {why}")
 
 
 class LiveDeltaWrite(DeltaWrite):
@@ -136,6 +138,8 @@ class LiveDeltaWrite(DeltaWrite):
             moved = "which needs a transaction, and this cluster has none"
         elif (behavior := self._info.descriptor.delete_behavior) != "allow":
             moved = f"which deletes rows, and the table has 'table.delete.behavior' = '{behavior}'"
+        elif (numbered := self._info.schema.auto_increment_column) is not None:
+            moved = f"which deletes a row, and rows that the server numbers in column '{numbered}' cannot be deleted"
         error = None if moved is None else f"{self._statement} {self._name}: a primary key would change, {moved}"
         return DeltaRows(to_spark_schema(self._info.schema.columns), self._info.schema.primary_key, (), error)
 
@@ -196,13 +200,13 @@ class DeltaFunction(TaskWrite):
         upserted: list[pa.BinaryArray] = []
         with short_errors(f"writing to table {info.path}"):
             table = shared_connection(staged.settings).table(info)
-            for kind, batch in self._parts(batches):
+            for kind, batch in self._parts(table, batches):
                 if kind not in writers:
                     writers[kind] = staged.writer(kind)
                 if kind == _DELETES:
                     writers[kind].delete(table, batch)
                 else:
-                    writers[kind].upsert(table, batch)
+                    writers[kind].upsert(table, batch, batch.schema.names)
                     if staged.begun_id:
                         upserted.append(whole_key_encoder(info).encode(batch))
             for writer in writers.values():
@@ -210,16 +214,36 @@ class DeltaFunction(TaskWrite):
         deletes, upserts = (writers[kind].attempt if kind in writers else None for kind in (_DELETES, _UPSERTS))
         return ChangedRows(deletes, upserts, pa.chunked_array(upserted, pa.binary()).combine_chunks())
 
-    def _parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The keys that each batch deletes, then its rows to upsert."""
+    def _parts(self, table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The keys that each batch deletes, then its rows to upsert, without the column that the server numbers."""
         schema = self.info.schema
         keys = user_schema([schema.column(name) for name in schema.primary_key])
-        whole = user_schema(schema.columns)
+        written = user_schema([c for c in schema.columns if c.name != schema.auto_increment_column])
         for batch in batches:
             kinds = change_numbers(batch.column(CHANGE_TYPE_COLUMN))
             rows = batch.drop_columns([CHANGE_TYPE_COLUMN])
             is_delete = kinds == CHANGE_TYPES.index(DELETE)
-            if is_delete.any():
-                yield _DELETES, cast_batch(rows.filter(pa.array(is_delete)).select(keys.names), keys, truncate=True)
+            # Aggregated, a changed row would be added to the one that is there.
+            goes = is_delete if self.info.descriptor.merge_engine is None else kinds != CHANGE_TYPES.index(INSERT)
+            if goes.any():
+                check_takes_deletes(self.info)  # of a MERGE it is not known before
+                yield _DELETES, cast_batch(rows.filter(pa.array(goes)).select(keys.names), keys, truncate=True)
             if not is_delete.all():
-                yield _UPSERTS, cast_batch(rows.filter(pa.array(~is_delete)), whole, truncate=True)
+                others = rows.filter(pa.array(~is_delete))
+                if schema.auto_increment_column is not None:
+                    self._check_numbers(table, others, kinds[~is_delete] == CHANGE_TYPES.index(INSERT))
+                yield _UPSERTS, cast_batch(others.select(written.names), written, truncate=True)
+
+    def _check_numbers(self, table: Table, rows: pa.RecordBatch, is_new: npt.NDArray[np.bool_]) -> None:
+        """Raise `InvalidRequest` for numbers that the server has not given to these rows."""
+        name = str(self.info.schema.auto_increment_column)
+        keys = rows.select(list(self.info.schema.primary_key))
+        there = table.lookup(keys, [name]).column(0).combine_chunks()
+        given = rows.column(name).cast(there.type)
+        is_same = pc.fill_null(pc.equal(given, there), pc.is_null(there))  # a row that is gone fails the commit
+        is_wrong = pc.if_else(pa.array(is_new), pc.is_valid(given), pc.invert(is_same))
+        if pc.any(is_wrong).as_py():
+            raise InvalidRequest(
+                f"column '{name}' is numbered by the server: rows keep the number that they have, new ones get one, "
+                "so nothing but NULL can be inserted into it"
+            )
