@@ -210,6 +210,18 @@ STATEMENTS: list[tuple[str, list[Statement]]] = [
                 keeps_doubles=True,
             ),
             Statement(
+                "INSERT INTO {t} BY NAME SELECT 'd0' AS day, 2L AS id, 'B' AS name",
+                put((2, "B", 20)),
+                per_kind={"lake_pk": put((2, "B", None)), **_on(None, "log", "lake_append")},
+                keeps_doubles=True,
+            ),
+            Statement(
+                "INSERT INTO {t} WITH ('write.changes' = 'true') VALUES ('delete', 1, NULL, NULL, 'd1', NULL), "
+                "('+U', 2, 'B', 200, 'd0', NULL)",
+                only((2, "B", 200), (3, "c", 30), (4, None, None)),
+                per_kind=_on(Refused("no primary key, so it takes inserts only"), "log", "lake_append"),
+            ),
+            Statement(
                 "INSERT OVERWRITE {t} SELECT * FROM {s}", only((2, "B", 200), (9, "n", 90)), per_kind={"log": LOG_GROWS}
             ),
             Statement(
@@ -320,6 +332,9 @@ STATEMENTS: list[tuple[str, list[Statement]]] = [
                 Refused("(?i)comment"),
                 per_kind=_on(None, "lake_append", "lake_pk"),
             ),
+            Statement("ALTER TABLE {t} ALTER COLUMN name SET DEFAULT 'x'"),
+            Statement("ALTER TABLE {t} ADD COLUMN extra INT DEFAULT 5", Refused("SET DEFAULT")),
+            Statement("CREATE TABLE {t}_new (id INT, n INT DEFAULT 5)"),
             Statement("ALTER TABLE {t} ALTER COLUMN tags TYPE INT", Refused("(?i)type|cast")),
             Statement("ALTER TABLE {t} ALTER COLUMN name SET NOT NULL", Refused("(?i)null")),
             Statement(
