@@ -300,6 +300,11 @@ def key_encoder(descriptor: TableDescriptor, names: tuple[str, ...], encoding: s
     return _encoder(tuple(descriptor.schema.column(name) for name in names), encoding)
 
 
+def whole_key_encoder(descriptor: TableDescriptor) -> KeyEncoder:
+    """The encoder of the whole primary key, with the partition keys in it: bytes that tell any two rows apart."""
+    return key_encoder(descriptor, descriptor.schema.primary_key, None)
+
+
 def primary_key_encoder(descriptor: TableDescriptor) -> KeyEncoder:
     """The encoder of the physical primary key (primary key minus partition keys)."""
     lake = descriptor.lake_format

@@ -29,6 +29,15 @@ Work = Callable[[Any, int], Any]
 """Does one item on a worker. The second argument is the number of Spark's attempt, which no other attempt has."""
 
 
+RunTasks = Callable[[Work, Sequence[Any], str], list[Any]]
+"""Has work done on each item, under a description: `run_job` of a Spark context, or `run_here`."""
+
+
+def run_here(work: Work, items: Sequence[Any], _description: str) -> list[Any]:
+    """The results of `work` on each item, in this thread: for processes without a Spark context."""
+    return [work(item, 0) for item in items]
+
+
 def active_context() -> SparkContext:
     """The Spark context of this process. Raises `InvalidRequest` if there is none."""
     from pyspark import SparkContext

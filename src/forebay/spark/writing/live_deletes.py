@@ -18,13 +18,16 @@ import pyarrow.compute as pc
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.planning import plan_buckets
+from forebay.client.table import Table
+from forebay.client.transaction import Transaction
 from forebay.codec.arrow_types import arrow_type
 from forebay.codec.literals import is_floating
+from forebay.codec.rows import whole_key_encoder
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import key_values
+from forebay.spark.jvm.spark_jobs import RunTasks
 from forebay.spark.reading.live_plan import row_counts, wanted_buckets
-from forebay.spark.writing.live_write import RunTasks, StagedWrite, whole_key_encoder
 
 DIRECT_KEYS_MAX = 100_000
 """Keys that a DELETE may name; beyond that the table is scanned."""
@@ -76,16 +79,17 @@ def delete_where(
         if keys.num_rows:
             connection.table(info).delete(keys)
         return
-    staged = StagedWrite.begin(connection.settings)
+    transaction = connection.transaction().begin()
     try:
-        staged.commit_attempts(stage_deletes(staged, info, predicates, partitions, run_tasks=run_tasks))
+        attempts = stage_deletes(transaction, info, predicates, partitions, run_tasks=run_tasks)
     except BaseException:
-        staged.abort()
+        transaction.abort()
         raise
+    transaction.commit(attempts)
 
 
 def stage_deletes(
-    staged: StagedWrite,
+    transaction: Transaction,
     info: TableInfo,
     predicates: Sequence[Predicate],
     partitions: Sequence[Mapping[str, Any]] | None = None,
@@ -98,8 +102,8 @@ def stage_deletes(
     Returns the attempts. Raises as `delete_where` does.
     """
     check_takes_deletes(info)
-    connection = shared_connection(staged.settings)
-    work = DeleteFunction(staged, info, tuple(predicates), kept)
+    connection = shared_connection(transaction.connection.settings)
+    work = DeleteFunction(transaction, info, tuple(predicates), kept)
     keys = named_keys(info, predicates) if partitions is None else None
     if keys is not None:
         return [work.stage(keys.to_batches())]
@@ -124,26 +128,31 @@ def stage_deletes(
 class DeleteFunction:
     """Stages deletes of the rows of some buckets that match all `predicates`, but for the keys `kept`."""
 
-    staged: StagedWrite
+    transaction: Transaction
     info: TableInfo
     predicates: tuple[Predicate, ...]
     kept: pa.BinaryArray | None = None
 
     def __call__(self, buckets: Sequence[TableBucket], _attempt: int) -> str:
         """The attempt in which the deletes are."""
-        table, key = shared_connection(self.staged.settings).table(self.info), list(self.info.schema.primary_key)
-        with table.scan(key, all_of(self.predicates), buckets=buckets).reader() as rows:
+        key = list(self.info.schema.primary_key)
+        with self._table.scan(key, all_of(self.predicates), buckets=buckets).reader() as rows:
             return self.stage(rows)
 
+    @property
+    def _table(self) -> Table:
+        return shared_connection(self.transaction.connection.settings).table(self.info)
+
     def stage(self, keys: Iterable[pa.RecordBatch]) -> str:
-        table = shared_connection(self.staged.settings).table(self.info)
-        writer = self.staged.writer("deletes")
+        writer = self.transaction.staged_writer("deletes")
         for found in self._gathered(keys):
             if self.kept is not None:
-                encoded = pa.chunked_array([whole_key_encoder(self.info).encode(b) for b in found.to_batches()])
+                encoded = pa.chunked_array(
+                    [whole_key_encoder(self.info.descriptor).encode(b) for b in found.to_batches()]
+                )
                 found = found.filter(pc.invert(pc.is_in(encoded, value_set=self.kept)))
             if found.num_rows:
-                writer.delete(table, found)
+                writer.delete(self._table, found)
         writer.finish()
         return writer.attempt
 

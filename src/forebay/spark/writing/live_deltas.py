@@ -28,6 +28,7 @@ from forebay.client.table import Table
 from forebay.client.transaction import PlainWriter, StagedWriter
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
+from forebay.codec.rows import whole_key_encoder
 from forebay.metadata.merge_engines import AGGREGATION
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.context import CatalogContext
@@ -39,7 +40,7 @@ from forebay.spark.schemas import to_spark_schema
 from forebay.spark.workers import TaskWrite, short_errors
 from forebay.spark.writing import row_level
 from forebay.spark.writing.live_deletes import check_takes_deletes
-from forebay.spark.writing.live_write import StagedWrite, whole_key_encoder
+from forebay.spark.writing.live_write import StagedWrite
 from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
 
 _KEYS_SHOWN = 3
@@ -167,7 +168,7 @@ class LiveDeltaWrite(DeltaWrite):
             )
 
     def _shown(self, keys: pa.BinaryArray) -> str:
-        encoder = whole_key_encoder(self._info)
+        encoder = whole_key_encoder(self._info.descriptor)
         rows = encoder.decode(keys.slice(0, _KEYS_SHOWN).to_pylist()).to_pylist()
         return " and ".join(", ".join(f"{name} = {value!r}" for name, value in row.items()) for row in rows)
 
@@ -208,7 +209,7 @@ class DeltaFunction(TaskWrite):
                 else:
                     writers[kind].upsert(table, batch, batch.schema.names)
                     if staged.begun_id:
-                        upserted.append(whole_key_encoder(info).encode(batch))
+                        upserted.append(whole_key_encoder(info.descriptor).encode(batch))
             for writer in writers.values():
                 writer.finish()
         deletes, upserts = (writers[kind].attempt if kind in writers else None for kind in (_DELETES, _UPSERTS))

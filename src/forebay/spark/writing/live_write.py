@@ -14,7 +14,7 @@ least once); upserts come out the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -31,9 +31,10 @@ from forebay.client.connection import shared_connection
 from forebay.client.settings import Settings
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
-from forebay.codec.rows import KeyEncoder, key_encoder
+from forebay.codec.rows import whole_key_encoder
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
+from forebay.spark.jvm.spark_jobs import RunTasks, run_here
 from forebay.spark.workers import CHANGELOG_EXTRAS, KIND_COLUMNS, TaskWrite, short_errors
 
 if TYPE_CHECKING:
@@ -47,15 +48,6 @@ KEPT_KEYS_MAX = 1_000_000
 """Rows of a statement whose keys the driver takes, so that none of these is deleted before it is written."""
 
 _PartitionValues = tuple[tuple[str, Any], ...]
-
-
-RunTasks = Callable[[Callable[[Any, int], Any], Sequence[Any], str], list[Any]]
-"""Has a function do each item, as `forebay.spark.jvm.spark_jobs.run_job` does in tasks of Spark."""
-
-
-def run_here(function: Callable[[Any, int], Any], items: Sequence[Any], _description: str) -> list[Any]:
-    """A `RunTasks` for processes without a session."""
-    return [function(item, 0) for item in items]
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,7 @@ class StagedWrite:
         written = [m for m in messages if isinstance(m, WrittenMessage)]
         attempts = [m.attempt for m in written if m.attempt is not None]
         if replaced is None:
-            self.commit_attempts(attempts)
+            self._transaction().commit(attempts)
             return
         ends = shared_connection(self.settings).admin.list_offsets(info)
         deletes = self._stage_deletes(written, info, replaced, run_tasks)
@@ -154,20 +146,14 @@ class StagedWrite:
 
         partitions = None
         if replaced.is_dynamic and info.is_partitioned:
-            partitions = [
-                dict(values) for values in frozenset[_PartitionValues]().union(*(m.partitions for m in written))
-            ]
+            partitions = [dict(values) for values in {values for m in written for values in m.partitions}]
             if not partitions:
                 return []
         kept = None
         if sum(m.rows for m in written) <= KEPT_KEYS_MAX:
             kept = pa.chunked_array([m.keys for m in written], pa.binary()).combine_chunks()
-        return stage_deletes(self, info, replaced.predicates, partitions, kept, run_tasks=run_tasks)
-
-    def commit_attempts(self, attempts: Sequence[str]) -> None:
-        """Commit these attempts, in this order."""
-        if not self.is_committed:
-            self._transaction().commit(attempts)
+        transaction, predicates = self._transaction(), replaced.predicates
+        return stage_deletes(transaction, info, predicates, partitions, kept, run_tasks=run_tasks)
 
     def commit_unchanged(self, attempts: Sequence[str], info: TableInfo, since: Mapping[TableBucket, int]) -> None:
         """Commit these attempts, in this order, if no other writer has changed their rows since these log offsets.
@@ -183,11 +169,6 @@ class StagedWrite:
         """Drop what tasks have staged."""
         if not self.is_committed:
             self._transaction().abort()
-
-
-def whole_key_encoder(info: TableInfo) -> KeyEncoder:
-    """The encoder of whole primary keys, with the partition keys among them."""
-    return key_encoder(info.descriptor, info.schema.primary_key, None)
 
 
 def application_of(query: str, info: TableInfo) -> str:
@@ -264,7 +245,7 @@ class WriteFunction(TaskWrite):
                 if self.info.is_partitioned:
                     partitions.update(_partitions_of(self.info, ready))
                 if incoming.sets_rows and writer.rows <= KEPT_KEYS_MAX:
-                    keys.append(whole_key_encoder(self.info).encode(ready))
+                    keys.append(whole_key_encoder(self.info.descriptor).encode(ready))
         writer.finish()
         return WrittenMessage(
             writer.rows, writer.attempt, staged.application, staged.begun_id, frozenset(partitions),
