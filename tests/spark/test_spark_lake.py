@@ -71,6 +71,30 @@ def test_a_primary_key_table_is_lake_and_changelog_as_one(lake: World, query: Qu
     assert query("SELECT name FROM {t} WHERE id = 0 OR id = 25", table) == [("n25",)]
 
 
+def test_tables_with_the_same_buckets_are_joined_without_a_shuffle(
+    spark: Any, lake: World, query: Query, database: str
+) -> None:
+    """Also where a bucket is lake and changelog; but not tables of a server without one, whose writers may be old."""
+    left, right = tiered(lake, keyed=True), lake.create(ROWS_SCHEMA, buckets=3, primary_key=["id"])
+    right.upsert(rows(10, 60))
+    joined = f"SELECT l.id, l.name, r.name, r.amount FROM {{t}} l LEFT JOIN lakehouse.{right.path} r ON l.id = r.id"
+    wanted = query(joined, left)
+    settings = ("spark.sql.forebay.read.by-bucket", "true"), ("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        for name, value in settings:
+            spark.conf.set(name, value)
+        assert query(joined, left) == wanted
+        assert len(wanted) == 39
+        plan = query(f"EXPLAIN {joined}", left)[0][0]
+        assert "hashpartitioning" not in plan
+        assert plan.count("by bucket of id") == 2
+        spark.sql(f"CREATE TABLE forebay.{database}.t (id INT) TBLPROPERTIES ('primary.key'='id', 'bucket.num'='3')")
+        assert "by bucket" not in query(f"EXPLAIN SELECT id FROM forebay.{database}.t", left)[0][0]
+    finally:
+        for name, _ in settings:
+            spark.conf.unset(name)
+
+
 def test_rows_of_lake_and_stream_are_changed_as_one_table(spark: Any, lake: World, query: Query) -> None:
     table = tiered(lake, keyed=True)
     spark.conf.set("spark.sql.forebay.read.optimized", "true")  # rows are changed as they are now

@@ -27,6 +27,7 @@ from forebay.spark.options import (
     MAX_DELAY,
     MAX_ROWS,
     MIN_ROWS,
+    READ_BY_BUCKET,
     READ_NATIVE,
     StreamLimits,
     check_delay,
@@ -45,7 +46,7 @@ SESSION_PREFIXES = ("spark.paimon.", "spark.sql.forebay.paimon.")
 """Where the session's configuration has options of reads; the later one wins."""
 
 READ_CHANGELOG = "read.changelog"
-_FLAGS = by_name([Option(READ_CHANGELOG, boolean), Option(READ_NATIVE, boolean)])
+_FLAGS = by_name([Option(READ_CHANGELOG, boolean), Option(READ_NATIVE, boolean), Option(READ_BY_BUCKET, boolean)])
 
 MAX_BYTES = "maxBytesPerTrigger"
 _LIMITS = by_name(
@@ -78,7 +79,8 @@ _OF_STREAMS = ("consumer-id", "consumer.ignore-progress", "consumer.mode", "scan
 class PaimonReadOptions:
     """`table`: Paimon's options, by their names there. `own`: values of `OF_FORMATS` that were given.
 
-    With `use_native` Spark may read files directly if there is nothing to merge or filter out.
+    With `use_native` Spark may read files directly if there is nothing to merge or filter out. With `by_bucket` tasks
+    read whole buckets.
     """
 
     table: Mapping[str, str] = field(default_factory=dict)
@@ -86,6 +88,7 @@ class PaimonReadOptions:
     limits: StreamLimits = field(default_factory=StreamLimits)
     changelog: bool = False
     use_native: bool = True
+    by_bucket: bool = False
 
     def refuse_for_batches(self) -> None:
         """Raise `UnsupportedOperation` for options that only streams support."""
@@ -122,8 +125,8 @@ def paimon_read_options(
             table[lowered] = value
     admitted = StreamLimits(*(value_in(limits, option) for option in _LIMITS.values()))
     check_delay(admitted.min_rows, admitted.max_delay_ms)
-    changelog, native = value_in(flags, _FLAGS[READ_CHANGELOG]), value_in(flags, _FLAGS[READ_NATIVE])
-    return PaimonReadOptions(table, mine, admitted, bool(changelog), native is not False)
+    changelog, native, by_bucket = (value_in(flags, _FLAGS[n]) for n in (READ_CHANGELOG, READ_NATIVE, READ_BY_BUCKET))
+    return PaimonReadOptions(table, mine, admitted, bool(changelog), native is not False, bool(by_bucket))
 
 
 def _is_read_option(name: str) -> bool:

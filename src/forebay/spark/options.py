@@ -49,6 +49,9 @@ READ_OPTIMIZED = "read.optimized"
 READ_NATIVE = "read.native"
 """Whether Spark's own reader may read Parquet files of the lake (default: true)."""
 
+READ_BY_BUCKET = "read.by-bucket"
+"""Whether tasks read whole buckets, and Spark is told which, to join without a shuffle (default: false)."""
+
 WRITE_COLUMNS = "columns"
 
 START, END = "scan.incremental.start.timestamp", "scan.incremental.end.timestamp"
@@ -91,6 +94,7 @@ _READ = by_name(
         Option(LEASE_DURATION, _positive_seconds),
         Option(READ_OPTIMIZED, parsers.boolean, False),
         Option(READ_NATIVE, parsers.boolean, True),
+        Option(READ_BY_BUCKET, parsers.boolean, False),
         Option(START),
         Option(END),
     ]
@@ -165,7 +169,7 @@ class ReadOptions:
 
     For tables with a lake: `from_the_lake_on` says whether its rows belong to the scan, `read_optimized` whether no
     others do; with `use_native` Spark may read its files directly. `window` is from when to when (milliseconds since
-    the epoch; None: now) what is read was written.
+    the epoch; None: now) what is read was written. With `by_bucket` tasks read whole buckets.
     """
 
     settings: Settings
@@ -176,6 +180,7 @@ class ReadOptions:
     read_optimized: bool = False
     window: tuple[int, int | None] | None = None
     use_native: bool = True
+    by_bucket: bool = False
 
 
 @dataclass(frozen=True)
@@ -263,10 +268,11 @@ def read_options(
             f"'{READ_OPTIMIZED}' reads the lake alone, and '{START}' the log alone: give one of them",
             ErrorCode.CONFIG_EXCEPTION,
         )
+    by_bucket = given.take(READ_BY_BUCKET, session)
     settings = given.take_rest(settings)
     of_connection = SERVER_SCAN if settings[SERVER_SIDE] and settings[STRATEGY] == SERVER_SCAN else SNAPSHOT_MERGE
     strategy = next(filter(None, strategies), of_connection)
-    return ReadOptions(settings, strategy, records, lease, mode == FULL, is_optimized, window, use_native)
+    return ReadOptions(settings, strategy, records, lease, mode == FULL, is_optimized, window, use_native, by_bucket)
 
 
 def _window(start: str | None, end: str | None, zone: str | None) -> tuple[int, int | None] | None:

@@ -7,6 +7,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -231,3 +232,131 @@ def test_versions_of_a_key_keep_their_order(lake_session: Any, lake: str, lake_s
     )
     assert lake_sql("SELECT v, count(*) FROM {db}.t GROUP BY v ORDER BY v") == [(1, 30), (2, 10)]
     assert set(files_of(lake_catalog, f"{lake}.t").values()) == {3}
+
+
+# ---- joins without a shuffle ----------------------------------------------------------------------------------------
+
+BY_BUCKET = {
+    "spark.sql.forebay.read.by-bucket": "true",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+@pytest.fixture
+def by_bucket(lake_session: Any) -> Callable[..., tuple[int, Any]]:
+    """Run a query by bucket. Returns how many shuffles its plan has, and its rows, which are those of a plain read."""
+
+    def run(query: str, **settings: str) -> tuple[int, Any]:
+        plain = sorted(map(tuple, lake_session.sql(query).collect()), key=repr)
+        with settings_of(lake_session, {**BY_BUCKET, **settings}):
+            frame = lake_session.sql(query)
+            shuffles = frame._jdf.queryExecution().executedPlan().toString().count("Exchange hashpartitioning")
+            assert sorted(map(tuple, frame.collect()), key=repr) == plain
+        return shuffles, plain
+
+    return run
+
+
+@contextmanager
+def settings_of(session: Any, settings: dict[str, str]) -> Iterator[None]:
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            session.conf.unset(name)
+
+
+JOIN = "SELECT l.id, l.name, r.name FROM {db}.l l {how} JOIN {db}.r r ON l.id = r.id"
+
+
+@pytest.fixture
+def two_tables(lake_session: Any, lake_sql: Sql, lake: str) -> Callable[[str, str], Callable[..., str]]:
+    """Make `l` and `r` with these options and columns, and rows of which some match. Returns a query's text."""
+
+    def make(left: str, right: str, key: str = "BIGINT") -> Callable[..., str]:
+        for name, options, start in (("l", left, 0), ("r", right, 40)):
+            columns, _, rest = options.partition(" WITH ")
+            lake_sql(f"CREATE TABLE {{db}}.{name} ({columns.format(key=key)}, name STRING) {rest}")
+            frame = lake_session.range(start, start + 60).selectExpr(
+                f"cast(id AS {key}) AS id",
+                *(["cast(id % 2 AS int) AS day"] if "day" in columns else []),
+                f"concat('{name}', id) AS name",
+            )
+            frame.writeTo(f"lake.{lake}.{name}").append()
+        return lambda text, **words: text.format(db=f"lake.{lake}", **words)
+
+    return make
+
+
+KEYED = "id {key} NOT NULL WITH TBLPROPERTIES ('primary-key' = 'id', 'bucket' = '4')"
+PLAIN = "id {key} WITH TBLPROPERTIES ('bucket-key' = 'id', 'bucket' = '4')"
+BY_DAY = "id {key}, day INT WITH PARTITIONED BY (day) TBLPROPERTIES ('bucket-key' = 'id', 'bucket' = '4')"
+
+
+def test_tables_with_the_same_buckets_are_joined_without_a_shuffle(
+    two_tables: Any, by_bucket: Any, lake_sql: Sql, lake_session: Any
+) -> None:
+    """Of a primary-key table that must be merged, and of an append table that Spark reads itself; with null keys."""
+    text = two_tables(KEYED, PLAIN)
+    lake_sql("INSERT INTO {db}.l VALUES (50, 'new'), (500, 'other')")
+    lake_sql("INSERT INTO {db}.r VALUES (NULL, 'none'), (50, 'again')")
+    shuffles, rows = by_bucket(text(JOIN, how="INNER"))
+    assert (shuffles, len(rows)) == (0, 21)
+    assert "l50" not in str(rows)
+    assert str(rows).count("'new'") == 2
+    shuffles, rows = by_bucket(text(JOIN, how="FULL"))
+    assert (shuffles, len(rows)) == (0, 103)
+    assert by_bucket(text("SELECT id, count(*) FROM {db}.r GROUP BY id"))[0] == 0
+    assert by_bucket(text("SELECT l.id FROM {db}.l l LEFT ANTI JOIN {db}.r r ON l.id = r.id WHERE l.id > 3"))[0] == 0
+    partly = "spark.sql.sources.v2.bucketing.partiallyClusteredDistribution.enabled"
+    assert by_bucket(text(JOIN, how="INNER"), **{partly: "true"})[0] == 0
+    with settings_of(lake_session, BY_BUCKET):
+        shown = lake_session.sql(text("SELECT * FROM {db}.r"))._jdf.queryExecution().executedPlan().toString()
+    assert "by bucket of id" in shown
+    assert "ColumnarToRow" in shown, "Spark reads the files itself"
+
+
+def test_partitions_are_a_part_of_the_buckets_that_are_joined(two_tables: Any, by_bucket: Any) -> None:
+    text = two_tables(BY_DAY, BY_DAY)
+    joined = "SELECT * FROM {db}.l l JOIN {db}.r r ON l.id = r.id AND l.day = r.day"
+    shuffles, rows = by_bucket(text(joined))
+    assert (shuffles, len(rows)) == (0, 20)
+    assert by_bucket(text(JOIN, how="INNER"))[0] == 0, "days are not read"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "key", "reason"),
+    [
+        (KEYED, PLAIN.replace("'4'", "'3'"), "BIGINT", "other numbers of buckets"),
+        pytest.param(KEYED, "id {key}", "BIGINT", "no buckets", marks=pytest.mark.slow),
+        (PLAIN, PLAIN, "DOUBLE", "0.0 and -0.0 are equal, and in different buckets"),
+        pytest.param(
+            PLAIN, PLAIN.replace("'id'", "'id,name'"), "BIGINT", "a key of two columns", marks=pytest.mark.slow
+        ),
+        (PLAIN, PLAIN.replace("('b", "('bucket-function.type' = 'mod', 'b"), "BIGINT", "another function"),
+    ],
+    ids=lambda value: value if " WITH " not in str(value) and "{" not in str(value) else "",
+)
+def test_other_tables_are_joined_with_a_shuffle(
+    two_tables: Any, by_bucket: Any, left: str, right: str, key: str, reason: str
+) -> None:
+    text = two_tables(left, right, key)
+    shuffles, rows = by_bucket(text(JOIN, how="INNER"))
+    assert len(rows) == 20
+    assert shuffles > 0, reason
+
+
+def test_rescaled_tables_are_read_by_the_buckets_that_their_files_have(
+    two_tables: Any, by_bucket: Any, lake_sql: Sql, lake: str, lake_session: Any
+) -> None:
+    """A table whose files are of two numbers of buckets tells none."""
+    text = two_tables(BY_DAY, BY_DAY)
+    lake_sql("ALTER TABLE {db}.l SET TBLPROPERTIES ('bucket' = '2')")
+    assert by_bucket(text(JOIN, how="INNER"))[0] == 0, "all files are still of 4 buckets"
+    lake_sql("INSERT OVERWRITE {db}.l PARTITION (day = 1) SELECT id, name FROM {db}.l WHERE day = 1")
+    shuffles, rows = by_bucket(text(JOIN, how="INNER"))
+    assert shuffles > 0
+    assert len(rows) == 20

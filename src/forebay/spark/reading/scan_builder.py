@@ -52,6 +52,9 @@ Planner = Callable[[Pushdown, StructType], ScanPlan]
 StreamSource = Callable[[], Mapping[str, str]]
 """The options by which a format in Python reads the same as a stream."""
 
+BucketScans = Callable[["Readable", Pushdown, StructType, JavaObject], "ScanProxy | None"]
+"""Makes a scan of whole buckets, with the filters of Spark's own reader; None where there can be none."""
+
 
 @dataclass(frozen=True)
 class Readable:
@@ -73,6 +76,7 @@ class Readable:
     stream_format: str = FORMAT_NAME
     lookup_key: tuple[str, ...] = ()
     is_target: bool = False
+    by_bucket: BucketScans | None = None
 
 
 class ScanBuilder(JavaProxy):
@@ -151,7 +155,10 @@ class ScanBuilder(JavaProxy):
             return scan
         # Without those on partition keys: Parquet takes a column that is filtered and not read for one that the file
         # lacks, so that no row would match. And without those by which it would leave out rows that match.
-        return scan.native(self.jvm.array(_PREDICATE, self._of_parquet)) or scan
+        of_parquet = self.jvm.array(_PREDICATE, self._of_parquet)
+        make = self._readable.by_bucket
+        by_bucket = None if make is None else make(self._readable, wanted, self._schema, of_parquet)
+        return by_bucket or scan.native(of_parquet) or scan
 
 
 class ScanProxy(JavaProxy):

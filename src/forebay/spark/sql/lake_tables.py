@@ -41,11 +41,11 @@ from forebay.spark.lake_options import (
     SESSION_PREFIXES,
     paimon_read_options,
 )
-from forebay.spark.options import OWN_SESSION_PREFIX, READ_NATIVE
+from forebay.spark.options import OWN_SESSION_PREFIX, READ_BY_BUCKET, READ_NATIVE
 from forebay.spark.reading.lake_metadata import metadata_fields
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, SIDE_TABLES, PaimonScan
 from forebay.spark.reading.plan import Pushdown, ScanPlan
-from forebay.spark.reading.scan_builder import Readable
+from forebay.spark.reading.scan_builder import Readable, ScanProxy
 from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, to_spark_type
 from forebay.spark.sql.lake_ddl import LOCATION, table_properties
 from forebay.spark.sql.live_ddl import MANAGED
@@ -354,7 +354,15 @@ def readable(
         check_streamable(scan.table)
         return stream_source(context, table, system, {**session, **options})
 
-    return Readable(name, shown.schema, shown.columns, plan, shown.partition_keys, None, stream, FORMAT_NAME)
+    def by_bucket(asked: Readable, wanted: Pushdown, schema: StructType, filters: JavaObject) -> ScanProxy | None:
+        from forebay.spark.reading.bucketed import bucket_scan, lake_buckets
+
+        found = lake_buckets(scan, plan(wanted, schema), wanted)
+        return bucket_scan(context, asked, wanted, schema, found, filters)
+
+    of_buckets = by_bucket if given.by_bucket else None
+    keys = shown.partition_keys
+    return Readable(name, shown.schema, shown.columns, plan, keys, None, stream, FORMAT_NAME, by_bucket=of_buckets)
 
 
 def session_options(context: PaimonContext) -> dict[str, str]:
@@ -363,8 +371,8 @@ def session_options(context: PaimonContext) -> dict[str, str]:
         context.session.sessionState().conf().getAllConfs()
     )
     settings = {str(key): str(value) for key, value in pairs.items()}
-    native = settings.get(OWN_SESSION_PREFIX + READ_NATIVE)
-    of_all = {} if native is None else {READ_NATIVE: native}
+    shared = {name: settings.get(OWN_SESSION_PREFIX + name) for name in (READ_NATIVE, READ_BY_BUCKET)}
+    of_all = {name: value for name, value in shared.items() if value is not None}
     return of_all | {
         key.removeprefix(prefix): value
         for prefix in SESSION_PREFIXES

@@ -69,7 +69,7 @@ from forebay.spark.reading.live_plan import (
     wanted_buckets,
 )
 from forebay.spark.reading.plan import Pushdown, ScanPlan
-from forebay.spark.reading.scan_builder import Readable
+from forebay.spark.reading.scan_builder import Readable, ScanProxy
 from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.catalog import TimeTravel
@@ -385,6 +385,12 @@ def readable(
         scan = replace(shown, options=read(options)) if is_stream else shown
         return scan.plan(context.connection, context.cores, wanted, schema)
 
+    def by_bucket(asked: Readable, wanted: Pushdown, schema: StructType, filters: JavaObject) -> ScanProxy | None:
+        from forebay.spark.reading.bucketed import bucket_scan, live_buckets
+
+        found = live_buckets(context.connection, info, plan(wanted, schema), wanted)
+        return bucket_scan(context, asked, wanted, schema, found, filters)
+
     def stream() -> dict[str, str]:
         if not has_deletes and deletes_option(options) == INCLUDE:
             raise UnsupportedOperation(
@@ -402,6 +408,7 @@ def readable(
         None if is_stream else shown.way,
         None if view == LAKE or as_of is not None else stream,
         lookup_key=shown.lookup_key,
+        by_bucket=by_bucket if of_options.by_bucket and view in ("", LAKE) and not has_deletes else None,
     )
 
 
