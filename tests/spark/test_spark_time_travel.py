@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,5 +130,44 @@ def test_changes_that_are_not_there_are_refused(sql: Sql, spark: Any, connection
     ):
         with pytest.raises(Exception, match=reason):
             sql(statement)
-    with pytest.raises(Exception, match=r"cannot be read as a stream; \S+log\$changelog"):
-        spark.readStream.changes(f"forebay.{database}.log").writeStream.format("noop").start().awaitTermination(60)
+    key = make_table(connection, f"{database}.key", ["id"], buckets=1)
+    key.upsert(rows(0, 2))
+    for options, reason in (
+        ({"startingVersion": "0", "endingVersion": "1"}, "as a stream has no end"),
+        ({"deduplicationMode": "netChanges"}, "has no deduplicationMode = netChanges"),
+        ({"startingVersion": "3"}, "begin with version 3, and the next one of bucket 0 is 2"),
+        ({"startingTimestamp": "2101-01-01"}, "a stream cannot begin in the future"),
+        ({"scan.startup.mode": "latest"}, "leave 'scan.startup.mode' out"),
+    ):
+        stream = spark.readStream.options(**options).changes(f"forebay.{database}.key")
+        with pytest.raises(Exception, match=reason):
+            stream.writeStream.format("noop").start().awaitTermination(60)
+
+
+@CHANGES
+def test_changes_are_streamed_from_a_version_or_a_time_on(
+    sql: Sql, spark: Any, connection: Connection, database: str, tmp_path: Path
+) -> None:
+    table = make_table(connection, f"{database}.t", ["id"], buckets=1)
+    table.upsert(rows(1, 3))
+    stream = spark.readStream.option("startingVersion", 1).option("maxRowsPerTrigger", 2)
+    frame = stream.changes(f"forebay.{database}.t").select("_commit_version", "id", "_change_type")
+    found: list[tuple[Any, ...]] = []
+
+    def run() -> list[tuple[Any, ...]]:
+        found.clear()
+        writer = frame.writeStream.foreachBatch(lambda batch, _: found.extend(map(tuple, batch.collect())))
+        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        query.awaitTermination(90)
+        return sorted(found)
+
+    assert run() == [(1, 2, "insert")]
+    table.upsert([{"id": 1, "name": "x", "amount": 0.0}, {"id": 2, "name": "y", "amount": 0.0}])
+    table.delete([{"id": 2}])
+    assert run() == [
+        (2, 1, "update_postimage"),
+        (2, 1, "update_preimage"),
+        (4, 2, "update_postimage"),
+        (4, 2, "update_preimage"),
+        (6, 2, "delete"),
+    ]

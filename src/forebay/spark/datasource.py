@@ -58,7 +58,7 @@ from forebay.spark.options import (
 from forebay.spark.reading.live_changes import scan_of
 from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, VIRTUAL_SEPARATOR, LiveScan
 from forebay.spark.reading.live_read import TaskRead
-from forebay.spark.reading.plan import DEFAULT_CORES, Pushdown, SplitsPartition
+from forebay.spark.reading.plan import CHANGES_RANGE, DEFAULT_CORES, ChangesRange, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing.live_write import (
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = by_name(
     [
-        *map(Option, ("bootstrap.servers", "table", "path", "user", "password")),
+        *map(Option, ("bootstrap.servers", "table", "path", "user", "password", CHANGES_RANGE)),
         *OF_FORMATS.values(),
         *TRANSACTION_OPTIONS,
         Option(ATOMIC, parsers.boolean, True),
@@ -246,6 +246,8 @@ class LiveTarget(Target):
     def __init__(self, settings: Settings, name: str, given: OptionReader) -> None:
         self.settings = settings
         self.given = given
+        beginning = given.take(CHANGES_RANGE)
+        self._changes = None if beginning is None else ChangesRange.from_beginning(beginning)
         table, separator, self.view = name.rpartition(VIRTUAL_SEPARATOR)
         if not separator:
             table, self.view = name, ""
@@ -280,7 +282,8 @@ class LiveTarget(Target):
 
     @property
     def full_schema(self) -> StructType:
-        return scan_of(self.info, ReadOptions(self.settings), self.view, deletes_option(self.given.values)).schema
+        deletes = deletes_option(self.given.values)
+        return scan_of(self.info, ReadOptions(self.settings), self.view, deletes, self._changes).schema
 
     @property
     def partition_keys(self) -> tuple[str, ...]:
@@ -293,15 +296,15 @@ class LiveTarget(Target):
 
     def scan(self) -> LiveScan:
         chosen = read_options(self.settings, self.info.descriptor, self.given.values)
-        return scan_of(self.info, chosen, self.view)
+        return scan_of(self.info, chosen, self.view, changes=self._changes)
 
     def stream_planner(self, schema: StructType) -> StreamPlanner:
         from forebay.spark.streaming.live_planner import LiveStreamPlanner
 
         self.refuse_limit()
-        of_log = self.view in (CHANGELOG, BINLOG)
+        of_log = self.view in (CHANGELOG, BINLOG) or self._changes is not None
         options = stream_options(self.settings, self.info.descriptor, self.given.values, is_changelog=of_log)
-        scan = scan_of(self.info, options.read, self.view, options.deletes)
+        scan = scan_of(self.info, options.read, self.view, options.deletes, self._changes)
         wanted = self.wanted(schema)  # a stream looks for its partitions as it goes
         wanted = Pushdown(wanted.columns, (), wanted.filter)
         return LiveStreamPlanner(scan, options, wanted, schema, self.cores)

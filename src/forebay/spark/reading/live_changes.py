@@ -8,7 +8,7 @@ it leaves the second record out. A binlog shows the pair as one row, with what w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -33,7 +33,7 @@ from forebay.spark.reading.live_plan import (
     log_ranges,
 )
 from forebay.spark.reading.live_read import LakePart, LogInput, ReadFunction, Split
-from forebay.spark.reading.plan import Pushdown, SplitsPartition
+from forebay.spark.reading.plan import ChangesRange, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.lake_side import merge_columns
 from forebay.unionread.reading import LakeSnapshotAndLogSplit
@@ -48,12 +48,21 @@ _INSERT, _UPDATE_BEFORE, _UPDATE_AFTER, _DELETE = range(len(CHANGE_TYPES))
 _BINLOG_TYPES = text_array((INSERT, UPDATE, UPDATE, DELETE))
 
 
-def scan_of(info: TableInfo, options: ReadOptions, view: str = "", deletes: str = IGNORE) -> LiveScan:
-    """The scan of a table, or of what `view` names beside it.
+def scan_of(
+    info: TableInfo,
+    options: ReadOptions,
+    view: str = "",
+    deletes: str = IGNORE,
+    changes: ChangesRange | None = None,
+) -> LiveScan:
+    """The scan of a table, of what `view` names beside it, or of its `changes` in a range.
 
-    `deletes` is what a stream of the table does about deleted keys. Raises `UnsupportedOperation` for a binlog, or such
-    a stream, of a table that has none.
+    `deletes` is what a stream of the table does about deleted keys. Raises `UnsupportedOperation` for a binlog,
+    changes, or such a stream, of a table that has none.
     """
+    if changes is not None:
+        require_old_rows(info, "CHANGES")
+        return ChangesScan(info, options, is_changelog=True, range=changes)
     scan = LiveScan(info, options, view in (CHANGELOG, BINLOG), view == LAKE)
     if view == BINLOG:
         return BinlogScan.of(scan)
@@ -193,12 +202,11 @@ _SPARK_TYPES = text_array((INSERT, "update_preimage", "update_postimage", DELETE
 class ChangesScan(LiveScan):
     """The changes of a table in a range, as Spark's `CHANGES` shows them.
 
-    `times` are milliseconds since the epoch, `versions` log offsets of a table with a single bucket: from the first to
-    before the second one (None: to the end). A change has the version of its record; an update that of its first one.
+    Versions are log offsets: a range of them is one of a table with a single bucket, or begins with 0. A change has the
+    version of its record; an update that of its first one.
     """
 
-    times: tuple[int, int | None] | None = None
-    versions: tuple[int, int | None] | None = None
+    range: ChangesRange = field(default_factory=ChangesRange)
 
     @property
     def schema(self) -> StructType:
@@ -214,27 +222,45 @@ class ChangesScan(LiveScan):
         self, connection: Connection, cores: int, wanted: Pushdown, buckets: Sequence[TableBucket]
     ) -> list[tuple[Split, ...]]:
         """Raises `InvalidRequest` where the log has lost the beginning of the range."""
-        ranges = log_ranges(connection, self.info, buckets)
+        return cut_logs(self._bounds(connection, buckets), cores)
+
+    def starts(self, connection: Connection, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
+        """The offsets with which a stream begins. Raises `InvalidRequest` for a beginning that is gone or to come."""
+        now = connection.clock.now_ms()
+        if self.range.is_of_times and self.range.start > now:
+            raise InvalidRequest(
+                f"CHANGES of table {self.info.path} begin at {self.range.start} ms, and it is {now} ms now: a stream "
+                "cannot begin in the future"
+            )
+        bounds = self._bounds(connection, buckets)
+        for bucket, (start, stop) in bounds.items():
+            if start > stop:
+                raise InvalidRequest(
+                    f"CHANGES of table {self.info.path} begin with version {start}, and the next one of bucket "
+                    f"{bucket.bucket} is {stop}: begin there or earlier"
+                )
+        return {bucket: start for bucket, (start, _) in bounds.items()}
+
+    def _bounds(self, connection: Connection, buckets: Sequence[TableBucket]) -> dict[TableBucket, tuple[int, int]]:
+        """The offsets between which the range lies now."""
+        wanted, ranges = self.range, log_ranges(connection, self.info, buckets)
         ends = {bucket: stop for bucket, (_, stop) in ranges.items()}
-        starts, stops = dict.fromkeys(buckets, 0), ends
-        if self.versions is not None:
-            first, last = self.versions
-            starts = dict.fromkeys(buckets, first)
-            stops = ends if last is None else dict.fromkeys(buckets, last)
-        elif self.times is not None and buckets:
-            table, (begin, end) = connection.table(self.info), self.times
-            starts = offsets_at(table, buckets, begin, ends)
-            stops = ends if end is None else offsets_at(table, buckets, end, ends)
+        starts = dict.fromkeys(buckets, wanted.start)
+        stops = ends if wanted.stop is None else dict.fromkeys(buckets, wanted.stop)
+        if wanted.is_of_times and buckets:
+            table = connection.table(self.info)
+            starts = offsets_at(table, buckets, wanted.start, ends)
+            stops = ends if wanted.stop is None else offsets_at(table, buckets, wanted.stop, ends)
         for bucket, (earliest, _) in ranges.items():
             # Of the changes at a log's very beginning nothing says whether others of the range were in front of them.
-            is_known = starts[bucket] > earliest or (self.versions is not None and starts[bucket] == earliest)
+            is_known = starts[bucket] > earliest or (not wanted.is_of_times and starts[bucket] == earliest)
             if earliest and not is_known:
                 raise InvalidRequest(
                     f"the log of bucket {bucket} of table {self.info.path} begins at offset {earliest}: changes of "
                     "this range may have expired ('table.log.ttl'); begin the range later",
                     ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
                 )
-        return cut_logs({b: (starts[b], min(stops[b], ends[b])) for b in buckets}, cores)
+        return {bucket: (starts[bucket], min(stops[bucket], ends[bucket])) for bucket in buckets}
 
 
 @dataclass(frozen=True)

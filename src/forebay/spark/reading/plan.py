@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from forebay.base.errors import InvalidRequest
 from forebay.client.table_snapshot import TableSnapshot
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.unionread.overridden import OverriddenRows
@@ -47,6 +48,34 @@ class Pushdown:
         if predicate.columns() <= set(partition_keys):
             return replace(self, partition_filters=(*self.partition_filters, predicate))
         return replace(self, row_filter=predicate if self.row_filter is None else self.row_filter & predicate)
+
+
+CHANGES_RANGE = "changes.range"
+"""The option by which a catalog tells a format that a stream is one of CHANGES, and where that begins."""
+
+
+@dataclass(frozen=True)
+class ChangesRange:
+    """What `CHANGES` is to show: from `start` to before `stop` (None: to the end).
+
+    Versions, or milliseconds since the epoch (`is_of_times`).
+    """
+
+    start: int = 0
+    stop: int | None = None
+    is_of_times: bool = False
+
+    def beginning(self) -> str:
+        """Where it begins, as the value of `CHANGES_RANGE`."""
+        return f"{'time' if self.is_of_times else 'version'} {self.start}"
+
+    @classmethod
+    def from_beginning(cls, text: str) -> ChangesRange:
+        """The range that begins as `beginning` says, and has no end. Raises `InvalidRequest` for other texts."""
+        unit, _, start = text.partition(" ")
+        if unit not in ("time", "version") or not start.removeprefix("-").isdigit():
+            raise InvalidRequest(f"option '{CHANGES_RANGE}' is '{text}': write 'version <n>' or 'time <milliseconds>'")
+        return cls(int(start), is_of_times=unit == "time")
 
 
 ReadTasks = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -68,7 +68,7 @@ from forebay.spark.reading.live_plan import (
     row_counts,
     wanted_buckets,
 )
-from forebay.spark.reading.plan import Pushdown, ScanPlan
+from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange, Pushdown, ScanPlan
 from forebay.spark.reading.scan_builder import Readable, ScanProxy
 from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
@@ -412,23 +412,31 @@ def readable(
     )
 
 
-def stream_source(context: CatalogContext, info: TableInfo, options: Mapping[str, str], view: str) -> dict[str, str]:
+def stream_source(
+    context: CatalogContext,
+    info: TableInfo,
+    options: Mapping[str, str],
+    view: str = "",
+    changes: ChangesRange | None = None,
+) -> dict[str, str]:
     """The options of the format "forebay" for a stream of the catalog. Raises `InvalidRequest` for wrong ones.
 
     What Spark would hide in a process of its own is refused here, too.
     """
     session = context.session_options()
     settings = context.settings
-    of_log = view in (CHANGELOG, BINLOG)
+    of_log = view in (CHANGELOG, BINLOG) or changes is not None
     zone = session.get(SESSION_ZONE)
     chosen = stream_options(settings, info.descriptor, options, is_changelog=of_log, zone=zone)
-    scan_of(info, chosen.read, view, chosen.deletes)
+    scan_of(info, chosen.read, view, chosen.deletes, changes)
     given = {name.lower(): value for name, value in options.items()}
     if chosen.timestamp_ms is not None:
         given[STARTUP_TIMESTAMP] = str(chosen.timestamp_ms)
     for name in (LEASE_ID, LEASE_DURATION, STRATEGY, SERVER_SIDE):
         if SESSION_PREFIX + name in session:
             given.setdefault(name, session[SESSION_PREFIX + name])
+    if changes is not None:
+        given[CHANGES_RANGE] = changes.beginning()
     return {
         # Numbers with a point are seconds, which are written in milliseconds.
         **{name: str(round(v * 1000)) if isinstance(v, float) else str(v) for name, v in settings.given},

@@ -3,8 +3,9 @@
 What a stream delivers. Of a log table: the rows that are appended. Of a primary-key table: for each micro-batch the
 newest row of every key that was written in it and not deleted; each key once; with `scan.delete.behavior` = include
 the deleted keys, too. Of a `t$changelog`: every change, with `_change_type`, `_log_offset` and `_commit_timestamp`,
-deletes and old images too; of a `t$binlog` the same, an update in one row. With `scan.startup.mode` full (the default
-for tables) all rows of the table come first; in a changelog they are inserts with the offset -1 and no time.
+deletes and old images too; of a `t$binlog` the same, an update in one row; of CHANGES the same, as Spark says it. With
+`scan.startup.mode` full (the default for tables) all rows of the table come first; in a changelog they are inserts with
+the offset -1 and no time.
 
 The arithmetic of offsets is that of `forebay.unionread.streaming`; here are the calls to servers and lake around it. A
 `LiveStreamPlanner` lives in the one Python process that Spark keeps for a running query, and remembers between calls
@@ -26,6 +27,7 @@ from forebay.client.table_snapshot import TableSnapshot
 from forebay.metadata.table import TableBucket
 from forebay.spark import options
 from forebay.spark.options import SERVER_SCAN, StreamLimits, StreamOptions
+from forebay.spark.reading.live_changes import ChangesScan
 from forebay.spark.reading.live_plan import LiveScan, cut_logs, open_for_query, row_counts, task_partitions
 from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, Split, lake_rows
 from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
@@ -91,6 +93,8 @@ class LiveStreamPlanner:
 
     def _begin(self) -> tuple[dict[TableBucket, int], FullRead | None]:
         buckets = self._buckets()
+        if isinstance(self._scan, ChangesScan):
+            return self._scan.starts(self._connection, buckets), None
         match self._options.mode:
             case options.LATEST:
                 return self._ask(buckets, LATEST), None
