@@ -36,6 +36,7 @@ from forebay.spark.lake_options import (
 )
 from forebay.spark.options import OF_FORMATS
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, PaimonScan
+from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange
 from forebay.spark.workers import short_errors
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from forebay.spark.streaming.reader import StreamPlanner
 
 _SIDE, _BRANCH = "$", "branch_"
-_TABLE_OPTIONS = ("table", "path", "branch", SCHEMA_ID)
+_TABLE_OPTIONS = ("table", "path", "branch", SCHEMA_ID, CHANGES_RANGE)
 
 
 class PaimonDataSource(SideDataSource):
@@ -164,10 +165,17 @@ class LakeTarget(Target):
         table = address.open()
         # Of the columns of now: Spark asks for these before it says whether a snapshot is where a stream begins.
         scan = PaimonScan.of(table, address.name, side).with_options(read.table)
-        schema_id = {key.lower(): value for key, value in options.items()}.get(SCHEMA_ID)
+        internal = {key.lower(): value for key, value in options.items()}
+        schema_id = internal.get(SCHEMA_ID)
         if schema_id is not None and int(schema_id) != scan.table.schema.id:
             planned = table.context.schemas.schema(int(schema_id)).with_options(scan.table.schema.options)
             scan = replace(scan, table=scan.table.with_schema(planned))
+        self._has_changes = CHANGES_RANGE in internal
+        if self._has_changes:
+            from forebay.spark.reading.lake_changes import LakeChangesScan
+
+            beginning = ChangesRange.from_beginning(internal[CHANGES_RANGE])
+            scan = LakeChangesScan(scan.table, scan.name, range=beginning)
         self._scan, self._options = scan, read
         super().__init__(address.name, read.own)
 
@@ -191,4 +199,9 @@ class LakeTarget(Target):
         if self._scan.side == READ_OPTIMIZED:
             raise UnsupportedOperation(f"{self.name}$ro cannot be read as a stream; the table can")
         self.refuse_limit()
-        return LakeStreamPlanner(self._scan, self.wanted(schema), schema, self._options.limits, self.cores)
+        kind = LakeStreamPlanner
+        if self._has_changes:
+            from forebay.spark.reading.lake_changes import LakeChangesPlanner
+
+            kind = LakeChangesPlanner
+        return kind(self._scan, self.wanted(schema), schema, self._options.limits, self.cores)

@@ -218,6 +218,64 @@ def test_time_travel_shows_the_columns_of_then(lake_sql: Sql, parts: Table) -> N
     assert lake_sql("SELECT * FROM {db}.parts WHERE id IN (0, 99) ORDER BY id") == [(0, "a", 0, None), (99, "z", 1, 1)]
 
 
+@pytest.mark.skipif(SPARK < (4, 3), reason="CHANGES comes with Spark 4.3")
+def test_changes_are_those_of_the_snapshots_in_a_range(lake_session: Any, lake_sql: Sql, lake: str) -> None:
+    seen = "id, name, _change_type, _commit_version"
+    lake_sql("CREATE TABLE {db}.a (id INT, name STRING)")
+    lake_sql("INSERT INTO {db}.a VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    lake_sql("UPDATE {db}.a SET name = 'B' WHERE id = 2")
+    lake_sql(f"CALL lake.sys.create_tag(table => '{lake}.a', tag => 'then')")
+    lake_sql(f"CALL lake.sys.compact(table => '{lake}.a')")
+    lake_sql("DELETE FROM {db}.a WHERE id = 1")
+    every = [(1, "a", "insert", 1), (2, "b", "insert", 1), (3, "c", "insert", 1), (2, "B", "insert", 2),
+             (2, "b", "delete", 2), (1, "a", "delete", 4)]  # fmt: skip
+    assert sorted(lake_sql(f"SELECT {seen} FROM {{db}}.a CHANGES FROM VERSION 0"), key=every.index) == every
+    assert lake_sql("SELECT id FROM {db}.a CHANGES FROM VERSION 'then' EXCLUSIVE TO VERSION 99") == [(1,)]
+    ((time,),) = lake_sql("SELECT commit_time FROM {db}.`a$snapshots` WHERE snapshot_id = 2")
+    after = (
+        f"SELECT count(*), min(_commit_timestamp) > '{time}' FROM {{db}}.a CHANGES FROM TIMESTAMP '{time}' EXCLUSIVE"
+    )
+    assert lake_sql(after) == [(1, True)]
+    reader = lake_session.readStream.option("startingVersion", 2).option("maxFilesPerTrigger", 1)
+    found: list[tuple[Any, ...]] = []
+    writer = reader.changes(f"lake.{lake}.a").select("id", "_change_type").writeStream
+    query = writer.foreachBatch(lambda batch, _: found.extend(map(tuple, batch.collect())))
+    query.trigger(availableNow=True).start().awaitTermination(90)
+    assert found == [(2, "delete"), (2, "insert"), (1, "delete")]
+
+
+@pytest.mark.skipif(SPARK < (4, 3), reason="CHANGES comes with Spark 4.3")
+def test_changes_of_a_key_table_and_those_that_nothing_tells(lake_session: Any, lake_sql: Sql, lake: str) -> None:
+    properties = "TBLPROPERTIES ('bucket' = '1', 'changelog-producer' = 'lookup')"
+    lake_sql(f"CREATE TABLE {{db}}.p (id INT NOT NULL, name STRING, PRIMARY KEY (id)) {properties}")
+    lake_sql("INSERT INTO {db}.p VALUES (1, 'a'), (2, 'b')")
+    lake_sql("INSERT INTO {db}.p VALUES (1, 'A'), (3, 'c')")
+    lake_sql("DELETE FROM {db}.p WHERE id IN (2, 3)")
+    changes = "SELECT id, name, _change_type FROM {db}.p CHANGES FROM VERSION "
+    assert sorted(lake_sql(changes + "3 TO VERSION 4")) == [
+        (1, "A", "update_postimage"), (1, "a", "update_preimage"), (3, "c", "insert")
+    ]  # fmt: skip
+    net = "WITH (deduplicationMode = 'netChanges', computeUpdates = 'true')"
+    assert sorted(lake_sql(changes + f"1 {net}")) == [(1, "A", "insert")]
+    assert sorted(lake_sql(changes + f"3 {net}")) == [
+        (1, "A", "update_postimage"), (1, "a", "update_preimage"), (2, "b", "delete")
+    ]  # fmt: skip
+    lake_sql("INSERT OVERWRITE {db}.p VALUES (9, 'z')")
+    lake_sql("CREATE TABLE {db}.n (id INT NOT NULL, PRIMARY KEY (id))")
+    for statement, reason in (
+        (changes + "1", "snapshot 7 of .* is an overwrite, and the table does not record the rows that it removed"),
+        (changes + "1 WITH (`scan.mode` = 'latest')", "have no option 'scan.mode': the range says what is read"),
+        (changes + "'x'", "'x' is no version .*: neither a snapshot's number nor a tag"),
+        ("SELECT * FROM {db}.n CHANGES FROM VERSION 1", "n has no CHANGES: .*set 'changelog-producer' to 'lookup'"),
+        ("SELECT * FROM {db}.`p$files` CHANGES FROM VERSION 1", "not for what stands beside them"),
+    ):
+        with pytest.raises(Exception, match=reason):
+            lake_sql(statement)
+    lake_sql(f"CALL lake.sys.expire_snapshots(table => '{lake}.p', retain_max => 1)")
+    with pytest.raises(Exception, match="changes of this range may have expired: the earliest snapshot"):
+        lake_sql(changes + "1")
+
+
 @pytest.mark.slow
 def test_the_format_reads_without_a_catalog(lake_session: Any, warehouse: Path, lake: str, parts: Table) -> None:
     reader = lake_session.read.format("forebay-paimon")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,8 @@ from forebay.metadata import types
 from forebay.paimon.store.consumers import ConsumerManager
 from forebay.paimon.store.schema_changes import AddColumn
 from forebay.paimon.table import Table
+from forebay.spark.reading.lake_changes import LakeChangesScan
+from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange, Pushdown
 from tests.every_run import every_run
 from tests.paimon.lake import altered, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
@@ -182,3 +185,97 @@ def test_changes_of_a_keyed_table_come_to_its_state(tmp_path: Path, seed: int, p
     table.compact(full=True)  # from then on all changes are in the changelog
     take(query.catch_up())
     assert state == {row["id"]: row for row in table.scan().to_arrow().to_pylist()}
+
+
+# ---- CHANGES --------------------------------------------------------------------------------------------------------
+
+
+def read_changes(table: Table, start: int, stop: int | None, is_net: bool = False) -> list[Row]:
+    """What CHANGES shows of the snapshots from `start` to before `stop`."""
+    scan = LakeChangesScan(table.context, "t", range=ChangesRange(start, stop), is_net=is_net)
+    wanted = Pushdown(tuple(scan.schema.names))
+    read = pickle.loads(pickle.dumps(scan.read_function(wanted, scan.schema)))
+    tasks = [pickle.loads(pickle.dumps(task)) for task in scan.partitions(2, wanted, scan.schema)]
+    return [row for task in tasks for batch in read.read(task) for row in batch.to_pylist()]
+
+
+def applied(state: Counter[Any], changes: list[Row]) -> Counter[Any]:
+    """A table's rows after the changes; no change takes a row away that is not there."""
+    found = Counter(state)
+    for row in sorted(changes, key=lambda row: row["_commit_version"]):
+        added = row["_change_type"] in ("insert", "update_postimage")
+        key = tuple(value for name, value in row.items() if not name.startswith("_"))
+        found[key] += 1 if added else -1
+    assert min(found.values(), default=0) >= 0
+    return +found
+
+
+def rows_at(table: Table, snapshot: int) -> Counter[Any]:
+    return Counter(tuple(row.values()) for row in table.scan(as_of=snapshot).to_arrow().to_pylist())
+
+
+def write_history(table: Table, dice: random.Random) -> None:
+    """Some commits: rows that come, change and go, and compactions."""
+    for step in range(8):
+        act = dice.choice(["add", "add", "change", "compact"])
+        ids = dice.sample(range(8), 3)
+        if act == "compact":
+            table.compact()
+        elif act == "add" or table.context.snapshots.latest_id() is None:
+            put(table, [{"id": i, "name": f"n{step}", "v": step} for i in ids])
+        elif table.has_primary_key:
+            table.delete([{"id": i} for i in ids])
+        else:  # copy on write: some rows go, some change, most are rewritten as they are
+            rows = [row for row in table.scan().to_arrow().to_pylist() if row["id"] != ids[0]]
+            table.overwrite([{**row, "v": -step} if row["id"] == ids[1] else row for row in rows])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("keyed", [False, True], ids=["append table", "primary key"])
+def test_changes_lead_from_the_rows_of_one_snapshot_to_those_of_another(tmp_path: Path, keyed: bool, seed: int) -> None:
+    dice = random.Random(seed)
+    options = {"bucket": "2", "changelog-producer": "lookup"} if keyed else {}
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key="id" if keyed else [], options=options)
+    write_history(table, dice)
+    latest = table.context.snapshots.latest_id() or 0
+    # A lookup finds the changes of a commit in the compaction behind it.
+    told = [
+        i for i in range(1, latest + 1) if not keyed or table.context.snapshots.snapshot(i).commit_kind == "COMPACT"
+    ]
+    for first, last in [(0, latest), *(sorted(dice.choices(told, k=2)) for _ in range(4))]:
+        before = rows_at(table, first) if first else Counter[Any]()
+        changes = read_changes(table, first + 1, last + 1)
+        assert applied(before, changes) == rows_at(table, last)
+        net = read_changes(table, first + 1, last + 1, is_net=True)
+        assert applied(before, net) == rows_at(table, last)
+        # A row that was rewritten as it is, is no change.
+        seen = {(row["id"], row["name"], row["v"], row["_commit_version"], row["_change_type"]) for row in changes}
+        assert not {row[:4] for row in seen if row[4] == "insert"} & {row[:4] for row in seen if row[4] == "delete"}
+
+
+def test_the_changes_of_a_key_in_one_commit_come_to_no_more_than_two(tmp_path: Path) -> None:
+    options = {"bucket": "1", "changelog-producer": "input"}
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key="id", options=options)
+    put(table, [{"id": i, "name": "a"} for i in (1, 2, 3)], ["+I"] * 3)
+    ids = [1, 1, 1, 1, 2, 2, 2, 4, 4, 5, 5, 5, 3]
+    kinds = ["-U", "+U", "-U", "+U", "-U", "+U", "-D", "+I", "-D", "+I", "-U", "+U", "-D"]
+    put(table, [{"id": i, "name": f"{n}"} for n, i in enumerate(ids)], kinds)
+    net = [(row["id"], row["name"], row["_change_type"]) for row in read_changes(table, 2, 3, is_net=True)]
+    assert sorted(net) == [
+        (1, "0", "update_preimage"), (1, "3", "update_postimage"), (2, "4", "delete"), (3, "12", "delete"),
+        (5, "11", "insert"),
+    ]  # fmt: skip
+    assert len(read_changes(table, 2, 3)) == len(ids)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_a_stream_of_changes_has_each_change_once(tmp_path: Path, limits: dict[str, str]) -> None:
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS)
+    write_history(table, random.Random(3))
+    stream = PaimonStream(table, **{CHANGES_RANGE.replace(".", "_"): "version 2"}, **limits)
+    found = stream.rest()
+    stream.restart()
+    write_history(table, random.Random(4))
+    assert found
+    in_order = read_changes(table, 2, None)
+    assert sorted(map(str, found + stream.rest())) == sorted(map(str, in_order))

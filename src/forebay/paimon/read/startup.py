@@ -151,7 +151,7 @@ class Startup:
             case "compacted-full":
                 return _full(self.compacted())
             case "from-timestamp":
-                before = self._last_before(self.timestamp())
+                before = self.last_before(self.timestamp())
                 return None if before is None else Start(next_id=before + 1)
             case "from-creation-timestamp":
                 since = self._since_creation()
@@ -178,7 +178,7 @@ class Startup:
         return start
 
     def _from(self, snapshot_id: int) -> Start | None:
-        earliest = self._earliest_readable()
+        earliest = self.earliest_readable()
         if earliest is None:
             return None
         self._check_not_expired(snapshot_id, earliest)
@@ -209,7 +209,7 @@ class Startup:
             return None  # does not exist yet
         return Start(full=self._snapshots.snapshot(chosen))
 
-    def _earliest_readable(self) -> int | None:
+    def earliest_readable(self) -> int | None:
         """The earliest snapshot, or long-lived changelog if the table keeps them, whose changes can be read."""
         if self._options.changelog_decoupled:
             earliest = self._snapshots.changelogs.earliest()
@@ -217,9 +217,9 @@ class Startup:
                 return earliest
         return self._snapshots.earliest_id()
 
-    def _last_before(self, millis: int, none_if_too_early: bool = False) -> int | None:
+    def last_before(self, millis: int, none_if_too_early: bool = False) -> int | None:
         """The id of the last snapshot created before `millis`; if there is none, the id before the earliest one."""
-        latest, earliest = self._snapshots.latest_id(), self._earliest_readable()
+        latest, earliest = self._snapshots.latest_id(), self.earliest_readable()
         if latest is None:
             return None
         if earliest is None:
@@ -254,7 +254,7 @@ class Startup:
 
     def _since_creation(self) -> int | None:
         """The first snapshot at or after the creation time; None if it may have expired or does not exist yet."""
-        before = self._last_before(self._creation_time(), none_if_too_early=True)
+        before = self.last_before(self._creation_time(), none_if_too_early=True)
         if before is None or self.readable(before + 1) is None:
             return None
         return before + 1

@@ -132,12 +132,17 @@ class StreamScan:
             return False
         if start.full is not None:
             self._full_id = start.full.id
-        else:
-            self._next_id = start.next_id
-            before = None if start.next_id is None else self._snapshots.find(start.next_id - 1)
-            self._passed = None if before is None else before.delta_manifest_list
+        elif start.next_id is not None:
+            before = self._begin_with(start.next_id)
             self.finished = before is not None and self._is_beyond_bound(before)
         return True
+
+    def _begin_with(self, snapshot_id: int) -> Snapshot | None:
+        """Let the changes of a snapshot be the next ones; return the one before, if it is there."""
+        self._next_id = snapshot_id
+        before = self._snapshots.find(snapshot_id - 1)
+        self._passed = None if before is None else before.delta_manifest_list
+        return before
 
     def _load(self) -> _Pending | None:
         """The current snapshot with its splits; None if it does not exist yet, or ends the stream."""

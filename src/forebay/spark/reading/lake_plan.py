@@ -65,7 +65,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class _DealtTasks:
+class DealtTasks:
     """What splits come to: their tasks, and the files that Spark reads directly with the tasks beside these."""
 
     tasks: Sequence[tuple[ChangeSplit, ...]]
@@ -186,7 +186,7 @@ class PaimonScan:
         beside = sum(split.row_count for task in work.beside_native for split in task)
         return ScanPlan(read, work.tasks, work.rows, opened, work.native, work.beside_native, beside)
 
-    def _work(self, cores: int, wanted: Pushdown, use_native: bool) -> _DealtTasks:
+    def _work(self, cores: int, wanted: Pushdown, use_native: bool) -> DealtTasks:
         """The tasks of the latest snapshot, or of what side and options choose; those of a snapshot are kept."""
         table = self.table
         if self.side is not None or chooses_snapshot(table.options):
@@ -194,7 +194,7 @@ class PaimonScan:
         with telling_expiry(table.snapshots, None):
             latest = table.snapshots.latest()
 
-            def work() -> _DealtTasks:
+            def work() -> DealtTasks:
                 scan_filter = ScanFilter.of(table.schema, wanted.filter)
                 splits = SnapshotPlanner(table).plan(latest, scan_filter, wanted.limit).splits
                 return self._dealt(splits, cores, wanted, use_native)
@@ -204,7 +204,7 @@ class PaimonScan:
             request = "tasks", cores, use_native, wanted.columns, repr(wanted.filter), wanted.limit
             return table.manifests.planned(latest, table.schema, request, work)
 
-    def _dealt(self, splits: Sequence[ChangeSplit], cores: int, wanted: Pushdown, use_native: bool) -> _DealtTasks:
+    def _dealt(self, splits: Sequence[ChangeSplit], cores: int, wanted: Pushdown, use_native: bool) -> DealtTasks:
         total = sum(split.row_count for split in splits)
         rows = total if wanted.limit is None else min(total, wanted.limit)
         one_task = wanted.limit is not None and wanted.limit <= LIMIT_ONE_TASK_MAX
@@ -216,7 +216,7 @@ class PaimonScan:
             tasks = deal_groups(in_order(self.table, splits), cores)
         files, rest = self._native_share(splits, wanted) if use_native else (None, [])
         native = None if files is None else NativeFiles(files, is_all=not rest)
-        return _DealtTasks(tasks, rows, native, deal(rest, cores), sum(len(file_names(split)) for split in splits))
+        return DealtTasks(tasks, rows, native, deal(rest, cores), sum(len(file_names(split)) for split in splits))
 
     def _native_share(
         self, splits: Sequence[ChangeSplit], wanted: Pushdown

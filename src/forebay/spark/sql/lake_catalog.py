@@ -160,12 +160,18 @@ class PaimonCatalog(SqlCatalog):
             return table_proxy(self._context, name, then, schema, options)
         return system_table(self._context, name, then, system, options)
 
-    def loadChangelog(self, identifier: JavaObject, *asked: Any) -> JavaProxy:
-        """Raises `InvalidRequest`: for another exception, Spark would not show the message."""
+    def loadChangelog(self, identifier: JavaObject, asked: JavaObject, *options: Any) -> JavaProxy:
+        """What CHANGES reads, of a table or a branch of one."""
+        from forebay.spark.sql.lake_changelog import LakeChangelog
+
+        table, system = self._open(identifier)
         name = self._full_name(identifier)
-        raise InvalidRequest(
-            f"{name} has no CHANGES: read {name}$changelog, which takes the option 'incremental-between'"
-        )
+        if system is not None:
+            raise InvalidRequest(f"CHANGES is for tables, not for what stands beside them ({name})")
+        try:
+            return LakeChangelog(self._context, name, table, asked)
+        except UnsupportedOperation as e:  # for Spark the catalog has no CHANGES then, of any table
+            raise InvalidRequest(e.message, e.code) from e
 
     def tableExists(self, identifier: JavaObject) -> bool:
         namespace, name = names_in(identifier.namespace()), str(identifier.name())

@@ -1,0 +1,142 @@
+"""What each snapshot of a range changed in a table's rows: more than a stream tells, which passes overwrites over.
+
+A table with a primary key tells it by its changelog files. The rows that an overwrite removed are in none, so a range
+with one is refused. An append table has no updates: rows that a snapshot rewrote are compared, and those that differ
+are deletes and inserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.paimon.format.file_meta import FileKind
+from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, CommitKind, Snapshot
+from forebay.paimon.options import CoreOptions
+from forebay.paimon.read.change_planner import ChangeSplit
+from forebay.paimon.read.expired import telling_expiry
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.stream import StreamScan
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.manifests import merge_entries
+
+
+def check_has_changes(table: TableContext) -> None:
+    """Raise `UnsupportedOperation` for a table whose snapshots do not tell all that they changed."""
+    if table.schema.has_primary_key:
+        if table.options.changelog_producer == "none":
+            raise UnsupportedOperation(
+                "a table with changelog-producer none records what was written, and not what was there before: set "
+                "'changelog-producer' to 'lookup' or 'full-compaction' for the changes from then on"
+            )
+    elif table.options.deletion_vectors_enabled:
+        raise UnsupportedOperation(
+            "an append table with deletion vectors does not tell the rows that a snapshot deleted"
+        )
+
+
+class CommitScan(StreamScan):
+    """Plans the changes of the snapshots from `start` on: the first one's id, or milliseconds (`is_time`)."""
+
+    def __init__(
+        self,
+        table: TableContext,
+        scan_filter: ScanFilter,
+        start: int,
+        *,
+        is_time: bool = False,
+        cut_by_file: bool = False,
+    ) -> None:
+        """Raises `UnsupportedOperation` as `check_has_changes`."""
+        check_has_changes(table)
+        super().__init__(table, scan_filter, cut_by_file=cut_by_file)
+        self._from, self._is_time = start, is_time
+
+    def splits(self, stop: int | None) -> list[ChangeSplit]:
+        """The splits of all snapshots before `stop` (None: up to the latest), in order.
+
+        Raises `InvalidRequest` if changes of the range may have expired, `UnsupportedOperation` for an overwrite of a
+        table with a primary key.
+        """
+        first, latest = self._first_id(), self._snapshots.latest_id()
+        if first is None or latest is None:
+            return []
+        last = latest
+        if stop is not None:
+            last = min(latest, (self._startup.last_before(stop) or 0) if self._is_time else stop - 1)
+        found: list[ChangeSplit] = []
+        for snapshot_id in range(first, last + 1):
+            snapshot = self._startup.readable(snapshot_id)
+            if snapshot is None:
+                raise self._expired(snapshot_id)
+            with telling_expiry(self._snapshots, snapshot_id):
+                found += self._changes_of(snapshot)
+        return found
+
+    def _first_id(self) -> int | None:
+        """The first snapshot of the range, there or to come; None in a table that has none yet."""
+        earliest = self._startup.earliest_readable()
+        if earliest is None:
+            return None
+        first = (
+            (self._startup.last_before(self._from) or 0) + 1 if self._is_time else max(FIRST_SNAPSHOT_ID, self._from)
+        )
+        # Of the earliest snapshot nothing says whether others of a time range were in front of it.
+        if first < earliest or (self._is_time and first == earliest > FIRST_SNAPSHOT_ID):
+            raise InvalidRequest(
+                f"changes of this range may have expired: the earliest snapshot of {self._table.paths.root} is "
+                f"{earliest}. Begin the range later; 'snapshot.time-retained' and 'changelog.time-retained' keep more"
+            )
+        return first
+
+    def _start(self) -> bool:
+        now = self._table.clock.now_ms()
+        if self._is_time and self._from > now:
+            raise InvalidRequest(f"the changes begin at {self._from} ms, and it is {now} ms: no stream begins later")
+        first, latest = self._first_id(), self._snapshots.latest_id()
+        if first is None:
+            return False
+        if latest is not None and first > latest + 1:
+            raise InvalidRequest(
+                f"the changes begin with snapshot {first}, and the next one of {self._table.paths.root} is "
+                f"{latest + 1}: begin there or earlier"
+            )
+        self._begin_with(first)
+        return True
+
+    def _changes_of(self, snapshot: Snapshot) -> Sequence[ChangeSplit]:
+        removes = snapshot.commit_kind is CommitKind.OVERWRITE and self._removes(snapshot)
+        if self._table.schema.has_primary_key:
+            self._check_told(snapshot, removes)
+            if snapshot.changelog_manifest_list is None:
+                return ()
+            return self._changes.changelog(snapshot, self._filter, self._buckets)
+        if removes:
+            if self._snapshots.find(snapshot.id - 1) is None:
+                raise InvalidRequest(
+                    f"snapshot {snapshot.id - 1} of {self._table.paths.root} has expired, and with it the rows that "
+                    f"snapshot {snapshot.id} removed: begin the range later"
+                )
+            halves = self._changes.overwritten(snapshot, self._filter, self._buckets)
+            return [replace(split, is_streaming=False) for split in halves]
+        if snapshot.commit_kind in (CommitKind.APPEND, CommitKind.OVERWRITE):
+            return self._changes.delta(snapshot, self._filter, self._buckets)
+        return ()
+
+    def _removes(self, snapshot: Snapshot) -> bool:
+        manifests = self._table.manifests
+        entries = merge_entries(manifests.entries(manifests.delta_manifests(snapshot)))
+        return any(entry.kind is FileKind.DELETE and entry.file.row_count for entry in entries)
+
+    def _check_told(self, snapshot: Snapshot, removes: bool) -> None:
+        """Raise `UnsupportedOperation` for a snapshot of a primary-key table whose changes no file tells."""
+        where = f"snapshot {snapshot.id} of {self._table.paths.root}"
+        if removes:
+            raise UnsupportedOperation(
+                f"{where} is an overwrite, and the table does not record the rows that it removed: read the changes "
+                f"before it and from snapshot {snapshot.id + 1} on, and the table in between"
+            )
+        then = CoreOptions(self._table.schemas.schema(snapshot.schema_id).options)
+        if snapshot.commit_kind is CommitKind.APPEND and then.changelog_producer == "none":
+            raise UnsupportedOperation(f"{where} was written when the table had no changelog-producer: begin later")

@@ -1,0 +1,129 @@
+"""`CHANGES` of lake tables: what each snapshot of a range changed (forebay.paimon.read.commit_changes), for Spark.
+
+A version is a snapshot's number; all changes of a snapshot have its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from forebay.api.changes import DELETE, INSERT, change_numbers
+from forebay.base.errors import NotFound
+from forebay.client.views import array_of, text_array
+from forebay.paimon.merge._order import group_starts, sort_rows
+from forebay.paimon.merge.order import sort_key
+from forebay.paimon.read.change_planner import ChangeSplit
+from forebay.paimon.read.commit_changes import CommitScan
+from forebay.paimon.read.predicates import ScanFilter
+from forebay.paimon.read.startup import Startup
+from forebay.spark.reading.lake_plan import DealtTasks, PaimonScan
+from forebay.spark.reading.lake_read import CHANGES, PaimonRead
+from forebay.spark.reading.plan import ChangesRange, Pushdown
+from forebay.spark.schemas import columns_of, spark_arrow_schema, to_spark_schema
+from forebay.spark.streaming.lake_planner import LakeStreamPlanner
+
+_OF_COMMITS = (
+    StructField("_change_type", StringType(), False),
+    StructField("_commit_version", LongType(), False),
+    StructField("_commit_timestamp", TimestampType(), False),
+)
+_SPARK_TYPES = text_array((INSERT, "update_preimage", "update_postimage", DELETE))
+_INSERT, _UPDATE_BEFORE, _UPDATE_AFTER, _DELETE = range(len(_SPARK_TYPES))
+
+
+@dataclass(frozen=True)
+class LakeChangesScan(PaimonScan):
+    """The changes of a lake table in a range. `is_net`: of each key and snapshot, what all its changes come to."""
+
+    range: ChangesRange = field(default_factory=ChangesRange)
+    is_net: bool = False
+
+    @property
+    def form(self) -> str:
+        return CHANGES
+
+    @property
+    def schema(self) -> StructType:
+        return StructType([*to_spark_schema(columns_of(self.table.schema)).fields, *_OF_COMMITS])
+
+    def read_function(self, wanted: Pushdown, schema: StructType) -> LakeChangesRead:
+        rows = [f for f in schema if f.name in self.table.schema.names]
+        columns = tuple(dict.fromkeys(path for f in rows for path in self._paths(f)))
+        arrow = spark_arrow_schema(schema)
+        keys = self.table.schema.primary_keys if self.is_net else ()
+        return LakeChangesRead(self.table, self.name, columns, arrow, wanted.filter, wanted.limit, CHANGES, keys)
+
+    def commits(self, scan_filter: ScanFilter, *, cut_by_file: bool = False) -> CommitScan:
+        """The changes from the beginning of the range on."""
+        wanted = self.range
+        return CommitScan(self.table, scan_filter, wanted.start, is_time=wanted.is_of_times, cut_by_file=cut_by_file)
+
+    def _work(self, cores: int, wanted: Pushdown, use_native: bool) -> DealtTasks:
+        splits = self.commits(ScanFilter.of(self.table.schema, wanted.filter)).splits(self.range.stop)
+        return self._dealt(splits, cores, wanted, use_native)
+
+
+@dataclass(frozen=True)
+class LakeChangesRead(PaimonRead):
+    """How the changes of snapshots are read; with `net_of`, a key, no more than two of each key and snapshot."""
+
+    net_of: tuple[str, ...] = ()
+
+    def _rows(self, split: ChangeSplit) -> Iterator[pa.RecordBatch]:
+        snapshot = Startup(self.table).readable(split.snapshot_id)
+        if snapshot is None:
+            raise NotFound(f"snapshot {split.snapshot_id} of {self.name} expired while its changes were read")
+        said = (snapshot.id, pa.int64()), (snapshot.time_millis, pa.timestamp("ms", "UTC"))
+        for batch, kinds in self._changes_of(split):
+            rows = batch.columns[1:]
+            arrays = [_SPARK_TYPES.take(array_of(kinds))]
+            arrays += [pa.repeat(pa.scalar(value, t), len(batch)) for value, t in said]
+            names = [f.name for f in _OF_COMMITS] + batch.schema.names[1:]
+            yield pa.RecordBatch.from_arrays([*arrays, *rows], names)
+
+    def _changes_of(self, split: ChangeSplit) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int8]]]:
+        found = self._changes.read(split)
+        if not self.net_of:
+            for batch in found:
+                yield batch, change_numbers(batch.column(0))
+            return
+        batches = list(found)
+        if batches:
+            every = pa.concat_batches(batches)
+            yield _net(every, change_numbers(every.column(0)), self.net_of)
+
+
+def _net(
+    changes: pa.RecordBatch, kinds: npt.NDArray[np.int8], key: tuple[str, ...]
+) -> tuple[pa.RecordBatch, npt.NDArray[np.int8]]:
+    """What the `changes` of each key come to, with their kinds: Spark cannot order those of one snapshot."""
+    keys = sort_key([changes.column(name) for name in key], zeros_equal=True)
+    order = sort_rows([keys])
+    starts = group_starts(keys, order)[:-1]
+    first, last = np.minimum.reduceat(order, starts), np.maximum.reduceat(order, starts)
+    was = (kinds[first] == _UPDATE_BEFORE) | (kinds[first] == _DELETE)
+    remains = (kinds[last] == _INSERT) | (kinds[last] == _UPDATE_AFTER)
+    at = np.concatenate([first[was], last[remains]])
+    before = np.where(remains[was], _UPDATE_BEFORE, _DELETE)
+    after = np.where(was[remains], _UPDATE_AFTER, _INSERT)
+    in_place = np.argsort(at, kind="stable")
+    chosen = np.concatenate([before, after])[in_place].astype(np.int8)
+    return changes.take(array_of(at[in_place])), chosen
+
+
+class LakeChangesPlanner(LakeStreamPlanner):
+    """Plans the micro-batches of a stream of CHANGES."""
+
+    _scan: LakeChangesScan
+
+    @cached_property
+    def _stream(self) -> CommitScan:
+        scan = replace(self._scan, table=replace(self._scan.table, clock=self._clock))
+        return scan.commits(ScanFilter.of(scan.table.schema, self._wanted.filter), cut_by_file=True)
