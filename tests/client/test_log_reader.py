@@ -15,7 +15,7 @@ import pytest
 
 import forebay
 from forebay.api.changes import CHANGE_TYPE_COLUMN
-from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
+from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, connect
 from forebay.client.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from forebay.client.log_reader import LogReader
@@ -90,6 +90,65 @@ def test_bounds_may_fall_inside_batches(make_table: MakeTable, log_format: str) 
         reader = table.changes({0: start}, {0: stop})
         assert reader.to_arrow()["a"].to_pylist() == list(range(start, stop))
         assert reader.position[table.bucket(0)] == max(start, stop)
+
+
+def packed(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """The rows of a binlog of the changes of one bucket, where each update that begins among them ends among them."""
+    rows: list[tuple[Any, ...]] = []
+    for change in changes:
+        kind, offset, value = change["_change_type"], change["_log_offset"], {"v": change["v"], "id": change["id"]}
+        if kind == "update_after":
+            if rows and rows[-1][0] == "update_before":
+                rows[-1] = ("update", rows[-1][1], rows[-1][2], value)
+            continue
+        rows.append((kind, offset, None if kind == "insert" else value, None if kind == "delete" else value))
+    return rows
+
+
+def test_a_binlog_has_each_update_in_one_row_wherever_it_is_cut(make_table: MakeTable) -> None:
+    table = make_table({"id": pa.int32(), "v": pa.string()}, primary_key=["id"])
+    for name in "ab":
+        table.upsert([{"id": i, "v": name} for i in range(3)])
+    table.delete([{"id": 1}, {"id": 1}])
+    table.upsert([{"id": 0, "v": "c"}, {"id": 1, "v": "c"}])
+    bucket = TableBucket(table.info.table_id, 0)
+    every = table.changes(stop="latest").to_arrow().to_pylist()
+    end = table.changes(stop="latest").stop_offsets[bucket]  # type: ignore[index]
+    for start, stop in itertools.combinations_with_replacement(range(end + 1), 2):
+        reader = table.binlog({0: start}, {0: stop}, columns=["v", "id"])
+        found = reader.to_arrow()
+        assert found.column_names == ["_change_type", "_log_offset", "_commit_timestamp", "__bucket", "before", "after"]
+        begun = [c for c in every if start <= c["_log_offset"] < stop]
+        if begun and begun[-1]["_change_type"] == "update_before":
+            begun += [c for c in every if c["_log_offset"] == stop]
+        rows = [(r["_change_type"], r["_log_offset"], r["before"], r["after"]) for r in found.to_pylist()]
+        assert rows == packed(begun)
+        assert reader.finished
+        rest = table.binlog(reader.position, "latest", columns=["v", "id"]).to_arrow().to_pylist()
+        told = [r["_log_offset"] for r in [*found.to_pylist(), *rest]]
+        assert told == [row[1] for row in packed([c for c in every if c["_log_offset"] >= start])]
+
+
+def test_a_binlog_follows_the_log_of_many_buckets_and_begins_with_the_current_rows(make_table: MakeTable) -> None:
+    table = make_table({"id": pa.int32(), "v": pa.string()}, primary_key=["id"], buckets=3)
+    table.upsert([{"id": i, "v": "a"} for i in range(20)])
+    reader = table.binlog("full", timeout=5)
+    found = []
+    while len(found) < 20:
+        found += reader.poll(5).to_pylist()  # type: ignore[union-attr]
+    assert all(r["_log_offset"] == -1 and r["before"] is None and r["_change_type"] == "insert" for r in found)
+    table.upsert([{"id": i, "v": "b"} for i in range(20)])
+    table.delete([3])
+    while len(found) < 41:
+        found += reader.poll(5).to_pylist()  # type: ignore[union-attr]
+    updates = {r["after"]["id"]: r for r in found[20:] if r["_change_type"] == "update"}
+    assert {(r["before"]["v"], r["after"]["v"]) for r in updates.values()} == {("a", "b")}
+    assert sorted(updates) == list(range(20))
+    assert [r["before"]["id"] for r in found if r["_change_type"] == "delete"] == [3]
+    assert reader.poll(0.0) is None
+    log = make_table({"id": pa.int32()})
+    with pytest.raises(UnsupportedOperation, match="is a log, whose rows never change"):
+        log.binlog()
 
 
 def test_reading_can_continue_from_stored_positions(make_table: MakeTable) -> None:

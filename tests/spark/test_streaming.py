@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import Conflict, CorruptData, InvalidRequest, UnsupportedOperation
+from forebay.client.binlog import binlog as packed_binlog
 from forebay.client.connection import Connection
 from forebay.client.settings import make_settings
 from forebay.client.table import Table
 from forebay.spark.options import is_for_streams, stream_options
-from forebay.spark.reading.live_changes import binlog as packed_binlog
 from tests.spark.streams import Stream, changes, named, release
 from tests.spark.tables import ROWS_SCHEMA, ids_of, make_table, rows
 from tests.unionread.world import ICEBERG, PAIMON, World, world

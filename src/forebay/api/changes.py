@@ -21,6 +21,9 @@ CHANGE_TYPE_COLUMN = "_change_type"
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = CHANGE_TYPES = ("insert", "update_before", "update_after", "delete")
 """The values of that column, in the order of the row kinds +I, -U, +U, -D."""
 
+BEFORE, AFTER, UPDATE = "before", "after", "update"
+"""The columns of a binlog with the rows before and after a change, and its change type for an update."""
+
 ROW_KINDS = ("+I", "-U", "+U", "-D")
 """The same in short, as Paimon and Flink write them."""
 

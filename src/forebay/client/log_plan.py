@@ -43,8 +43,9 @@ def open_log_reader(
     buckets: Sequence[int | TableBucket] | None,
     timeout: float | None,
     new_partitions: bool | None = None,
+    kind: type[LogReader] = LogReader,
 ) -> LogReader:
-    """Plan a log read and open its reader. Parameters are as in `Table.changes`."""
+    """Plan a log read and open its reader, a `kind` of one. Parameters are as in `Table.changes`."""
     view = RowView(info, columns, predicate)
     first: RowReader | None = None
     release: Callable[[], None] | None = None
@@ -71,7 +72,7 @@ def open_log_reader(
     if new_partitions and stops is not None:
         raise InvalidRequest("a reader with an end does not look for new partitions: leave out stop, or new_partitions")
     discover = info.is_partitioned and (everything if new_partitions is None else new_partitions)
-    return LogReader(session, info, starts, stops, view, include, timeout, discover, first, release)
+    return kind(session, info, starts, stops, view, include, timeout, discover, first, release)
 
 
 def _given_offsets(session: Session, info: TableInfo, offsets: Mapping[Any, Any], what: str) -> dict[TableBucket, int]:

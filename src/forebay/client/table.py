@@ -355,6 +355,43 @@ class Table(ArrowStream):
             new_partitions=new_partitions,
         )
 
+    def binlog(
+        self,
+        start: LogPlace | Mapping[Any, Any] = "earliest",
+        stop: LogPlace | Mapping[Any, Any] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+        buckets: Sequence[int | TableBucket] | None = None,
+        timeout: Span | None = None,
+        new_partitions: bool | None = None,
+    ) -> LogReader:
+        """All changes of a primary-key table as `changes` has them, but each update in one row.
+
+        The columns are `_change_type` ("insert", "update", "delete"), `_log_offset`, `_commit_timestamp`, `__bucket`,
+        and the rows `before` and `after` the change, null where there is none. An update belongs to the offset and time
+        of its first record. Parameters are those of `changes`. Raises `UnsupportedOperation` for log tables, and for
+        tables with `table.changelog.image` = `wal`, whose logs have no old rows.
+        """
+        from forebay.client.binlog import METADATA, BinlogReader, check_has_binlog
+        from forebay.client.log_plan import open_log_reader
+
+        check_has_binlog(self.info)
+        return open_log_reader(
+            self.connection,
+            self.info,
+            start,
+            stop,
+            columns,
+            None,
+            (*METADATA, "bucket"),
+            partitions=partitions,
+            buckets=buckets,
+            timeout=span_seconds(timeout, "timeout"),
+            new_partitions=new_partitions,
+            kind=BinlogReader,
+        )
+
     # ---- lookups ----------------------------------------------------------------------------------------------------
 
     def lookup(

@@ -241,6 +241,19 @@ def test_the_binlog_puts_updates_together(changed: Table) -> None:
     assert [r["id"] for r in system(changed, "binlog", **{"scan.snapshot-id": "1"})] == [[1], [2]]
 
 
+def test_the_binlog_is_streamed_and_continues_where_it_was(changed: Table) -> None:
+    whole = changed.with_options({"scan.snapshot-id": "1"})
+    rows = [(r["rowkind"], r["v"]) for b in whole.system("binlog").stream(follow=False) for r in b.to_pylist()]
+    assert rows == [("+I", [1]), ("+I", [2]), ("+U", [1, 5]), ("-D", [2])]
+    stream = whole.system("binlog").stream(follow=False)
+    first = next(stream)
+    rest = whole.system("binlog").stream(stream.state(), follow=False)
+    assert [(r["rowkind"], r["v"]) for b in [first, *rest] for r in b.to_pylist()] == rows
+    assert [r["v"] for b in changed.system("binlog").stream(follow=False) for r in b.to_pylist()] == [[5], [2]]
+    with pytest.raises(UnsupportedOperation, match="'files' cannot be streamed; 'audit_log' and 'binlog' can"):
+        changed.system("files").stream()
+
+
 def test_a_binlog_pair_may_lie_across_batches() -> None:
     from forebay.paimon.system_tables.row_views import binlog_schema, packed
 

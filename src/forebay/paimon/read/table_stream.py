@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import InvalidRequest
-from forebay.paimon.read.change_reader import ChangeReader
+from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.stream import Accept, StreamScan
+
+
+class SplitChanges(Protocol):
+    """What reads the splits of a stream: rows with their kinds, in the same order on each call."""
+
+    schema: pa.Schema
+
+    def read(self, split: ChangeSplit, *, keep_deletes: bool = False) -> Iterator[pa.RecordBatch]: ...
 
 
 class TableStream:
@@ -29,7 +37,7 @@ class TableStream:
     def __init__(
         self,
         scan: StreamScan,
-        reader: ChangeReader,
+        reader: SplitChanges,
         *,
         follow: bool = True,
         interval_ms: int = 10_000,

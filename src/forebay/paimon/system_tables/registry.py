@@ -11,7 +11,7 @@ from forebay.base.arguments import did_you_mean, name_list
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.paimon.read.change_reader import ChangeReader
 from forebay.paimon.read.stream import StreamScan
-from forebay.paimon.read.table_stream import TableStream
+from forebay.paimon.read.table_stream import SplitChanges, TableStream
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.system_tables import files, metadata, row_views
 
@@ -74,11 +74,13 @@ class SystemTable:
         return pa.RecordBatchReader.from_batches(schema, (b.select(list(columns)) for b in reader))
 
     def stream(self, state: Mapping[str, Any] | None = None, follow: bool = True) -> TableStream:
-        """The changes as they are committed; only for `audit_log`."""
-        if self.name != "audit_log":
-            raise UnsupportedOperation(f"system table '{self.name}' cannot be streamed; 'audit_log' can")
+        """The changes as they are committed; only for `audit_log` and `binlog`."""
+        if self.name not in ("audit_log", "binlog"):
+            raise UnsupportedOperation(f"system table '{self.name}' cannot be streamed; 'audit_log' and 'binlog' can")
         scan = StreamScan(self._table)
-        reader = ChangeReader(self._table, kind_column=row_views.ROW_KIND, kind_first=True)
+        reader: SplitChanges = row_views.BinlogRows(self._table)
+        if self.name == "audit_log":
+            reader = ChangeReader(self._table, kind_column=row_views.ROW_KIND, kind_first=True)
         interval = self._table.options.continuous_discovery_interval_ms
         stream = TableStream(
             scan, reader, follow=follow, interval_ms=interval, clock=self._table.clock, keep_deletes=True

@@ -13,6 +13,7 @@ from forebay.paimon.read.change_planner import ChangePlanner, ChangeSplit
 from forebay.paimon.read.change_reader import ChangeReader
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.split_reader import SplitReader
+from forebay.paimon.read.table_stream import SplitChanges
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.system_tables.metadata import chosen_snapshot
 
@@ -42,21 +43,26 @@ def binlog(table: TableContext) -> pa.RecordBatchReader:
 
     In the state of a table, no rows are combined, because they have different keys.
     """
-    reader = ChangeReader(table, kind_column=ROW_KIND, kind_first=True)
-    schema = binlog_schema(reader.schema)
-    return pa.RecordBatchReader.from_batches(schema, _packed_splits(table, reader, schema))
+    reader = BinlogRows(table)
+    return pa.RecordBatchReader.from_batches(reader.schema, _changes(table, reader))
 
 
-def _packed_splits(table: TableContext, reader: ChangeReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for split in _splits(table):
-        changes = reader.read(split, keep_deletes=True)
+class BinlogRows:
+    """Reads splits of changes, or of a state, as rows of a binlog. Thread-safe."""
+
+    def __init__(self, table: TableContext) -> None:
+        self._changes = ChangeReader(table, kind_column=ROW_KIND, kind_first=True)
+        self.schema = binlog_schema(self._changes.schema)
+
+    def read(self, split: ChangeSplit, *, keep_deletes: bool = False) -> Iterator[pa.RecordBatch]:
+        """The rows of `split`, in the same order on each call; `keep_deletes` as for a `ChangeReader`."""
+        changes = self._changes.read(split, keep_deletes=keep_deletes)
         if isinstance(split, DataSplit) and not split.is_streaming:
-            yield from (_packed(batch, schema, pairs=False) for batch in changes)
-        else:
-            yield from packed(changes, schema)
+            return (_packed(batch, self.schema, pairs=False) for batch in changes)
+        return packed(changes, self.schema)
 
 
-def _changes(table: TableContext, reader: ChangeReader) -> Iterator[pa.RecordBatch]:
+def _changes(table: TableContext, reader: SplitChanges) -> Iterator[pa.RecordBatch]:
     for split in _splits(table):
         yield from reader.read(split, keep_deletes=True)
 

@@ -7,17 +7,15 @@ it leaves the second record out. A binlog shows the pair as one row, with what w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from forebay.api.changes import CHANGE_TYPES, DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, change_numbers
-from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.api.changes import AFTER, BEFORE, CHANGE_TYPES, DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, change_numbers
+from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
 from forebay.client.views import RowView, array_of, integers, text_array
 from forebay.metadata.table import TableBucket, TableInfo
@@ -42,10 +40,8 @@ from forebay.unionread.time_range import offsets_at
 
 _KIND, *_PLACE = CHANGELOG_FIELDS
 _METADATA = ("change_type", "offset", "timestamp")
-BEFORE, AFTER, UPDATE = "before", "after", "update"
 
-_INSERT, _UPDATE_BEFORE, _UPDATE_AFTER, _DELETE = range(len(CHANGE_TYPES))
-_BINLOG_TYPES = text_array((INSERT, UPDATE, UPDATE, DELETE))
+_UPDATE_AFTER = CHANGE_TYPES.index(UPDATE_AFTER)
 
 
 def scan_of(
@@ -61,21 +57,14 @@ def scan_of(
     changes, or such a stream, of a table that has none.
     """
     if changes is not None:
+        from forebay.client.binlog import require_old_rows
+
         require_old_rows(info, "CHANGES")
         return ChangesScan(info, options, is_changelog=True, range=changes)
     scan = LiveScan(info, options, view in (CHANGELOG, BINLOG), view == LAKE)
     if view == BINLOG:
         return BinlogScan.of(scan)
     return scan if deletes == IGNORE else NewestScan.of(scan, deletes)
-
-
-def require_old_rows(info: TableInfo, what: str) -> None:
-    """Raise `UnsupportedOperation` for a primary-key table whose log lacks the rows before a change."""
-    if info.has_primary_key and not info.descriptor.has_full_changelog:
-        raise UnsupportedOperation(
-            f"table {info.path} has 'table.changelog.image' = 'wal': its log does not hold the rows before a change, "
-            f"which {what} shows. Read `$changelog`"
-        )
 
 
 # ---- t$binlog -------------------------------------------------------------------------------------------------------
@@ -88,14 +77,10 @@ class BinlogScan(LiveScan):
     @classmethod
     def of(cls, scan: LiveScan) -> BinlogScan:
         """Raises `UnsupportedOperation` for tables whose rows never change, or whose logs have no old rows."""
+        from forebay.client.binlog import check_has_binlog
+
         info = scan.info
-        if not info.has_primary_key:
-            raise UnsupportedOperation(
-                f"table {info.path} is a log, whose rows never change: `$binlog` is for tables with a primary key, "
-                "`$changelog` for both",
-                ErrorCode.NON_PRIMARY_KEY_TABLE_EXCEPTION,
-            )
-        require_old_rows(info, "`$binlog`")
+        check_has_binlog(info)
         return cls(info, scan.options, is_changelog=True)
 
     @property
@@ -134,62 +119,14 @@ class BinlogRead(WholeUpdatesRead):
     """How the splits of a binlog are read."""
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
+        from forebay.client.binlog import binlog
+
         logs = [split for split in partition.splits if isinstance(split, LogInput)]
         for split in logs:
             yield from binlog(self._whole_updates(connection, split))
         of_snapshots = tuple(split for split in partition.splits if not isinstance(split, LogInput))
         if of_snapshots:
             yield from binlog(super()._rows(connection, SplitsPartition(of_snapshots, partition.snapshot)))
-
-
-def binlog(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The changes of one bucket's log as rows of a binlog, with the offset and time of an update's first record.
-
-    `changes` begin with the columns of `t$changelog`. Raises `CorruptData` for an update of which a record is missing.
-    """
-    waiting: pa.RecordBatch | None = None
-    for batch in changes:
-        found = batch if waiting is None else pa.concat_batches([waiting, batch])
-        kinds = change_numbers(found.column(0))
-        waiting = None
-        if kinds[-1] == _UPDATE_BEFORE:
-            waiting, found, kinds = found.slice(len(kinds) - 1), found.slice(0, len(kinds) - 1), kinds[:-1]
-        if len(kinds):
-            yield _paired(found, kinds)
-    if waiting is not None:
-        raise _half_an_update(waiting, 0)
-
-
-def _paired(changes: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> pa.RecordBatch:
-    """Rows of a binlog for changes with whole updates."""
-    is_first_half, is_second_half = kinds == _UPDATE_BEFORE, kinds == _UPDATE_AFTER
-    is_half = np.append(is_second_half, False) != np.append(False, is_first_half)  # a second record, or one before
-    if is_half.any():
-        row = int(np.argmax(is_half))
-        raise _half_an_update(changes, row if is_second_half[row : row + 1].any() else row - 1)
-    at = np.flatnonzero(~is_second_half)
-    kinds = kinds[at]
-    arrays = [_BINLOG_TYPES.take(array_of(kinds)), *changes.select([1, 2]).take(array_of(at)).columns]
-    names = [field.name for field in CHANGELOG_FIELDS]
-    rows = changes.select(range(len(_METADATA), changes.num_columns))
-    if rows.num_columns:
-        arrays.append(_rows_or_null(rows, at, (kinds == _UPDATE_BEFORE) | (kinds == _DELETE)))
-        arrays.append(_rows_or_null(rows, at + (kinds == _UPDATE_BEFORE), kinds != _DELETE))
-        names += [BEFORE, AFTER]
-    return pa.RecordBatch.from_arrays(arrays, names)
-
-
-def _rows_or_null(rows: pa.RecordBatch, at: npt.NDArray[np.int64], is_there: npt.NDArray[np.bool_]) -> pa.StructArray:
-    """A struct for each place in `at`; null where it is not there."""
-    taken = [column.take(array_of(at, is_there)) for column in rows.columns]
-    fields = [pa.field(field.name, field.type) for field in rows.schema]
-    is_null = array_of((~is_there).view(np.uint8)).cast(pa.bool_())
-    return pa.StructArray.from_arrays(taken, fields=fields, mask=is_null)
-
-
-def _half_an_update(changes: pa.RecordBatch, row: int) -> CorruptData:
-    offset = changes.column(1)[row].as_py()
-    return CorruptData(f"the log has one of the two records of the update at offset {offset}, and not the other")
 
 
 # ---- CHANGES --------------------------------------------------------------------------------------------------------
