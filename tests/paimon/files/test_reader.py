@@ -20,7 +20,7 @@ from forebay.metadata.predicate import Predicate, col
 from forebay.paimon.catalog.definition import new_schema
 from forebay.paimon.files import reader as reader_module
 from forebay.paimon.files.pruning import bind_filter
-from forebay.paimon.files.reader import DataFileReader
+from forebay.paimon.files.reader import ROW_INDEX, ROW_INDEX_FIELD, DataFileReader
 from forebay.paimon.files.writer import FileSettings, RollingWriter
 from forebay.paimon.format.avro import write_records
 from forebay.paimon.format.file_meta import DataFileMeta
@@ -60,6 +60,22 @@ def test_deleted_positions_are_left_out_also_when_row_groups_are_skipped(tmp_pat
     assert read(meta, path, deleted=gone)["id"].to_pylist() == [i for i in range(5000) if i not in gone]
     kept = read(meta, path, where=col("id") >= 2499, deleted=gone)
     assert kept["id"].to_pylist() == [2499, *range(2502, 4999)]
+
+
+def test_the_positions_of_rows_in_their_file_can_be_read(tmp_path: Path) -> None:
+    meta, path = written(tmp_path, SCHEMA, ROWS, **{"file.block-size": "20 kb"})
+    gone, keep = np.array([2500, 4998]), bind_filter(col("id") >= 2499, SCHEMA.fields)
+    with_index = DataFileReader(IO, lambda _: SCHEMA, (*SCHEMA.fields, ROW_INDEX_FIELD), keep=keep)
+    for part_bytes in (1 << 12, 1 << 20):
+        found = pa.Table.from_batches(with_index.read(meta, path, gone, part_bytes), with_index.schema)
+        assert found[ROW_INDEX].to_pylist() == found["id"].to_pylist() == [2499, *range(2501, 4998), 4999]
+    alone = DataFileReader(IO, lambda _: SCHEMA, (ROW_INDEX_FIELD,))
+    found = pa.Table.from_batches(alone.read(meta, path, gone), alone.schema)
+    assert found[ROW_INDEX].to_pylist() == [i for i in range(5000) if i not in gone]
+    path = str(tmp_path / "data-0.orc")
+    orc.write_table(ROWS, path)
+    found = pa.Table.from_batches(with_index.read(meta, path, gone), with_index.schema)
+    assert found[ROW_INDEX].to_pylist() == found["id"].to_pylist() == [2499, *range(2501, 4998), 4999]
 
 
 def test_row_groups_that_cannot_match_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

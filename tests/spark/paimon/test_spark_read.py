@@ -83,9 +83,12 @@ def test_metadata_columns_are_those_of_paimon(lake_sql: Sql, parts: Table, keyed
     assert lake_sql("SELECT count(*) FROM {db}.parts WHERE __paimon_partition.name = 'b'") == [(6,)]
     assert lake_sql("SELECT * FROM {db}.keyed") == [(2, "b", None)]
     assert lake_sql("SELECT __paimon_bucket, id FROM {db}.keyed") == [(0, 2)]
-    for missing in ("{db}.keyed", "{db}.parts"):
-        with pytest.raises(Exception, match="__paimon_row_index"):
-            lake_sql(f"SELECT __paimon_row_index FROM {missing}")
+    of_file = "__paimon_row_index, id % 10, count(*) OVER (PARTITION BY __paimon_file_path)"
+    found = sorted(lake_sql(f"SELECT {of_file} FROM {{db}}.parts WHERE id % 10 > 0"))
+    assert found == [(1, 1, 2)] * 6 + [(2, 2, 2)] * 6
+    assert sorted(lake_sql("SELECT __paimon_row_index AS i FROM {db}.parts WHERE id < 2")) == [(0,), (1,)]
+    with pytest.raises(Exception, match="__paimon_row_index"):
+        lake_sql("SELECT __paimon_row_index FROM {db}.keyed")
 
 
 def test_a_column_of_the_name_of_a_metadata_column_is_the_tables(lake_sql: Sql) -> None:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from forebay.base.errors import Conflict, CorruptData, NotFound, UnsupportedOperation
 from forebay.codec.filters import BoundPredicate, filter_rows, mask
 from forebay.metadata.table import Column
-from forebay.metadata.types import DataType, TypeRoot
+from forebay.metadata.types import DataType, TypeRoot, bigint
 from forebay.paimon.files.casts import evolve, evolve_exactly, same_type
 from forebay.paimon.files.column_stats import UNKNOWN, footer_ranges
 from forebay.paimon.files.pruning import columns_of, field_for, may_match
@@ -50,6 +50,10 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 """The minimum size of a value in memory, by physical type: dictionaries make columns small only in the file."""
 
 Positions = npt.NDArray[np.int64]
+
+ROW_INDEX = "__paimon_row_index"
+ROW_INDEX_FIELD = DataField(2147483547, ROW_INDEX, bigint().not_null())
+"""The position of a row in its data file, from 0 on: no file holds it, and every reader may ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class DataFileReader:
         self._schemas = schemas
         self._fields = tuple(fields)
         self._prune = prune if prune is not None else keep
+        self._has_row_index = ROW_INDEX_FIELD in self._fields
         self._keep = keep
         self._keep_names = columns_of(keep) if keep is not None else set()
         self._plans: dict[tuple[int, tuple[str, ...] | None], tuple[_Source, ...]] = {}
@@ -114,6 +119,8 @@ class DataFileReader:
         gone = None if deleted is None or len(deleted) == 0 else np.sort(np.asarray(deleted, np.int64))
         with contextlib.closing(parts):
             for first_row, table in parts:
+                if self._has_row_index:
+                    table = _with_row_index(table, first_row)
                 kept = table if gone is None else _without(table, first_row, gone)
                 for batch in _batches(kept):
                     evolved = self._evolved(batch, sources)
@@ -151,7 +158,9 @@ class DataFileReader:
         columns = []
         for source in sources:
             index = -1 if source.held is None else batch.schema.get_field_index(source.held.name)
-            if source.held is None or index < 0:
+            if source.wanted is ROW_INDEX_FIELD:
+                columns.append(batch.column(ROW_INDEX))
+            elif source.held is None or index < 0:
                 columns.append(pa.nulls(batch.num_rows, arrow_type(source.wanted.type)))
             elif source.is_newer:
                 columns.append(_fitting(batch.column(index), source.held, source.wanted))
@@ -333,6 +342,13 @@ def _with_keys(table: pa.Table | pa.RecordBatch, renames: dict[str, str]) -> pa.
         if name in table.schema.names:
             table = table.append_column(key, table.column(name))
     return table
+
+
+def _with_row_index(table: pa.Table | pa.RecordBatch, first_row: int) -> pa.Table | pa.RecordBatch:
+    index = pa.array(np.arange(first_row, first_row + table.num_rows))
+    if not table.num_columns:
+        return pa.RecordBatch.from_arrays([index], [ROW_INDEX])
+    return table.append_column(ROW_INDEX, index)
 
 
 def _without(table: pa.Table | pa.RecordBatch, first_row: int, deleted: Positions) -> Any:

@@ -18,7 +18,7 @@ from forebay.codec.arrow_types import int8_array
 from forebay.codec.filters import BoundPredicate, filter_rows
 from forebay.metadata.types import bigint, tinyint
 from forebay.paimon.files.pruning import columns_of
-from forebay.paimon.files.reader import DataFileReader, Positions
+from forebay.paimon.files.reader import ROW_INDEX_FIELD, DataFileReader, Positions
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.deletion_vector import read_deletion_vector
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
@@ -51,12 +51,18 @@ class SplitReader:
     """Reads splits of a table as batches of the wanted columns. Stateless between splits; thread-safe."""
 
     def __init__(
-        self, table: TableContext, columns: Sequence[str] | None = None, scan_filter: ScanFilter | None = None
+        self,
+        table: TableContext,
+        columns: Sequence[str] | None = None,
+        scan_filter: ScanFilter | None = None,
+        *,
+        with_row_index: bool = False,
     ) -> None:
+        """`with_row_index`: rows of an append table have a last column, their position in their file."""
         self._table = table
         self._filter = scan_filter or ScanFilter.of(table.schema, None)
         self._rows = self._filter.rows
-        self.fields = project(table.schema, columns)
+        self.fields = (*project(table.schema, columns), *([ROW_INDEX_FIELD] if with_row_index else []))
         self.schema = read_schema(self.fields)
         self._spec: MergeSpec | None = (
             merge_function(table.schema, table.paths.root) if table.schema.has_primary_key else None

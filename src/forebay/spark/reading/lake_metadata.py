@@ -5,9 +5,10 @@
 | `__paimon_partition` | partitioned tables | the partition, a struct of the partition keys |
 | `__paimon_bucket` | all tables | the number of the bucket |
 | `__paimon_file_path` | append tables | the data file |
+| `__paimon_row_index` | append tables | the position of the row in its file, from 0 on |
 | `__forebay_old_<column>` | primary-key tables with `sequence.field` | the same as <column>, one of these fields |
 
-The names of the first three are Paimon's. The file tells Spark which files a statement changes. The last ones come to
+The names of the first four are Paimon's. The file tells Spark which files a statement changes. The last ones come to
 the writer of a MERGE with each row that is to be deleted: a delete only counts if its sequence fields are not less than
 those of the row.
 """
@@ -17,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from forebay.codec.arrow_types import arrow_type
+from forebay.paimon.files.reader import ROW_INDEX
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.split import DataSplit
@@ -27,8 +29,11 @@ from forebay.paimon.store.context import TableContext
 from forebay.spark.schemas import columns_of, to_spark_type
 
 PARTITION, BUCKET, FILE_PATH = "__paimon_partition", "__paimon_bucket", "__paimon_file_path"
-OF_SPLITS = (PARTITION, BUCKET, FILE_PATH)
+_OF_SPLITS = (PARTITION, BUCKET, FILE_PATH)
 """Columns that have one value in all rows of a split."""
+
+NOT_READ = (*_OF_SPLITS, ROW_INDEX)
+"""Metadata columns that are no column of the table under another name."""
 
 OLD_PREFIX = "__forebay_old_"
 
@@ -47,14 +52,14 @@ def metadata_fields(schema: TableSchema) -> StructType:
         keys = StructType([StructField(name, types[name], False) for name in schema.partition_keys])
         fields.append(StructField(PARTITION, keys, False))
     if not schema.has_primary_key:
-        fields.append(StructField(FILE_PATH, StringType(), False))
+        fields += [StructField(FILE_PATH, StringType(), False), StructField(ROW_INDEX, LongType(), False)]
     fields += [StructField(OLD_PREFIX + name, types[name], True) for name in sequence_columns(schema)]
     return StructType([field for field in fields if is_metadata(schema, field.name)])
 
 
 def is_metadata(schema: TableSchema, name: str) -> bool:
     """Whether `name` is a metadata column of a table, which may have a column of that name itself."""
-    return (name in OF_SPLITS or name.startswith(OLD_PREFIX)) and name not in schema.names
+    return (name in NOT_READ or name.startswith(OLD_PREFIX)) and name not in schema.names
 
 
 def with_metadata(
@@ -62,7 +67,7 @@ def with_metadata(
 ) -> Iterator[pa.RecordBatch]:
     """`batches` of a split, which is one file where its path is wanted, with the metadata columns among `names`."""
     hidden = [name for name in names if is_metadata(table.schema, name)]
-    made = {name: _of_split(table, split, name) for name in hidden if name in OF_SPLITS}
+    made = {name: _of_split(table, split, name) for name in hidden if name in _OF_SPLITS}
     for batch in batches:
         known = dict(zip(batch.schema.names, batch.columns, strict=True))
         arrays = [

@@ -28,7 +28,7 @@ from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.table import Table
-from forebay.spark.reading.lake_metadata import OF_SPLITS, OLD_PREFIX, is_metadata
+from forebay.spark.reading.lake_metadata import NOT_READ, OLD_PREFIX, is_metadata
 from forebay.spark.reading.lake_read import AUDIT_LOG, BINLOG, CHANGES, KIND_COLUMNS, ROWS, PaimonRead
 from forebay.spark.reading.native_files import ROWS_MIN
 from forebay.spark.reading.plan import (
@@ -152,7 +152,7 @@ class PaimonScan:
     def _paths(self, field: StructField) -> list[str]:
         """`field` as columns of a reader: its name, or the paths of the parts that Spark wants of it."""
         if is_metadata(self.table.schema, field.name):
-            return [] if field.name in OF_SPLITS else [field.name.removeprefix(OLD_PREFIX)]
+            return [] if field.name in NOT_READ else [field.name.removeprefix(OLD_PREFIX)]
         found = next((c for c in self.columns if c.name == field.name), None)
         if found is None or "." in field.name:
             return [field.name]

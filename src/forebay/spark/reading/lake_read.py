@@ -24,6 +24,7 @@ from forebay.base.errors import UnsupportedOperation
 from forebay.client.log_decode import CHANGE_TYPES
 from forebay.client.views import rows_without_columns
 from forebay.metadata.predicate import Predicate
+from forebay.paimon.files.reader import ROW_INDEX
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.change_reader import KINDS, ROW_KIND, ChangeReader, without_deletes
@@ -114,7 +115,8 @@ class PaimonRead(TaskRead):
 
     @cached_property
     def _state(self) -> SplitReader:
-        return SplitReader(self.table, self.columns, self._filter)
+        has_index = ROW_INDEX in self._metadata()
+        return SplitReader(self.table, self.columns, self._filter, with_row_index=has_index)
 
     @cached_property
     def _changes(self) -> ChangeReader:
