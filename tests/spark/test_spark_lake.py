@@ -120,6 +120,16 @@ def test_a_log_table_is_lake_and_log_as_one(lake: World, query: Query) -> None:
     assert len(query("SELECT * FROM {t} LIMIT 35", table)) == 35
 
 
+def test_rows_of_the_lake_have_no_place_in_the_log(spark: Any, lake: World, query: Query) -> None:
+    table = tiered(lake, keyed=False)
+    with pytest.raises(Exception, match=r"whose rows have no _log_offset: set .*'earliest', or read"):
+        query("SELECT id, _log_offset FROM {t}", table)
+    told = query("SELECT id, _log_offset FROM {t} WITH (`scan.startup.mode` = 'earliest')", table)
+    changelog = f"lakehouse.{table.path.database}.`{table.path.table}$changelog`"
+    assert told == query(f"SELECT id, _log_offset FROM {changelog}", table)
+    assert len(told) == 40
+
+
 def test_the_lake_alone_by_its_name_by_an_option_and_by_the_session(spark: Any, lake: World, query: Query) -> None:
     table = tiered(lake, keyed=True)
     name = f"lakehouse.{table.path}"

@@ -17,7 +17,7 @@ from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.handlers import fetch as fetch_handler
 from tests.every_run import every_run
-from tests.spark.releases import needs
+from tests.spark.releases import SPARK, needs
 from tests.spark.tables import make_table, rows
 
 pytestmark = pytest.mark.spark
@@ -282,6 +282,32 @@ def test_a_changelog_shows_every_change_of_a_primary_key_table(sql: Sql) -> None
     assert sql("SELECT v FROM {db}.`t$changelog` WHERE _change_type = 'update_after' AND id = 1") == [(11,)]
     assert sql("SELECT count(*) FROM {db}.`t$changelog` WHERE _commit_timestamp > now() - INTERVAL 1 HOUR") == [(4,)]
     assert sql("SELECT row_count, earliest_offset, latest_offset FROM {db}.`t$buckets`") == [(0, 0, 4)]
+
+
+def test_a_log_has_the_places_of_its_records_in_metadata_columns(
+    sql: Sql, spark: Any, connection: Connection, database: str
+) -> None:
+    table = make_table(connection, f"{database}.log", buckets=2)
+    table.append(rows(0, 10))
+    hidden = "__bucket, _log_offset, _commit_timestamp"
+    want = sql("SELECT id, _log_offset, _commit_timestamp FROM {db}.`log$changelog` ORDER BY id")
+    found = sql(f"SELECT id, {hidden} FROM {{db}}.log ORDER BY id")
+    assert [(row[0], *row[2:]) for row in found] == want
+    places = table.changes("earliest", "latest", columns=["id"], include=("bucket",)).to_arrow().to_pylist()
+    assert {row[0]: row[1] for row in found} == {row["id"]: row["__bucket"] for row in places}
+    assert len(sql("SELECT * FROM {db}.log LIMIT 1")[0]) == 3
+    bucket = found[0][1]
+    last = f"SELECT max(_log_offset) FROM {{db}}.log WHERE _log_offset >= 1 AND __bucket = {bucket} AND id >= 0"
+    assert sql(last) == [(max(row[2] for row in found if row[1] == bucket),)]
+    if SPARK >= (4, 2):
+        frame = spark.readStream.table(f"forebay.{database}.log").selectExpr("id", *hidden.split(", "))
+        streamed: list[tuple[Any, ...]] = []
+        writer = frame.writeStream.foreachBatch(lambda batch, _: streamed.extend(map(tuple, batch.collect())))
+        writer.trigger(availableNow=True).start().awaitTermination(90)
+        assert sorted(streamed) == found
+    make_table(connection, f"{database}.key", ["id"])
+    with pytest.raises(Exception, match=r"UNRESOLVED_COLUMN.*_log_offset"):
+        sql("SELECT _log_offset FROM {db}.key")
 
 
 def test_partitions_and_buckets_of_a_table_are_tables(sql: Sql) -> None:

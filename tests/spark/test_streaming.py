@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import Conflict, CorruptData, InvalidRequest, UnsupportedOperation
+from forebay.base.errors import Conflict, CorruptData, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.binlog import binlog as packed_binlog
 from forebay.client.connection import Connection
 from forebay.client.settings import make_settings
@@ -284,6 +284,20 @@ def test_half_an_update_is_an_error_that_names_its_offset(changed: list[str], lo
     found = pa.RecordBatch.from_arrays(columns, ["_change_type", "_log_offset", "_commit_timestamp"])
     with pytest.raises(CorruptData, match=f"update at offset {lost}"):
         list(packed_binlog([found]))
+
+
+def test_a_stream_of_a_log_tells_the_places_of_its_records_if_they_are_asked_for(
+    connection: Connection, database: str
+) -> None:
+    table = make_table(connection, f"{database}.t", buckets=2)
+    table.append(rows(0, 10))
+    told = Stream(connection, table, columns="id,_log_offset,__bucket,_commit_timestamp").batch()
+    want = table.changes("earliest", "latest", columns=["id"], include=("offset", "bucket", "timestamp")).to_arrow()
+    found = pa.Table.from_batches(told).select(want.column_names)
+    assert sorted(map(str, found.to_pylist())) == sorted(map(str, want.to_pylist()))
+    key = make_table(connection, f"{database}.key", ["id"])
+    with pytest.raises(NotFound, match="has no column '_log_offset'; it has id, name, amount"):
+        Stream(connection, key, columns="id,_log_offset")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from forebay.base import options as parsers
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
@@ -56,7 +56,7 @@ from forebay.spark.options import (
     transaction_option,
 )
 from forebay.spark.reading.live_changes import scan_of
-from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, VIRTUAL_SEPARATOR, LiveScan
+from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, VIRTUAL_SEPARATOR, LiveScan, metadata_fields
 from forebay.spark.reading.live_read import TaskRead
 from forebay.spark.reading.plan import CHANGES_RANGE, DEFAULT_CORES, ChangesRange, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema
@@ -154,6 +154,11 @@ class Target:
         raise NotImplementedError(f"{type(self).__name__} has no schema")
 
     @property
+    def metadata_fields(self) -> Sequence[StructField]:
+        """The fields of columns that are read only if they are asked for by name."""
+        return ()
+
+    @property
     def partition_keys(self) -> tuple[str, ...]:
         """The partition keys, by which partitions are pruned before anything else is planned."""
         return ()
@@ -167,6 +172,8 @@ class Target:
 
     def _fields(self, names: Sequence[str]) -> StructType:
         full = self.full_schema
+        if not set(names) <= set(full.names):
+            full = StructType([*full.fields, *self.metadata_fields])
         missing = [name for name in names if name not in full.names]
         if missing:
             raise NotFound(
@@ -284,6 +291,10 @@ class LiveTarget(Target):
     def full_schema(self) -> StructType:
         deletes = deletes_option(self.given.values)
         return scan_of(self.info, ReadOptions(self.settings), self.view, deletes, self._changes).schema
+
+    @property
+    def metadata_fields(self) -> Sequence[StructField]:
+        return () if self.view or self._changes is not None else metadata_fields(self.info)
 
     @property
     def partition_keys(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
@@ -61,11 +61,29 @@ CHANGELOG_FIELDS = (
 """Metadata columns of a changelog, in front of the table's. Rows of a snapshot, with which a stream may begin, have no
 time; records of the log always have one."""
 
+METADATA_FIELDS = (
+    CHANGELOG_FIELDS[1],
+    StructField("_commit_timestamp", TimestampType(), False),
+    StructField("__bucket", IntegerType(), False),
+)
+"""The metadata columns of a log table: the place and time of a record."""
+
 LEASE_SECONDS = 1800.0
 """How long a snapshot waits for a task of its query to read, where the user does not say otherwise."""
 
 _INCLUDE = {"_change_type": "change_type", "_log_offset": "offset", "_commit_timestamp": "timestamp"}
+_INCLUDE["__bucket"] = "bucket"
 """What the client calls them."""
+
+
+def metadata_fields(info: TableInfo) -> tuple[StructField, ...]:
+    """The metadata columns of a table, without those whose names its own columns have.
+
+    A table with a primary key has none: its rows are not those of the log.
+    """
+    if info.has_primary_key:
+        return ()
+    return tuple(field for field in METADATA_FIELDS if field.name not in info.schema.names)
 
 
 @dataclass(frozen=True)
@@ -119,17 +137,34 @@ class LiveScan:
 
     def read_function(self, wanted: Pushdown, schema: StructType) -> ReadFunction:
         """The function that reads each task; `schema` is Spark's schema of the requested columns."""
-        include = [_INCLUDE[name] for name in wanted.columns if self.is_changelog and name in _INCLUDE]
+        said = self._said
+        include = [_INCLUDE[name] for name in wanted.columns if name in said]
         return ReadFunction(
             self.options.settings,
             self.info,
-            tuple(name for name in wanted.columns if not (self.is_changelog and name in _INCLUDE)),
+            tuple(name for name in wanted.columns if name not in said),
             spark_arrow_schema(schema),
             wanted.row_filter,
             wanted.limit,
             self.strategy or SERVER_SCAN,
             tuple(include),
         )
+
+    @property
+    def _said(self) -> frozenset[str]:
+        """The names of columns that are not the table's, but say something of a record."""
+        fields = CHANGELOG_FIELDS if self.is_changelog else metadata_fields(self.info)
+        return frozenset(field.name for field in fields)
+
+    def refuse_metadata(self, columns: Sequence[str]) -> None:
+        """Raise `UnsupportedOperation` for metadata columns, which rows of a lake do not have."""
+        asked = [name for name in columns if name in self._said]
+        if asked:
+            raise UnsupportedOperation(
+                f"table {self.info.path} is read from its lake, too, whose rows have no {', '.join(asked)}: set the "
+                f"read option 'scan.startup.mode' = 'earliest', or read {self.info.path}$changelog, for what is in the "
+                "log"
+            )
 
     def _stream_tasks(
         self, connection: Connection, cores: int, wanted: Pushdown, look_up: bool
@@ -182,6 +217,7 @@ class LiveScan:
             return plan_time_range(connection.table(info), *window, wanted.columns, wanted.filter, wanted.limit)
         if not self.reads_lake:
             return None
+        self.refuse_metadata(wanted.columns)
         alone = self.is_lake or self.options.read_optimized
         look_up = look_up and self.strategy == SERVER_SCAN
         asked = (connection.table(info), wanted.columns, wanted.filter, wanted.limit)

@@ -65,6 +65,7 @@ from forebay.spark.reading.live_plan import (
     AsOf,
     LiveScan,
     log_ranges,
+    metadata_fields,
     row_counts,
     wanted_buckets,
 )
@@ -74,7 +75,7 @@ from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.catalog import TimeTravel
 from forebay.spark.sql.partitions import Partitions, partition_rows
-from forebay.spark.sql.tables import LocalScanProxy, StagedTable, TableProxy, WrittenTable
+from forebay.spark.sql.tables import CATALOG, LocalScanProxy, MetadataColumnProxy, StagedTable, TableProxy, WrittenTable
 from forebay.spark.writing.live_deletes import delete_where, named_keys
 from forebay.spark.writing.live_deltas import LiveDelta
 from forebay.spark.writing.row_level import RowLevelOperation
@@ -101,6 +102,7 @@ class ClusterTable(TableProxy):
 class SparkLiveTable(ClusterTable, WrittenTable):
     """A table of the cluster."""
 
+    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsMetadataColumns",)
     capability_names: ClassVar[tuple[str, ...]] = (
         "BATCH_READ",
         "BATCH_WRITE",
@@ -120,6 +122,10 @@ class SparkLiveTable(ClusterTable, WrittenTable):
 
     def _readable(self, options: dict[str, str]) -> Readable:
         return readable(self._context, self._name, self._info, options)
+
+    def metadataColumns(self) -> JavaObject:
+        columns = [MetadataColumnProxy(self._context, field) for field in metadata_fields(self._info)]
+        return self.jvm.proxy_array(CATALOG + "MetadataColumn", columns)
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         return write_builder(self._context, self._info, self.jvm.options(info.options()), info)

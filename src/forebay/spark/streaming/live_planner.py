@@ -26,7 +26,7 @@ from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partiti
 from forebay.client.table_snapshot import TableSnapshot
 from forebay.metadata.table import TableBucket
 from forebay.spark import options
-from forebay.spark.options import SERVER_SCAN, StreamLimits, StreamOptions
+from forebay.spark.options import FULL, SERVER_SCAN, StreamLimits, StreamOptions
 from forebay.spark.reading.live_changes import ChangesScan
 from forebay.spark.reading.live_plan import LiveScan, cut_logs, open_for_query, row_counts, task_partitions
 from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, Split, lake_rows
@@ -60,6 +60,8 @@ class LiveStreamPlanner:
     def __init__(
         self, scan: LiveScan, options: StreamOptions, wanted: Pushdown, schema: StructType, cores: int
     ) -> None:
+        if options.mode == FULL and scan.info.lake_enabled and not scan.is_changelog:
+            scan.refuse_metadata(wanted.columns)
         self._scan, self._options, self._wanted, self._cores = scan, options, wanted, cores
         self._info = scan.info
         self._function = scan.read_function(wanted, schema)
