@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import AtomicType, StructType
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.metadata.predicate import Predicate, all_of
@@ -264,11 +264,12 @@ class ScanProxy(JavaProxy):
         only if its condition says nothing that a scan understands, and the values become lookups.
         """
         wanted, readable = self._wanted, self._readable
-        known = {column.name for column in readable.columns if not column.data_type.is_nested}
+        known = {column.name for column in readable.columns}
         if readable.is_target:
             is_filtered = wanted.row_filter is not None or wanted.partition_filters
             known &= set() if is_filtered else set(readable.lookup_key)
-        names = [name for name in wanted.columns if name in known and wanted.limit is None]
+        comparable = [field.name for field in self._schema.fields if isinstance(field.dataType, AtomicType)]
+        names = [name for name in comparable if name in known and wanted.limit is None]
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", [self.jvm.column(name) for name in names])
 
     def filter(self, predicates: JavaObject) -> None:
