@@ -131,16 +131,22 @@ def test_a_pipeline_loses_nothing(
 ) -> None:
     """And repeats nothing where nothing is killed."""
     print(f"CLUSTER_KILLS_SEED={SEED}")
-    on_s3 = paimon_lake("s3://lake/cluster", **{name: value for name, value in lake.items() if name != "warehouse"})
-    fluss = start_fluss(on_s3 if "S3" in lake_format else lake_of_cluster(lake_format, tmp_path / "server-lake"))
+    secrets: dict[str, str] = {}
+    if "S3" in lake_format:
+        storage = {name: value for name, value in lake.items() if name != "warehouse"}
+        fluss = start_fluss(paimon_lake("s3://lake/cluster", **storage))
+        secrets = {name: value for name, value in storage.items() if name.endswith("-key")}
+    else:
+        fluss = start_fluss(lake_of_cluster(lake_format, tmp_path / "server-lake"))
     rng, servers = random.Random(SEED), itertools.cycle([0, 1])
     site = Site(
         fluss.bootstrap_servers,
         lambda: fluss.kill_tablet_server(next(servers)),
         {spark_cluster.master: "CoarseGrainedExecutorBackend"},
         spark_cluster.workers,
+        secrets,
     )
-    with forebay.connect(fluss.bootstrap_servers, retry_timeout="60 s") as connection:
+    with forebay.connect(fluss.bootstrap_servers, retry_timeout="60 s", lake_options=secrets) as connection:
         pipeline = PIPELINES[name](connection, tmp_path, rng, lake)
         trial = Trial(pipeline, site, rng)
         if kills:

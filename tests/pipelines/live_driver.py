@@ -1,6 +1,7 @@
 """A Spark driver that runs one of `live_pipelines`. `test_live_pipelines` starts it, and kills it.
 
-    python -m tests.pipelines.live_driver PIPELINE SERVERS FOLDER [--lake JSON] [--master URL] [--up-to-now]
+    python -m tests.pipelines.live_driver PIPELINE SERVERS FOLDER [--lake JSON] [--secrets JSON] [--master URL]
+                                          [--up-to-now]
 
 Each query has its checkpoint in FOLDER, under its name.
 """
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("servers")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--lake", type=json.loads, help="options of the lake's catalog")
+    parser.add_argument("--secrets", type=json.loads, help="options of the servers' lake that they do not publish")
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--up-to-now", action="store_true")
     options = parser.parse_args()
@@ -38,7 +40,8 @@ def main() -> None:
         "spark.sql.shuffle.partitions": 2,
         "spark.sql.session.timeZone": "UTC",
     }
-    spark = forebay.spark.session("pipeline", options.master, conf, bootstrap_servers=options.servers)
+    live = {"bootstrap_servers": options.servers, "lake_options": options.secrets}
+    spark = forebay.spark.session("pipeline", options.master, conf, **live)
     lake = dict(options.lake or {"warehouse": str(options.folder / "lake")})
     forebay.spark.attach(spark, "lake", warehouse=lake.pop("warehouse"), paimon=lake)
     queries = []

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forebay.testing.checkpoints import forget_last_batch
 from tests.jvm import QUICK_JVM
@@ -32,6 +32,8 @@ class Site:
     """What each of Spark's masters has in the command lines of the processes that run its tasks."""
     workers: Sequence[ProcessGroup] = ()
     """Spark's workers, which those processes belong to; without them they belong to the driver."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Options of the servers' lake that they do not publish."""
 
 
 class Trial:
@@ -48,7 +50,12 @@ class Trial:
         self._master = self._next_of(self._next_masters, self._site.masters)
         of_pipeline = [type(self._pipeline).__name__, self._site.bootstrap_servers, str(self._folder)]
         command = [sys.executable, "-m", "tests.pipelines.live_driver", *of_pipeline, "--master", self._master]
-        command += ["--lake", json.dumps(self._pipeline.lake_options)]
+        command += [
+            "--lake",
+            json.dumps(self._pipeline.lake_options),
+            "--secrets",
+            json.dumps(dict(self._site.secrets)),
+        ]
         environment = {**QUICK_JVM, "SPARK_LOCAL_IP": "127.0.0.1"}
         return ProcessGroup([*command, *arguments], self._folder / "driver.log", environment)
 
@@ -63,6 +70,8 @@ class Trial:
     def run(self, kills: int) -> None:
         """Until everything has been written, and the last batch of each query once more."""
         tiering = ["tiering", "--bootstrap-servers", self._site.bootstrap_servers, "--without-spark"]
+        for name, value in self._site.secrets.items():
+            tiering += ["--lake-option", f"{name}={value}"]
         self._tiering = ProcessGroup(
             [sys.executable, "-m", "forebay", *tiering, "--poll-seconds", "0.5"], self._folder / "tiering.log"
         )
