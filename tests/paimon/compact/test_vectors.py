@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,22 +22,27 @@ OPTIONS = {"bucket": "1", "deletion-vectors.enabled": "true"}
 
 def with_deleted(table: Table, ids: list[int], deleted: list[int], level: int) -> None:
     """Commit a file of `ids` at `level`, of which the rows at positions `deleted` are deleted by a vector."""
+    commit_marked(table, [(ids, deleted)], level)
+
+
+def commit_marked(table: Table, marked: Sequence[tuple[Sequence[int], list[int]]], level: int) -> None:
+    """Commit a file of each (ids, positions of deleted rows), and one index file with the vectors of all of them."""
     idle = table.with_options({"write-only": "true"})
-    with idle.new_write() as writer:
-        writer.write(pa.table({"id": ids, "v": [0] * len(ids)}))
-        (message,) = writer.prepare_commit()
-    (file,) = message.data.new_files
-    file = file.upgrade(level)
-    vector = deletion_vector(deleted)
-    name = f"index-{file.file_name}"
-    length = len(vector) - 8
-    index = IndexFileMeta(
-        "DELETION_VECTORS", name, len(vector) + 1, 1, (DeletionVectorMeta(file.file_name, 1, length, len(deleted)),)
-    )
+    files, vectors, content = [], [], b"\1"
+    for ids, deleted in marked:
+        with idle.new_write() as writer:
+            writer.write(pa.table({"id": list(ids), "v": [0] * len(ids)}))
+            (message,) = writer.prepare_commit()
+        (file,) = message.data.new_files
+        vector = deletion_vector(deleted)
+        vectors.append(DeletionVectorMeta(file.file_name, len(content), len(vector) - 8, len(deleted)))
+        files.append(file.upgrade(level))
+        content += vector
+    index = IndexFileMeta("DELETION_VECTORS", f"index-{files[0].file_name}", len(content), len(files), tuple(vectors))
     path = Path(table.context.paths.index_file(index, message.partition, message.bucket))
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b"\1" + vector)
-    commit(table, replace(message, data=DataIncrement((file,), new_index_files=(index,))))
+    path.write_bytes(content)
+    commit(table, replace(message, data=DataIncrement(tuple(files), new_index_files=(index,))))
 
 
 def commit(table: Table, message: CommitMessage) -> None:

@@ -13,6 +13,8 @@ from forebay.spark.writing import lake_deletes
 from forebay.spark.writing.lake_deltas import LakeDeltaWrite
 from forebay.spark.writing.lake_rewrites import RewriteWrite
 from tests.every_run import every_run
+from tests.paimon.compact.test_vectors import COLUMNS, commit_marked, index_files
+from tests.paimon.lake import live_files, put
 from tests.spark.test_row_level import source
 
 pytestmark = pytest.mark.spark
@@ -52,6 +54,30 @@ def commits(sql: Sql) -> list[str]:
     """The kinds of all commits but compactions."""
     found = sql("SELECT commit_kind FROM {db}.`t$snapshots` ORDER BY snapshot_id")
     return [kind for (kind,) in found if kind != "COMPACT"]
+
+
+@pytest.mark.parametrize("statement", ["UPDATE", "DELETE"])
+@pytest.mark.parametrize("bucket", every_run(["-1", "1"], lambda bucket: bucket == "-1"))
+def test_rows_of_append_tables_with_deletion_vectors_change(
+    lake_sql: Sql, lake_catalog: Catalog, lake: str, statement: str, bucket: str
+) -> None:
+    """Other software has marked two rows of each of two files, in one index file; a third file has none."""
+    options = {"deletion-vectors.enabled": "true", "bucket": bucket} | ({"bucket-key": "id"} if bucket == "1" else {})
+    table = lake_catalog.create_table(f"{lake}.t", COLUMNS, options=options)
+    commit_marked(table, [(range(10), [0, 1]), (range(10, 20), [4, 5])], level=0)
+    marked = {f.file_name for f in live_files(table)}
+    put(table, [{"id": n, "v": 0} for n in range(20, 30)])
+    untouched = {f.file_name for f in live_files(table)} - marked
+    rows = [(n, 0) for n in range(30) if n not in (0, 1, 14, 15)]
+    if statement == "UPDATE":
+        lake_sql("UPDATE {db}.t SET v = id WHERE id BETWEEN 1 AND 3")
+        rows = [(n, n if n < 4 else 0) for n, _ in rows]
+    else:
+        lake_sql("DELETE FROM {db}.t WHERE id IN (13, 14)")
+        rows.remove((13, 0))
+    assert sorted(lake_sql("SELECT * FROM {db}.t")) == rows
+    assert index_files(table) == []
+    assert untouched == {f.file_name for f in live_files(table)} & (marked | untouched)
 
 
 @pytest.mark.parametrize("kind", every_run(KINDS, USUAL.__contains__))

@@ -121,7 +121,9 @@ class PaimonTable(WrittenTable):
         delete_where(self._table, filters)
 
     def _deletes_directly(self, filters: Sequence[Predicate]) -> bool:
-        return True
+        schema, has_vectors = self._table.schema, self._table.context.options.deletion_vectors_enabled
+        names_partitions = all(f.columns() <= set(schema.partition_keys) for f in filters)
+        return names_partitions or schema.has_primary_key or not has_vectors
 
     def _operation(self, command: JavaObject) -> RowLevelOperation:
         from forebay.spark.writing.lake_deltas import LakeDelta

@@ -163,11 +163,7 @@ class _File:
 
 
 def _rewrite_files(table: Table, predicate: Predicate) -> None:
-    if table.context.options.deletion_vectors_enabled:
-        raise UnsupportedOperation(
-            f"DELETE FROM {table.name}: rows of an append table with 'deletion-vectors.enabled' are deleted by writing "
-            "deletion vectors, which is not supported; whole partitions can be deleted"
-        )
+    assert not table.context.options.deletion_vectors_enabled  # those are written again by LakeRewrite
     for left in reversed(range(TRIES)):
         try:
             _rewrite_once(table, predicate)

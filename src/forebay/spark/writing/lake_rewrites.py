@@ -4,17 +4,22 @@ Spark first looks for the files that have such rows, by a query of their paths (
 all rows of these files, and writes those that stay and those that are new. One commit removes the files that were read
 and adds the new ones. If another commit has removed or replaced one of them meanwhile, nothing is committed
 (`Conflict`). Rows that are appended meanwhile stay as they are.
+
+A table may have deletion vectors, which other software has written. Files are then written again without the rows that
+these mark; and since an index file has the vectors of several files, these are written again together, and it goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
-from forebay.base.errors import Conflict, UnsupportedOperation
+from forebay.base.errors import Conflict
 from forebay.metadata.predicate import Predicate, all_of
+from forebay.paimon.commit.file_changes import DELETION_VECTORS
 from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
+from forebay.paimon.format.file_meta import IndexFileMeta, IndexManifestEntry
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.pieces import by_file
@@ -60,11 +65,6 @@ class LakeRewrite(RowLevelOperation):
         return self._references([FILE_PATH])
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        if self.table.context.options.deletion_vectors_enabled:
-            raise UnsupportedOperation(
-                f"{self.statement} {self._name}: rows of an append table with 'deletion-vectors.enabled' are "
-                "changed by writing deletion vectors, which is not supported; whole partitions can be deleted"
-            )
         return CopyOnWriteScanBuilder(self, self._readable(self.jvm.options(options)))
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
@@ -105,19 +105,51 @@ class CopyOnWriteScan(ScanProxy):
         return self._once("splits", self._all_splits)  # type: ignore[no-any-return]
 
     def _all_splits(self) -> list[DataSplit]:
+        # Filters leave out files that may be marked by the same index file as one of the others.
+        return self._planned([] if self._vectors else self._filters)
+
+    def _planned(self, filters: Sequence[Predicate]) -> list[DataSplit]:
         context = self._table.context
         if self._base is None:
             return []
-        scan_filter = ScanFilter.of(context.schema, all_of(self._filters))
+        scan_filter = ScanFilter.of(context.schema, all_of(filters))
         pieces = by_file(SnapshotPlanner(context).plan(self._base, scan_filter, None).splits)
         return [piece for piece in pieces if isinstance(piece, DataSplit)]
+
+    @cached_property
+    def _vectors(self) -> list[IndexManifestEntry]:
+        """The index files of the snapshot that have deletion vectors."""
+        manifest = None if self._base is None else self._base.index_manifest
+        entries = self._table.context.manifests.read_index(manifest)
+        return [e for e in entries if e.index_file.index_type == DELETION_VECTORS]
 
     def path(self, split: DataSplit) -> str:
         return self._table.context.paths.data_file(split.partition, split.bucket, split.files[0])
 
     def read_splits(self) -> list[DataSplit]:
         """The files that are read, each as one split: those that the commit removes."""
-        return [s for s in self._splits() if self._chosen is None or self.path(s) in self._chosen]
+        together = {file for entry in self._removed_vectors() for file in _marked(entry)}
+        return [s for s in self._splits() if self._is_chosen(s) or _file_of(s) in together]
+
+    def _removed_vectors(self) -> list[IndexManifestEntry]:
+        """The index files that mark rows of files that change."""
+        chosen = {_file_of(split) for split in self._splits() if self._is_chosen(split)}
+        return [entry for entry in self._vectors if not chosen.isdisjoint(_marked(entry))]
+
+    def removed(self) -> list[CommitMessage]:
+        """What the commit removes: the files that were read, and the index files that mark rows of them."""
+        vectors: dict[tuple[bytes, int], list[IndexFileMeta]] = {}
+        for entry in self._removed_vectors():
+            vectors.setdefault((entry.partition, entry.bucket), []).append(entry.index_file)
+        made = []
+        for s in self.read_splits():
+            gone = tuple(vectors.pop((s.partition, s.bucket), ()))
+            increment = DataIncrement((), s.files, deleted_index_files=gone)
+            made.append(CommitMessage(s.partition, s.bucket, s.total_buckets, increment))
+        return made
+
+    def _is_chosen(self, split: DataSplit) -> bool:
+        return self._chosen is None or self.path(split) in self._chosen
 
     def _plan(self) -> ScanPlan:
         splits = self.read_splits()
@@ -148,6 +180,19 @@ class CopyOnWriteScan(ScanProxy):
                     "choose what is read"
                 )
             self._chosen = found if self._chosen is None else self._chosen & found
+
+
+_File = tuple[bytes, int, str]
+"""Partition, bucket and name."""
+
+
+def _file_of(split: DataSplit) -> _File:
+    return split.partition, split.bucket, split.files[0].file_name
+
+
+def _marked(entry: IndexManifestEntry) -> list[_File]:
+    """The files of which an index file marks rows."""
+    return [(entry.partition, entry.bucket, vector.data_file_name) for vector in entry.index_file.dv_ranges or ()]
 
 
 class RewriteBuilder(JavaProxy):
@@ -204,10 +249,7 @@ class RewriteWrite(WriteProxy, BatchTasks):
         table, runner = self._table, partial(SparkTasks, self.jvm.context)
         new = put_together(table, messages_of(self._written(messages)), runner)
         scan = self._operation.scan
-        removed = [
-            CommitMessage(s.partition, s.bucket, s.total_buckets, DataIncrement((), s.files))
-            for s in ([] if scan is None else scan.read_splits())
-        ]
+        removed = [] if scan is None else scan.removed()
         if not (new or removed):
             return
         committer = table.new_commit()
