@@ -6,6 +6,7 @@ import os
 import shutil
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,14 @@ def run(options: Run) -> Section:
         try:
             scans = {name: _scans(options, server, session, folder, name) for name in sizes}
             writes = _writes(options, server, session, folder, inserted)
+            changes = _changes(options, server, session, inserted)
         finally:
             session.stop()
     tables = [
         _scan_table("Scan of a log table", sizes[_LOG], scans[_LOG], LOG_RATIO_MIN),
         _scan_table("Scan of a primary-key table", sizes[_KV], scans[_KV], KV_RATIO_MIN),
         _write_table(inserted, writes),
+        changes,
     ]
     return Section("spark", "Spark", tables)
 
@@ -186,6 +189,31 @@ def _writes(options: Run, server: Bench, session: Any, folder: Path, rows: int) 
     }
     in_turns(contenders, 1, lambda _: None)
     return in_turns(contenders, options.repeat, options.say)
+
+
+def _changes(options: Run, server: Bench, session: Any, rows: int) -> FigureTable:
+    """UPDATE, MERGE and INSERT OVERWRITE of a tenth of a primary-key table, which has `source` before."""
+    changed = rows // 10
+    name = str(server.create("changed", primary_key=True).path)
+    session.sql(f"INSERT INTO forebay.{name} SELECT * FROM source")
+    statements = {
+        "UPDATE": f"UPDATE forebay.{name} SET price = price + 1 WHERE id < {changed}",
+        "MERGE": f"MERGE INTO forebay.{name} t USING (SELECT * FROM source WHERE id < {changed}) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET price = s.price WHEN NOT MATCHED THEN INSERT *",
+        "INSERT ... REPLACE WHERE": f"INSERT INTO forebay.{name} REPLACE WHERE id < {changed} "
+        f"SELECT * FROM source WHERE id < {changed}",
+    }
+    seconds = {text: partial(seconds_of, partial(session.sql, text)) for text in statements.values()}
+    in_turns(seconds, 1, lambda _: None)
+    found = in_turns(seconds, options.repeat, options.say)
+    table = FigureTable(
+        "Changing rows",
+        f"{changed:,} rows of a primary-key table of {rows:,}, in {BUCKETS} buckets, by one statement, local[{CORES}]: "
+        "one transaction, refused if another writer has changed one of the rows meanwhile.",
+    )
+    for kind, text in statements.items():
+        table.add(Figure(kind, changed / found[text]))
+    return table
 
 
 def _scan_table(title: str, rows: int, seconds: dict[str, float], ratio_min: float) -> FigureTable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -31,8 +32,40 @@ def run(options: Run) -> Section:
             rows = options.rows_or(ROWS) // (_KEYED_SHARE if keyed else 1)
             for buckets in (1, 4):
                 _measure(options, server, table, keyed, rows, buckets)
+        watching = _watching(options, server, options.rows_or(ROWS) // _KEYED_SHARE)
         server.connection.close()
-    return Section("transactions", "Transactions", [table])
+    return Section("transactions", "Transactions", [table, watching])
+
+
+def _watching(options: Run, server: Bench, rows: int) -> FigureTable:
+    """What it costs that a commit is refused if others have changed its rows."""
+    table = FigureTable(
+        "A transaction that watches its table",
+        f"{rows:,} rows of a primary-key table of 4 buckets are written again, in a transaction; watching, the server "
+        "checks at the commit that no other writer has changed one of them since. Others have changed as many other "
+        "rows as it says. Ratios are times.",
+    )
+    whole = pa.Table.from_batches(list(data.batches(rows)))
+    made = server.create("watched", primary_key=True, buckets=4)
+    made.upsert(whole)
+
+    def again(others: int | None) -> float:
+        tx = server.connection.transaction().begin()
+        if others is not None:
+            tx.watch(made)
+            if others:
+                made.upsert(data.table(others, first=rows))
+        tx.upsert(made, whole)
+        return seconds_of(tx.commit)
+
+    others = rows // 5
+    contenders = {"a plain commit": None, "watching": 0, f"watching, {others:,} changes": others}
+    seconds = in_turns(
+        {name: partial(again, others) for name, others in contenders.items()}, options.repeat, options.say
+    )
+    for name, taken in seconds.items():
+        table.add(Figure(name, 1000 * taken, "ms", ratio=taken / seconds["a plain commit"]))
+    return table
 
 
 def _measure(options: Run, server: Bench, table: FigureTable, keyed: bool, rows: int, buckets: int) -> None:
