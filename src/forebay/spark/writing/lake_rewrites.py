@@ -105,13 +105,11 @@ class CopyOnWriteScan(ScanProxy):
         return self._once("splits", self._all_splits)  # type: ignore[no-any-return]
 
     def _all_splits(self) -> list[DataSplit]:
-        # Filters leave out files that may be marked by the same index file as one of the others.
-        return self._planned([] if self._vectors else self._filters)
-
-    def _planned(self, filters: Sequence[Predicate]) -> list[DataSplit]:
         context = self._table.context
         if self._base is None:
             return []
+        # Filters would leave out files that are marked by the same index file as one that changes.
+        filters = [] if self._vectors else self._filters
         scan_filter = ScanFilter.of(context.schema, all_of(filters))
         pieces = by_file(SnapshotPlanner(context).plan(self._base, scan_filter, None).splits)
         return [piece for piece in pieces if isinstance(piece, DataSplit)]

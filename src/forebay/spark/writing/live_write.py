@@ -15,7 +15,7 @@ least once); upserts come out the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """What Spark tells the tasks of a streaming query."""
 
 KEPT_KEYS_MAX = 1_000_000
-"""Rows of a statement whose keys the driver takes, so that none of these is deleted before it is written."""
+"""Keys that the driver takes of the tasks of a statement, so that none of these is deleted before it is written."""
 
 _PartitionValues = tuple[tuple[str, Any], ...]
 
@@ -61,8 +61,8 @@ class WrittenMessage(WriterCommitMessage):
     """Of the transaction that it has joined."""
     partitions: frozenset[_PartitionValues] = frozenset()
     """Those that it has written to, where that matters."""
-    keys: pa.BinaryArray = field(default_factory=lambda: pa.array([], pa.binary()))
-    """Those of its rows, where others are replaced and these are few enough."""
+    keys: pa.BinaryArray | None = None
+    """Those of its rows, where others are replaced by them and they are few enough."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class StagedWrite:
             if not partitions:
                 return []
         kept = None
-        if sum(m.rows for m in written) <= KEPT_KEYS_MAX:
+        if all(m.keys is not None for m in written):
             kept = pa.chunked_array([m.keys for m in written], pa.binary()).combine_chunks()
         transaction, predicates = self._transaction(), replaced.predicates
         return stage_deletes(transaction, info, predicates, partitions, kept, run_tasks=run_tasks)
@@ -189,8 +189,14 @@ class WriteFunction(TaskWrite):
     """Whether a task finds its transaction by its query and micro-batch."""
     replaces: bool = False
     """Whether the driver has to know the keys and partitions of the rows, as others are replaced by them."""
+    keys_max: int = 0
+    """The most keys that a task tells it."""
     fills_new_rows: bool = False
     """Whether rows whose key is new have the other columns, too: there the data has DEFAULT values."""
+
+    def among(self, tasks: int) -> WriteFunction:
+        """The function of each of so many tasks."""
+        return replace(self, keys_max=KEPT_KEYS_MAX // max(tasks, 1)) if self.replaces else self
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
         """Write or stage all rows. Raises `ForebayError` if any of them was not."""
@@ -227,7 +233,7 @@ class WriteFunction(TaskWrite):
     def _stage(self, staged: StagedWrite, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
         table, writer = shared_connection(self.settings).table(self.info), staged.writer()
         partitions: set[_PartitionValues] = set()
-        keys: list[pa.BinaryArray] = []
+        keys: list[pa.BinaryArray] | None = [] if self.replaces else None
         if self.fills_new_rows:
             for rows, columns in self._parts(table, batches):
                 writer.upsert(table, rows, columns)
@@ -244,12 +250,14 @@ class WriteFunction(TaskWrite):
             if self.replaces:
                 if self.info.is_partitioned:
                     partitions.update(_partitions_of(self.info, ready))
-                if incoming.sets_rows and writer.rows <= KEPT_KEYS_MAX:
+                if not incoming.sets_rows or writer.rows > self.keys_max:
+                    keys = None
+                if keys is not None:
                     keys.append(whole_key_encoder(self.info.descriptor).encode(ready))
         writer.finish()
         return WrittenMessage(
             writer.rows, writer.attempt, staged.application, staged.begun_id, frozenset(partitions),
-            pa.chunked_array(keys, pa.binary()).combine_chunks(),
+            None if keys is None else pa.chunked_array(keys, pa.binary()).combine_chunks(),
         )  # fmt: skip
 
     def _parts(

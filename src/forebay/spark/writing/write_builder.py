@@ -268,7 +268,7 @@ class LiveWrite(WriteProxy, BatchTasks):
             self._function.staged.abort()
 
     def _task(self, physical: JavaObject) -> WriteFunction:
-        return self._function
+        return self._function.among(int(physical.numPartitions()))
 
 
 class OrderedLiveWrite(LiveWrite):
@@ -323,7 +323,7 @@ class LiveStreamingWrite(WriteTasks):
         return self.jvm.streaming_writer_factory(self._command(physical), self._schema)
 
     def _task(self, physical: JavaObject) -> WriteFunction:
-        return self._function
+        return self._function.among(int(physical.numPartitions()))
 
     def commit(self, epoch: int, messages: JavaObject) -> None:
         self._may_abort = False
