@@ -172,6 +172,28 @@ def test_functions_in_sql(spark: Any) -> None:
         spark.sql("SELECT forebay.sys.bucket(0, id) FROM range(1)").collect()
 
 
+def test_max_pt_is_the_last_partition(lake_session: Any, lake_sql: Sql, lake: str, spark: Any, database: str) -> None:
+    """In the order of the key's type, of a lake table and a live one; it chooses partitions as a literal does."""
+    lake_sql("CREATE TABLE {db}.t (id BIGINT, day INT) PARTITIONED BY (day)")
+    assert lake_sql("SELECT lake.sys.max_pt('{db}.t')".replace("lake.db", "db")) == [(None,)]
+    lake_sql("INSERT INTO {db}.t VALUES (1, 9), (2, 10), (3, NULL)")
+    assert lake_sql("SELECT id FROM {db}.t WHERE day = lake.sys.max_pt('{db}.t')") == [(2,)]
+    plan = lake_sql("EXPLAIN SELECT id FROM {db}.t WHERE day = lake.sys.max_pt('{db}.t')")[0][0]
+    assert "Filter (" not in plan, plan
+    spark.sql(f"CREATE TABLE forebay.{database}.t (id BIGINT, day DATE) PARTITIONED BY (day)")
+    spark.sql(f"INSERT INTO forebay.{database}.t VALUES (1, DATE'2024-01-31'), (2, DATE'2023-12-31')")
+    assert spark.sql(f"SELECT forebay.sys.max_pt('{database}.t')").collect() == [("2024-01-31",)]
+    lake_sql("CREATE TABLE {db}.whole (id BIGINT)")
+    for argument, reason in (
+        ("'{db}.whole'", "has no partitions"),
+        (f"'forebay.{database}.t'", "no table of catalog lake"),
+        ("'t'", "write database.table"),
+        ("cast(id AS STRING)", "must be a literal"),
+    ):
+        with pytest.raises(Exception, match=reason):
+            lake_sql(f"SELECT lake.sys.max_pt({argument}) FROM {{db}}.t")
+
+
 # ---- writes of lake tables ------------------------------------------------------------------------------------------
 
 

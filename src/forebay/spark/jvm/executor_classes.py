@@ -50,7 +50,7 @@ def executor_class(jvm: Jvm, name: str, cache: Path | None = None) -> Callable[.
             loader = jvm.class_("java.net.URLClassLoader")(urls, jvm.spark_class_loader())
             known[name] = loader.loadClass(name).getConstructors()[0]
     constructor = known[name]
-    return lambda *args: constructor.newInstance(jvm.array("java.lang.Object", args))
+    return lambda *args: constructor.newInstance(jvm.proxy_array("java.lang.Object", args))
 
 
 def default_cache() -> Path:

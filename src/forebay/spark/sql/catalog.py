@@ -334,19 +334,19 @@ class SqlCatalog(JavaProxy):
 
     def loadFunction(self, identifier: JavaObject) -> JavaProxy:
         """The function of this name. Plans look for theirs without a namespace."""
-        from forebay.spark.bucket_functions import bucket_function  # few statements need any
+        from forebay.spark.sql.functions import function  # few statements need any
 
         found = None
         if names_in(identifier.namespace()) in ([], [SYSTEM_NAMESPACE]):
-            found = bucket_function(self._context, str(identifier.name()))
+            found = function(self._context, str(identifier.name()), self.loadTable)
         if found is None:
             raise self.jvm.thrown("NoSuchFunctionException", identifier)
         return found
 
     def listFunctions(self, namespace: JavaObject) -> JavaObject:
-        from forebay.spark.bucket_functions import KINDS
+        from forebay.spark.sql.functions import NAMES
 
-        names = sorted(KINDS) if names_in(namespace) in ([], [SYSTEM_NAMESPACE]) else []
+        names = NAMES if names_in(namespace) in ([], [SYSTEM_NAMESPACE]) else ()
         return self.jvm.array(
             CONNECTOR + "catalog.Identifier", [self.jvm.identifier([SYSTEM_NAMESPACE], name) for name in names]
         )
