@@ -79,7 +79,8 @@ def test_tables_with_the_same_buckets_are_joined_without_a_shuffle(
     right.upsert(rows(10, 60))
     joined = f"SELECT l.id, l.name, r.name, r.amount FROM {{t}} l LEFT JOIN lakehouse.{right.path} r ON l.id = r.id"
     wanted = query(joined, left)
-    settings = ("spark.sql.forebay.read.by-bucket", "true"), ("spark.sql.autoBroadcastJoinThreshold", "-1")
+    on = ("spark.sql.forebay.read.by-bucket", "spark.sql.sources.v2.bucketing.enabled")
+    settings = *((name, "true") for name in on), ("spark.sql.autoBroadcastJoinThreshold", "-1")
     try:
         for name, value in settings:
             spark.conf.set(name, value)

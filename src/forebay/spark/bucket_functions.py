@@ -1,6 +1,6 @@
 """Bucket functions for Spark: in SQL (`SELECT forebay.sys.bucket(8, id)`), and where writes and scans are planned.
 
-A `BucketFunction` says how a table finds the bucket of a row. Spark asks a catalog for functions by name, so it has
+A `TableBucketing` says how a table finds the bucket of a row. Spark asks a catalog for functions by name, so it has
 two: in SQL the name of its kind, with the number of buckets as first argument, and in plans one that says all of it,
 such as `paimon_bucket[8](L)`. Bound to types, it is an object of the Java class `ForebayBucket`, which runs on
 executors; its letters of types are those of `letter`.
@@ -94,7 +94,7 @@ def letter(t: DataType, *, is_canonical: bool = False) -> str | None:
 
 
 @dataclass(frozen=True)
-class BucketFunction:
+class TableBucketing:
     """How a table with `total` buckets finds the bucket of a row: by which function of which columns.
 
     `types` are letters of the types of `columns`, the bucket key.
@@ -126,7 +126,7 @@ class BucketFunction:
         return not any(t[0] in "FDfd" or (t[0] == "T" and int(t[1:]) > 6) for t in self.types)
 
 
-def lake_function(schema: TableSchema) -> BucketFunction | None:
+def lake_bucketing(schema: TableSchema) -> TableBucketing | None:
     """The bucket function of a Paimon table; None where it has no fixed buckets, or a key that is hashed otherwise."""
     from forebay.paimon.options import CoreOptions
 
@@ -135,10 +135,10 @@ def lake_function(schema: TableSchema) -> BucketFunction | None:
         return None
     kind = options.bucket_function_type
     types = [letter(f.type) for f in schema.fields_named(schema.bucket_keys)]
-    return _function("paimon" if kind == "default" else kind, schema.bucket_keys, types, options.bucket)
+    return _bucketing("paimon" if kind == "default" else kind, schema.bucket_keys, types, options.bucket)
 
 
-def live_function(info: TableInfo) -> BucketFunction | None:
+def live_bucketing(info: TableInfo) -> TableBucketing | None:
     """The bucket function of a live table; None for a log without a bucket key, or where Java has no such function."""
     descriptor = info.descriptor
     kind = {None: "fluss", "lance": "fluss"}.get(descriptor.lake_format, descriptor.lake_format)
@@ -146,12 +146,12 @@ def live_function(info: TableInfo) -> BucketFunction | None:
         return None
     columns = [info.schema.column(name) for name in descriptor.bucket_keys]
     types = [letter(column.data_type, is_canonical=True) for column in columns]
-    return _function(kind, descriptor.bucket_keys, types, info.bucket_count)
+    return _bucketing(kind, descriptor.bucket_keys, types, info.bucket_count)
 
 
-def _function(kind: str, columns: Iterable[str], types: list[str | None], total: int) -> BucketFunction | None:
+def _bucketing(kind: str, columns: Iterable[str], types: list[str | None], total: int) -> TableBucketing | None:
     known = [t for t in types if t is not None]
-    return None if len(known) < len(types) else BucketFunction(kind, tuple(columns), tuple(known), total)
+    return None if len(known) < len(types) else TableBucketing(kind, tuple(columns), tuple(known), total)
 
 
 def runs_on_executors(jvm: Jvm) -> bool:
@@ -165,7 +165,7 @@ def runs_on_executors(jvm: Jvm) -> bool:
 
 
 @dataclass(frozen=True)
-class _Bound:
+class _BucketCall:
     """What `ForebayBucket` is made of: the letters of all columns, of which the first `keys` are the bucket key.
 
     `total` is the number of buckets; 0: it is an argument. `tasks` is how many tasks rows are dealt to; 0: to none.
@@ -183,7 +183,7 @@ class UnboundBucket(JavaProxy):
 
     interfaces = (CONNECTOR + "catalog.functions.UnboundFunction",)
 
-    def __init__(self, context: SessionContext, name: str, planned: _Bound | None = None) -> None:
+    def __init__(self, context: SessionContext, name: str, planned: _BucketCall | None = None) -> None:
         """`planned` is what a name in plans says; None: `name` is one of `KINDS`."""
         super().__init__(context.jvm)
         self._name, self._planned = name, planned
@@ -205,16 +205,16 @@ class UnboundBucket(JavaProxy):
         types, make = self.jvm.strings(bound.types), executor_class(self.jvm, _CLASS)
         return make(self._name, canonical, arguments, bound.kind, types, bound.keys, bound.total, bound.tasks)
 
-    def _of_arguments(self, arguments: Sequence[StructField]) -> _Bound:
+    def _of_arguments(self, arguments: Sequence[StructField]) -> _BucketCall:
         """The function that SQL calls with `arguments`, the number of buckets and columns."""
         kind = KINDS[self._name]
         if not arguments or not isinstance(arguments[0].dataType, IntegerType):
             raise UnsupportedOperation(f"{self._name}: the first argument is the number of buckets, an INT")
-        count, most = len(arguments) - 1, 1 if kind in ("mod", "iceberg") else None
-        if not count or count > (most or count):
-            columns = "columns" if most is None else "one column"
+        count, is_single = len(arguments) - 1, kind in ("mod", "iceberg")
+        if count < 1 or (is_single and count > 1):
+            columns = "one column" if is_single else "columns"
             raise UnsupportedOperation(f"{self._name} takes the number of buckets and {columns}, not {count} of them")
-        return _Bound(kind, tuple(self._letter(kind, argument.dataType) for argument in arguments[1:]), count)
+        return _BucketCall(kind, tuple(self._letter(kind, argument.dataType) for argument in arguments[1:]), count)
 
     def _letter(self, kind: str, spark_type: SparkType) -> str:
         try:
@@ -234,5 +234,5 @@ def bucket_function(context: SessionContext, name: str) -> UnboundBucket | None:
     if planned is None or planned[1] not in KINDS.values():
         return None
     key, of_partition = (tuple((text or "").split()) for text in (planned[3], planned[4]))
-    bound = _Bound(planned[1], (*key, *of_partition), len(key), int(planned[2]), int(planned[5] or 0))
+    bound = _BucketCall(planned[1], (*key, *of_partition), len(key), int(planned[2]), int(planned[5] or 0))
     return UnboundBucket(context, name, bound)

@@ -50,7 +50,7 @@ READ_NATIVE = "read.native"
 """Whether Spark's own reader may read Parquet files of the lake (default: true)."""
 
 READ_BY_BUCKET = "read.by-bucket"
-"""Whether tasks read whole buckets, and Spark is told which, to join without a shuffle (default: false)."""
+"""Whether tasks read whole buckets and report them, so that Spark joins without a shuffle (default: false)."""
 
 WRITE_COLUMNS = "columns"
 

@@ -22,8 +22,7 @@ from forebay.metadata.table import Column
 from forebay.paimon import Catalog
 from forebay.paimon.bucket_function import BucketFunction
 from forebay.paimon.format.schema import DataField
-from forebay.spark.bucket_functions import BucketFunction as SparkFunction
-from forebay.spark.bucket_functions import letter
+from forebay.spark.bucket_functions import TableBucketing, letter
 from tests.spark.releases import SPARK
 
 pytestmark = pytest.mark.spark
@@ -134,7 +133,7 @@ def test_the_functions_choose_the_buckets_that_engine_and_client_choose(spark: A
     calls, wanted = [], {}
     for number, (kind, key) in enumerate(cases(is_live=is_live)):
         letters = tuple(str(letter(COLUMNS[name][0], is_canonical=is_live)) for name in key)
-        function = SparkFunction(kind, key, letters, TOTAL)
+        function = TableBucketing(kind, key, letters, TOTAL)
         calls.append(f"forebay.`{function.name}`({', '.join(key)}) AS f{number}")
         wanted[f"f{number}"] = (function.name, (of_client if is_live else of_lake)(table, kind, key))
     found = spark.createDataFrame(table).selectExpr(*calls).toArrow()
@@ -260,6 +259,7 @@ def test_versions_of_a_key_keep_their_order(lake_session: Any, lake: str, lake_s
 
 BY_BUCKET = {
     "spark.sql.forebay.read.by-bucket": "true",
+    "spark.sql.sources.v2.bucketing.enabled": "true",  # Spark's default from 4.1 on
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.adaptive.enabled": "false",
 }
@@ -374,7 +374,7 @@ def test_other_tables_are_joined_with_a_shuffle(
 def test_rescaled_tables_are_read_by_the_buckets_that_their_files_have(
     two_tables: Any, by_bucket: Any, lake_sql: Sql, lake: str, lake_session: Any
 ) -> None:
-    """A table whose files are of two numbers of buckets tells none."""
+    """A table whose files are of two numbers of buckets reports none."""
     text = two_tables(BY_DAY, BY_DAY)
     lake_sql("ALTER TABLE {db}.l SET TBLPROPERTIES ('bucket' = '2')")
     assert by_bucket(text(JOIN, how="INNER"))[0] == 0, "all files are still of 4 buckets"

@@ -1,13 +1,13 @@
-"""Scans whose tasks read whole buckets and say which (`read.by-bucket`).
+"""Scans whose tasks read whole buckets and report them (`read.by-bucket`).
 
 Spark then joins tables that have the same buckets of the join's keys without a shuffle (its storage-partitioned joins),
 and groups by bucket keys without one. It compares buckets by the name of the table's function
-(forebay.spark.bucket_functions), and knows functions of one column only. So a scan tells its buckets where
+(forebay.spark.bucket_functions), and knows functions of one column only. So a scan reports its buckets where
 
 - the bucket key is one column, is read, and Spark takes no values for equal that are in different buckets,
 - every split is of one bucket, and all have the table's number of buckets, and
 - every writer puts rows into the buckets that the function says. Fluss's Rust client (and so pyfluss) up to 1.0.0 does
-  not for live tables without a lake, so these tell none.
+  not for live tables without a lake, so these report none.
 
 Else it is an ordinary scan. Lake tables are read by Spark itself where all files are plain, as in other scans, and live
 tables by Python tasks. Such a scan takes no values of joins.
@@ -31,7 +31,7 @@ from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.pieces import joined
 from forebay.paimon.read.plain_files import plain_files
 from forebay.paimon.store.context import TableContext
-from forebay.spark.bucket_functions import BucketFunction, lake_function, live_function, runs_on_executors
+from forebay.spark.bucket_functions import TableBucketing, lake_bucketing, live_bucketing, runs_on_executors
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.executor_classes import executor_class
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, quoted
@@ -63,7 +63,7 @@ class BucketPlan:
     """A plan, and the buckets that its splits are of. `partition_keys` are the columns of their partitions."""
 
     plan: ScanPlan
-    function: BucketFunction
+    bucketing: TableBucketing
     partition_keys: tuple[Column, ...]
     buckets: tuple[Bucket, ...]
 
@@ -74,20 +74,24 @@ class BucketPlan:
         return found if found and len(found) == len(self.buckets) else None
 
 
-def _usable(function: BucketFunction | None, wanted: Pushdown) -> BucketFunction | None:
-    if function is None or len(function.columns) > 1 or wanted.limit is not None:
+def _usable(bucketing: TableBucketing | None, wanted: Pushdown) -> TableBucketing | None:
+    """`bucketing` if Spark can compare buckets by it."""
+    if bucketing is None or len(bucketing.columns) > 1 or wanted.limit is not None:
         return None
-    return function if function.columns[0] in wanted.columns and function.keeps_equal_together() else None
+    return bucketing if bucketing.columns[0] in wanted.columns and bucketing.keeps_equal_together() else None
 
 
 def lake_buckets(scan: PaimonScan, plan: ScanPlan, wanted: Pushdown) -> BucketPlan | None:
     """`plan` of a lake table by bucket; None where its splits are not of single buckets that Spark may compare."""
     schema = scan.table.schema
-    function = _usable(lake_function(schema), wanted)
+    bucketing = _usable(lake_bucketing(schema), wanted)
     splits = [split for task in plan.tasks for split in task]
     of_state = [s for s in splits if isinstance(s, DataSplit) and not s.is_streaming]
     totals = {split.total_buckets for split in of_state}
-    if function is None or scan.side is not None or len(of_state) < len(splits) or len(totals) > 1:
+    if bucketing is None or scan.side is not None or len(of_state) < len(splits) or len(totals) > 1:
+        return None
+    bucketing = replace(bucketing, total=min(totals, default=bucketing.total))
+    if bucketing.total < 1:  # files from before the table had a number of buckets
         return None
     grouped: dict[tuple[bytes, int], list[DataSplit]] = {}
     for split in of_state:
@@ -99,9 +103,8 @@ def lake_buckets(scan: PaimonScan, plan: ScanPlan, wanted: Pushdown) -> BucketPl
         files = None if plan.native is None else _local_files(scan.table, of_bucket, wanted.columns)
         partition = tuple(values[place].values()) if values else ()
         buckets.append(Bucket(partition, number, tuple(joined(of_bucket)), files))
-    function = replace(function, total=min(totals, default=function.total))
     keys = {column.name: column for column in columns_of(schema)}
-    return BucketPlan(plan, function, tuple(keys[name] for name in schema.partition_keys), tuple(buckets))
+    return BucketPlan(plan, bucketing, tuple(keys[name] for name in schema.partition_keys), tuple(buckets))
 
 
 def _local_files(table: TableContext, splits: Iterable[DataSplit], names: Sequence[str]) -> tuple[str, ...] | None:
@@ -117,8 +120,8 @@ def _local_files(table: TableContext, splits: Iterable[DataSplit], names: Sequen
 
 def live_buckets(connection: Connection, info: TableInfo, plan: ScanPlan, wanted: Pushdown) -> BucketPlan | None:
     """The same of a live table, or of a union read."""
-    function = _usable(live_function(info), wanted)
-    if function is None or function.kind == "fluss":
+    bucketing = _usable(live_bucketing(info), wanted)
+    if bucketing is None or bucketing.kind == "fluss":
         return None
     keys = tuple(info.schema.column(name) for name in info.descriptor.partition_keys)
     names: dict[int | None, tuple[str, ...]] = {None: ()}
@@ -134,7 +137,7 @@ def live_buckets(connection: Connection, info: TableInfo, plan: ScanPlan, wanted
     for (texts, number), splits in grouped.items():
         values = tuple(partition_value(key.data_type, text) for key, text in zip(keys, texts, strict=True))
         buckets.append(Bucket(values, number, tuple(splits)))
-    return BucketPlan(plan, function, keys, tuple(buckets))
+    return BucketPlan(plan, bucketing, keys, tuple(buckets))
 
 
 def _bucket_of(
@@ -157,7 +160,7 @@ def _bucket_of(
     return (partition, number) if all(lake.bucket_count() in (None, total) for lake in lakes) else None
 
 
-class BucketScan(ScanProxy):
+class ScanByBucket(ScanProxy):
     """A scan by Python tasks, each of which reads one bucket of one partition."""
 
     interfaces: ClassVar[tuple[str, ...]] = (_READ + "SupportsReportPartitioning",)
@@ -168,10 +171,10 @@ class BucketScan(ScanProxy):
         super().__init__(context, readable, wanted, schema)
         self._made["plan"] = found.plan
         self._found = found
-        self._told = [key for key in found.partition_keys if key.name in wanted.columns]
+        self._reported = [key for key in found.partition_keys if key.name in wanted.columns]
 
     def description(self) -> str:
-        return f"{super().description()}, by bucket of {self._found.function.columns[0]}"
+        return f"{super().description()}, by bucket of {self._found.bucketing.columns[0]}"
 
     def filterAttributes(self) -> JavaObject:
         """None: what is read after a filter must be of the same buckets."""
@@ -180,9 +183,9 @@ class BucketScan(ScanProxy):
     def outputPartitioning(self) -> JavaObject:
         expressions = CONNECTOR + "expressions."
         make = self.jvm.class_(expressions + "Expressions")
-        column = self.jvm.column(self._found.function.columns[0])
-        bucket = make.apply(self._found.function.name, self.jvm.array(expressions + "Expression", [column]))
-        keys = [*(make.identity(quoted(key.name)) for key in self._told), bucket]
+        column = self.jvm.column(self._found.bucketing.columns[0])
+        bucket = make.apply(self._found.bucketing.name, self.jvm.array(expressions + "Expression", [column]))
+        keys = [*(make.identity(quoted(key.name)) for key in self._reported), bucket]
         kind = self.jvm.class_(_READ + "partitioning.KeyGroupedPartitioning")
         return kind(self.jvm.array(expressions + "Expression", keys), len(self._found.buckets))
 
@@ -193,20 +196,22 @@ class BucketScan(ScanProxy):
         return made.tasks(self.jvm.input_partitions(opened.partitions), self._keys())
 
     def _keys(self) -> JavaObject:
-        """The values of each bucket's partition, those that are told, and its number: an InternalRow[]."""
-        spark_schema = StructType([*to_spark_schema(self._told).fields, StructField("bucket", IntegerType(), False)])
+        """The values of each bucket's partition, those that are reported, and its number: an InternalRow[]."""
+        spark_schema = StructType(
+            [*to_spark_schema(self._reported).fields, StructField("bucket", IntegerType(), False)]
+        )
         arrow = spark_arrow_schema(spark_schema)
-        places = [self._found.partition_keys.index(key) for key in self._told]
+        places = [self._found.partition_keys.index(key) for key in self._reported]
         rows = [(*(b.partition[place] for place in places), b.number) for b in self._found.buckets]
         columns = zip(*rows, strict=True) if rows else ((),) * len(arrow)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)]
         return self.jvm.rows(self._context.session, spark_schema, pa.Table.from_arrays(arrays, schema=arrow))
 
 
-class BucketFileScan(BucketScan):
+class FileScanByBucket(ScanByBucket):
     """The same by Spark's own reader of Parquet files."""
 
-    def __init__(self, scan: BucketScan, files: Sequence[Sequence[str]], filters: JavaObject) -> None:
+    def __init__(self, scan: ScanByBucket, files: Sequence[Sequence[str]], filters: JavaObject) -> None:
         super().__init__(scan._context, scan._readable, scan._wanted, scan._schema, scan._found)
         self._paths = "\0".join(path for of_bucket in files for path in of_bucket)
         self._places = [place for place, of_bucket in enumerate(files) for _ in of_bucket]
@@ -235,10 +240,10 @@ def bucket_scan(
     schema: StructType,
     found: BucketPlan | None,
     filters: JavaObject,
-) -> BucketScan | None:
+) -> ScanByBucket | None:
     """The scan of the buckets `found`; None where there are none. `filters` are those of Spark's own reader."""
     if found is None or not runs_on_executors(context.jvm):
         return None
-    scan = BucketScan(context, readable, wanted, schema, found)
+    scan = ScanByBucket(context, readable, wanted, schema, found)
     files = found.files
-    return scan if files is None or not reads_files(context.jvm) else BucketFileScan(scan, files, filters)
+    return scan if files is None or not reads_files(context.jvm) else FileScanByBucket(scan, files, filters)

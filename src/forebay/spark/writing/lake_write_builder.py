@@ -32,7 +32,7 @@ from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.read.predicates import split_conjuncts
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
-from forebay.spark.bucket_functions import lake_function, letter, runs_on_executors
+from forebay.spark.bucket_functions import lake_bucketing, letter, runs_on_executors
 from forebay.spark.context import PaimonContext, SessionContext
 from forebay.spark.filters import to_predicate
 from forebay.spark.jvm.expressions import ALWAYS_TRUE
@@ -276,7 +276,7 @@ def dealing(table: Table, context: SessionContext) -> Dealing:
 
 def _by_bucket(schema: TableSchema, tasks: int, jvm: Jvm) -> Dealing:
     """Rows of a bucket of a partition together or, where Spark cannot tell buckets, rows with equal bucket keys."""
-    function = lake_function(schema) if tasks > 1 else None
+    function = lake_bucketing(schema) if tasks > 1 else None
     of_partition = [letter(f.type) for f in schema.partition_fields]
     known = [t for t in of_partition if t is not None]
     if function is None or len(known) < len(of_partition) or not runs_on_executors(jvm):
