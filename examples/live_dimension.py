@@ -1,7 +1,7 @@
 """A stream joined with a live table: each order meets its customer as of that moment.
 
 `orders.join(spark.table("live.shop.customers"))` reads all customers for each micro-batch. Here Spark's workers look up
-the customers of their orders by key, and ask the servers each time: a change is seen by the next order. The result goes
+the customers of their orders by key, once for each task: a change is seen by the next one. The result goes
 into a live table and into the lake, each order once. A program changes customers all the while, and a query that is
 killed between its table's commit and Spark's note of it does not join anything a second time.
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 import forebay
 import forebay.spark as fb
+from forebay.spark import shared_lookup
 from forebay.testing.checkpoints import forget_last_batch
 from story import Feed, Story, fill, follow, keyed, play, repeating
 
@@ -38,27 +39,27 @@ class Customers:
     """The live table, and the program that changes it. `versions` is the model: how often each was changed."""
 
     def __init__(self, connection: EmbeddedConnection, number: int) -> None:
-        self._table = connection.table("shop.customers")
+        self.table = connection.table("shop.customers")
         self._generator = np.random.default_rng(8)
         self.versions = dict.fromkeys(range(number), 0)
-        self._table.upsert(rows_of(self.versions))
+        self.table.upsert(rows_of(self.versions))
 
     def change(self) -> None:
         """Change one customer in twenty, and add one."""
         chosen = self._generator.permutation(list(self.versions))[: max(len(self.versions) // 20, 1)].tolist()
         changed = {n: self.versions[n] + 1 for n in chosen} | {len(self.versions): 0}
-        self._table.upsert(rows_of(changed))
+        self.table.upsert(rows_of(changed))
         self.versions.update(changed)
 
 
-def with_customers(servers: str) -> Join:
+def with_customers(table: forebay.Table) -> Join:
     """The function for mapInArrow: joins batches of orders with the customers as they are now."""
 
     def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with forebay.connect(servers) as connection:  # for a whole task
-            customers = connection.table("shop.customers").lookup_table(["name", "version"])
-            for batch in batches:
-                yield from customers.join(batch, on=["customer"]).to_batches()
+        customers = shared_lookup(table, ["name", "version"])
+        customers.refresh()  # else it has rows of the last 10 s, which fewer questions to the servers may be worth
+        for batch in batches:
+            yield from customers.join(batch, on=["customer"]).to_batches()
 
     return join
 
@@ -98,7 +99,7 @@ def tell_with(story: Story, connection: EmbeddedConnection) -> None:
             orders.update(zip(ids.tolist(), who.tolist(), strict=True))
             before = dict(customers.versions)
             with repeating(customers.change, 0.2):
-                run(story, feed, connection.bootstrap_servers)
+                run(story, feed, customers.table)
             bounds.append((before, dict(customers.versions)))
             compare(story, orders, bounds, size)
 
@@ -107,13 +108,13 @@ def tell_with(story: Story, connection: EmbeddedConnection) -> None:
         customers.change()
         for table in TABLES:
             forget_last_batch(story.folder / "checkpoints" / table)
-        run(story, feed, connection.bootstrap_servers)
+        run(story, feed, customers.table)
         again = [found(story.spark, table) for table in TABLES]
         story.check("no order is joined a second time", again, known)
 
 
-def run(story: Story, feed: Feed, servers: str) -> None:
-    joined = feed.stream(story.spark).mapInArrow(with_customers(servers), JOINED)
+def run(story: Story, feed: Feed, customers: forebay.Table) -> None:
+    joined = feed.stream(story.spark).mapInArrow(with_customers(customers), JOINED)
     follow(story, *(fill(joined, table, story.folder / "checkpoints" / table) for table in TABLES))
 
 
