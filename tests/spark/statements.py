@@ -165,6 +165,18 @@ STATEMENTS: list[tuple[str, list[Statement]]] = [
                 per_kind=_on(None, "lake_append"),
             ),
             Statement(
+                "SELECT count(DISTINCT __bucket, _log_offset) FROM {t}",
+                Refused("UNRESOLVED_COLUMN"),
+                answer=[(4,)],
+                per_kind=_on(None, "log"),
+            ),
+            Statement(
+                "SELECT count(DISTINCT __paimon_file_path, __paimon_row_index) FROM {t}",
+                Refused("UNRESOLVED_COLUMN"),
+                answer=[(4,)],
+                per_kind=_on(None, "lake_append"),
+            ),
+            Statement(
                 "SELECT t.id FROM {t} t LEFT SEMI JOIN {s} s ON t.id = s.id AND s.amount > t.amount", answer=[(2,)]
             ),
             Statement("SELECT id FROM {t} WHERE array_contains(tags, 'x') AND id > 3", answer=[(4,)]),

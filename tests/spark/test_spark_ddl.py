@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -281,7 +282,13 @@ def unchanging(spark: Any, connection: Connection) -> Iterator[Sql]:
             ["MERGE", "rows of a log table stay as they are"],
         ),
         ("INSERT OVERWRITE {db}.l SELECT * FROM {db}.l", ["rows of log table", "cannot be replaced"]),
-        ("INSERT INTO {db}.`t$changelog` SELECT * FROM {db}.`t$changelog`", ["changelog"]),
+        (
+            "INSERT INTO {db}.`t$changelog` SELECT * FROM {db}.`t$changelog`",
+            ["t$changelog can only be read: write into"],
+        ),
+        ("DROP TABLE {db}.`t$changelog`", ["t$changelog can only be read: write into"]),
+        ("ALTER TABLE {db}.`t$buckets` ADD COLUMN x INT", ["t$buckets can only be read: write into"]),
+        ("DROP TABLE {db}.`t$nope`", ["TABLE_OR_VIEW_NOT_FOUND"]),
         ("INSERT INTO {db}.t VALUES (1, 'a')", ["INSERT_COLUMN_ARITY_MISMATCH"]),
         ("INSERT INTO {db}.t SELECT 1L, 'a', array(1)", ["amount"]),
         ("INSERT INTO {db}.t (id, nope) VALUES (1, 'a')", ["nope"]),
@@ -295,6 +302,20 @@ def test_bad_statements_fail_with_a_message_that_names_what_is_wrong(
     message = refused(unchanging, statement)
     for part in parts:
         assert part in message
+
+
+@pytest.mark.skipif(SPARK < (4, 2), reason="streams written in Python have limits from Spark 4.2 on")
+def test_a_stream_into_what_stands_beside_a_table_says_where_to_write(
+    sql: Sql, spark: Any, database: str, tmp_path: Path
+) -> None:
+    sql("CREATE TABLE {db}.t (id BIGINT NOT NULL) TBLPROPERTIES ('primary.key' = 'id')")
+    beside = f"forebay.{database}.`t$changelog`"
+    assert spark.catalog.tableExists(beside)
+    assert not spark.catalog.tableExists(f"forebay.{database}.`nope$changelog`")
+    rows = spark.readStream.format("rate").load().selectExpr("value AS id")
+    writer = rows.writeStream.option("checkpointLocation", str(tmp_path))
+    with pytest.raises(Exception, match=r"t\$changelog can only be read: write into forebay\.\w+\.t"):
+        writer.toTable(beside).awaitTermination(60)
 
 
 # ---- procedures -----------------------------------------------------------------------------------------------------

@@ -176,9 +176,15 @@ def test_a_system_table_that_is_none_names_those_there_are(lake_sql: Sql, histor
 
 
 def test_system_tables_are_for_reading(lake_sql: Sql, history: str) -> None:
-    refusal(lake_sql, "INSERT INTO {db}.`h$options` VALUES ('a', 'b')")
-    refusal(lake_sql, "INSERT INTO {db}.`h$ro` VALUES (1, 'b')")
-    assert "system table" in refusal(lake_sql, "ALTER TABLE {db}.`h$options` SET TBLPROPERTIES ('a' = 'b')")
+    for statement in (
+        "INSERT INTO {db}.`h$options` VALUES ('a', 'b')",
+        "INSERT INTO {db}.`h$ro` SELECT * FROM {db}.`h$ro`",
+        "ALTER TABLE {db}.`h$options` SET TBLPROPERTIES ('a' = 'b')",
+    ):
+        assert "can only be read: write into lake." in refusal(lake_sql, statement)
+    of_branch = refusal(lake_sql, "ALTER TABLE {db}.`h$branch_dev$options` SET TBLPROPERTIES ('a' = 'b')")
+    assert "h$branch_dev$options can only be read: write into lake." in of_branch
+    assert ".h$branch_dev" in of_branch.partition("write into ")[2]
 
 
 # ---- partitions -----------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from forebay.spark.sql.lake_tables import (
 )
 from forebay.spark.sql.live_ddl import MANAGED, PROVIDER
 from forebay.spark.sql.procedures import Procedure
+from forebay.spark.sql.tables import can_only_be_read
 
 if TYPE_CHECKING:
     from forebay.paimon.format.schema import TableSchema
@@ -261,7 +262,7 @@ class PaimonCatalog(SqlCatalog):
         table, system = self._open(identifier)
         name = self._full_name(identifier)
         if system is not None:
-            raise UnsupportedOperation(f"{name} is a system table, which cannot be changed")
+            raise can_only_be_read(name)
         try:
             asked = [self._change(table, change) for change in changes]
             table.context.schemas.change(asked, has_snapshots=table.context.snapshots.latest_id() is not None)

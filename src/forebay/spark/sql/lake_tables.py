@@ -50,7 +50,14 @@ from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, 
 from forebay.spark.sql.lake_ddl import LOCATION, table_properties
 from forebay.spark.sql.live_ddl import MANAGED
 from forebay.spark.sql.partitions import PartitionManagement
-from forebay.spark.sql.tables import CATALOG, LocalScanProxy, MetadataColumnProxy, StagedTable, TableProxy, WrittenTable
+from forebay.spark.sql.tables import (
+    CATALOG,
+    LocalScanProxy,
+    MetadataColumnProxy,
+    ReadOnlyTable,
+    StagedTable,
+    WrittenTable,
+)
 from forebay.spark.writing.row_level import RowLevelOperation
 
 
@@ -256,7 +263,7 @@ SEPARATOR = "$"
 SNAPSHOT_ID = "scan.snapshot-id"
 
 
-class LakeMetadataTable(TableProxy):
+class LakeMetadataTable(ReadOnlyTable):
     """A metadata table, whose rows the driver holds."""
 
     _context: PaimonContext
@@ -272,7 +279,7 @@ class LakeMetadataTable(TableProxy):
         return LocalScanProxy(self._context, self._name, self._spark_schema, lambda: system.read().read_all())
 
 
-class LakeRowsTable(TableProxy):
+class LakeRowsTable(ReadOnlyTable):
     """A system table that shows the rows of a table in another form."""
 
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")

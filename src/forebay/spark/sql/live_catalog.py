@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.table import Column, TableInfo, TablePath
 from forebay.spark.context import CatalogContext
-from forebay.spark.jvm.gateway import JavaObject
+from forebay.spark.jvm.gateway import JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.releases import TIME_TYPE
 from forebay.spark.options import DELETE_BEHAVIOR, INCLUDE, deletes_option, read_options, write_options
@@ -34,7 +34,7 @@ from forebay.spark.sql.live_tables import (
     without_travel,
 )
 from forebay.spark.sql.procedures import Procedure
-from forebay.spark.sql.tables import WrittenTable
+from forebay.spark.sql.tables import WrittenTable, can_only_be_read
 
 _TIME_CONF = "spark.sql.timeType.enabled"
 
@@ -171,9 +171,15 @@ class ForebayCatalog(SqlCatalog):
 
     def tableExists(self, identifier: JavaObject) -> bool:
         namespace, name = names_in(identifier.namespace()), str(identifier.name())
-        if len(namespace) != 1 or VIRTUAL_SEPARATOR in name:
+        if len(namespace) != 1:
             return False
-        return self._context.connection.table_exists(TablePath(namespace[0], name))
+        if VIRTUAL_SEPARATOR not in name:
+            return self._context.connection.table_exists(TablePath(namespace[0], name))
+        try:
+            self.loadTable(identifier)
+        except (JavaThrow, ForebayError):
+            return False
+        return True
 
     # ---- making and changing tables ---------------------------------------------------------------------------------
 
@@ -204,7 +210,7 @@ class ForebayCatalog(SqlCatalog):
         return properties if properties.get(ddl.PROVIDER) in ddl.PROVIDERS else None
 
     def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy:
-        path = TablePath(*self._named(identifier))
+        path = self._path_to_change(identifier)
         with self._missing_is_no_such_table(identifier):
             try:
                 asked_for = [self._change(change) for change in changes]
@@ -245,10 +251,16 @@ class ForebayCatalog(SqlCatalog):
 
     def dropTable(self, identifier: JavaObject) -> bool:
         try:
-            self._context.connection.drop_table(TablePath(*self._named(identifier)))
+            self._context.connection.drop_table(self._path_to_change(identifier))
         except NotFound:
             return False
         return True
+
+    def _path_to_change(self, identifier: JavaObject) -> TablePath:
+        """Raises `UnsupportedOperation` for what stands beside a table."""
+        if VIRTUAL_SEPARATOR in str(identifier.name()) and self.tableExists(identifier):
+            raise can_only_be_read(self._full_name(identifier))
+        return TablePath(*self._named(identifier))
 
     def renameTable(self, old: JavaObject, new: JavaObject) -> None:
         raise UnsupportedOperation(

@@ -75,7 +75,15 @@ from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.catalog import TimeTravel
 from forebay.spark.sql.partitions import Partitions, partition_rows
-from forebay.spark.sql.tables import CATALOG, LocalScanProxy, MetadataColumnProxy, StagedTable, TableProxy, WrittenTable
+from forebay.spark.sql.tables import (
+    CATALOG,
+    LocalScanProxy,
+    MetadataColumnProxy,
+    ReadOnlyTable,
+    StagedTable,
+    TableProxy,
+    WrittenTable,
+)
 from forebay.spark.writing.live_deletes import delete_where, named_keys
 from forebay.spark.writing.live_deltas import LiveDelta
 from forebay.spark.writing.row_level import RowLevelOperation
@@ -214,7 +222,7 @@ _BUCKET_FIELDS = [
 ]
 
 
-class SideTable(ClusterTable):
+class SideTable(ClusterTable, ReadOnlyTable):
     """`t$changelog`, `t$binlog` or `t$lake`, of which no stream can read the last."""
 
     def __init__(self, context: CatalogContext, info: TableInfo, view: str) -> None:
@@ -281,7 +289,7 @@ class DeleteTellingTable(ClusterTable):
         return readable(self._context, self._name, self._info, options, has_deletes=True)
 
 
-class MetadataTable(ClusterTable):
+class MetadataTable(ClusterTable, ReadOnlyTable):
     """A virtual table whose rows the driver has."""
 
     def __init__(

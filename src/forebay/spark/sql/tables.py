@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN
-from forebay.base.errors import InternalError, InvalidRequest, NotFound
+from forebay.base.errors import InternalError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column
 from forebay.spark.context import SessionContext
@@ -74,6 +74,24 @@ class TableProxy(JavaProxy):
 
     def _readable(self, options: dict[str, str]) -> Readable:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is read")
+
+
+class ReadOnlyTable(TableProxy):
+    """A table beside another one. It takes writes, for Spark's own words do not say where to write instead."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsWrite",)
+
+    def capabilities(self) -> JavaObject:
+        names = (*self.capability_names, "BATCH_WRITE", "STREAMING_WRITE")
+        return self.jvm.enum_set(CATALOG + "TableCapability", names)
+
+    def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
+        raise can_only_be_read(self._name)
+
+
+def can_only_be_read(name: str) -> UnsupportedOperation:
+    """The error for a statement that would change the table `name`, `t$view`."""
+    return UnsupportedOperation(f"{name} can only be read: write into {name.rpartition('$')[0]}")
 
 
 class WrittenTable(TableProxy):
