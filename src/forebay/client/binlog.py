@@ -97,6 +97,10 @@ class BinlogReader(LogReader):
     def stop_offsets(self) -> dict[TableBucket, int] | None:
         return self._stops
 
+    @property
+    def finished(self) -> bool:
+        return super().finished and (self._closed or not self._halves)
+
     def poll(self, timeout: Span = 0.0) -> pa.RecordBatch | None:
         """The next rows, after waiting at most `timeout` (a span of time); None if there are none, or at the end."""
         clock = self._session.clock
@@ -104,7 +108,7 @@ class BinlogReader(LogReader):
         while True:
             batch = super().poll(max(0.0, deadline - clock.monotonic()))
             if batch is None:
-                if self.finished and not self._closed:
+                if super().finished and not self._closed:
                     for half in self._halves.values():
                         raise _half_an_update(half, 0)
                 return None

@@ -350,6 +350,8 @@ class LiveTarget(Target):
         self.given.take_rest(self.settings)
         if self.view:
             raise InvalidRequest(f"{self.info.path}{VIRTUAL_SEPARATOR}{self.view} can only be read")
+        if self._changes is not None:
+            raise InvalidRequest(f"a write has no option '{CHANGES_RANGE}'", ErrorCode.CONFIG_EXCEPTION)
         if overwrite:
             check_replaceable(self.info)
         function = write_function(self.info, self.settings, self.columns)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from forebay.spark.streaming.reader import StreamPlanner
 
 _SIDE, _BRANCH = "$", "branch_"
-_TABLE_OPTIONS = ("table", "path", "branch", SCHEMA_ID, CHANGES_RANGE)
+_TABLE_OPTIONS = ("table", "path", "branch", SCHEMA_ID)
 
 
 class PaimonDataSource(SideDataSource):
@@ -156,7 +156,8 @@ class LakeTarget(Target):
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` for missing and unknown options, `NotFound` for a missing table."""
         address = LakeAddress.of(options)
-        read = paimon_read_options(_others(options), own=OF_FORMATS)
+        of_reads = {key: value for key, value in _others(options).items() if key.lower() != CHANGES_RANGE}
+        read = paimon_read_options(of_reads, own=OF_FORMATS)
         side = address.side
         if read.changelog:
             if side is not None:
