@@ -195,14 +195,10 @@ class LakeTarget(Target):
 
     def stream_planner(self, schema: StructType) -> StreamPlanner:
         """Raises `UnsupportedOperation` for side tables without changes."""
-        from forebay.spark.streaming.lake_planner import LakeStreamPlanner
+        from forebay.spark.streaming.lake_planner import LakeChangesPlanner, LakeStreamPlanner
 
         if self._scan.side == READ_OPTIMIZED:
             raise UnsupportedOperation(f"{self.name}$ro cannot be read as a stream; the table can")
         self.refuse_limit()
-        kind = LakeStreamPlanner
-        if self._has_changes:
-            from forebay.spark.reading.lake_changes import LakeChangesPlanner
-
-            kind = LakeChangesPlanner
+        kind = LakeChangesPlanner if self._has_changes else LakeStreamPlanner
         return kind(self._scan, self.wanted(schema), schema, self._options.limits, self.cores)

@@ -6,8 +6,7 @@ A version is a snapshot's number; all changes of a snapshot have its time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,6 @@ from forebay.spark.reading.lake_plan import DealtTasks, PaimonScan
 from forebay.spark.reading.lake_read import CHANGES, PaimonRead
 from forebay.spark.reading.plan import ChangesRange, Pushdown
 from forebay.spark.schemas import columns_of, spark_arrow_schema, to_spark_schema
-from forebay.spark.streaming.lake_planner import LakeStreamPlanner
 
 _OF_COMMITS = (
     StructField("_change_type", StringType(), False),
@@ -116,14 +114,3 @@ def _net(
     in_place = np.argsort(at, kind="stable")
     chosen = np.concatenate([before, after])[in_place].astype(np.int8)
     return changes.take(array_of(at[in_place])), chosen
-
-
-class LakeChangesPlanner(LakeStreamPlanner):
-    """Plans the micro-batches of a stream of CHANGES."""
-
-    _scan: LakeChangesScan
-
-    @cached_property
-    def _stream(self) -> CommitScan:
-        scan = replace(self._scan, table=replace(self._scan.table, clock=self._clock))
-        return scan.commits(ScanFilter.of(scan.table.schema, self._wanted.filter), cut_by_file=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -31,6 +31,10 @@ from forebay.spark.options import StreamLimits
 from forebay.spark.reading.lake_plan import PaimonScan, deal_groups, in_order
 from forebay.spark.reading.lake_read import BINLOG
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
+
+if TYPE_CHECKING:
+    from forebay.paimon.read.commit_changes import CommitScan
+    from forebay.spark.reading.lake_changes import LakeChangesScan
 
 CONSUMER_REFRESHES = 4
 """How often in its expiration time a consumer that waits for new snapshots shows that it is alive."""
@@ -226,6 +230,17 @@ class LakeStreamPlanner:
         if again:
             self._recorded_ms = now
         self._stream.acknowledge(offset.state(), again=again)
+
+
+class LakeChangesPlanner(LakeStreamPlanner):
+    """Plans the micro-batches of a stream of CHANGES, which begins where its range does."""
+
+    _scan: LakeChangesScan
+
+    @cached_property
+    def _stream(self) -> CommitScan:
+        scan = replace(self._scan, table=replace(self._scan.table, clock=self._clock))
+        return scan.commits(ScanFilter.of(scan.table.schema, self._wanted.filter), cut_by_file=True)
 
 
 _OF_SCANS = ("full", "next", "split", "plan", "began_empty", "finished", "passed")
