@@ -371,6 +371,7 @@ def test_other_tables_are_joined_with_a_shuffle(
     assert shuffles > 0, reason
 
 
+@pytest.mark.slow
 def test_rescaled_tables_are_read_by_the_buckets_that_their_files_have(
     two_tables: Any, by_bucket: Any, lake_sql: Sql, lake: str, lake_session: Any
 ) -> None:
