@@ -66,7 +66,9 @@ def test_upsert_reports_client_server_and_every_step(small: Run) -> None:
 def test_transactions_are_compared_with_plain_writes(small: Run) -> None:
     section = run_section("transactions", small)
     check(section, "transactions")
-    assert [what.rpartition(": ")[2] for what in whats(section)] == ["plain", "transaction"] * 4
+    *writes, commit, watching, full = (what.rpartition(": ")[2] for what in whats(section))
+    assert writes == ["plain", "transaction"] * 4
+    assert [commit, watching, full] == ["a plain commit", "watching", "watching, 100 changes"]
 
 
 def test_engines_are_compared_figure_by_figure(small: Run) -> None:

@@ -50,8 +50,8 @@ def test_the_examples_in_the_help_of_a_command_are_accepted(name: str) -> None:
 
 def test_the_commands_that_the_quickstart_ends_with_are_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     lake = SimpleNamespace(settings={"datalake.format": "iceberg"})
-    options = argparse.Namespace(serve=False, data_dir="quickstart-data")
-    _say_how_to_go_on(SimpleNamespace(bootstrap_servers="127.0.0.1:9123"), lake, options)  # type: ignore[arg-type]
+    options = argparse.Namespace(serve=False, bootstrap_servers=None, data_dir="quickstart-data")
+    _say_how_to_go_on("127.0.0.1:9123", lake, options)  # type: ignore[arg-type]
     printed = capsys.readouterr().out
     commands = list(_commands(printed))
     assert [words[0] for words in commands] == ["server", "scan", "tiering"]

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from forebay.paimon.write.incoming import missing_column
 from forebay.paimon.write.table_write import TableWrite, WriterShard
 from forebay.spark.lake_options import with_write_options, write_options
 from forebay.spark.workers import MESSAGE_COLUMN
-from forebay.spark.writing import committing, lake_write
+from forebay.spark.writing import committing, lake_write, lake_write_builder
 from forebay.spark.writing.committing import Overwrite, commit_batch
 from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, WrittenFiles, messages_of, new_write
 from forebay.spark.writing.lake_write_builder import Dealing, dealing
@@ -375,19 +376,37 @@ def test_options_of_a_write_are_checked(tmp_path: Path) -> None:
         write_options("t", table, {"bucket": "4"})
 
 
+ONE_KEY = {"key": "id", "bucket": "2"}
+PARTS = {"key": "id name", "parts": "name", "bucket": "2"}
+
+
+def context_of(cores: int) -> Any:
+    return SimpleNamespace(cores=cores, jvm=None)
+
+
 @pytest.mark.parametrize(
-    ("columns", "options", "expected"),
+    ("options", "expected"),
     [
-        ("id bigint, name string", {}, Dealing()),
-        ("id bigint, name string", {"parts": "name", "partition__sink-strategy": "hash"}, Dealing(("name",), 0)),
-        ("id bigint, name string", {"bucket": "8", "bucket_key": "id"}, Dealing(("id",), 4)),
-        ("id bigint, name string", {"key": "id", "bucket": "2"}, Dealing(("id",), 2)),
-        ("id bigint, name string", {"key": "id name", "parts": "name", "bucket": "2"}, Dealing(("name", "id"), 4)),
-        ("id bigint, name string", {"key": "id", "bucket": "2", "sink__parallelism": "9"}, Dealing(("id",), 9)),
-        ("id bigint, name string", {"key": "id"}, Dealing(("id",), 1)),
+        ({}, Dealing()),
+        ({"parts": "name", "partition__sink-strategy": "hash"}, Dealing(("name",), 0)),
+        ({"bucket": "8", "bucket_key": "id"}, Dealing(("id",), 4, "paimon_bucket[8](L) of 4 tasks")),
+        (ONE_KEY, Dealing(("id",), 2, "paimon_bucket[2](L) of 2 tasks")),
+        (PARTS, Dealing(("id", "name"), 4, "paimon_bucket[2](L; U) of 4 tasks")),
+        ({**ONE_KEY, "sink__parallelism": "9"}, Dealing(("id",), 9, "paimon_bucket[2](L) of 9 tasks")),
+        ({**ONE_KEY, "sink__parallelism": "1"}, Dealing(("id",), 1)),
+        ({"key": "id"}, Dealing(("id",), 1)),
     ],
 )
 def test_rows_are_dealt_to_tasks_as_the_buckets_need(
-    tmp_path: Path, columns: str, options: dict[str, str], expected: Dealing
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], expected: Dealing
 ) -> None:
-    assert dealing(make(tmp_path, columns, **options), 4) == expected
+    monkeypatch.setattr(lake_write_builder, "runs_on_executors", lambda jvm: True)
+    assert dealing(make(tmp_path, **options), context_of(4)) == expected
+
+
+@pytest.mark.parametrize(("options", "expected"), [(ONE_KEY, Dealing(("id",), 2)), (PARTS, Dealing(("name", "id"), 4))])
+def test_rows_are_dealt_by_their_bucket_keys_where_spark_cannot_tell_buckets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], expected: Dealing
+) -> None:
+    monkeypatch.setattr(lake_write_builder, "runs_on_executors", lambda jvm: False)
+    assert dealing(make(tmp_path, **options), context_of(4)) == expected

@@ -258,18 +258,16 @@ class ScanProxy(JavaProxy):
     # ---- SupportsRuntimeV2Filtering ---------------------------------------------------------------------------------
 
     def filterAttributes(self) -> JavaObject:
-        """The columns that are read and have values to compare. None with a limit, which counts rows before any join.
+        """The columns that are read and have values to compare.
 
-        For a statement that changes rows Spark finds the values by a query of its own over all these columns. That pays
-        only if its condition says nothing that a scan understands, and the values become lookups.
+        None with a limit, which counts rows before any join. None of what UPDATE, MERGE or DELETE change: Spark would
+        find the values by a query of its own, which reads the table at another instant and with the session's options.
         """
         wanted, readable = self._wanted, self._readable
-        known = {column.name for column in readable.columns}
-        if readable.is_target:
-            is_filtered = wanted.row_filter is not None or wanted.partition_filters
-            known &= set() if is_filtered else set(readable.lookup_key)
+        is_open = wanted.limit is None and not readable.is_target
+        known = {column.name for column in readable.columns if is_open}
         comparable = [field.name for field in self._schema.fields if isinstance(field.dataType, AtomicType)]
-        names = [name for name in comparable if name in known and wanted.limit is None]
+        names = [name for name in comparable if name in known]
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", [self.jvm.column(name) for name in names])
 
     def filter(self, predicates: JavaObject) -> None:
