@@ -221,6 +221,7 @@ def test_what_cannot_be_changed_is_refused_by_name(sql: Sql) -> None:
     assert sql("SELECT * FROM {db}.k") == [(1, "b")]
 
 
+@pytest.mark.slow
 def test_rows_keep_the_numbers_that_the_server_gave_them(sql: Sql) -> None:
     sql(
         """CREATE TABLE {db}.t (id BIGINT NOT NULL, no BIGINT, name STRING)

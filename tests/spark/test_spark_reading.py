@@ -199,6 +199,7 @@ def test_statistics_let_spark_broadcast_the_small_side_of_a_join(
 # ---- how primary-key tables are read --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_table_of_many_buckets_is_read_by_few_tasks_within_the_server_s_sessions(
     sql: Sql, spark: Any, connection: Connection, database: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

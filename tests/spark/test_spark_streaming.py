@@ -47,6 +47,7 @@ def ids(batches: Batches) -> list[int]:
     return sorted(row["id"] for batch in batches for row in batch)
 
 
+@pytest.mark.slow
 def test_a_table_of_the_catalog_is_streamed_and_continues_after_a_restart(
     spark: Any, connection: Connection, database: str, run: Run
 ) -> None:

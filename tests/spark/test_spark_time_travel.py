@@ -145,6 +145,7 @@ def test_changes_that_are_not_there_are_refused(sql: Sql, spark: Any, connection
 
 
 @CHANGES
+@pytest.mark.slow
 def test_changes_are_streamed_from_a_version_or_a_time_on(
     sql: Sql, spark: Any, connection: Connection, database: str, tmp_path: Path
 ) -> None:

@@ -318,6 +318,7 @@ PLAIN = "id {key} WITH TBLPROPERTIES ('bucket-key' = 'id', 'bucket' = '4')"
 BY_DAY = "id {key}, day INT WITH PARTITIONED BY (day) TBLPROPERTIES ('bucket-key' = 'id', 'bucket' = '4')"
 
 
+@pytest.mark.slow
 def test_tables_with_the_same_buckets_are_joined_without_a_shuffle(
     two_tables: Any, by_bucket: Any, lake_sql: Sql, lake_session: Any
 ) -> None:

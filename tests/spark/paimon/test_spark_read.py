@@ -239,12 +239,22 @@ def test_changes_are_those_of_the_snapshots_in_a_range(lake_session: Any, lake_s
         f"SELECT count(*), min(_commit_timestamp) > '{time}' FROM {{db}}.a CHANGES FROM TIMESTAMP '{time}' EXCLUSIVE"
     )
     assert lake_sql(after) == [(1, True)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(SPARK < (4, 3), reason="CHANGES comes with Spark 4.3")
+def test_changes_are_streamed_snapshot_by_snapshot(lake_session: Any, lake_sql: Sql, lake: str) -> None:
+    lake_sql("CREATE TABLE {db}.a (id INT)")
+    lake_sql("INSERT INTO {db}.a VALUES (1), (2)")
+    lake_sql("UPDATE {db}.a SET id = 3 WHERE id = 2")
+    lake_sql(f"CALL lake.sys.compact(table => '{lake}.a')")
+    lake_sql("DELETE FROM {db}.a WHERE id = 1")
     reader = lake_session.readStream.option("startingVersion", 2).option("maxFilesPerTrigger", 1)
     found: list[tuple[Any, ...]] = []
     writer = reader.changes(f"lake.{lake}.a").select("id", "_change_type").writeStream
     query = writer.foreachBatch(lambda batch, _: found.extend(map(tuple, batch.collect())))
     query.trigger(availableNow=True).start().awaitTermination(90)
-    assert found == [(2, "delete"), (2, "insert"), (1, "delete")]
+    assert found == [(2, "delete"), (3, "insert"), (1, "delete")]
 
 
 @pytest.mark.skipif(SPARK < (4, 3), reason="CHANGES comes with Spark 4.3")
@@ -313,6 +323,7 @@ def run(tmp_path: Path) -> Callable[..., Batches]:
 
 
 @needs_streams
+@pytest.mark.slow
 def test_a_table_of_the_catalog_is_streamed_in_batches_and_continues_after_a_restart(
     lake_session: Any, lake: str, run: Callable[..., Batches], parts: Table
 ) -> None:

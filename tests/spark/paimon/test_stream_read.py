@@ -20,13 +20,13 @@ from forebay.spark.options import StreamLimits
 from forebay.spark.reading.lake_plan import PaimonScan
 from forebay.spark.reading.plan import Pushdown
 from forebay.spark.streaming.lake_planner import LakeStreamPlanner
-from forebay.spark.streaming.reader import StreamReader
 from tests.paimon.lake import altered, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
 from tests.paimon.stream.test_modes import STREAMS, filled
 from tests.spark.paimon.streams import PaimonStream
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="comes with Spark 4.2")
+streaming = pytest.importorskip("forebay.spark.streaming.reader", reason="uses the same module of Spark")
 
 KEYED = {"bucket": "2", "changelog-producer": "lookup"}
 
@@ -263,7 +263,7 @@ def test_few_rows_wait_for_more_until_the_delay_has_passed(table: Table) -> None
     clock = ManualClock()
     scan = PaimonScan.of(table, "t")
     few = StreamLimits(min_rows=3, max_delay_ms=1000)
-    reader = StreamReader(LakeStreamPlanner(scan, Pushdown(("id",)), scan.schema, few, 2, clock))
+    reader = streaming.StreamReader(LakeStreamPlanner(scan, Pushdown(("id",)), scan.schema, few, 2, clock))
     start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     write(table, 1)
     assert reader.latestOffset(start, limits.ReadAllAvailable()) == start
@@ -540,7 +540,7 @@ def test_a_stream_that_waits_keeps_its_consumer_from_expiring(table: Table) -> N
     write(table, 1)
     clock = ManualClock()
     scan = PaimonScan.of(table, "t").with_options({"consumer-id": "c", "consumer.expiration-time": "1 h"})
-    reader = StreamReader(LakeStreamPlanner(scan, Pushdown(("id",)), scan.schema, StreamLimits(), 2, clock))
+    reader = streaming.StreamReader(LakeStreamPlanner(scan, Pushdown(("id",)), scan.schema, StreamLimits(), 2, clock))
     offset = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     reader.latestOffset(offset, reader.getDefaultReadLimit())
     manager = ConsumerManager(table.context.io, table.context.paths)
