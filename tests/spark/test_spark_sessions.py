@@ -153,6 +153,8 @@ def test_a_server_may_restart_between_planning_and_reading(spark: Any, tmp_path:
     ("arguments", "kind", "message"),
     [
         ({"catalog": "bad-name", "bootstrap_servers": "127.0.0.1:1"}, InvalidRequest, "'bad-name' cannot be the name"),
+        ({"catalog": "127.0.0.1:1"}, InvalidRequest, "address of a server is bootstrap_servers='host:port'"),
+        ({"catalog": object()}, InvalidRequest, "object .* cannot be the name of a catalog"),
         ({"bootstrap_servers": None}, InvalidRequest, "no bootstrap server was given"),
         ({"bootstrap_servers": "127.0.0.1:1"}, Unavailable, "no bootstrap server responds"),
         ({"bootstrap_servers": "127.0.0.1:1", "nope": 1}, InvalidRequest, "there is no client option 'nope'"),

@@ -87,8 +87,11 @@ def _sides(
     """The parts of a catalog and their contexts; arguments and errors are those of `attach`."""
     from forebay.spark.context import CatalogContext, PaimonContext
 
-    if not catalog.isidentifier():
-        raise InvalidRequest(f"'{catalog}' cannot be the name of a catalog: use letters, digits and '_'")
+    if not isinstance(catalog, str) or not catalog.isidentifier():
+        raise InvalidRequest(
+            f"{catalog!r} cannot be the name of a catalog: use letters, digits and '_'; the address of a server is "
+            "bootstrap_servers='host:port'"
+        )
     given = {"warehouse": warehouse, "metastore": metastore, **(paimon or {})}
     lake = {name: value for name, value in given.items() if value is not None}
     of_sides: list[tuple[type[SqlCatalog], Any]] = []
