@@ -11,6 +11,9 @@ import pytest
 
 from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
 from forebay.paimon.format.file_meta import DeletionVectorMeta, IndexFileMeta
+from forebay.paimon.read.change_reader import ChangeReader
+from forebay.paimon.read.commit_changes import CommitScan
+from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.table import Table
 from tests.paimon.compact.trees import changelog
 from tests.paimon.lake import live_files, new_catalog, put, rows_of
@@ -45,6 +48,21 @@ def commit_marked(table: Table, marked: Sequence[tuple[Sequence[int], list[int]]
     commit(table, replace(message, data=DataIncrement(tuple(files), new_index_files=(index,))))
 
 
+def mark(table: Table, positions: list[int]) -> None:
+    """Commit a deletion vector of rows of the only file, as other software does that deletes rows."""
+    (split,) = table.refresh().scan().plan()
+    (file,) = split.files
+    vector = deletion_vector(positions)
+    meta = DeletionVectorMeta(file.file_name, 1, len(vector) - 8, len(positions))
+    index = IndexFileMeta("DELETION_VECTORS", f"index-{len(positions)}", 1 + len(vector), 1, (meta,))
+    path = Path(table.context.paths.index_file(index, split.partition, split.bucket))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"\1" + vector)
+    removed = tuple(index_files(table))
+    increment = DataIncrement((), new_index_files=(index,), deleted_index_files=removed)
+    commit(table, CommitMessage(split.partition, split.bucket, split.total_buckets, increment))
+
+
 def commit(table: Table, message: CommitMessage) -> None:
     table.new_commit().commit([message])
 
@@ -64,6 +82,38 @@ def test_a_difference_leaves_out_what_was_marked_on_either_side(tmp_path: Path) 
     between = {"incremental-between": f"1,{latest}", "incremental-between-scan-mode": "diff"}
     log = table.with_options(between).system("audit_log").read().read_all().to_pylist()
     assert [(row["rowkind"], row["id"]) for row in log] == [("+I", 4)]
+
+
+@pytest.mark.parametrize("key", [["id"], []])
+def test_a_difference_has_the_rows_that_were_marked_meanwhile(tmp_path: Path, key: list[str]) -> None:
+    options = {**OPTIONS, **({} if key else {"bucket-key": "id"})}
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, primary_key=key, options=options)
+    with_deleted(table, [1, 2, 3, 4], [0], level=5)
+    mark(table, [0, 2])
+    put(table, [{"id": 9, "v": 9}])
+    latest = table.context.snapshots.latest_id()
+    between = {"incremental-between": f"1,{latest}", "incremental-between-scan-mode": "diff"}
+    log = table.with_options(between).system("audit_log").read().read_all().to_pylist()
+    assert sorted((row["rowkind"], row["id"]) for row in log) == [("+I", 9), ("-D", 3)]
+
+
+@pytest.mark.parametrize("bucket", ["1", "-1"])
+def test_changes_of_commits_have_the_rows_that_were_marked(tmp_path: Path, bucket: str) -> None:
+    options = {**OPTIONS, "bucket": bucket, **({"bucket-key": "id"} if bucket == "1" else {})}
+    table = new_catalog(tmp_path).create_table("db.t", COLUMNS, options=options)
+    put(table, [{"id": n, "v": 0} for n in range(5)])
+    mark(table, [1])
+    mark(table, [1, 3, 4])
+    put(table, [{"id": 9, "v": 9}])
+    every = ScanFilter.of(table.schema, None)
+    reader = ChangeReader(table.context, None, every, kind_column="kind")
+    found = [
+        (split.snapshot_id, row["kind"], row["id"])
+        for split in CommitScan(table.context, every, 2).splits(None)
+        for batch in reader.read(split)
+        for row in batch.to_pylist()
+    ]
+    assert found == [(2, "-D", 1), (3, "-D", 3), (3, "-D", 4), (4, "+I", 9)]
 
 
 def test_a_write_takes_rows_up_to_where_readers_see_them(tmp_path: Path) -> None:

@@ -170,8 +170,14 @@ class ChangePlanner(SnapshotPlanner):
         )
         if self._spec is not None:
             self._check_buckets(start, before, end, after)
+        marked_before, marked_after = (
+            self._deletions(s, grouped) if self._vectors else {} for s, grouped in ((start, before), (end, after))
+        )
         for key in before.keys() & after.keys():
-            same = self._same(before[key], after[key])
+            old, new = marked_before.get(key, {}), marked_after.get(key, {})
+            same = self._same(
+                before[key], after[key], {name for name in {*old, *new} if old.get(name) != new.get(name)}
+            )
             before[key] = [e for e in before[key] if e.file.file_name not in same]
             after[key] = [e for e in after[key] if e.file.file_name not in same]
         return self._incremental(start, before, end, after, is_streaming=False)
@@ -236,14 +242,14 @@ class ChangePlanner(SnapshotPlanner):
             found.append(IncrementalSplit(halves[0], halves[1], is_streaming))
         return found
 
-    def _same(self, before: Sequence[ManifestEntry], after: Sequence[ManifestEntry]) -> set[str]:
-        """The names of files whose rows are the same before and after.
+    def _same(self, before: Sequence[ManifestEntry], after: Sequence[ManifestEntry], marked: set[str]) -> set[str]:
+        """The names of files whose rows are the same before and after. `marked` have another deletion vector now.
 
         In a primary-key table, a file qualifies only if no other file overlaps its key range: a row of a file that is
         in both states may be replaced by a row of a file that is not.
         """
         shared = {e.identity for e in before} & {e.identity for e in after}
-        names = {e.file.file_name for e in before if e.identity in shared}
+        names = {e.file.file_name for e in before if e.identity in shared} - marked
         if self._spec is None or not names:
             return names
         every = {e.identity: e.file for e in (*before, *after)}

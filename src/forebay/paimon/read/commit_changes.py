@@ -24,15 +24,10 @@ from forebay.paimon.store.manifests import merge_entries
 
 def check_has_changes(table: TableContext) -> None:
     """Raise `UnsupportedOperation` for a table whose snapshots do not tell all that they changed."""
-    if table.schema.has_primary_key:
-        if table.options.changelog_producer == "none":
-            raise UnsupportedOperation(
-                "a table with changelog-producer none records what was written, and not what was there before: set "
-                "'changelog-producer' to 'lookup' or 'full-compaction' for the changes from then on"
-            )
-    elif table.options.deletion_vectors_enabled:
+    if table.schema.has_primary_key and table.options.changelog_producer == "none":
         raise UnsupportedOperation(
-            "an append table with deletion vectors does not tell the rows that a snapshot deleted"
+            "a table with changelog-producer none records what was written, and not what was there before: set "
+            "'changelog-producer' to 'lookup' or 'full-compaction' for the changes from then on"
         )
 
 
@@ -112,17 +107,21 @@ class CommitScan(StreamScan):
             if snapshot.changelog_manifest_list is None:
                 return ()
             return self._changes.changelog(snapshot, self._filter, self._buckets)
+        if snapshot.commit_kind not in (CommitKind.APPEND, CommitKind.OVERWRITE):
+            return ()
+        before = self._snapshots.find(snapshot.id - 1)
+        if before is None and (removes or (snapshot.index_manifest and snapshot.id > FIRST_SNAPSHOT_ID)):
+            raise InvalidRequest(
+                f"snapshot {snapshot.id - 1} of {self._table.paths.root} has expired, and with it the rows that "
+                f"snapshot {snapshot.id} removed: begin the range later"
+            )
+        # Rows are also removed by deletion vectors of files that stay.
+        if before is not None and before.index_manifest != snapshot.index_manifest:
+            return self._changes.difference(before, snapshot, self._filter, self._buckets)
         if removes:
-            if self._snapshots.find(snapshot.id - 1) is None:
-                raise InvalidRequest(
-                    f"snapshot {snapshot.id - 1} of {self._table.paths.root} has expired, and with it the rows that "
-                    f"snapshot {snapshot.id} removed: begin the range later"
-                )
             halves = self._changes.overwritten(snapshot, self._filter, self._buckets)
             return [replace(split, is_streaming=False) for split in halves]
-        if snapshot.commit_kind in (CommitKind.APPEND, CommitKind.OVERWRITE):
-            return self._changes.delta(snapshot, self._filter, self._buckets)
-        return ()
+        return self._changes.delta(snapshot, self._filter, self._buckets)
 
     def _removes(self, snapshot: Snapshot) -> bool:
         manifests = self._table.manifests
