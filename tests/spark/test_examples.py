@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.spark.releases import needs
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples"
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "story")
@@ -22,6 +24,7 @@ def _examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.spark
+@needs(4, 2, "streams of tables, INSERT that leaves columns out")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in IN_EVERY_RUN else pytest.mark.slow) for name in EXAMPLES]

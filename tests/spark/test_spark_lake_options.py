@@ -15,6 +15,7 @@ import forebay.spark
 from forebay.server.embedded import EmbeddedServer
 from forebay.tiering.now import tier_table
 from forebay.tiering.runner import ThreadRunner
+from tests.spark.releases import needs
 
 pytestmark = pytest.mark.spark
 
@@ -42,6 +43,7 @@ def ids(frame: Any) -> list[int]:
     return sorted(row.id for row in frame.collect())
 
 
+@needs(4, 2, "streams of tables written in Python")
 def test_a_catalog_reads_with_the_session_s_options_of_the_lake(
     spark: Any, moved: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:

@@ -230,7 +230,7 @@ def a_story_of_ddl(spark: Any, name: str) -> None:
         return [tuple(row) for row in spark.sql(statement.replace("{db}", f"{name}.story")).collect()]
 
     sql("CREATE DATABASE {db}")
-    sql("CREATE TABLE {db}.t (id BIGINT, v STRING, PRIMARY KEY (id)) TBLPROPERTIES ('bucket' = '1')")
+    sql("CREATE TABLE {db}.t (id BIGINT NOT NULL, v STRING) TBLPROPERTIES ('primary-key' = 'id', 'bucket' = '1')")
     sql("INSERT INTO {db}.t VALUES (1, 'a'), (2, 'b')")
     sql("ALTER TABLE {db}.t ADD COLUMN w INT")
     sql("ALTER TABLE {db}.t SET TBLPROPERTIES ('snapshot.num-retained.max' = '9')")

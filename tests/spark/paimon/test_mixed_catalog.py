@@ -135,6 +135,7 @@ def test_a_table_that_is_made_of_a_query_has_no_defaults(sql: Sql) -> None:
     assert "DEFAULT" not in sql("SHOW CREATE TABLE {db}.s")[0][0]
 
 
+@needs(4, 1, "SHOW PROCEDURES")
 def test_procedures_are_those_of_both(both: Any, sql: Sql) -> None:
     names = {row[3] for row in sql("SHOW PROCEDURES IN both.sys")}
     assert {"get_cluster_configs", "start_tiering", "compact", "expire_snapshots"} <= names

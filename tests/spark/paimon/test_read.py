@@ -25,6 +25,7 @@ from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.schemas import spark_arrow_schema
 from tests.paimon.lake import ALL_TYPES, all_types_rows, altered, live_files, new_catalog, put
 from tests.paimon.stream.model import COLUMNS
+from tests.spark.releases import needs
 
 Row = dict[str, Any]
 
@@ -156,6 +157,7 @@ def test_rows_are_those_of_the_engine_with_spark_s_very_schema(parts: Table, key
             assert batch.schema.equals(schema, check_metadata=True)
 
 
+@needs(4, 1, "type TIME")
 def test_every_type_comes_with_spark_s_schema(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.all", ALL_TYPES)
     put(table, all_types_rows(20))
@@ -476,6 +478,7 @@ def test_the_format_takes_columns_filters_and_limits_as_options(parts: Table) ->
         read_format(path=root + "$binlog", filter="id = 1")
 
 
+@needs(4, 1, "filters of data sources written in Python")
 def test_the_format_never_pushes_filters() -> None:
     """PySpark would keep them for other uses of the same DataFrame: wrong answers without a word."""
     from pyspark.sql.datasource import DataSourceReader
