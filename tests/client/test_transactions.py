@@ -254,6 +254,23 @@ def damaged(batch: bytes) -> bytes:
     return batch[:-1] + bytes([batch[-1] ^ 1])
 
 
+def test_a_delete_that_would_clear_a_not_null_column_is_refused_when_it_is_staged(
+    conn: Connection, make_table: MakeTable
+) -> None:
+    """If it were decided, no server could ever write it, and the table's snapshots would wait forever."""
+    schema = pa.schema([pa.field("id", pa.int64(), False), ("a", pa.string()), pa.field("b", pa.string(), False)])
+    table = make_table(schema, primary_key="id", buckets=1)
+    table.upsert([{"id": 1, "a": "one", "b": "x"}, {"id": 2, "a": "two", "b": "y"}])
+    refused = pytest.raises(InvalidRequest, match="column 'b' is NOT NULL: delete whole rows")
+    with refused, conn.transaction("c", 1) as tx:
+        tx.delete(table, [{"id": 1}], columns=["id", "b"])
+    with conn.transaction("c", 2) as tx:
+        tx.delete(table, [{"id": 1}])
+        tx.upsert(table, [{"id": 2, "b": "z"}], columns=["id", "b"])
+    with table.snapshot() as snapshot:
+        assert snapshot.scan().to_arrow().to_pylist() == [{"id": 2, "a": "two", "b": "z"}]
+
+
 def test_damaged_batches_are_refused_when_they_are_staged(conn: Connection, log: Table, kv: Table) -> None:
     """No client of ours sends such batches; whoever does must not make a commit fail later."""
     tx = conn.transaction("damaged", 1).begin()

@@ -112,8 +112,26 @@ class ChangelogCodec:
         batch = self.parsed(request)
         plan = merge_plan(self.info, request.target_columns, request.overwrite)
         batch, rows = self.with_canonical_keys(batch, self.of_latest_schema(batch))
+        if request.target_columns and self.info.descriptor.delete_behavior != "ignore" and rows.nulls().any():
+            self._check_cleared(set(request.target_columns))
         _, changelog, keys, _, _ = plan.merge(batch.keys, rows, {}, _AnyId())
         self._check(self._rows.decode(changelog), keys)
+
+    def _check_cleared(self, target_columns: set[int]) -> None:
+        """Refuse deletes of some columns if they would leave rows without a value that these must have.
+
+        Which rows are there then is not known: those with nothing but these columns would go, and are refused, too.
+        """
+        if len(target_columns) == len(self._columns):
+            return
+        for position in target_columns.intersection(self._required):
+            name = self._columns[position].name
+            if name not in self.info.schema.primary_key:
+                raise InvalidRequest(
+                    f"a delete that names some columns of table {self.info.path} clears these, but column '{name}' is "
+                    "NOT NULL: delete whole rows, without a list of columns, or write new values for them",
+                    ErrorCode.INVALID_TARGET_COLUMN,
+                )
 
     def parsed(self, request: PutRequest) -> KvBatch:
         """The batch of a put. Raises `CorruptData`, `InvalidRequest`."""
