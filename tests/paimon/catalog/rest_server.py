@@ -34,6 +34,8 @@ class RestServer:
     def __init__(self, folder: Path, overrides: dict[str, str] | None = None, keep_alive: float = 0) -> None:
         self.lake = FileSystemCatalog(LocalFileIO(sync=False), str(folder / "served"))
         self.databases: dict[str, dict[str, str]] = {}
+        self.views: dict[str, dict[str, Any]] = {}
+        """The definitions of views, as clients have sent them, by "database.view"."""
         self.overrides = overrides or {}
         self.requests: list[tuple[str, str]] = []
         self.commits: list[dict[str, Any]] = []
@@ -135,6 +137,10 @@ class RestServer:
                 return {}
             case "DELETE", ["databases", database, "tables", table]:
                 return self.lake.drop_table(f"{database}.{table}") or {}
+            case _, ["databases", database, "views", *view]:
+                return self._views(method, database, view, query, body)
+            case "POST", ["views", "rename"]:
+                return self._rename_view(_name(body["source"]), _name(body["destination"]))
             case "GET", ["databases", database, "tables", table, "snapshot"]:
                 return self._snapshot(self.lake.table(f"{database}.{table}"))
             case "POST", ["databases", database, "tables", table, "commit"]:
@@ -166,6 +172,38 @@ class RestServer:
                 "primaryKeys": list(schema.primary_keys), "options": dict(schema.options), "comment": schema.comment,
             },
         }  # fmt: skip
+
+    def _views(self, method: str, database: str, view: list[str], query: dict[str, list[str]], body: Any) -> Any:
+        self.lake.list_tables(database)  # which has to exist
+        match method, view:
+            case "GET", []:
+                inside = (name.partition(".") for name in self.views)
+                return _page("views", sorted(name for home, _, name in inside if home == database), query)
+            case "POST", []:
+                name = _name(body["identifier"])
+                if name in self.views:
+                    raise AlreadyExists(f"there is a view {name}")
+                self.views[name] = body["schema"]
+                return {}
+        name = f"{database}.{view[0]}"
+        if name not in self.views:
+            raise NotFound(f"there is no view {name}")
+        match method:
+            case "GET":
+                return {"id": "1", "name": view[0], "schema": self.views[name], "owner": "me"}
+            case "DELETE":
+                del self.views[name]
+            case "POST":
+                self.views[name] = _changed(self.views[name], body["changes"])
+        return {}
+
+    def _rename_view(self, name: str, new_name: str) -> dict[str, Any]:
+        if name not in self.views:
+            raise NotFound(f"there is no view {name}")
+        if new_name in self.views:
+            raise AlreadyExists(f"there is a view {new_name}")
+        self.views[new_name] = self.views.pop(name)
+        return {}
 
     def _snapshot(self, table: Table) -> dict[str, Any]:
         latest = table.context.snapshots.latest()
@@ -205,3 +243,27 @@ def _change(node: Any) -> SchemaChange:
             assert node["dataType"] == "INT"
             return AddColumn(tuple(node["fieldNames"]), types.int_(), node["comment"])
     raise NotFound(f"no change {node['action']}")
+
+
+def _changed(view: dict[str, Any], changes: list[dict[str, Any]]) -> dict[str, Any]:
+    """A definition after changes, which are refused as Java Paimon's server refuses them."""
+    options, dialects, comment = dict(view["options"]), dict(view["dialects"]), view.get("comment")
+    for change in changes:
+        match change["action"]:
+            case "setOption":
+                options[change["key"]] = change["value"]
+            case "removeOption":
+                options.pop(change["key"], None)
+            case "updateComment":
+                comment = change["comment"]
+            case "addDialect":
+                if change["dialect"] in dialects:
+                    raise AlreadyExists(f"there is a dialect {change['dialect']}")
+                dialects[change["dialect"]] = change["query"]
+            case "updateDialect" | "dropDialect" as action:
+                if change["dialect"] not in dialects:
+                    raise NotFound(f"there is no dialect {change['dialect']}")
+                del dialects[change["dialect"]]
+                if action == "updateDialect":
+                    dialects[change["dialect"]] = change["query"]
+    return {**view, "options": options, "dialects": dialects, "comment": comment}

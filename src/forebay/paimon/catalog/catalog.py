@@ -6,20 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from forebay.api.schemas import SchemaLike
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.arguments import one_or_more_names
-from forebay.base.errors import UnsupportedOperation
+from forebay.base.errors import AlreadyExists, InvalidRequest, UnsupportedOperation
 from forebay.base.markup import facts_html, heading
 from forebay.lake.kept import Kept
 from forebay.metadata.table import Schema
-from forebay.paimon.catalog.definition import COMMENT, new_schema, with_buckets
-from forebay.paimon.format.schema import TableSchema
+from forebay.paimon.catalog.definition import COMMENT, new_fields, new_schema, with_buckets
+from forebay.paimon.format.schema import DataField, TableSchema
 from forebay.paimon.store.manifests import ManifestCache
 from forebay.paimon.store.paths import MAIN_BRANCH
 from forebay.paimon.table import Table
+
+if TYPE_CHECKING:
+    from forebay.paimon.catalog.views import View
 
 BRANCH_MARK = "$branch_"
 """Between the names of a table and of its branch."""
@@ -87,9 +90,7 @@ class Catalog(ABC):
 
         Raises `AlreadyExists`; `UnsupportedOperation` for a comment or options in a catalog that is only a directory.
         """
-        properties = {
-            key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (options or {}).items()
-        }
+        properties = _property_texts(options)
         if comment is not None:
             properties[COMMENT] = comment
         self._create_database(name, properties, ignore_if_exists)
@@ -100,7 +101,10 @@ class Catalog(ABC):
 
     @abstractmethod
     def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
-        """Drop a database. Raises `NotFound`, and `InvalidRequest` if it has tables, unless `cascade` drops them."""
+        """Drop a database.
+
+        Raises `NotFound`, and `InvalidRequest` if it has tables or views, unless `cascade` drops them.
+        """
 
     @abstractmethod
     def list_tables(self, database: str) -> list[str]:
@@ -212,3 +216,79 @@ class Catalog(ABC):
     @abstractmethod
     def rename_table(self, name: str, new_name: str) -> None:
         """Rename a table. Raises `AlreadyExists` if the new name is taken."""
+
+    # -- views: queries under names beside those of tables ------------------------------------------------------------
+
+    has_views: ClassVar[bool] = False
+    """Whether the catalog has a place for views; if not, the methods below raise `UnsupportedOperation`."""
+
+    def list_views(self, database: str) -> list[str]:
+        """The names of a database's views, in order. Raises `NotFound` if the database does not exist."""
+        raise self._no_views()
+
+    def view(self, name: str) -> View:
+        """The view "database.view". Raises `NotFound`."""
+        raise self._no_views()
+
+    def create_view(
+        self,
+        name: str,
+        schema: SchemaLike | Sequence[DataField],
+        query: str,
+        *,
+        dialects: Mapping[str, str] | None = None,
+        comment: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        replace: bool = False,
+        ignore_if_exists: bool = False,
+    ) -> View:
+        """Create and return a view; with `replace` in place of an existing one, with `ignore_if_exists` return that.
+
+        `query` is SQL, which is kept and not checked, and `schema` has the columns that it returns, as for
+        `create_table`; engines give Paimon's fields. `dialects` are texts of the same query for other engines, by their
+        names. Raises `AlreadyExists` if there is a table or view of this name, and `NotFound` for the database.
+        """
+        from forebay.paimon.catalog.views import View
+
+        if not self.has_views:
+            raise self._no_views()
+        if replace and ignore_if_exists:
+            raise InvalidRequest(f"view {name} can be created with replace or with ignore_if_exists, not with both")
+        if "$" in name:
+            raise InvalidRequest(f"'{name}' cannot name a view: names with '$' are those of system tables and branches")
+        if not query.strip():
+            raise InvalidRequest(f"view {name} needs a query; it is empty")
+        view = View(name, new_fields(schema), query, dict(dialects or {}), comment, _property_texts(options))
+        if self.table_exists(name):
+            raise AlreadyExists(f"view '{name}' cannot be created: there is a table of this name")
+        try:
+            self._put_view(view, replace)
+        except AlreadyExists:
+            if not ignore_if_exists:
+                raise
+            return self.view(name)
+        return view
+
+    def _put_view(self, view: View, replace: bool) -> None:
+        """Create the view, or replace an existing one. Raises `AlreadyExists`, `NotFound`."""
+        raise self._no_views()
+
+    def drop_view(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
+        """Drop a view. Raises `NotFound`, also if `name` is a table's."""
+        raise self._no_views()
+
+    def rename_view(self, name: str, new_name: str) -> None:
+        """Rename a view. Raises `NotFound`, and `AlreadyExists` if a table or view has the new name."""
+        raise self._no_views()
+
+    def _no_views(self) -> UnsupportedOperation:
+        return UnsupportedOperation(
+            f"{self!r} has no place for views; REST and Hive catalogs have (metastore 'rest', 'hive')"
+        )
+
+
+def _property_texts(properties: Mapping[str, Any] | None) -> dict[str, str]:
+    """Properties that are kept for other software, as text: True is `true`, 4 is `4`."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (properties or {}).items()
+    }

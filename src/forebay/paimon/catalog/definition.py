@@ -14,6 +14,7 @@ from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot, child
 from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.format.schema import KEY_PREFIX, SEQUENCE_NUMBER, VALUE_KIND, DataField, TableSchema
+from forebay.paimon.format.schema_json import highest_field_id
 from forebay.paimon.merge.spec import merge_function
 from forebay.paimon.option_names import option_texts
 from forebay.paimon.options import POSTPONE_BUCKET, CoreOptions
@@ -37,17 +38,11 @@ def new_schema(
     Raises `InvalidRequest` saying what is wrong with the definition.
     """
     keys = name_list(primary_keys, "primary_keys")
-    numbering = [-1]
-    fields = []
-    for f in _fields(columns):
-        numbering[0] += 1
-        field_id = numbering[0]
-        t = f.type.not_null() if f.name in keys else f.type
-        fields.append(replace(f, id=field_id, type=_numbered(t, numbering)))
+    fields = new_fields(columns, keys)
     schema = TableSchema(
         id=0,
-        fields=tuple(fields),
-        highest_field_id=numbering[0],
+        fields=fields,
+        highest_field_id=highest_field_id(fields),
         partition_keys=name_list(partition_keys, "partition_keys"),
         primary_keys=keys,
         options=option_texts(options),
@@ -56,6 +51,18 @@ def new_schema(
     )
     validate(schema)
     return schema
+
+
+def new_fields(columns: SchemaLike | Sequence[DataField], keys: Sequence[str] = ()) -> tuple[DataField, ...]:
+    """The fields for columns, with ids from 0 on; those in `keys` are NOT NULL."""
+    numbering = [-1]
+    fields = []
+    for f in _fields(columns):
+        numbering[0] += 1
+        field_id = numbering[0]
+        t = f.type.not_null() if f.name in keys else f.type
+        fields.append(replace(f, id=field_id, type=_numbered(t, numbering)))
+    return tuple(fields)
 
 
 def with_buckets(options: Mapping[str, Any] | None, buckets: int | None, bucket_keys: Sequence[str]) -> dict[str, str]:

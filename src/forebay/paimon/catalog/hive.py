@@ -8,7 +8,7 @@ the table is registered, and deleted if the metastore rejects it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
@@ -18,6 +18,8 @@ from forebay.paimon.catalog.filesystem import DATABASE_SUFFIX
 from forebay.paimon.catalog.hive_commits import TAG_TO_PARTITION, HiveCommits, HiveLock, check_supported
 from forebay.paimon.catalog.hive_metastore import Metastore, hive_options
 from forebay.paimon.catalog.hive_tables import TableDescriber, is_external, is_paimon, local_path
+from forebay.paimon.catalog.hive_views import described, is_view, view_of
+from forebay.paimon.catalog.views import View
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
@@ -33,7 +35,9 @@ _PATH = "path"
 
 
 class HiveCatalog(Catalog):
-    """Databases and tables of a Hive Metastore. Thread-safe."""
+    """Databases, tables and views of a Hive Metastore. Thread-safe."""
+
+    has_views: ClassVar[bool] = True
 
     def __init__(self, options: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS) -> None:
         """Create a catalog without connecting.
@@ -91,7 +95,8 @@ class HiveCatalog(Catalog):
         tables = self._tables(name)
         if tables and not cascade:
             names = sorted(t.tableName for t in tables)
-            raise InvalidRequest(f"database '{name}' has tables ({', '.join(names[:5])}); drop them first")
+            kind = "views" if all(map(is_view, tables)) else "tables"
+            raise InvalidRequest(f"database '{name}' has {kind} ({', '.join(names[:5])}); drop them first")
         keeps_files = any(is_external(t) for t in tables)
         for table in tables:
             if is_paimon(table):
@@ -135,8 +140,9 @@ class HiveCatalog(Catalog):
         check_supported(definition)
         found = self._database(database)
         try:
-            if self._find(database, table) is not None:
-                raise AlreadyExists(f"table '{name}' exists already in {self._metastore}")
+            there = self._find(database, table)
+            if there is not None:
+                raise self._taken("table", name, there)
             self._create(found, table, definition)
         except AlreadyExists:
             if not ignore_if_exists:
@@ -232,8 +238,9 @@ class HiveCatalog(Catalog):
         _check_name(new_table)
         found = self._paimon_table(database, table)
         target = self._database(new_database)
-        if self._find(new_database, new_table) is not None:
-            raise AlreadyExists(f"table '{new_name}' exists already in {self._metastore}")
+        there = self._find(new_database, new_table)
+        if there is not None:
+            raise self._taken("table", new_name, there)
         old_path = self._path(found)
         found.dbName, found.tableName = new_database, new_table
         self._alter(database, table, found)
@@ -264,6 +271,61 @@ class HiveCatalog(Catalog):
             self._metastore.new("EnvironmentContext", properties={}),
         )  # fmt: skip
 
+    # -- views --------------------------------------------------------------------------------------------------------
+
+    def list_views(self, database: str) -> list[str]:
+        found = self._tables(database)
+        if not found:
+            self._database(database)
+        return sorted(table.tableName for table in found if is_view(table))
+
+    def view(self, name: str) -> View:
+        return view_of(name, self._view(name))
+
+    def _view(self, name: str) -> Any:
+        """The description of a view."""
+        found = self._find(*_split(name))
+        if found is None:
+            raise NotFound(f"there is no view '{name}' in {self._metastore}")
+        if not is_view(found):
+            raise NotFound(f"'{name}' in {self._metastore} is no view, but a table")
+        return found
+
+    def _put_view(self, view: View, replace: bool) -> None:
+        database, name = _split(view.name)
+        _check_name(name)
+        self._database(database)
+        new = described(self._metastore, view, self._clock.now_ms() // 1000)
+        there = self._find(database, name)
+        if there is None:
+            self._metastore.call("create_table", new)
+        elif replace and is_view(there):
+            new.owner, new.createTime = there.owner, there.createTime
+            self._alter(database, name, new)
+        else:
+            raise self._taken("view", view.name, there)
+
+    def drop_view(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
+        try:
+            self._view(name)
+        except NotFound:
+            if ignore_if_not_exists:
+                return
+            raise
+        context = self._metastore.new("EnvironmentContext", properties={})
+        self._metastore.call("drop_table_with_environment_context", *_split(name), False, context)
+
+    def rename_view(self, name: str, new_name: str) -> None:
+        (database, view), (new_database, new_view) = _split(name), _split(new_name)
+        _check_name(new_view)
+        found = self._view(name)
+        self._database(new_database)
+        there = self._find(new_database, new_view)
+        if there is not None:
+            raise self._taken("view", new_name, there)
+        found.dbName, found.tableName = new_database, new_view
+        self._alter(database, view, found)
+
     # -- what they share ----------------------------------------------------------------------------------------------
 
     def _find(self, database: str, table: str) -> Any | None:
@@ -272,6 +334,13 @@ class HiveCatalog(Catalog):
             return self._metastore.call("get_table_req", request).table
         except NotFound:
             return None
+
+    def _taken(self, kind: str, name: str, there: Any) -> AlreadyExists:
+        """The error for a new table or view, the `kind`, whose name another one has."""
+        other = "view" if is_view(there) else "table"
+        if other == kind:
+            return AlreadyExists(f"{kind} '{name}' exists already in {self._metastore}")
+        return AlreadyExists(f"{kind} '{name}' cannot be created: there is a {other} of this name in {self._metastore}")
 
     def _paimon_table(self, database: str, table: str) -> Any:
         found = self._find(database, table)
@@ -322,7 +391,7 @@ def _agreeing(there: TableSchema, asked: TableSchema, path: str) -> TableSchema:
 def _split(name: str) -> tuple[str, str]:
     database, dot, table = name.partition(".")
     if not dot or not database or not table or "/" in name:
-        raise InvalidRequest(f"'{name}' does not name a table; write 'database.table'")
+        raise InvalidRequest(f"'{name}' does not name a table or view; write 'database.table'")
     return database, table
 
 

@@ -1,14 +1,15 @@
-"""Descriptions of tables in a Hive Metastore, as Java Paimon writes and reads them.
+"""Descriptions of tables and views in a Hive Metastore, as Java Paimon writes and reads them.
 
-The description is a copy for Hive and other engines. The schema file in the table's directory is authoritative: of a
-description we only read that it is a Paimon table, its location, and whether it is external.
+A table's description is a copy for Hive and other engines. The schema file in the table's directory is authoritative:
+of a description we only read that it is a Paimon table, its location, and whether it is external. Of a view there is
+nothing but the description (`hive_views`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from forebay.metadata.types import DataType, TypeRoot, child
@@ -86,6 +87,21 @@ def hive_location(path: str) -> str:
     """A location in the common form: local paths absolute, and as Java writes them."""
     plain = local_path(path).removeprefix("file://")
     return path if "://" in plain else f"file:{os.path.abspath(plain)}"
+
+
+def described_columns(metastore: Metastore, fields: Iterable[DataField]) -> list[Any]:
+    """The columns of a description."""
+    return [
+        metastore.new("FieldSchema", name=f.name, type=hive_type(f.type), comment=_column_comment(f.description))
+        for f in fields
+    ]
+
+
+def _column_comment(comment: str | None) -> str | None:
+    if comment is None:
+        return None
+    line = comment.replace("\n", " ").replace("\r", " ")
+    return line if len(line) <= _COLUMN_COMMENT_MAX else line[: _COLUMN_COMMENT_MAX - 3] + "..."
 
 
 class TableDescriber:
@@ -187,14 +203,6 @@ class TableDescriber:
         return {**schema.options, **{key: ",".join(names) for key, names in keys.items() if names}}
 
     def _set_columns(self, table: Any, schema: TableSchema) -> None:
-        table.sd.cols = [self._column(f) for f in schema.fields]
+        table.sd.cols = described_columns(self._metastore, schema.fields)
         if schema.comment is not None:
             table.parameters["comment"] = schema.comment
-
-    def _column(self, f: DataField) -> Any:
-        comment = f.description
-        if comment is not None:
-            comment = comment.replace("\n", " ").replace("\r", " ")
-            if len(comment) > _COLUMN_COMMENT_MAX:
-                comment = comment[: _COLUMN_COMMENT_MAX - 3] + "..."
-        return self._metastore.new("FieldSchema", name=f.name, type=hive_type(f.type), comment=comment)

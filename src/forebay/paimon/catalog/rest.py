@@ -1,4 +1,4 @@
-"""The REST catalog: a server manages tables and commits; files are read and written directly.
+"""The REST catalog: a server manages tables, views and commits; files are read and written directly.
 
 A commit writes its files and manifests as usual, and then asks the server to create the snapshot instead of creating
 the snapshot file. The server also changes schemas.
@@ -9,13 +9,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
-from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import (
+    AccessDenied,
+    AlreadyExists,
+    InvalidRequest,
+    NotFound,
+    StorageFailure,
+    Unavailable,
+    UnsupportedOperation,
+)
 from forebay.paimon.catalog.catalog import BRANCH_MARK, Catalog
 from forebay.paimon.catalog.rest_api import RestApi
 from forebay.paimon.catalog.rest_messages import change_to_json, new_table_to_json
+from forebay.paimon.catalog.views import View, view_changes_to_json, view_from_json, view_to_json
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID
 from forebay.paimon.format.snapshot_json import parse_snapshot, snapshot_to_json
@@ -29,7 +38,9 @@ _SNAPSHOT = re.compile(r"(?:/branch/branch-(?P<branch>[^/]+))?/snapshot/snapshot
 
 
 class RestCatalog(Catalog):
-    """Databases and tables of a server. Thread-safe."""
+    """Databases, tables and views of a server. Thread-safe."""
+
+    has_views: ClassVar[bool] = True
 
     def __init__(self, options: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK, ids: IdSource = SYSTEM_IDS) -> None:
         """`options`: `uri`, `warehouse`, `token.provider` (bear), `token`, `header.*`, and those of file systems."""
@@ -63,6 +74,11 @@ class RestCatalog(Catalog):
             tables = self.list_tables(name)
             if tables and not cascade:
                 raise InvalidRequest(f"database '{name}' has tables ({', '.join(tables[:5])}); drop them first")
+            views = self._views_if_served(name)
+            if views and not cascade:
+                raise InvalidRequest(f"database '{name}' has views ({', '.join(views[:5])}); drop them first")
+            for view in views:
+                self.drop_view(f"{name}.{view}", ignore_if_not_exists=True)
             for table in tables:
                 self.drop_table(f"{name}.{table}", ignore_if_not_exists=True)
             self._api.delete("databases", name)
@@ -77,6 +93,8 @@ class RestCatalog(Catalog):
 
     def create_defined(self, name: str, definition: TableSchema, *, ignore_if_exists: bool = False) -> Table:
         database, table = _split(name)
+        if self._view_exists(name):
+            raise AlreadyExists(f"table '{name}' cannot be created: there is a view of this name")
         try:
             self._api.post("databases", database, "tables", body=new_table_to_json(database, table, definition))
         except AlreadyExists as e:
@@ -130,12 +148,92 @@ class RestCatalog(Catalog):
                 raise
 
     def rename_table(self, name: str, new_name: str) -> None:
-        source, target = _split(name), _split(new_name)
-        body = {
-            "source": {"database": source[0], "object": source[1]},
-            "destination": {"database": target[0], "object": target[1]},
-        }
-        self._api.post("tables", "rename", body=body)
+        if self._view_exists(new_name):
+            raise AlreadyExists(f"table '{name}' cannot be renamed: there is a view '{new_name}'")
+        self._api.post("tables", "rename", body=_renaming(name, new_name))
+
+    # -- views --------------------------------------------------------------------------------------------------------
+
+    def list_views(self, database: str) -> list[str]:
+        return sorted(self._api.listed("views", "databases", database, "views"))
+
+    def _views_if_served(self, database: str) -> list[str]:
+        """The views of an existing database; none if the server has no views at all."""
+        try:
+            return self.list_views(database)
+        except (NotFound, UnsupportedOperation):
+            return []
+
+    def _view_exists(self, name: str) -> bool:
+        try:
+            self.view(name)
+        except NotFound:
+            return False
+        return True
+
+    def view(self, name: str) -> View:
+        try:
+            found = self._api.get("databases", *_in(name))
+        except UnsupportedOperation as e:
+            raise NotFound(f"there is no view '{name}': {e.message}") from e
+        return view_from_json(name, found.get("schema"))
+
+    def _put_view(self, view: View, replace: bool) -> None:
+        """Create or replace the view. A server replaces no query: then the view is dropped and created."""
+        if replace:
+            try:
+                old = self.view(view.name)
+            except NotFound:
+                return self._post_view(view)
+            return self._replace(old, view)
+        try:
+            self._post_view(view)
+        except AlreadyExists as e:
+            raise AlreadyExists(f"view '{view.name}' exists already: {e.message}") from e
+
+    def _post_view(self, view: View) -> None:
+        database, name = _split(view.name)
+        body = {"identifier": {"database": database, "object": name}, "schema": view_to_json(view)}
+        self._api.post("databases", database, "views", body=body)
+
+    def _replace(self, old: View, new: View) -> None:
+        changes = view_changes_to_json(old, new)
+        if changes is not None:
+            if changes:
+                self._api.post("databases", *_in(new.name), body={"changes": changes})
+            return
+        self.drop_view(new.name, ignore_if_not_exists=True)
+        try:
+            self._post_view(new)
+        except (InvalidRequest, AccessDenied, UnsupportedOperation, Unavailable, StorageFailure):
+            self._post_view(old)  # the server has not created the new one
+            raise
+
+    def drop_view(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
+        try:
+            self._api.delete("databases", *_in(name))
+        except NotFound:
+            if not ignore_if_not_exists:
+                raise
+
+    def rename_view(self, name: str, new_name: str) -> None:
+        if self.table_exists(new_name):
+            raise AlreadyExists(f"view '{name}' cannot be renamed: there is a table '{new_name}'")
+        self._api.post("views", "rename", body=_renaming(name, new_name))
+
+
+def _in(view: str) -> tuple[str, str, str]:
+    """The path of "database.view" below the server's databases."""
+    database, name = _split(view)
+    return database, "views", name
+
+
+def _renaming(name: str, new_name: str) -> dict[str, Any]:
+    source, target = _split(name), _split(new_name)
+    return {
+        "source": {"database": source[0], "object": source[1]},
+        "destination": {"database": target[0], "object": target[1]},
+    }
 
 
 class RestCommits:
@@ -185,5 +283,5 @@ class RestCommits:
 def _split(name: str) -> tuple[str, str]:
     database, dot, table = name.partition(".")
     if not dot or not database or not table or "/" in name:
-        raise InvalidRequest(f"'{name}' does not name a table; write 'database.table'")
+        raise InvalidRequest(f"'{name}' does not name a table or view; write 'database.table'")
     return database, table
