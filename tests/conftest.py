@@ -83,6 +83,7 @@ SPARK_SESSIONS = (
         "spark/test_spark_filters_random.py",
         "spark/test_spark_ddl.py",
         "spark/paimon/test_ddl.py",
+        "spark/paimon/test_views.py",
         "spark/paimon/test_procedures_history.py",
         "spark/paimon/test_bucket_functions.py",
         "spark/test_spark_lake_options.py",

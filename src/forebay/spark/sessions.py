@@ -114,7 +114,13 @@ def _sides(
 
         warehouse_context = PaimonContext.of(spark, catalog, tuple(sorted(lake.items())))
         warehouse_context.lake.list_databases()  # invalid options are reported here, and not by the first query
-        of_sides.append((PaimonCatalog, warehouse_context))
+        kind: type[SqlCatalog] = PaimonCatalog
+        if warehouse_context.lake.has_views:
+            from forebay.spark.sql.views import RELATION_CATALOG, PaimonViewCatalog
+
+            if warehouse_context.jvm.has_class(RELATION_CATALOG):
+                kind = PaimonViewCatalog
+        of_sides.append((kind, warehouse_context))
     return of_sides
 
 
@@ -142,6 +148,10 @@ def _opened(of_sides: Sequence[tuple[type[SqlCatalog], Any]], session: JavaObjec
     unite_scans(sides[0].jvm, session)
     if len(sides) == 1:
         return sides[0]
+    if sides[1].has_views:
+        from forebay.spark.sql.views import MixedViewCatalog
+
+        return MixedViewCatalog(*sides)
     from forebay.spark.sql.mixed_catalog import MixedCatalog
 
     return MixedCatalog(*sides)

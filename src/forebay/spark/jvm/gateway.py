@@ -57,6 +57,10 @@ class JavaThrow(Py4JJavaError):  # type: ignore[misc]
     def __init__(self, java_exception: Any) -> None:
         super().__init__("thrown by a Forebay proxy", java_exception)
 
+    def is_a(self, name: str) -> bool:
+        """Whether it is an exception of the class with this simple name."""
+        return bool(self.java_exception.getClass().getSimpleName() == name)
+
 
 class _ExpectedErrors(logging.Filter):
     """py4j logs every error of a callback with its traceback; those that we throw on purpose are answers."""
@@ -168,6 +172,14 @@ class Jvm:
         if known is None:
             known = self._classes[name] = JavaClass(name, self.gateway._gateway_client)
         return known
+
+    def has_class(self, name: str) -> bool:
+        """Whether this Spark has a class of this full name."""
+        try:
+            self.class_("java.lang.Class").forName(name)
+        except Py4JJavaError:
+            return False
+        return True
 
     def scala_object(self, name: str) -> JavaObject:
         """The instance of a Scala object."""

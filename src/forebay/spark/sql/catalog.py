@@ -69,6 +69,7 @@ class SqlCatalog(JavaProxy):
         CONNECTOR + "catalog.ProcedureCatalog",
         CONNECTOR + "catalog.FunctionCatalog",
     )
+    has_views: ClassVar[bool] = False
     capability_names: ClassVar[tuple[str, ...]] = ("SUPPORT_TABLE_CONSTRAINT", "SUPPORT_COLUMN_DEFAULT_VALUE")
 
     def __init__(self, context: SessionContext) -> None:
@@ -202,6 +203,12 @@ class SqlCatalog(JavaProxy):
 
     def _full_name(self, identifier: JavaObject) -> str:
         return self._context.full_name(".".join(self._named(identifier)))
+
+    def _without_catalog(self, identifier: JavaObject) -> JavaObject:
+        """RENAME TO may name the catalog, too, which Spark passes on as a part of the namespace."""
+        catalog, *rest = names_in(identifier.namespace())
+        is_named = rest and catalog == self._context.catalog
+        return self.jvm.identifier(rest, str(identifier.name())) if is_named else identifier
 
     def _no_such_table(self, identifier: JavaObject) -> Exception:
         """Spark's own exception, on which its analyzer and IF EXISTS depend."""

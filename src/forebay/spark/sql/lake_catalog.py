@@ -252,12 +252,6 @@ class PaimonCatalog(SqlCatalog):
             raise self.jvm.thrown("TableAlreadyExistsException", new)
         self._context.lake.rename_table(*names)
 
-    def _without_catalog(self, identifier: JavaObject) -> JavaObject:
-        """RENAME TO may name the catalog, too, which Spark passes on as a part of the namespace."""
-        catalog, *rest = names_in(identifier.namespace())
-        is_named = rest and catalog == self._context.catalog
-        return self.jvm.identifier(rest, str(identifier.name())) if is_named else identifier
-
     def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy:
         table, system = self._open(identifier)
         name = self._full_name(identifier)

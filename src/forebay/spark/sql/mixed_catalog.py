@@ -75,7 +75,7 @@ class MixedCatalog(SqlCatalog):
         try:
             return self._cluster.loadTable(identifier, *how)
         except JavaThrow as e:
-            if str(e.java_exception.getClass().getSimpleName()) != "NoSuchTableException":
+            if not e.is_a("NoSuchTableException"):
                 raise
         return self._lake.loadTable(identifier, *how)
 

@@ -1,0 +1,360 @@
+"""Views of lakes whose catalogs keep them, for Spark 4.3 and newer, which asks for them by `RelationCatalog`.
+
+Spark parses and analyses a view's text whenever the view is read; the catalog keeps the text. A view of Spark also has
+names for what its text means: the catalog and namespace of unqualified names, settings such as ANSI mode, and the
+columns of its query. They are options of Paimon's view, by the names that Spark uses in a Hive Metastore (`view.*`),
+with one difference: if unqualified names are those of the view's own catalog, its name is left out, because other
+sessions attach the catalog under other names; and if they are those of the view's own database, nothing is written.
+
+Views of other software have no such options. Their unqualified names are then those of their own database, and their
+columns are named by position, as Java Paimon does it.
+
+A name belongs to a table or to a view. Methods for tables take a view for something that is not there, and the other
+way around, as Spark wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyspark.sql.types import StructType
+
+from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow, Jvm, quoted
+from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.schemas import table_schema, to_fields
+from forebay.spark.sql.catalog import SqlCatalog, names_in, texts_in
+from forebay.spark.sql.lake_catalog import PaimonCatalog
+from forebay.spark.sql.live_ddl import COMMENT
+from forebay.spark.sql.mixed_catalog import MixedCatalog
+
+if TYPE_CHECKING:
+    from forebay.paimon.catalog.catalog import Catalog
+    from forebay.paimon.catalog.views import View
+
+RELATION_CATALOG = CONNECTOR + "catalog.RelationCatalog"
+
+_DIALECT = "spark"
+_OWN = "view."
+_NAMES, _COLUMNS, _CONFIG, _MODE = "view.catalogAndNamespace", "view.query.out", "view.sqlConfig.", "view.schemaMode"
+_BINDING, _COMPENSATION = "BINDING", "COMPENSATION"
+_MODES = (_BINDING, _COMPENSATION)
+"""How the columns of a view follow those of its query. The other two, of EVOLUTION, change the view when it is read;
+Spark 4.3 then looks for the view in its own catalog, and would change another one of the same name there."""
+
+_TYPE = "table_type"
+_OF_SPARK = frozenset({COMMENT, _TYPE, "owner", "collation"})
+"""Properties that are no options of the view."""
+
+
+@dataclass(frozen=True)
+class SparkView:
+    """A view as Spark sees it. `catalog` and `namespace` are those of unqualified names in `text`."""
+
+    text: str
+    schema: StructType
+    catalog: str
+    namespace: tuple[str, ...]
+    configs: Mapping[str, str]
+    mode: str
+    query_columns: tuple[str, ...]
+    options: Mapping[str, str]
+    comment: str | None
+
+
+class ViewCatalog(SqlCatalog):
+    """What a catalog with views answers beside tables. Subclasses say which lake has the views."""
+
+    interfaces: ClassVar[tuple[str, ...]] = (RELATION_CATALOG,)
+    has_views: ClassVar[bool] = True
+
+    @property
+    def _lake_of_views(self) -> Catalog:
+        raise NotImplementedError
+
+    def _prepare(self, identifier: JavaObject) -> None:
+        """Have the lake know the database of a view to be made. Throws ViewAlreadyExistsException for a table's name.
+
+        Names that the lake knows itself are left to it.
+        """
+
+    # ---- finding views ----------------------------------------------------------------------------------------------
+
+    def loadRelation(self, identifier: JavaObject, *options: Any) -> Any:
+        """The table, else the view. One call for tables, which most names are."""
+        try:
+            return self.loadTable(identifier)
+        except JavaThrow as e:
+            view = self._found(identifier) if e.is_a("NoSuchTableException") else None
+            if view is None:
+                raise
+        return self._shown(view)
+
+    def loadView(self, identifier: JavaObject) -> JavaObject:
+        view = self._found(identifier)
+        if view is None:
+            raise self._no_such_view(identifier)
+        return self._shown(view)
+
+    def viewExists(self, identifier: JavaObject) -> bool:
+        return self._found(identifier) is not None
+
+    def listViews(self, namespace: JavaObject) -> JavaObject:
+        database = self._database(namespace)
+        if not self._has_database(database):
+            raise self._no_such_namespace([database])
+        names = [self.jvm.identifier([database], name) for name in self._views_of(database)]
+        return self.jvm.array(CONNECTOR + "catalog.Identifier", names)
+
+    def listRelationSummaries(self, namespace: JavaObject) -> JavaObject:
+        """Tables and views in one order, for SHOW TABLES."""
+        summaries = [*self.listTableSummaries(namespace)]
+        make = self.jvm.class_(CONNECTOR + "catalog.TableSummary").of
+        summaries += [make(identifier, "VIEW") for identifier in self.listViews(namespace)]
+        summaries.sort(key=lambda summary: str(summary.identifier().name()))
+        return self.jvm.array(CONNECTOR + "catalog.TableSummary", summaries)
+
+    def _views_of(self, database: str) -> list[str]:
+        try:
+            return self._lake_of_views.list_views(database)
+        except (NotFound, UnsupportedOperation):  # the other side of a mixed catalog has it, or a server has no views
+            return []
+
+    def _found(self, identifier: JavaObject) -> View | None:
+        namespace, name = names_in(identifier.namespace()), str(identifier.name())
+        if len(namespace) != 1 or "$" in name:
+            return None
+        try:
+            return self._lake_of_views.view(f"{namespace[0]}.{name}")
+        except (NotFound, InvalidRequest):  # or a name that no view can have
+            return None
+
+    def _no_such_view(self, identifier: JavaObject) -> Exception:
+        return self.jvm.thrown("NoSuchViewException", identifier)
+
+    def _shown(self, view: View) -> JavaObject:
+        return _to_java(self.jvm, _from_lake(view, self._context.catalog))
+
+    # ---- making and changing views ----------------------------------------------------------------------------------
+
+    def createView(self, identifier: JavaObject, asked: JavaObject) -> JavaObject:
+        return self._put(identifier, asked, replace=False)
+
+    def createOrReplaceView(self, identifier: JavaObject, asked: JavaObject) -> JavaObject:
+        return self._put(identifier, asked, replace=True)
+
+    def _put(self, identifier: JavaObject, asked: JavaObject, *, replace: bool) -> JavaObject:
+        database, name = self._named(identifier)
+        if not self._has_database(database):
+            raise self._no_such_namespace([database])
+        view = _to_lake(f"{database}.{name}", self._context.catalog, _from_java(self.jvm, asked))
+        self._prepare(identifier)
+        try:
+            self._keep(view, replace)
+        except AlreadyExists as e:
+            raise self.jvm.thrown("ViewAlreadyExistsException", identifier) from e
+        return asked
+
+    def _keep(self, view: View, replace: bool) -> None:
+        self._lake_of_views.create_view(
+            view.name, view.fields, view.query, dialects=view.dialects, comment=view.comment,
+            options=view.options, replace=replace,
+        )  # fmt: skip
+
+    def replaceView(self, identifier: JavaObject, asked: JavaObject) -> JavaObject:
+        """For ALTER VIEW, which gives the whole view. Texts for other engines stay if the query does."""
+        old = self._found(identifier)
+        if old is None:
+            raise self._no_such_view(identifier)
+        now, wanted = _from_lake(old, self._context.catalog), _from_java(self.jvm, asked)
+        new = _to_lake(old.name, self._context.catalog, wanted)
+        if replace(now, options={}, comment=None) == replace(wanted, options={}, comment=None):
+            kept = {name: value for name, value in old.options.items() if name.startswith(_OWN)}
+            new = replace(old, options={**kept, **wanted.options}, comment=wanted.comment)
+        self._keep(new, replace=True)
+        return asked
+
+    def dropView(self, identifier: JavaObject) -> bool:
+        view = self._found(identifier)
+        if view is not None:
+            self._lake_of_views.drop_view(view.name, ignore_if_not_exists=True)
+        return view is not None
+
+    def renameView(self, old: JavaObject, new: JavaObject) -> None:
+        view, target = self._found(old), self._without_catalog(new)
+        if view is None:
+            raise self._no_such_view(old)
+        self._prepare(target)
+        try:
+            self._lake_of_views.rename_view(view.name, ".".join(self._named(target)))
+        except AlreadyExists as e:
+            raise self.jvm.thrown("ViewAlreadyExistsException", target) from e
+
+    # ---- tables: none where a view is -------------------------------------------------------------------------------
+
+    def _refuse_view(self, identifier: JavaObject) -> None:
+        if self.viewExists(identifier):
+            raise self.jvm.thrown("TableAlreadyExistsException", identifier)
+
+    def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        if self.viewExists(identifier):  # Spark has no exception of its own that could be thrown here
+            raise AlreadyExists(f"{self._full_name(identifier)} is a view, and no table that could be replaced")
+        return super().stageCreateOrReplace(identifier, *what)
+
+    def renameTable(self, old: JavaObject, new: JavaObject) -> None:
+        self._refuse_view(self._without_catalog(new))
+        super().renameTable(old, new)
+
+    def _remove_database(self, database: str, cascade: bool) -> None:
+        if not cascade and self._views_of(database):
+            raise InvalidRequest(f"database '{database}' has views", ErrorCode.DATABASE_NOT_EMPTY)
+        super()._remove_database(database, cascade)
+
+
+class PaimonViewCatalog(ViewCatalog, PaimonCatalog):
+    """The catalog of a lake with views in one Spark session."""
+
+    @property
+    def _lake_of_views(self) -> Catalog:
+        return self._context.lake
+
+
+class MixedViewCatalog(ViewCatalog, MixedCatalog):
+    """The tables of a cluster and of a lake, with the views of the lake."""
+
+    @property
+    def _lake_of_views(self) -> Catalog:
+        lake = self._lake
+        assert isinstance(lake, PaimonViewCatalog)
+        return lake._lake_of_views
+
+    def _prepare(self, identifier: JavaObject) -> None:
+        database = self._named(identifier)[0]
+        if self._cluster.tableExists(identifier):
+            raise self.jvm.thrown("ViewAlreadyExistsException", identifier)
+        if not self._lake._has_database(database) and self._cluster._has_database(database):
+            self._lake._make_database(database, {})
+
+    # A lake refuses the names of its views for tables of its own; tables of the cluster it does not see.
+
+    def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        self._refuse_view(identifier)
+        return super().createTable(identifier, *what)
+
+    def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
+        self._refuse_view(identifier)
+        return super().createTableLike(identifier, asked, source)
+
+    def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        self._refuse_view(identifier)
+        return super().stageCreate(identifier, *what)
+
+
+# ---- Spark's views and Paimon's --------------------------------------------------------------------------------------
+
+
+def _from_java(jvm: Jvm, asked: JavaObject) -> SparkView:
+    """Read Spark's object. Raises `UnsupportedOperation` for what a lake cannot keep."""
+    properties = texts_in(asked.properties())
+    kind = properties.get(_TYPE, "VIEW")
+    if kind != "VIEW":
+        raise UnsupportedOperation(f"a lake keeps views of SELECT statements, no {kind.replace('_', ' ').lower()}s")
+    mode = str(asked.schemaMode() or _BINDING)
+    if mode not in _MODES:
+        raise UnsupportedOperation(
+            f"a view of a lake cannot have WITH SCHEMA {mode}: Spark changes such views in its own catalog only; leave "
+            "it out, and repeat CREATE OR REPLACE VIEW once the tables have other columns"
+        )
+    if "collation" in properties:
+        raise UnsupportedOperation(
+            f"a view of a lake cannot have DEFAULT COLLATION {properties['collation']}; write COLLATE in its query"
+        )
+    options = {name: value for name, value in properties.items() if name not in _OF_SPARK}
+    reserved = sorted(name for name in options if name.startswith(_OWN))
+    if reserved:
+        raise InvalidRequest(f"property '{reserved[0]}' is one of Spark's own; choose a name without 'view.' in front")
+    return SparkView(
+        str(asked.queryText()),
+        jvm.python_schema(asked.schema()),
+        str(asked.currentCatalog() or ""),
+        tuple(names_in(asked.currentNamespace())),
+        texts_in(asked.sqlConfigs()),
+        mode,
+        tuple(names_in(asked.queryColumnNames())),
+        options,
+        properties.get(COMMENT),
+    )
+
+
+def _to_java(jvm: Jvm, view: SparkView) -> JavaObject:
+    builder = jvm.class_(CONNECTOR + "catalog.View$Builder")()
+    properties = dict(view.options) if view.comment is None else {**view.options, COMMENT: view.comment}
+    builder.withSchema(jvm.struct_type(view.schema)).withProperties(jvm.map(properties)).withQueryText(view.text)
+    builder.withCurrentCatalog(view.catalog).withCurrentNamespace(jvm.strings(view.namespace))
+    builder.withSqlConfigs(jvm.map(view.configs)).withSchemaMode(view.mode)
+    return builder.withQueryColumnNames(jvm.strings(view.query_columns)).build()
+
+
+def _to_lake(name: str, catalog: str, view: SparkView) -> View:
+    """The view `name` to keep; `catalog` is what the session calls its catalog."""
+    from forebay.paimon.catalog.definition import new_fields
+    from forebay.paimon.catalog.views import View
+
+    own = {f"{_CONFIG}{key}": value for key, value in view.configs.items()} | {_MODE: view.mode}
+    is_own = view.catalog == catalog
+    if not is_own or view.namespace not in ((), (name.partition(".")[0],)):
+        own |= _numbered(_NAMES, "Parts", "part", view.namespace if is_own else (view.catalog, *view.namespace))
+    own |= _numbered(_COLUMNS, "Cols", "col", view.query_columns)
+    fields = new_fields([replace(f, default=None) for f in to_fields(view.schema)])
+    return View(name, fields, view.text, {_DIALECT: view.text}, view.comment, {**own, **view.options})
+
+
+def _from_lake(view: View, catalog: str) -> SparkView:
+    own = {key: value for key, value in view.options.items() if key.startswith(_OWN)}
+    names = _listed(own, _NAMES, "Parts", "part")
+    if names is None:
+        names = (catalog, view.name.partition(".")[0])
+    elif len(names) == 1:
+        names = (catalog, *names)
+    mode, columns = own.get(_MODE, _BINDING), _listed(own, _COLUMNS, "Cols", "col")
+    schema, text = table_schema(view.fields), view.query_for(_DIALECT)
+    if columns is None:
+        columns = tuple(schema.names)
+        if mode in _MODES:  # else it is a view of Spark's own catalog, whose columns are those of its query
+            text = _by_position(view.name, text, columns)
+    return SparkView(
+        text,
+        schema,
+        names[0],
+        names[1:],
+        {key.removeprefix(_CONFIG): value for key, value in own.items() if key.startswith(_CONFIG)},
+        mode if mode in _MODES else _COMPENSATION,
+        columns,
+        {key: value for key, value in view.options.items() if key not in own},
+        view.comment,
+    )
+
+
+def _by_position(name: str, text: str, columns: Sequence[str]) -> str:
+    """The query of other software, with names for its columns, which Spark otherwise looks for in the query."""
+    listed = ", ".join(map(quoted, columns))
+    return f"SELECT * FROM (\n{text.rstrip().rstrip(';')}\n) AS {quoted(name.partition('.')[2])} ({listed})"
+
+
+def _numbered(prefix: str, count: str, item: str, values: Sequence[str]) -> dict[str, str]:
+    """Options for a list, as Spark writes it: its length, and each value."""
+    numbered = {f"{prefix}.{item}.{index}": value for index, value in enumerate(values)}
+    return {f"{prefix}.num{count}": str(len(values)), **numbered}
+
+
+def _listed(options: Mapping[str, str], prefix: str, count: str, item: str) -> tuple[str, ...] | None:
+    """The list in these options; None if there is none. Raises `InvalidRequest` for one with gaps."""
+    length = options.get(f"{prefix}.num{count}")
+    if length is None:
+        return None
+    try:
+        return tuple(options[f"{prefix}.{item}.{index}"] for index in range(int(length)))
+    except (KeyError, ValueError) as e:
+        raise InvalidRequest(f"a view has '{prefix}.num{count}' = '{length}', and not so many {item}s: {e}") from e
