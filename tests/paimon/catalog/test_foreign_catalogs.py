@@ -1,4 +1,4 @@
-"""Java Paimon and we share catalogs: a Hive Metastore, which Spark reads as well, and JDBC with its locks."""
+"""Java Paimon and we share catalogs: a Hive Metastore, which Spark reads as well, REST servers, and JDBC with locks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import pytest
 from forebay.metadata import types
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.catalog.jdbc import JdbcCatalog
+from forebay.paimon.catalog.rest import RestCatalog
 from forebay.paimon.store import schema_changes as changes
 from tests.paimon.catalog.conftest import drop_all
 from tests.paimon.catalog.java_catalogs import JavaCatalog, JavaCatalogs, JavaRefusal
 from tests.paimon.catalog.metastore_server import ExamUnavailable, MetastoreServer
+from tests.paimon.catalog.rest_server import RestServer
 from tests.paimon.lake import altered, put, rows_of
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow]
@@ -134,3 +136,55 @@ def test_spark_lists_our_tables_and_we_leave_its_tables_alone(
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "['t']"
     assert ours.list_tables("db") == ["t"]
+
+
+@pytest.fixture
+def rest(tmp_path: Path) -> Iterator[RestServer]:
+    made = RestServer(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["hive", "rest"])
+def with_views(
+    request: pytest.FixtureRequest, java: JavaCatalogs, rest: RestServer, tmp_path: Path
+) -> Iterator[tuple[Catalog, JavaCatalog]]:
+    """Our catalog with database `db`, and Java's of the same options."""
+    options = rest.options
+    if request.param == "hive":
+        server: MetastoreServer = request.getfixturevalue("metastore")
+        options = {"metastore": "hive", "uri": server.uri, "warehouse": f"{tmp_path}/lake"}
+    catalog = Catalog.open(options)
+    catalog.create_database("db")
+    yield catalog, java.open(options)
+    drop_all(catalog)
+
+
+def test_java_uses_the_views_that_we_make(with_views: tuple[Catalog, JavaCatalog]) -> None:
+    ours, javas = with_views
+    ours.create_view("db.v", [("id", "INT"), ("name", "STRING")], "SELECT 1, 'a'", comment="ours", options={"a": "b"})
+    assert javas.ask("views", "db") == "v"
+    assert javas.ask("view", "db.v") == "ROW<`id` INT, `name` STRING> NOT NULL ours SELECT 1, 'a'"
+    ours.create_view("db.v", [("id", "INT")], "SELECT 2", replace=True)
+    assert javas.ask("view", "db.v") == "ROW<`id` INT> NOT NULL none SELECT 2"
+    ours.create_view("db.v", [("id", "INT")], "SELECT 2", comment="new", options={"c": "d"}, replace=True)
+    assert javas.ask("view", "db.v") == "ROW<`id` INT> NOT NULL new SELECT 2"
+    javas.ask("rename_view", "db.v", "db.w")
+    assert (ours.list_views("db"), ours.view("db.w").options) == (["w"], {"c": "d"})
+    javas.ask("drop_view", "db.w")
+    assert ours.list_views("db") == []
+
+
+def test_we_use_the_views_that_java_makes(with_views: tuple[Catalog, JavaCatalog]) -> None:
+    ours, javas = with_views
+    dialects = ["spark=SELECT 1L AS n"] if isinstance(ours, RestCatalog) else []
+    javas.ask("create_view", "db.v", "SELECT 1L AS n", *dialects)
+    view = ours.view("db.v")
+    assert (view.query_for("spark"), view.comment, view.options) == ("SELECT 1L AS n", "of Java", {})
+    assert [(f.name, f.type) for f in view.fields] == [("n", types.bigint())]
+    with pytest.raises(JavaRefusal, match=r"(?i)exist"):
+        javas.ask("create_view", "db.v", "SELECT 2")
+    ours.rename_view("db.v", "db.w")
+    assert javas.ask("views", "db") == "w"
+    ours.drop_view("db.w")
+    assert javas.ask("views", "db") == ""

@@ -18,7 +18,7 @@ from tests.paimon.catalog.rest_server import RestServer
 from tests.paimon.lake import put
 from tests.spark.releases import needs
 
-pytestmark = [pytest.mark.spark, needs(4, 3, "views in catalogs of connectors")]
+pytestmark = [pytest.mark.spark, needs(4, 2, "views in catalogs of connectors")]
 
 Sql = Callable[[str], list[tuple[Any, ...]]]
 

@@ -1,4 +1,4 @@
-"""Views of lakes whose catalogs keep them, for Spark 4.3 and newer, which asks for them by `RelationCatalog`.
+"""Views of lakes whose catalogs keep them, for Spark 4.2 and newer, which asks for them by `RelationCatalog`.
 
 Spark parses and analyses a view's text whenever the view is read; the catalog keeps the text. A view of Spark also has
 names for what its text means: the catalog and namespace of unqualified names, settings such as ANSI mode, and the
@@ -42,7 +42,7 @@ _NAMES, _COLUMNS, _CONFIG, _MODE = "view.catalogAndNamespace", "view.query.out",
 _BINDING, _COMPENSATION = "BINDING", "COMPENSATION"
 _MODES = (_BINDING, _COMPENSATION)
 """How the columns of a view follow those of its query. The other two, of EVOLUTION, change the view when it is read;
-Spark 4.3 then looks for the view in its own catalog, and would change another one of the same name there."""
+Spark then looks for the view in its own catalog, and would change another one of the same name there."""
 
 _TYPE = "table_type"
 _OF_SPARK = frozenset({COMMENT, _TYPE, "owner", "collation"})

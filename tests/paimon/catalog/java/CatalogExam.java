@@ -24,7 +24,10 @@ import org.apache.paimon.table.sink.BatchTableCommit;
 import org.apache.paimon.table.sink.BatchTableWrite;
 import org.apache.paimon.table.sink.BatchWriteBuilder;
 import org.apache.paimon.table.source.ReadBuilder;
+import org.apache.paimon.types.DataField;
 import org.apache.paimon.types.DataTypes;
+import org.apache.paimon.view.View;
+import org.apache.paimon.view.ViewImpl;
 
 /**
  * Java Paimon's catalogs behind standard input and output. A line asks one thing, with tabs between its words: the
@@ -98,6 +101,23 @@ public final class CatalogExam {
                 return write(catalog.getTable(table(words[2])), Long.parseLong(words[3]), words[4]);
             case "read":
                 return read(catalog.getTable(table(words[2])));
+            case "create_view":
+                List<DataField> fields = Collections.singletonList(new DataField(0, "n", DataTypes.BIGINT()));
+                Map<String, String> dialects = options(words, 4);
+                Identifier id = table(words[2]);
+                catalog.createView(id, new ViewImpl(id, fields, words[3], dialects, "of Java", new HashMap<>()), false);
+                return "";
+            case "view":
+                View view = catalog.getView(table(words[2]));
+                return view.rowType() + " " + view.comment().orElse("none") + " " + view.query("spark");
+            case "views":
+                return sorted(catalog.listViews(words[2]));
+            case "rename_view":
+                catalog.renameView(table(words[2]), table(words[3]), false);
+                return "";
+            case "drop_view":
+                catalog.dropView(table(words[2]), false);
+                return "";
             default:
                 throw new IllegalArgumentException("there is no operation " + words[1]);
         }
