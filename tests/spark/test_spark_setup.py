@@ -24,6 +24,7 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.spark.jvm.gateway import Jvm
 from forebay.spark.server_setup import write_setup
 from forebay.spark.sessions import configured
+from tests.spark.releases import SPARK
 from tests.spark.tables import make_table, rows
 
 pytestmark = pytest.mark.spark
@@ -44,7 +45,8 @@ def test_the_setup_is_a_jar_and_settings(spark: Any, tmp_path: Path) -> None:
     assert lines["spark.sql.catalog.shop.bootstrap.servers"] == "h:1"
     assert written.stat().st_mode & 0o077 == 0
     with zipfile.ZipFile(lines["spark.driver.extraClassPath"]) as jar:
-        assert sorted(jar.namelist()) == ["org/forebay/SparkCatalog.class", "org/forebay/SparkPython.class"]
+        classes = ["SparkCatalog", "SparkPython"] + ["SparkViewCatalog"] * (SPARK >= (4, 2))
+        assert sorted(jar.namelist()) == [f"org/forebay/{name}.class" for name in classes]
         assert all(jar.read(name)[:4] == b"\xca\xfe\xba\xbe" for name in jar.namelist())
     for settings, message in (
         ({"bootstrap_servers": "h:1"}, "no setting spark.sql.catalog.shop"),

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from forebay.spark.sql.catalog import SqlCatalog
 
 CATALOG_CLASS = "org.forebay.SparkCatalog"
-_STARTER_CLASS = "org.forebay.SparkPython"
+VIEW_CATALOG_CLASS = "org.forebay.SparkViewCatalog"
+"""The class of catalogs with views, which Spark before 4.2 does not have."""
+
+_CLASS_FILE = ".class"
 _SETTING = "spark.sql.catalog."
 _ATTACHMENT = "attachment"
 
@@ -75,7 +78,9 @@ class CatalogOpener(JavaProxy):
         return self.attachments[number](self.jvm.active_session())
 
 
-def share(jvm: Jvm, session: SparkSession, name: str, open_catalog: Open, configured: Configured) -> None:
+def share(
+    jvm: Jvm, session: SparkSession, name: str, open_catalog: Open, configured: Configured, *, has_views: bool
+) -> None:
     """Give the catalog `name` to sessions that Spark derives from `session` from now on.
 
     A Spark that cannot compile the class, or does not load it, gets a warning: its derived sessions have to be attached
@@ -88,7 +93,8 @@ def share(jvm: Jvm, session: SparkSession, name: str, open_catalog: Open, config
         return
     number = str(next(_numbers))
     opener.attachments[number] = open_catalog
-    settings = {_SETTING + name: CATALOG_CLASS, f"{_SETTING}{name}.{_ATTACHMENT}": number}
+    class_name = VIEW_CATALOG_CLASS if has_views else CATALOG_CLASS
+    settings = {_SETTING + name: class_name, f"{_SETTING}{name}.{_ATTACHMENT}": number}
     with jvm.known_layout("shared state of sessions"):
         shared = session._jsparkSession.sharedState().conf()
         for key, value in settings.items():
@@ -118,24 +124,27 @@ def loaded_class(jvm: Jvm) -> Any:
             if str(e.java_exception.getClass().getSimpleName()) != "ClassNotFoundException":
                 raise
         with tempfile.TemporaryDirectory() as folder:
-            for path, code in class_files(jvm).items():
+            files = class_files(jvm)
+            for path, code in files.items():
                 file = Path(folder, path)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(code)
             loader.addURL(jvm.class_("java.io.File")(folder).toURI().toURL())
-            made = kind.forName(CATALOG_CLASS, True, loader)
-            kind.forName(_STARTER_CLASS, True, loader)  # while its file is there
-            return made
+            for path in files:  # all of them, while the files are there
+                kind.forName(path.removesuffix(_CLASS_FILE).replace("/", "."), True, loader)
+            return kind.forName(CATALOG_CLASS, True, loader)
 
 
 def class_files(jvm: Jvm) -> dict[str, bytes]:
     """The compiled classes for the running Spark, by the paths that their files have in a folder or jar."""
-    from forebay.spark.sql.catalog import SqlCatalog
+    from forebay.spark.sql.catalog import RELATION_CATALOG, SqlCatalog
 
+    of_views = [RELATION_CATALOG] if jvm.has_class(RELATION_CATALOG) else []
     with jvm.known_layout("compiler of catalogs"):
-        source = str(jvm.compiled("ForebayCatalogSource")(jvm.list(SqlCatalog.interfaces)).toString())
+        arguments = jvm.list(SqlCatalog.interfaces), jvm.list(of_views)
+        source = str(jvm.compiled("ForebayCatalogSource")(*arguments).toString())
         made = jvm.bytecodes(source + jvm.java_source("ForebayPython"))
-    return {name.replace(".", "/") + ".class": code for name, code in made.items()}
+    return {name.replace(".", "/") + _CLASS_FILE: code for name, code in made.items()}
 
 
 def _shared_loader(jvm: Jvm) -> JavaObject:

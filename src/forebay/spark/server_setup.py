@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forebay.base.errors import InvalidRequest
-from forebay.spark.derived_sessions import CATALOG_CLASS, class_files
+from forebay.spark.derived_sessions import CATALOG_CLASS, VIEW_CATALOG_CLASS, class_files
 from forebay.spark.jvm.gateway import Jvm
 from forebay.spark.sessions import configured
+from forebay.spark.sql.catalog import RELATION_CATALOG
 
+_METASTORES_WITH_VIEWS = ("rest", "hive")
 JAR, PROPERTIES = "forebay-catalog.jar", "spark-defaults.conf"
 
 
@@ -33,7 +35,7 @@ def write_setup(jvm: Jvm, folder: Path, catalog: str, settings: Mapping[str, str
         "spark.driver.extraClassPath": str(jar),
         "spark.python.daemon.module": "forebay.spark.daemon",
         "spark.pyspark.python": sys.executable,
-        prefix: CATALOG_CLASS,
+        prefix: VIEW_CATALOG_CLASS if _has_views(jvm, settings) else CATALOG_CLASS,
         f"{prefix}.python": sys.executable,
         **{f"{prefix}.{name}": value for name, value in settings.items()},
     }
@@ -49,3 +51,9 @@ def write_setup(jvm: Jvm, folder: Path, catalog: str, settings: Mapping[str, str
     written.chmod(0o600)  # also one that was there: it may hold a password
     written.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
     return written
+
+
+def _has_views(jvm: Jvm, settings: Mapping[str, str]) -> bool:
+    """Whether the catalog will have views; the lake's server need not run yet."""
+    metastore = settings.get("metastore", settings.get("paimon.metastore", ""))
+    return metastore in _METASTORES_WITH_VIEWS and jvm.has_class(RELATION_CATALOG)

@@ -116,9 +116,10 @@ def _sides(
         warehouse_context.lake.list_databases()  # invalid options are reported here, and not by the first query
         kind: type[SqlCatalog] = PaimonCatalog
         if warehouse_context.lake.has_views:
-            from forebay.spark.sql.views import RELATION_CATALOG, PaimonViewCatalog
+            from forebay.spark.sql.catalog import RELATION_CATALOG
+            from forebay.spark.sql.views import PaimonViewCatalog
 
-            if warehouse_context.jvm.has_class(RELATION_CATALOG):
+            if warehouse_context.jvm.has_class(RELATION_CATALOG):  # from Spark 4.2 on
                 kind = PaimonViewCatalog
         of_sides.append((kind, warehouse_context))
     return of_sides
@@ -135,9 +136,10 @@ def _install(spark: SparkSession, catalog: str, of_sides: Sequence[tuple[type[Sq
     def open_catalog(session: JavaObject) -> SqlCatalog:
         return _opened(of_sides, session)
 
-    jvm.install_catalog(spark._jsparkSession, catalog, open_catalog(spark._jsparkSession))
+    opened = open_catalog(spark._jsparkSession)
+    jvm.install_catalog(spark._jsparkSession, catalog, opened)
     _register_formats(spark, jvm)
-    share(jvm, spark, catalog, open_catalog, configured)
+    share(jvm, spark, catalog, open_catalog, configured, has_views=opened.has_views)
 
 
 def _opened(of_sides: Sequence[tuple[type[SqlCatalog], Any]], session: JavaObject) -> SqlCatalog:

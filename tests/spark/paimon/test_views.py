@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,8 @@ from pyspark.errors import PySparkException
 import forebay.spark
 from forebay.paimon import Catalog
 from forebay.server.embedded import EmbeddedServer
+from forebay.spark.jvm.gateway import Jvm
+from forebay.spark.server_setup import write_setup
 from tests.paimon.catalog.conftest import drop_all, hive_options, metastore
 from tests.paimon.catalog.rest_server import RestServer
 from tests.paimon.lake import put
@@ -246,6 +249,35 @@ def test_a_table_is_found_by_one_request(rest: RestServer, sql: Sql) -> None:
     before = len(rest.requests)
     sql("SELECT * FROM {db}.t")
     assert rest.requests[before:] == [("GET", "/v1/p+x/databases/db/tables/t")]
+
+
+def test_sessions_that_spark_derives_have_views(spark: Any, sql: Sql) -> None:
+    sql("CREATE VIEW {db}.v AS SELECT id FROM {db}.t WHERE id > 1")
+    derived = spark.newSession()
+    assert [tuple(row) for row in derived.sql("SELECT * FROM viewed.db.v").collect()] == [(2,)]
+    derived.sql("CREATE VIEW viewed.db.w AS SELECT 3 AS n")
+    assert [row.viewName for row in derived.sql("SHOW VIEWS IN viewed.db").collect()] == ["v", "w"]
+    assert sql("SELECT * FROM {db}.w") == [(3,)]
+
+
+def test_servers_open_catalogs_with_views_by_configuration(
+    spark: Any, rest: RestServer, viewed: Catalog, tmp_path: Path
+) -> None:
+    settings = {f"paimon.{name}": value for name, value in rest.options.items()}
+    lines = dict(
+        line.split(" ", 1) for line in write_setup(Jvm.of(spark), tmp_path, "shop", settings).read_text().splitlines()
+    )
+    assert lines["spark.sql.catalog.shop"] == "org.forebay.SparkViewCatalog"
+    viewed.create_view("db.v", [("n", "INT")], "SELECT 7")
+    served = spark.newSession()
+    for name, value in lines.items():
+        if name.startswith("spark.sql.catalog.shop"):
+            served.conf.set(name, value)
+    assert [tuple(row) for row in served.sql("SELECT * FROM shop.db.v").collect()] == [(7,)]
+    served.conf.set("spark.sql.catalog.plain", "org.forebay.SparkViewCatalog")
+    served.conf.set("spark.sql.catalog.plain.warehouse", str(tmp_path / "lake"))
+    with pytest.raises(Exception, match=r"spark\.sql\.catalog\.plain to org\.forebay\.SparkCatalog"):
+        served.sql("SHOW TABLES IN plain.db")
 
 
 def test_a_server_without_views_shows_its_tables(rest: RestServer, sql: Sql) -> None:

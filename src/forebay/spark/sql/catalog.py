@@ -23,6 +23,9 @@ from forebay.spark.options import CHANGES, DELETE_BEHAVIOR, changes_option
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.procedures import SYSTEM_NAMESPACE, Procedure, ProcedureProxy
 
+RELATION_CATALOG = CONNECTOR + "catalog.RelationCatalog"
+"""The interface of catalogs with views; Spark has it from 4.2 on. Where views are, forebay.spark.sql.views answers."""
+
 LOCATION = "location"
 _SPARKS_OWN = ("owner",)
 """Properties of databases that Spark adds."""

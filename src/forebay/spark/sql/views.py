@@ -25,7 +25,7 @@ from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFou
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow, Jvm, quoted
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.schemas import table_schema, to_fields
-from forebay.spark.sql.catalog import SqlCatalog, names_in, texts_in
+from forebay.spark.sql.catalog import RELATION_CATALOG, SqlCatalog, names_in, texts_in
 from forebay.spark.sql.lake_catalog import PaimonCatalog
 from forebay.spark.sql.live_ddl import COMMENT
 from forebay.spark.sql.mixed_catalog import MixedCatalog
@@ -33,8 +33,6 @@ from forebay.spark.sql.mixed_catalog import MixedCatalog
 if TYPE_CHECKING:
     from forebay.paimon.catalog.catalog import Catalog
     from forebay.paimon.catalog.views import View
-
-RELATION_CATALOG = CONNECTOR + "catalog.RelationCatalog"
 
 _DIALECT = "spark"
 _OWN = "view."

@@ -4,19 +4,53 @@ import java.util.LinkedHashMap;
 import java.util.Map;
 
 /**
- * The Java source of the catalog that Spark creates by its class name, in sessions that no Python program attached.
+ * The Java source of the catalogs that Spark creates by class names, in sessions that no Python program attached.
  *
- * It passes every call on to a catalog in Python, which `opener` opens. The interfaces differ between releases of
- * Spark, so the source is written from those of the running one.
+ * They pass every call on to a catalog in Python, which `opener` opens. The interfaces differ between releases of
+ * Spark, so the source is written from those of the running one. A catalog with views has a class of its own, because
+ * Spark takes a catalog with these interfaces for one; a Spark without them has no such class.
  */
 public class ForebayCatalogSource {
     private final String source;
 
-    public ForebayCatalogSource(Object interfaces) throws ClassNotFoundException {
+    public ForebayCatalogSource(Object interfaces, Object ofViews) throws ClassNotFoundException {
+        Map methods = new LinkedHashMap();
+        StringBuilder made = new StringBuilder("package org.forebay;\n");
+        made.append("public class SparkCatalog implements ").append(collect(interfaces, methods)).append(" {\n");
+        made.append("  public static volatile java.util.function.Function opener;\n");
+        made.append("  protected Object opened;\n");
+        made.append("  public void initialize(String name, ").append(OPTIONS).append(" options) {\n");
+        made.append("    SparkPython.start(name, options);\n");
+        made.append("    opened = opener.apply(new Object[] {name, options});\n  }\n");
+        appendAll(made, methods.values());
+        if (!((java.util.List) ofViews).isEmpty()) {
+            Map more = new LinkedHashMap();
+            String listed = collect(ofViews, more);
+            more.keySet().removeAll(methods.keySet());
+            made.append("public class SparkViewCatalog extends SparkCatalog implements ").append(listed).append(" {\n");
+            made.append("  public void initialize(String name, ").append(OPTIONS).append(" options) {\n");
+            made.append("    super.initialize(name, options);\n");
+            made.append("    if (!(opened instanceof ").append(listed).append(")) {\n");
+            made.append("      throw new IllegalArgumentException(\"catalog \" + name + \" has no views: set \"\n");
+            made.append("        + \"spark.sql.catalog.\" + name + \" to org.forebay.SparkCatalog\");\n    }\n  }\n");
+            appendAll(made, more.values());
+        }
+        source = made.toString();
+    }
+
+    private static void appendAll(StringBuilder made, java.util.Collection bodies) {
+        Object[] each = bodies.toArray();
+        for (int i = 0; i < each.length; i++) {
+            made.append((String) each[i]);
+        }
+        made.append("}\n");
+    }
+
+    /** The names of interfaces, and in `methods` the bodies of their methods by signature. */
+    private static String collect(Object interfaces, Map methods) throws ClassNotFoundException {
         Object[] names = ((java.util.List) interfaces).toArray();
         ClassLoader loader = org.apache.spark.sql.sources.BaseRelation.class.getClassLoader();
         StringBuilder listed = new StringBuilder();
-        Map methods = new LinkedHashMap();
         for (int i = 0; i < names.length; i++) {
             Class kind = Class.forName((String) names[i], false, loader);
             listed.append(i == 0 ? "" : ", ").append(name(kind));
@@ -27,18 +61,7 @@ public class ForebayCatalogSource {
                 }
             }
         }
-        StringBuilder made = new StringBuilder("package org.forebay;\n");
-        made.append("public class SparkCatalog implements ").append(listed).append(" {\n");
-        made.append("  public static volatile java.util.function.Function opener;\n");
-        made.append("  private Object opened;\n");
-        made.append("  public void initialize(String name, ").append(OPTIONS).append(" options) {\n");
-        made.append("    SparkPython.start(name, options);\n");
-        made.append("    opened = opener.apply(new Object[] {name, options});\n  }\n");
-        Object[] bodies = methods.values().toArray();
-        for (int i = 0; i < bodies.length; i++) {
-            made.append((String) bodies[i]);
-        }
-        source = made.append("}\n").toString();
+        return listed.toString();
     }
 
     private static final String OPTIONS = "org.apache.spark.sql.util.CaseInsensitiveStringMap";
