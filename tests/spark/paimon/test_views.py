@@ -19,7 +19,7 @@ from forebay.spark.server_setup import write_setup
 from tests.paimon.catalog.conftest import drop_all, hive_options, metastore
 from tests.paimon.catalog.rest_server import RestServer
 from tests.paimon.lake import put
-from tests.spark.releases import needs
+from tests.spark.releases import SPARK, needs
 
 pytestmark = [pytest.mark.spark, needs(4, 2, "views in catalogs of connectors")]
 
@@ -240,6 +240,10 @@ def test_views_of_other_software_are_read(rest: RestServer, sql: Sql, viewed: Ca
     refused = refusal(sql, "SELECT * FROM {db}.bad")
     assert "PARSE_SYNTAX_ERROR" in refused, refused
     assert "VIEW viewed.db.bad" in refused, refused
+    rest.views["db.broken"] = {"fields": []}
+    assert "view 'db.broken' has no valid definition" in refusal(sql, "SELECT * FROM {db}.broken")
+    sql("DROP VIEW {db}.broken")
+    assert "VIEW_NOT_FOUND" in refusal(sql, "DROP VIEW {db}.broken")
     viewed.create_view("db.gaps", [("n", "INT")], "SELECT 1", options={"view.query.out.numCols": "2"})
     assert "'view.query.out.numCols' = '2'" in refusal(sql, "SELECT * FROM {db}.gaps")
 
@@ -305,11 +309,15 @@ def mixed(spark: Any, server: EmbeddedServer, viewed: Catalog, database: str) ->
     return run
 
 
-def test_views_of_the_lake_read_tables_of_the_cluster(mixed: Sql, viewed: Catalog, database: str) -> None:
+def test_views_of_the_lake_read_tables_of_the_cluster(spark: Any, mixed: Sql, viewed: Catalog, database: str) -> None:
     mixed("CREATE TABLE {db}.live (id BIGINT NOT NULL, n INT) TBLPROPERTIES ('primary.key' = 'id', 'bucket.num' = '1')")
     mixed("INSERT INTO {db}.live VALUES (1, 10), (2, 20)")
     mixed("CREATE VIEW {db}.v AS SELECT t.id, t.v, l.n FROM {db}.live l JOIN both_viewed.db.t USING (id)")
     assert mixed("SELECT * FROM {db}.v WHERE n > 10") == [(2, "b", 20)]
+    assert "nope" in refusal(lambda t: spark.read.option("nope", 1).table(t).collect(), f"both_viewed.{database}.live")
+    if SPARK >= (4, 3):  # which tells a catalog of options that change the columns
+        deletes = spark.readStream.option("scan.delete.behavior", "include").table(f"both_viewed.{database}.live")
+        assert deletes.columns[0] == "_change_type"
     mixed("UPDATE {db}.live SET n = 30 WHERE id = 2")
     assert mixed("SELECT n FROM {db}.v WHERE id = 2") == [(30,)]
     assert [row[1] for row in mixed("SHOW VIEWS IN {db}")] == ["v"]

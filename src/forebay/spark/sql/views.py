@@ -175,10 +175,12 @@ class ViewCatalog(SqlCatalog):
         return asked
 
     def dropView(self, identifier: JavaObject) -> bool:
-        view = self._found(identifier)
-        if view is not None:
-            self._lake_of_views.drop_view(view.name, ignore_if_not_exists=True)
-        return view is not None
+        """Also a view whose definition cannot be read."""
+        try:
+            self._lake_of_views.drop_view(".".join(self._named(identifier)))
+        except (NotFound, JavaThrow):  # or a namespace that is no database
+            return False
+        return True
 
     def renameView(self, old: JavaObject, new: JavaObject) -> None:
         view, target = self._found(old), self._without_catalog(new)
