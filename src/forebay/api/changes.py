@@ -27,6 +27,9 @@ BEFORE, AFTER, UPDATE = "before", "after", "update"
 ROW_KINDS = ("+I", "-U", "+U", "-D")
 """The same in short, as Paimon and Flink write them."""
 
+SPARK_CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
+"""The same as Spark's CHANGES have them."""
+
 
 def split_changes(data: Any) -> Iterator[tuple[Any, npt.NDArray[np.int8]]]:
     """The rows without their column `_change_type`, and their change types as numbers, batch by batch.
@@ -77,16 +80,16 @@ def _require(there: bool) -> None:
 
 
 def change_numbers(column: pa.Array, before: int = 0, name: str = CHANGE_TYPE_COLUMN) -> npt.NDArray[np.int8]:
-    """The indexes in `CHANGE_TYPES` of texts, long or short ones. `before`: the number of rows in earlier batches."""
+    """The indexes in `CHANGE_TYPES` of texts, in any of the three spellings. `before`: the rows in earlier batches."""
     try:
-        found = pc.index_in(column.cast(pa.string()), value_set=pa.array(CHANGE_TYPES + ROW_KINDS))
+        found = pc.index_in(column.cast(pa.string()), value_set=pa.array(CHANGE_TYPES + ROW_KINDS + SPARK_CHANGE_TYPES))
     except pa.ArrowException as e:
         raise InvalidRequest(f"column '{name}' is {column.type}; its values are texts") from e
     if found.null_count:
         row = pc.index(pc.is_null(found), True).as_py()
         raise InvalidRequest(
             f"row {before + row} has {name}={column[row].as_py()!r}, which is none of "
-            f"{', '.join(CHANGE_TYPES)} ({', '.join(ROW_KINDS)})"
+            f"{', '.join(CHANGE_TYPES)} ({', '.join(ROW_KINDS)}; {', '.join(SPARK_CHANGE_TYPES[1:3])})"
         )
     numbers: npt.NDArray[np.int8] = (found.to_numpy(zero_copy_only=False) % len(CHANGE_TYPES)).astype(np.int8)
     return numbers

@@ -109,7 +109,9 @@ def test_precommit_compaction_makes_one_file_of_what_all_tasks_wrote(
 @needs(4, 3, "a catalog that is told the options of a write")
 def test_changes_are_upserts_and_deletes(lake_sql: Sql, fill: Callable[..., Any], lake_session: Any, lake: str) -> None:
     fill([row(1), row(2)], key="id", bucket="1")
-    lake_sql("INSERT INTO {db}.t WITH ('write.changes'='true') VALUES ('delete', 1, NULL, NULL), ('+I', 3, 'new', 'd')")
+    lake_sql("INSERT INTO {db}.t WITH ('write.changes'='true') VALUES ('delete', 1, NULL, NULL), ('+I', 3, 'old', 'd')")
+    pair = "('update_preimage', 3, 'old', 'd'), ('update_postimage', 3, 'new', 'd')"  # as CHANGES have it
+    lake_sql(f"INSERT INTO {{db}}.t WITH ('write.changes'='true') VALUES {pair}")
     frame = lake_session.sql("SELECT 2L AS id, '-D' AS _change_type")
     frame.writeTo(f"lake.{lake}.t").option("write.changes", "true").append()
     assert lake_sql(ALL) == [(3, "new", "d")]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from forebay.api.changes import DELETE, INSERT, change_numbers
+from forebay.api.changes import SPARK_CHANGE_TYPES, change_numbers
 from forebay.base.errors import NotFound
 from forebay.client.views import array_of, text_array
 from forebay.paimon.merge._order import group_starts, sort_rows
@@ -32,7 +32,7 @@ _OF_COMMITS = (
     StructField("_commit_version", LongType(), False),
     StructField("_commit_timestamp", TimestampType(), False),
 )
-_SPARK_TYPES = text_array((INSERT, "update_preimage", "update_postimage", DELETE))
+_SPARK_TYPES = text_array(SPARK_CHANGE_TYPES)
 _INSERT, _UPDATE_BEFORE, _UPDATE_AFTER, _DELETE = range(len(_SPARK_TYPES))
 
 

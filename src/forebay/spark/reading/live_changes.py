@@ -14,7 +14,16 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from forebay.api.changes import AFTER, BEFORE, CHANGE_TYPES, DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, change_numbers
+from forebay.api.changes import (
+    AFTER,
+    BEFORE,
+    CHANGE_TYPES,
+    DELETE,
+    SPARK_CHANGE_TYPES,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    change_numbers,
+)
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
 from forebay.client.views import RowView, array_of, integers, text_array
@@ -132,7 +141,7 @@ class BinlogRead(WholeUpdatesRead):
 # ---- CHANGES --------------------------------------------------------------------------------------------------------
 
 _COMMIT_VERSION = "_commit_version"
-_SPARK_TYPES = text_array((INSERT, "update_preimage", "update_postimage", DELETE))
+_SPARK_TYPES = text_array(SPARK_CHANGE_TYPES)
 
 
 @dataclass(frozen=True)
