@@ -258,7 +258,7 @@ STATEMENTS: list[tuple[str, list[Statement]]] = [
                 only((2, "b", 20), (3, "c", 30), (4, None, None), (9, "z", 90)),
                 per_kind={
                     "log": LOG_GROWS,
-                    **_on(Refused("only partitions can be replaced"), "lake_append", "lake_pk"),
+                    **_on(Refused("DELETE these rows, then INSERT others"), "lake_append", "lake_pk"),
                 },
             ),
             Statement("TRUNCATE TABLE {t}", only(), per_kind={"log": LOG_GROWS}),

@@ -79,6 +79,7 @@ def test_an_auto_increment_column_is_named_by_fluss_s_property() -> None:
         ),
         (NewTable(COLUMNS, [], {"provider": "parquet"}), InvalidRequest, "cannot be USING parquet"),
         (NewTable(COLUMNS, [], {"location": "/x"}), InvalidRequest, "'location' = '/x' cannot be"),
+        (NewTable(COLUMNS, [], {"hive.stored-as": "ORC"}), InvalidRequest, "leave STORED AS and ROW FORMAT out"),
         (NewTable(COLUMNS, [], {"auto-increment.fields": "id,v"}), InvalidRequest, "a table can have one"),
         (NewTable(COLUMNS, [], {"primary.key": "id"}, ("dt",)), InvalidRequest, "primary key is stated twice"),
         (NewTable(COLUMNS, [Transform("years", (("dt",),))]), UnsupportedOperation, r"PARTITIONED BY years\(dt\)"),
@@ -123,6 +124,7 @@ def add(path: tuple[str, ...], t: Any = None, position: str | None = None) -> Ne
     ("change", "message"),
     [
         (SetProperty("bucket.num", "9"), "'bucket.num' is fixed when a table is created"),
+        (SetProperty("location", "/x"), "'location' = '/x' cannot be: the server decides where tables are kept"),
         (SetProperty("primary.key", None), "'primary.key' is fixed"),
         (SetProperty("primary_key", "id"), "did you mean 'primary.key'"),
         (add(("v", "x")), "ADD COLUMN v.x: fields cannot be added inside a column"),

@@ -185,6 +185,7 @@ def test_max_pt_is_the_last_partition(lake_session: Any, lake_sql: Sql, lake: st
     lake_sql("CREATE TABLE {db}.whole (id BIGINT)")
     for argument, reason in (
         ("'{db}.whole'", "has no partitions"),
+        ("'{db}.nope'", "there is no table .*nope.* in catalog lake"),
         (f"'forebay.{database}.t'", "no table of catalog lake"),
         ("'t'", "write database.table"),
         ("cast(id AS STRING)", "must be a literal"),

@@ -80,6 +80,7 @@ def test_the_primary_key_may_be_said_twice_if_it_is_the_same() -> None:
     [
         ({"properties": {"provider": "parquet"}}, "USING parquet"),
         ({"properties": {"collation": "UNICODE"}}, "collation"),
+        ({"properties": {"hive.stored-as": "ORC"}}, "leave STORED AS and ROW FORMAT out"),
         ({"properties": {"primary.key": "id"}}, "did you mean 'primary-key'"),
         ({"transforms": (Transform("days", (("day",),)),)}, "days\\(day\\) is not possible"),
         ({"transforms": (Transform("bucket", (("id",),), 4),)}, "'bucket' = '4', 'bucket-key' = 'id'"),

@@ -113,6 +113,7 @@ def test_databases_are_those_of_both(sql: Sql, name: str, connection: Connection
     assert name not in lake_catalog.list_databases()
     assert not connection.database_exists(name)
     assert "SCHEMA_NOT_FOUND" in refusal(sql, "CREATE TABLE {db}.s (id INT)")
+    assert "SCHEMA_NOT_FOUND" in refusal(sql, "CREATE TABLE {db}.nope.s (id INT) USING paimon")
     assert "SCHEMA_NOT_FOUND" in refusal(sql, "SHOW TABLES IN {db}")
 
 

@@ -301,6 +301,7 @@ class SqlCatalog(JavaProxy):
     # ---- making tables: `_created` makes what `_proxy` shows to Spark, or `_staged` where rows follow ----------------
 
     def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        self._database(identifier.namespace())
         return self._proxy(identifier, self._created(identifier, self._asked(what)))
 
     def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
@@ -308,6 +309,7 @@ class SqlCatalog(JavaProxy):
 
         `_copied` says what of the properties of `source` a copy has; None for tables of another kind.
         """
+        self._database(identifier.namespace())
         new = self._asked((asked,))
         copied = self._copied(texts_in(source.properties()))
         if copied is not None:
@@ -315,9 +317,11 @@ class SqlCatalog(JavaProxy):
         return self._proxy(identifier, self._created(identifier, new, is_copy=True))
 
     def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        self._database(identifier.namespace())
         return self._staged(identifier, self._created(identifier, self._asked(what)))
 
     def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        self._database(identifier.namespace())
         stage = self.stageReplace if self._is_there(identifier) else self.stageCreate
         return stage(identifier, *what)
 

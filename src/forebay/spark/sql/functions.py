@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from pyspark.sql.types import StringType
 
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.partitions import partition_text
 from forebay.spark.bucket_functions import KINDS, bucket_function
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.executor_classes import executor_class
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.sql.partitions import PartitionManagement
 
@@ -77,7 +77,10 @@ class MaxPartition(JavaProxy):
             raise InvalidRequest(
                 f"{MAX_PARTITION}: '{name}' is no table of catalog {self._context.catalog}; write database.table"
             )
-        found = self._load(self.jvm.identifier(parts[:1], parts[1]))
+        try:
+            found = self._load(self.jvm.identifier(parts[:1], parts[1]))
+        except JavaThrow as e:  # Java's Function may throw no such thing
+            raise NotFound(f"{MAX_PARTITION}: there is no table '{name}' in catalog {self._context.catalog}") from e
         keys = found._keys() if isinstance(found, PartitionManagement) else []
         if not keys:
             raise InvalidRequest(f"{MAX_PARTITION}: table '{name}' has no partitions")

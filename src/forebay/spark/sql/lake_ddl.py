@@ -28,7 +28,7 @@ from forebay.paimon.store.schema_changes import (
 from forebay.paimon.write.incoming import missing_column
 from forebay.spark.schemas import to_fields
 from forebay.spark.sql.catalog import TableRequest
-from forebay.spark.sql.live_ddl import COMMENT, PROVIDER, SPARKS_OWN, Transform
+from forebay.spark.sql.live_ddl import COMMENT, HIVE_FILES, PROVIDER, SPARKS_OWN, Transform
 
 PAIMON = "paimon"
 """What `USING` may say, and the provider of every table here."""
@@ -39,7 +39,7 @@ PRIMARY_KEY = "primary-key"
 LOCATION = "location"
 PATH = "path"
 _TYPED_LITERAL = re.compile(r"(?:DATE|TIMESTAMP(?:_NTZ|_LTZ)?)\s*(?P<value>'[^']*')$", re.IGNORECASE)
-_REFUSED = {"collation": "only the default collation UTF8_BINARY can be stored"}
+_REFUSED = {"collation": "only the default collation UTF8_BINARY can be stored", **HIVE_FILES}
 
 
 def is_paimon(provider: str | None) -> bool:

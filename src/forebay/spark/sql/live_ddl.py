@@ -40,10 +40,15 @@ MANAGED = "is_managed_location"
 SPARKS_OWN = ("owner", MANAGED, "table_type")
 """Properties that Spark adds automatically."""
 
+HIVE_FILES = dict.fromkeys(
+    ("hive.stored-as", "hive.serde", "hive.input-format", "hive.output-format"),
+    "tables have no file format of Hive; leave STORED AS and ROW FORMAT out",
+)
 _REFUSED = {
     "location": "the server decides where tables are kept; leave LOCATION out",
     "external": "all tables are kept by the server; leave EXTERNAL out",
     "collation": "only the default collation UTF8_BINARY can be stored",
+    **HIVE_FILES,
 }
 
 
@@ -296,6 +301,11 @@ def alteration(info: TableInfo, changes: Sequence[Change]) -> Alteration:
                 if name in _SPECIAL:
                     raise InvalidRequest(
                         f"ALTER TABLE {info.path}: '{name}' is fixed when a table is created",
+                        ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
+                    )
+                if name in _REFUSED and value is not None:
+                    raise UnsupportedOperation(
+                        f"ALTER TABLE {info.path}: table property '{name}' = '{value}' cannot be: {_REFUSED[name]}",
                         ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
                     )
                 check_name(name)

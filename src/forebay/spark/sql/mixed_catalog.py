@@ -94,6 +94,7 @@ class MixedCatalog(SqlCatalog):
 
     def _side_for(self, identifier: JavaObject, properties: Mapping[str, str]) -> SqlCatalog:
         """Where a table with these properties is to be made. Its database is there afterwards."""
+        database = self._database(identifier.namespace())
         side = self._lake if is_paimon(properties.get(PROVIDER)) else self._cluster
         other = self._cluster if side is self._lake else self._lake
         is_tiered = side is self._cluster and properties.get(_TIERED, "").lower() == "true"
@@ -103,7 +104,6 @@ class MixedCatalog(SqlCatalog):
                 f"there is a table {self._full_name(identifier)} in the {kind} already; one catalog cannot have two "
                 "tables of one name: choose another, or drop that one"
             )
-        database = self._named(identifier)[0]
         if not side._has_database(database):
             if not other._has_database(database):
                 raise self._no_such_namespace([database])

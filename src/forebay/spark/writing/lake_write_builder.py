@@ -94,9 +94,10 @@ class PaimonWriteBuilder(JavaProxy):
         partition = self._partition(predicates)
         if partition is None:
             shown = " AND ".join(str(p.toString()) for p in predicates)
+            keys = ", ".join(self._table.schema.partition_keys)
+            why = f"partitions can be replaced, by equality with values of {keys}" if keys else "the whole table can be"
             raise UnsupportedOperation(
-                f"{self._name} cannot be overwritten where {shown}: only partitions can be replaced, by equality with "
-                f"values of {', '.join(self._table.schema.partition_keys) or '(it has no partition columns)'}"
+                f"{self._name} cannot be overwritten where {shown}: only {why}. DELETE these rows, then INSERT others"
             )
         if not partition:
             return self.truncate()
