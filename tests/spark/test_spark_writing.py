@@ -220,7 +220,8 @@ CHANGING: dict[str, Callable[[Any, str], Any]] = {
     ),
 }
 CHANGED = """SELECT * FROM VALUES (3, 'update_postimage', 'c', 3D), (1, 'delete', NULL, NULL),
-             (2, 'update_preimage', 'b', 2D), (2, '+U', 'B', 20D), (3, '-D', NULL, NULL), (3, '+I', 'C', 30D) AS v(id, _change_type, name, amount)"""
+             (2, 'update_preimage', 'b', 2D), (2, '+U', 'B', 20D), (3, '-D', NULL, NULL), (3, '+I', 'C', 30D)
+             AS v(id, _change_type, name, amount)"""
 
 
 @needs(4, 3, "a catalog that is told the options of a write")
