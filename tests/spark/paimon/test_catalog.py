@@ -114,12 +114,18 @@ def history(lake_sql: Sql, lake: str, lake_catalog: Catalog) -> str:
     return f"{lake}.h"
 
 
-def test_time_travel_shows_rows_and_columns_of_then(lake_sql: Sql, history: str, lake_catalog: Catalog) -> None:
+def test_time_travel_shows_rows_and_columns_of_then(
+    lake_session: Any, lake_sql: Sql, history: str, lake_catalog: Catalog
+) -> None:
     times = [s.time_millis for s in lake_catalog.table(history).context.snapshots.snapshots()]
     assert sorted(lake_sql("SELECT * FROM {db}.h")) == [(1, None), (2, "b")]
     first = f"timestamp_millis({times[1] - 1})"
     for when in ("VERSION AS OF 1", "VERSION AS OF 'first'", f"TIMESTAMP AS OF {first}"):
         assert lake_sql(f"SELECT * FROM {{db}}.h {when}") == [(1,)], when
+    at = lake_sql(f"SELECT string({first})")[0][0]
+    for option, value in (("versionAsOf", 1), ("versionAsOf", "first"), ("timestampAsOf", at)):
+        frame = lake_session.read.option(option, value).table(f"lake.{history}")
+        assert list(map(tuple, frame.collect())) == [(1,)], option
     assert sorted(lake_sql(f"SELECT id FROM {{db}}.h TIMESTAMP AS OF timestamp_millis({times[1]})")) == [(1,), (2,)]
     joined = "SELECT n.id FROM {db}.h n LEFT ANTI JOIN {db}.h VERSION AS OF 1 o ON n.id = o.id"
     assert lake_sql(joined) == [(2,)]

@@ -57,6 +57,7 @@ from forebay.spark.sql.tables import (
     ReadOnlyTable,
     StagedTable,
     WrittenTable,
+    without_travel,
 )
 from forebay.spark.writing.row_level import RowLevelOperation
 
@@ -92,7 +93,7 @@ class PaimonTable(WrittenTable):
         shown = schema or table.schema
         version = ".".join([str(shown.id), str(shown.time_millis), *(f"{k}={v}" for k, v in (as_of or {}).items())])
         super().__init__(context, name, table_schema(shown.fields), version)
-        self._table = table
+        self._table, self._is_old = table, as_of is not None
         self._changed: Snapshot | None = None
         """The snapshot that an UPDATE, MERGE or DELETE is about: all scans of its statement read this one."""
 
@@ -104,7 +105,8 @@ class PaimonTable(WrittenTable):
 
     def _readable(self, options: dict[str, str]) -> Readable:
         pinned = None if self._changed is None else str(self._changed.id)
-        return readable(self._context, self._name, self._table, options, snapshot=pinned)
+        given = without_travel(options) if self._is_old else options
+        return readable(self._context, self._name, self._table, given, snapshot=pinned)
 
     # ---- SupportsWrite ----------------------------------------------------------------------------------------------
 

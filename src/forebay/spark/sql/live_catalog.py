@@ -31,10 +31,9 @@ from forebay.spark.sql.live_tables import (
     as_of,
     table_proxy,
     virtual_table,
-    without_travel,
 )
 from forebay.spark.sql.procedures import Procedure
-from forebay.spark.sql.tables import WrittenTable, can_only_be_read
+from forebay.spark.sql.tables import WrittenTable, can_only_be_read, without_travel
 
 _TIME_CONF = "spark.sql.timeType.enabled"
 

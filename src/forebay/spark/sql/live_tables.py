@@ -83,6 +83,7 @@ from forebay.spark.sql.tables import (
     StagedTable,
     TableProxy,
     WrittenTable,
+    without_travel,
 )
 from forebay.spark.writing.live_deletes import delete_where, named_keys
 from forebay.spark.writing.live_deltas import LiveDelta
@@ -253,11 +254,6 @@ class TravelledTable(ClusterTable):
                 f"{self._name} is read as of {self._as_of}: leave out the options of time ranges and of the lake alone"
             )
         return readable(self._context, self._name, self._info, options, as_of=self._as_of)
-
-
-def without_travel(options: Mapping[str, str]) -> dict[str, str]:
-    """The options without those by which DataFrames ask for time travel, which Spark has answered."""
-    return {name: value for name, value in options.items() if name.lower() not in ("timestampasof", "versionasof")}
 
 
 def as_of(travel: TimeTravel) -> AsOf:
