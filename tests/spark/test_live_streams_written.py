@@ -165,3 +165,14 @@ def test_what_a_stream_cannot_write_is_refused_by_name(
             finish(start(writer.option("checkpointLocation", str(tmp_path / str(number))), table))
     assert (log.scan().count(), kv.scan().count()) == (0, 0)
     assert connection.admin.transactions("") == []
+
+
+def test_a_stream_in_continuous_mode_is_refused(
+    spark: Any, connection: Connection, database: str, tmp_path: Path
+) -> None:
+    """Its tasks never end, so it would count epochs as committed, of which no row is in the table."""
+    log = connection.create_table(f"{database}.log", {"n": "BIGINT"})
+    writer = spark.readStream.format("rate").load().selectExpr("value AS n").writeStream.trigger(continuous="1 second")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable(f"forebay.{log.path}")
+    with pytest.raises(Exception, match="continuous mode cannot be written to tables: use a trigger of micro-batches"):
+        finish(query)

@@ -51,6 +51,10 @@ _PREDICATES = frozenset({"Predicate", "And", "Or", "Not", "AlwaysTrue", "AlwaysF
 """Classes of V2 expressions that have a name and children and can be converted."""
 
 
+_EPOCHS_OF_CONTINUOUS_MODE = "__epoch_coordinator_id"
+"""The local property in which Spark's ContinuousExecution names what counts its epochs."""
+
+
 class JavaThrow(Py4JJavaError):  # type: ignore[misc]
     """Raise it in a proxy's method to throw `java_exception` in the JVM."""
 
@@ -467,7 +471,16 @@ class Jvm:
         return self._factory("PythonBatchWriterFactory", pickled_command, schema)
 
     def streaming_writer_factory(self, pickled_command: bytes, schema: JavaObject) -> JavaObject:
-        """The same for a micro-batch."""
+        """The same for a micro-batch.
+
+        Raises `UnsupportedOperation` in a query of Spark's continuous mode: its tasks never end, so no row would be
+        committed, but its epochs would.
+        """
+        if self.context._jsc.sc().getLocalProperty(_EPOCHS_OF_CONTINUOUS_MODE) is not None:
+            raise UnsupportedOperation(
+                "streams in continuous mode cannot be written to tables: use a trigger of micro-batches "
+                "(processingTime, availableNow)"
+            )
         return self._factory("PythonStreamingWriterFactory", pickled_command, schema)
 
     def _factory(self, name: str, command: bytes, schema: JavaObject) -> JavaObject:
