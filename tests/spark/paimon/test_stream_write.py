@@ -241,6 +241,24 @@ def test_columns_that_a_stream_lacks_keep_their_values_by_partial_update(
     assert rows_of(made) == [(1, "new", 10)]
 
 
+def test_a_stream_whose_keys_have_another_type_is_cast_or_refused_by_name(
+    lake_session: Any, lake: str, table: Callable[..., Table], tmp_path: Path
+) -> None:
+    """Spark casts no stream, and the catalog's bucket function takes keys of the table's type only."""
+    made = table("id", bucket="4")
+    lake_session.range(9).selectExpr("id", "'n' AS name").write.parquet(str(tmp_path / "in"))
+    stream = lake_session.readStream.schema("id BIGINT, name STRING").parquet(str(tmp_path / "in"))
+
+    def write(columns: str) -> None:
+        writer = stream.selectExpr(columns, "name").writeStream
+        run(writer.option("checkpointLocation", str(tmp_path / columns[:3])), starter("catalog", lake, made))
+
+    write("int(id) AS id")
+    assert rows_of(made) == [(number, "n") for number in range(9)]
+    with pytest.raises(Exception, match="column 'id'"):
+        write("string(id) AS id")
+
+
 def test_a_stream_with_a_column_that_the_table_lacks_is_refused(
     lake_session: Any, lake: str, feed: Feed, table: Callable[..., Table], tmp_path: Path
 ) -> None:

@@ -22,9 +22,11 @@ sequence numbers stay apart). Tasks are as many as run at a time, or `sink.paral
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
+
+from pyspark.sql.types import StructField
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata.predicate import Leaf, LeafFunction, Predicate
@@ -47,7 +49,7 @@ from forebay.spark.lake_options import (
     write_options,
 )
 from forebay.spark.paimon.jobs import SparkTasks
-from forebay.spark.schemas import columns_of
+from forebay.spark.schemas import columns_of, table_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing.committing import Overwrite, commit_batch
 from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, messages_of
@@ -169,6 +171,16 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
     def __init__(self, builder: PaimonWriteBuilder) -> None:
         super().__init__(builder)
         self._dealing = dealing(builder._table, builder._context)
+        if self._dealing.function is not None and not self._has_types_of_table(builder):
+            self._dealing = replace(self._dealing, function=None)
+
+    def _has_types_of_table(self, builder: PaimonWriteBuilder) -> bool:
+        """Whether the catalog's function takes the data as it is: in a stream Spark does not cast it to the table."""
+        names = set(self._dealing.columns)
+        given, own = self.jvm.python_schema(builder._schema), table_schema(builder._table.schema.fields)
+        return {f.name: _type_of(f) for f in own if f.name in names}.items() <= {
+            f.name: _type_of(f) for f in given
+        }.items()
 
     def description(self) -> str:
         overwrite = self._overwrite
@@ -251,6 +263,12 @@ class Dealing:
 
     def distribution(self, jvm: Jvm) -> JavaObject:
         return clustered(jvm, self.columns, self.function)
+
+
+def _type_of(field: StructField) -> str:
+    """The type of a column as Spark hands its values out: text has no length."""
+    name = field.dataType.simpleString()
+    return "string" if name.startswith(("char(", "varchar(")) else name
 
 
 def dealing(table: Table, context: SessionContext) -> Dealing:
