@@ -184,6 +184,7 @@ def test_zeros_and_nan_are_found_whatever_their_bits(spark: Any, lake: World, ki
         assert (way, [row[0] for row in found]) == (FILES, ids), condition
 
 
+@pytest.mark.slow
 def test_milliseconds_are_compared_with_microseconds(spark: Any, lake: World) -> None:
     table = lake.create(Schema.of([Column("id", types.bigint()), Column("v", types.timestamp(3))], []))
     table.append([{"id": 1, "v": dt.datetime(2024, 1, 1, 0, 0, 0, 123000)}])

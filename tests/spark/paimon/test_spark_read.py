@@ -356,6 +356,7 @@ def test_changes_are_streamed_with_their_kinds(
 
 
 @needs_streams
+@pytest.mark.slow
 def test_a_stream_that_cannot_be_says_why(
     lake_session: Any, lake: str, lake_catalog: Catalog, run: Callable[..., Batches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
