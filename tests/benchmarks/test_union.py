@@ -14,6 +14,7 @@ from benchmarks.__main__ import run_section
 from benchmarks.report import Grid, Section, document, section_text
 from benchmarks.running import Run
 from benchmarks.union_work import LakeBench, Tail, lake_bench, read_files, read_union, write_files
+from tests.every_run import every_run
 
 ROWS = 2000
 
@@ -63,7 +64,7 @@ def test_tiering_freshness_reads_memory_and_growth_are_measured_over_a_lake(
     assert all(table.rows for table in section.tables if isinstance(table, Grid))
 
 
-@pytest.mark.parametrize("primary_key", [True, False])
+@pytest.mark.parametrize("primary_key", every_run([True, False], lambda primary_key: not primary_key))
 def test_a_tail_changes_other_rows_each_time_it_grows_and_is_not_in_the_lake(
     server: LakeBench, primary_key: bool
 ) -> None:

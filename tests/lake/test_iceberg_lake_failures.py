@@ -26,6 +26,7 @@ from forebay.lakes.iceberg_tables import opened
 from forebay.lakes.iceberg_upkeep import _removed_paths
 from forebay.testing.lake_contract_base import people
 from forebay.testing.lake_rounds import PATH, TieredTable, in_order
+from tests.every_run import every_run
 from tests.lake import failing_iceberg_io
 from tests.lake.test_iceberg_lake import END_OF_TIME, compact, expire, lake_table
 from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
@@ -67,7 +68,7 @@ def recover(table: TieredTable, number: int) -> None:
         table.base = round_on(table, number)
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", every_run([False, True], lambda after: after))
 def test_a_round_that_fails_at_any_step_is_there_once_or_can_be_done_again(table: TieredTable, after: bool) -> None:
     model: dict[int, str] = {}
     for number in range(4):

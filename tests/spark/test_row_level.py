@@ -157,6 +157,7 @@ def test_a_row_of_merge_that_matches_twice_is_an_error_and_changes_nothing(table
     assert table(CHANGES) == before
 
 
+@pytest.mark.slow
 def test_a_deleted_rows_key_can_be_inserted_by_the_same_statement(table: Sql) -> None:
     table(
         f"""MERGE INTO {{db}}.t USING {source((1, "new", 5.0), (77, "a", 6.0))} ON t.name = s.name
@@ -366,6 +367,7 @@ def eventually(holds: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to be")
 
 
+@pytest.mark.slow
 def test_a_statement_that_is_cancelled_ends_its_tasks_and_writes_nothing(sql: Sql, spark: Any) -> None:
     sql(TABLE)
     sql("INSERT INTO {db}.t SELECT id, 'n', 0 FROM range(30000)")

@@ -135,6 +135,7 @@ def test_a_bucket_that_changes_after_the_snapshot_is_scanned_as_of_it(
     assert sorted(row["item"] for row in rows) == ["item 7", "item 8", "item 9"]
 
 
+@pytest.mark.slow
 def test_the_format_looks_keys_up_when_a_task_reads(spark: Any, connection: Connection, orders: str) -> None:
     name = orders.removeprefix("forebay.")
     servers = ",".join(map(str, connection.settings.bootstrap_servers))

@@ -44,6 +44,7 @@ def ids(frame: Any) -> list[int]:
 
 
 @needs(4, 2, "streams of tables written in Python")
+@pytest.mark.slow
 def test_a_catalog_reads_with_the_session_s_options_of_the_lake(
     spark: Any, moved: tuple[str, dict[str, str]], tmp_path: Path
 ) -> None:

@@ -184,6 +184,7 @@ def test_the_format_streams_with_its_options(
     assert sorted(map(repr, batch)) == ["{'id': 7}", "{'id': 8}", "{'id': 9}"]
 
 
+@pytest.mark.slow
 def test_latest_delivers_what_is_written_while_the_query_runs(
     spark: Any, connection: Connection, database: str, tmp_path: Path
 ) -> None:
@@ -234,6 +235,7 @@ def test_partitions_that_come_and_go_between_runs(spark: Any, connection: Connec
     assert ids(run(stream)) == [2]
 
 
+@pytest.mark.slow
 def test_partitions_come_and_go_while_a_query_runs(
     spark: Any, connection: Connection, database: str, tmp_path: Path
 ) -> None:

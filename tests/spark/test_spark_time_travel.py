@@ -115,6 +115,7 @@ def test_changes_of_a_key_table_by_versions_and_times_and_their_net(
 
 
 @CHANGES
+@pytest.mark.slow
 def test_changes_that_are_not_there_are_refused(sql: Sql, spark: Any, connection: Connection, database: str) -> None:
     log = make_table(connection, f"{database}.log", buckets=2)
     log.append(rows(0, 4))

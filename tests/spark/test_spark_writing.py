@@ -80,6 +80,7 @@ def test_columns_that_the_data_lacks_are_left_as_they_are_whatever_writes_it(
 
 
 @LEFT_OUT
+@pytest.mark.slow
 def test_what_is_no_lack_of_columns_writes_whole_rows(sql: Sql, spark: Any, database: str) -> None:
     """NULLs that the user has written, in any order of columns; the old behaviour, if asked for; new rows only."""
     sql(KEY_TABLE)

@@ -238,6 +238,7 @@ class _PlainStore(LocalFileIO):
         return True
 
 
+@pytest.mark.slow
 def test_writers_on_a_store_without_atomic_create_lose_nothing_under_the_lock(options: dict[str, str]) -> None:
     given = {**options, "lock.enabled": "true", "lock-check-max-sleep": "20 ms"}
     store = _PlainStore(sync=False)

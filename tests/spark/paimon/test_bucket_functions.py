@@ -240,6 +240,7 @@ def test_tasks_share_buckets_evenly(lake_session: Any, lake: str, lake_sql: Sql)
     assert len(tasks) == 6
 
 
+@pytest.mark.slow
 def test_versions_of_a_key_keep_their_order(lake_session: Any, lake: str, lake_sql: Sql, lake_catalog: Catalog) -> None:
     """The last row of a key in a task's order wins; UPDATE, MERGE and DELETE write one file of each bucket, too."""
     lake_sql("CREATE TABLE {db}.t (id BIGINT NOT NULL, v BIGINT) TBLPROPERTIES ('primary-key'='id', 'bucket'='3')")
@@ -343,6 +344,7 @@ def test_tables_with_the_same_buckets_are_joined_without_a_shuffle(
     assert "ColumnarToRow" in shown, "Spark reads the files itself"
 
 
+@pytest.mark.slow
 def test_partitions_are_a_part_of_the_buckets_that_are_joined(two_tables: Any, by_bucket: Any) -> None:
     text = two_tables(BY_DAY, BY_DAY)
     joined = "SELECT * FROM {db}.l l JOIN {db}.r r ON l.id = r.id AND l.day = r.day"

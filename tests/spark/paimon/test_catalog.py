@@ -252,6 +252,7 @@ def a_story_of_ddl(spark: Any, name: str) -> None:
     sql("DROP DATABASE {db}")
 
 
+@pytest.mark.slow
 def test_a_jdbc_catalog_shows_its_tables(lake_session: Any, tmp_path: Path) -> None:
     where = {"uri": f"jdbc:sqlite:{tmp_path}/catalog.db"}
     forebay.spark.attach(lake_session, "by_jdbc", warehouse=f"{tmp_path}/lake", metastore="jdbc", paimon=where)

@@ -243,6 +243,7 @@ def test_a_partition_that_is_replaced_meanwhile_is_a_conflict(
     assert lake_sql(ALL) == []
 
 
+@pytest.mark.slow
 def test_a_file_that_is_gone_is_a_conflict_and_appended_rows_are_not(
     lake_sql: Sql, lake_catalog: Catalog, lake: str, meanwhile: Any
 ) -> None:

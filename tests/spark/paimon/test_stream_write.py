@@ -77,7 +77,8 @@ def rows_of(table: Table) -> list[tuple[Any, ...]]:
     return sorted(tuple(r.values()) for r in table.refresh().scan().to_arrow().to_pylist())
 
 
-DOORS = ["catalog", pytest.param("format", marks=needs(4, 1, "stream writers that take Arrow batches"))]
+STREAM_FORMAT = needs(4, 1, "stream writers that take Arrow batches")
+DOORS = ["catalog", pytest.param("format", marks=STREAM_FORMAT)]
 
 
 def starter(door: str, lake: str, table: Table) -> Callable[[Any], Any]:
@@ -90,7 +91,7 @@ def starter(door: str, lake: str, table: Table) -> Callable[[Any], Any]:
 # ---- once -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", ["catalog", pytest.param("format", marks=[STREAM_FORMAT, pytest.mark.slow])])
 def test_a_micro_batch_that_spark_repeats_after_a_restart_adds_nothing(
     lake_session: Any, lake: str, feed: Feed, table: Callable[..., Table], tmp_path: Path, door: str
 ) -> None:

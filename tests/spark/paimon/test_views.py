@@ -124,6 +124,7 @@ def test_views_are_shown_and_described(spark: Any, sql: Sql, viewed: Catalog) ->
 
 
 @EACH
+@pytest.mark.slow
 def test_a_name_is_that_of_a_table_or_of_a_view(sql: Sql, viewed: Catalog) -> None:
     sql("CREATE VIEW {db}.v AS SELECT 1 AS one")
     for statement, said in {
@@ -178,6 +179,7 @@ def test_columns_of_a_view_keep_their_types(sql: Sql, viewed: Catalog) -> None:
     assert not viewed.view("db.v").fields[0].type.nullable
 
 
+@pytest.mark.slow
 def test_unqualified_names_are_those_of_where_the_view_was_created(spark: Any, sql: Sql, viewed: Catalog) -> None:
     """Also in a session that knows the catalog under another name."""
     viewed.create_database("other")
