@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from forebay.base.errors import ForebayError
@@ -25,7 +27,8 @@ CHANGELOG_EXTRAS = ("_log_offset", "_commit_timestamp", "_snapshot_id")
 def short_errors(doing: str = "") -> Iterator[None]:
     """Let a `ForebayError` go on without its history, and with what the worker was `doing` in its message.
 
-    Spark shows a worker's whole traceback. Bugs keep theirs.
+    Spark shows a worker's whole traceback, unless the environment says otherwise. A task that has failed is the last of
+    its process, so that only bugs show theirs.
     """
     short: ForebayError | None = None
     try:
@@ -33,6 +36,8 @@ def short_errors(doing: str = "") -> Iterator[None]:
     except ForebayError as e:
         short = type(e)(f"{doing}: {e.message}" if doing else e.message, e.code)
     if short is not None:
+        if TaskContext.get() is not None:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise short from None
 
 
