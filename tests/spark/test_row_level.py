@@ -202,11 +202,13 @@ def test_what_cannot_be_changed_is_refused_by_name(sql: Sql) -> None:
     with pytest.raises(Exception, match="a log table cannot lose rows, only its partitions can be dropped"):
         sql("DELETE FROM {db}.l WHERE length(name) = 1")
     for engine, why in (
-        ("aggregation", "it has to be deleted first"),
-        ("first_row", "decides which row of a key stays"),
+        ("aggregation", "it has to be deleted first.* INSERT rows with the difference"),
+        ("first_row", "keeps the first row of a key"),
+        ("versioned", "keeps the row with the latest version.* INSERT rows with later versions"),
     ):
-        sql(f"CREATE TABLE {{db}}.{engine} (id BIGINT NOT NULL, name STRING) "
-            f"TBLPROPERTIES ('primary.key'='id', 'table.merge-engine'='{engine}')")  # fmt: skip
+        version = ", 'table.merge-engine.versioned.ver-column'='v'" if engine == "versioned" else ""
+        sql(f"CREATE TABLE {{db}}.{engine} (id BIGINT NOT NULL, name STRING, v BIGINT) "
+            f"TBLPROPERTIES ('primary.key'='id', 'table.merge-engine'='{engine}'{version})")  # fmt: skip
         with pytest.raises(Exception, match=f"'table.merge-engine' = '{engine}' .*{why}"):
             sql(f"UPDATE {{db}}.{engine} SET name = 'x'")
     sql(

@@ -29,7 +29,7 @@ from forebay.client.transaction import PlainWriter, StagedWriter
 from forebay.codec.arrow_types import user_schema
 from forebay.codec.cast import cast_batch
 from forebay.codec.rows import whole_key_encoder
-from forebay.metadata.merge_engines import AGGREGATION
+from forebay.metadata.merge_engines import AGGREGATION, FIRST_ROW, VERSIONED
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
@@ -104,11 +104,15 @@ def _check_changeable(statement: str, name: str, info: TableInfo) -> None:
         check_takes_deletes(info)
     elif (engine := info.descriptor.merge_engine) is not None:
         why = None
-        if engine != AGGREGATION:
-            why = "decides which row of a key stays, whatever a statement says"
-        elif info.descriptor.delete_behavior != "allow":
-            why = "would add the new row to the one that is there: it has to be deleted first, and "
-            why += f"'table.delete.behavior' is '{info.descriptor.delete_behavior}'"
+        if engine == AGGREGATION and info.descriptor.delete_behavior != "allow":
+            why = (
+                "would add the new row to the one that is there: it has to be deleted first, and "
+                f"'table.delete.behavior' is '{info.descriptor.delete_behavior}'. INSERT rows with the difference"
+            )
+        elif engine == VERSIONED:
+            why = "keeps the row with the latest version, whatever a statement says; INSERT rows with later versions"
+        elif engine == FIRST_ROW:
+            why = "keeps the first row of a key, whatever a statement says; rows change in tables without merge engine"
         if why is not None:
             raise UnsupportedOperation(f"{statement} {name}: 'table.merge-engine' = '{engine}' {why}")
 
