@@ -393,6 +393,7 @@ def test_time_columns_need_spark_s_setting_and_say_so(sql: Sql, spark: Any) -> N
 # ---- the format -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_format_reads_and_writes_the_same_tables(
     sql: Sql, spark: Any, server: EmbeddedServer, connection: Connection, database: str
 ) -> None:

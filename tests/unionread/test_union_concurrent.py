@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 import forebay
 from forebay import col
@@ -87,6 +88,7 @@ def test_no_union_read_sees_half_a_transfer_while_rounds_of_tiering_run(both: Wo
     assert len(seen) > 1
 
 
+@pytest.mark.slow
 def test_every_count_is_that_of_a_model_while_rounds_and_compactions_run(both: World) -> None:
     """One writer that counts after each of its writes, every 100 ms or so; everything else runs beside it."""
     table = both.create(SCHEMA, primary_key=["account"], buckets=3)

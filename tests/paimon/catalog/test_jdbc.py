@@ -36,6 +36,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.catalog.jdbc import JdbcCatalog, JdbcLock
 from forebay.paimon.io.arrow_file_io import ArrowFileIO
 from forebay.paimon.io.local import LocalFileIO
+from tests.every_run import every_run
 from tests.paimon.lake import put, rows_of
 from tests.paimon.oracle import ask
 
@@ -78,7 +79,7 @@ def postgresql() -> Iterator[str]:
         yield uri
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=every_run(["sqlite", "postgresql"], lambda name: name == "sqlite"))
 def options(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     lake = {"metastore": "jdbc", "warehouse": str(tmp_path / "lake"), "catalog-key": tmp_path.name}
     if request.param == "sqlite":

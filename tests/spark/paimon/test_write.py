@@ -81,6 +81,7 @@ def test_one_task_assigns_the_buckets_of_a_table_with_dynamic_ones(
     assert {split.bucket for split in table.scan().plan()} == {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 def test_many_tasks_write_the_same_buckets_without_losing_a_row(
     lake_sql: Sql, fill: Callable[..., Any], lake_session: Any, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
