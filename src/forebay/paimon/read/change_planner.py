@@ -10,7 +10,7 @@ from forebay.base.errors import InvalidRequest, NotFound
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import LEVEL_0, FileKind, ManifestEntry, ManifestFileMeta
 from forebay.paimon.format.snapshot import Snapshot
-from forebay.paimon.format.split import DataSplit
+from forebay.paimon.format.split import DataSplit, DeletionFile
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import BucketKey, SnapshotPlanner
 from forebay.paimon.read.splits import append_splits, sections_of
@@ -19,13 +19,14 @@ from forebay.paimon.store.manifests import merge_entries
 
 EntryFilter = Callable[[ManifestEntry], bool]
 BucketFilter = Callable[[int], bool]
+_Deletions = dict[BucketKey, dict[str, DeletionFile]]
 
 
 @dataclass(frozen=True, slots=True)
 class IncrementalSplit:
     """A bucket before and after an overwrite (`is_streaming`), or in two snapshots that are compared.
 
-    Files that are in both states are in neither half.
+    Files that are in both states with the same rows are in neither half.
     """
 
     before: DataSplit
@@ -153,7 +154,8 @@ class ChangePlanner(SnapshotPlanner):
                 )
         gone = self._grouped((e for e in entries if e.kind is FileKind.DELETE), chosen, bucket_filter)
         come = self._grouped((e for e in entries if e.kind is FileKind.ADD), chosen, bucket_filter)
-        return self._incremental(before, gone, snapshot, come, is_streaming=True)
+        marked = self._marked(before, gone), self._marked(snapshot, come)
+        return self._incremental(snapshot, gone, come, marked, is_streaming=True)
 
     def difference(
         self, start: Snapshot, end: Snapshot, chosen: ScanFilter, bucket_filter: BucketFilter | None = None
@@ -170,17 +172,15 @@ class ChangePlanner(SnapshotPlanner):
         )
         if self._spec is not None:
             self._check_buckets(start, before, end, after)
-        marked_before, marked_after = (
-            self._deletions(s, grouped) if self._vectors else {} for s, grouped in ((start, before), (end, after))
-        )
+        marked = self._marked(start, before), self._marked(end, after)
         for key in before.keys() & after.keys():
-            old, new = marked_before.get(key, {}), marked_after.get(key, {})
+            old, new = (deletions.get(key, {}) for deletions in marked)
             same = self._same(
                 before[key], after[key], {name for name in {*old, *new} if old.get(name) != new.get(name)}
             )
             before[key] = [e for e in before[key] if e.file.file_name not in same]
             after[key] = [e for e in after[key] if e.file.file_name not in same]
-        return self._incremental(start, before, end, after, is_streaming=False)
+        return self._incremental(end, before, after, marked, is_streaming=False)
 
     def in_order(self, splits: Sequence[DataSplit]) -> list[DataSplit]:
         """`splits`, by ascending partition if option `scan.plan-sort-partition` is set."""
@@ -218,16 +218,19 @@ class ChangePlanner(SnapshotPlanner):
             grouped.setdefault((e.partition, e.bucket), []).append(e)
         return grouped
 
+    def _marked(self, snapshot: Snapshot | None, buckets: dict[BucketKey, list[ManifestEntry]]) -> _Deletions:
+        """The deletion vectors of a snapshot's files, if the table has any."""
+        return self._deletions(snapshot, buckets) if self._vectors and snapshot is not None else {}
+
+    @staticmethod
     def _incremental(
-        self,
-        start: Snapshot | None,
-        before: dict[BucketKey, list[ManifestEntry]],
         end: Snapshot,
+        before: dict[BucketKey, list[ManifestEntry]],
         after: dict[BucketKey, list[ManifestEntry]],
+        marked: tuple[_Deletions, _Deletions],
         is_streaming: bool,
     ) -> list[IncrementalSplit]:
-        deletions_before = self._deletions(start, before) if self._vectors and start is not None else {}
-        deletions_after = self._deletions(end, after) if self._vectors else {}
+        """The files before and after, with their deletion vectors, `marked`."""
         found = []
         for key in dict.fromkeys([*before, *after]):
             old, new = before.get(key, []), after.get(key, [])
@@ -235,7 +238,7 @@ class ChangePlanner(SnapshotPlanner):
                 continue
             plain = DataSplit(end.id, key[0], key[1], (new or old)[0].total_buckets, (), False)
             halves = []
-            for entries, deletions in ((old, deletions_before), (new, deletions_after)):
+            for entries, deletions in zip((old, new), marked, strict=True):
                 vectors = tuple(deletions.get(key, {}).get(e.file.file_name) for e in entries)
                 files = tuple(e.file for e in entries)
                 halves.append(replace(plain, files=files, deletion_files=vectors if any(vectors) else None))
