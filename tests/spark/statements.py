@@ -171,6 +171,12 @@ STATEMENTS: list[tuple[str, list[Statement]]] = [
                 per_kind=_on(None, "log"),
             ),
             Statement(
+                "SELECT count(DISTINCT __bucket) < 4 FROM {t}",
+                Refused("UNRESOLVED_COLUMN"),
+                answer=[(True,)],
+                per_kind=_on(None, "log", "pk"),
+            ),
+            Statement(
                 "SELECT count(DISTINCT __paimon_file_path, __paimon_row_index) FROM {t}",
                 Refused("UNRESOLVED_COLUMN"),
                 answer=[(4,)],

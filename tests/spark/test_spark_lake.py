@@ -131,6 +131,21 @@ def test_rows_of_the_lake_have_no_place_in_the_log(spark: Any, lake: World, quer
     assert len(told) == 40
 
 
+def test_rows_of_a_primary_key_table_tell_their_bucket_wherever_they_are(lake: World, query: Query) -> None:
+    table = tiered(lake, keyed=True)
+    told = query("SELECT id, __bucket FROM {t}", table)
+    changes = table.changes("earliest", "latest", columns=["id"], include=("bucket",)).to_arrow().to_pylist()
+    buckets = {row["id"]: row["__bucket"] for row in changes}
+    assert told == sorted(((i, buckets[i]) for i in range(1, 40)), key=repr)
+    assert query("SELECT __bucket FROM {t} WHERE id IN (3, 25, 35)", table) == sorted(
+        (buckets[i],) for i in (3, 25, 35)
+    )
+    assert query("SELECT id, __bucket FROM {t} WITH ('read.optimized' = 'true') WHERE id < 2", table) == [
+        (0, buckets[0]),
+        (1, buckets[1]),
+    ]
+
+
 def test_the_lake_alone_by_its_name_by_an_option_and_by_the_session(spark: Any, lake: World, query: Query) -> None:
     table = tiered(lake, keyed=True)
     name = f"lakehouse.{table.path}"

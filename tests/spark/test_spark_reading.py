@@ -5,6 +5,7 @@ What servers really read is counted in their responses.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -306,7 +307,28 @@ def test_a_log_has_the_places_of_its_records_in_metadata_columns(
         writer = frame.writeStream.foreachBatch(lambda batch, _: streamed.extend(map(tuple, batch.collect())))
         writer.trigger(availableNow=True).start().awaitTermination(90)
         assert sorted(streamed) == found
-    make_table(connection, f"{database}.key", ["id"])
+
+
+def test_rows_of_primary_key_tables_tell_their_bucket(
+    sql: Sql, spark: Any, connection: Connection, database: str
+) -> None:
+    table = make_table(connection, f"{database}.key", ["id"], buckets=3)
+    table.upsert(rows(0, 30))
+    table.delete(rows(5, 10).select(["id"]))
+    places = table.changes("earliest", "latest", columns=["id"], include=("bucket",)).to_arrow().to_pylist()
+    buckets = {row["id"]: row["__bucket"] for row in places if not 5 <= row["id"] < 10}
+    assert dict(sql("SELECT id, __bucket FROM {db}.key")) == buckets
+    assert dict(sql("SELECT id, __bucket FROM {db}.key WHERE id IN (3, 7, 11)")) == {i: buckets[i] for i in (3, 11)}
+    counts = Counter(buckets.values())
+    assert dict(sql("SELECT __bucket, count(*) FROM {db}.key GROUP BY __bucket")) == counts
+    assert sql("SELECT count(*) FROM {db}.key WHERE __bucket = 1 AND name LIKE 'n%'") == [(counts[1],)]
+    assert len(sql("SELECT *, __bucket FROM {db}.key LIMIT 7")) == 7
+    if SPARK >= (4, 2):
+        frame = spark.readStream.table(f"forebay.{database}.key").selectExpr("id", "__bucket")
+        streamed: list[tuple[Any, ...]] = []
+        writer = frame.writeStream.foreachBatch(lambda batch, _: streamed.extend(map(tuple, batch.collect())))
+        writer.trigger(availableNow=True).start().awaitTermination(90)
+        assert dict(streamed) == buckets
     with pytest.raises(Exception, match=r"UNRESOLVED_COLUMN.*_log_offset"):
         sql("SELECT _log_offset FROM {db}.key")
 

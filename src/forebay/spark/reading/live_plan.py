@@ -66,7 +66,8 @@ METADATA_FIELDS = (
     StructField("_commit_timestamp", TimestampType(), False),
     StructField("__bucket", IntegerType(), False),
 )
-"""The metadata columns of a log table: the place and time of a record."""
+"""The metadata columns of a log table: the place and time of a record. A row of a primary-key table, which may have
+come about by several records, has the last one only."""
 
 LEASE_SECONDS = 1800.0
 """How long a snapshot waits for a task of its query to read, where the user does not say otherwise."""
@@ -77,13 +78,9 @@ _INCLUDE["__bucket"] = "bucket"
 
 
 def metadata_fields(info: TableInfo) -> tuple[StructField, ...]:
-    """The metadata columns of a table, without those whose names its own columns have.
-
-    A table with a primary key has none: its rows are not those of the log.
-    """
-    if info.has_primary_key:
-        return ()
-    return tuple(field for field in METADATA_FIELDS if field.name not in info.schema.names)
+    """The metadata columns of a table, without those whose names its own columns have."""
+    fields = METADATA_FIELDS[-1:] if info.has_primary_key else METADATA_FIELDS
+    return tuple(field for field in fields if field.name not in info.schema.names)
 
 
 @dataclass(frozen=True)
@@ -157,8 +154,8 @@ class LiveScan:
         return frozenset(field.name for field in fields)
 
     def refuse_metadata(self, columns: Sequence[str]) -> None:
-        """Raise `UnsupportedOperation` for metadata columns, which rows of a lake do not have."""
-        asked = [name for name in columns if name in self._said]
+        """Raise `UnsupportedOperation` for metadata columns of a log table, which its rows in a lake do not have."""
+        asked = () if self.info.has_primary_key else [name for name in columns if name in self._said]
         if asked:
             raise UnsupportedOperation(
                 f"table {self.info.path} is read from its lake, too, whose rows have no {', '.join(asked)}: set the "
@@ -217,7 +214,6 @@ class LiveScan:
             return plan_time_range(connection.table(info), *window, wanted.columns, wanted.filter, wanted.limit)
         if not self.reads_lake:
             return None
-        self.refuse_metadata(wanted.columns)
         alone = self.is_lake or self.options.read_optimized
         look_up = look_up and self.strategy == SERVER_SCAN
         asked = (connection.table(info), wanted.columns, wanted.filter, wanted.limit)
@@ -256,8 +252,15 @@ class LiveScan:
     ) -> ScanPlan:
         """Return what tasks read and, for a table with a lake, the part that Spark can read directly.
 
-        Keys that the filters fix are looked up (`look_up`): when the plan is opened, or else when a task reads.
+        Keys that the filters fix are looked up (`look_up`): when the plan is opened, or else when a task reads. A query
+        that names the bucket of its rows has each read with its bucket instead.
         """
+        if self.reads_lake:
+            self.refuse_metadata(wanted.columns)
+        read = self.read_function(wanted, schema)
+        wanted = replace(wanted, columns=read.columns)
+        if self.strategy is not None and read.include:
+            use_native, look_up = False, False
         union = self._union_plan(connection, wanted, look_up)
         native, beside = None, list[tuple[Split, ...]]()
         if union is None:
@@ -285,7 +288,6 @@ class LiveScan:
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
         rows = estimated_rows(tasks, wanted.limit)
-        read = self.read_function(wanted, schema)
         return ScanPlan(read, tasks, rows, opened, native, beside, estimated_rows(beside), chosen)
 
 

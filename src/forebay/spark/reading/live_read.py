@@ -26,7 +26,7 @@ from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
 from forebay.api.scan import ScanRequest
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.log_decode import COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, NO_OFFSET
+from forebay.client.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, NO_OFFSET
 from forebay.client.replay import current_rows, rows_at
 from forebay.client.settings import Settings
 from forebay.client.snapshot_scan import GONE, SnapshotReader
@@ -42,6 +42,7 @@ from forebay.unionread.reading import (
     KeyLookupSplit,
     KvSnapshotSplit,
     LakeSnapshotAndLogSplit,
+    LakeSnapshotSplit,
     LogSplit,
     UnionReader,
     UnionSplit,
@@ -106,15 +107,18 @@ class ReadFunction(TaskRead):
         buckets = [split.bucket for split in partition.splits if isinstance(split, KvBatchSplit)]
         for part in partition.splits:
             if isinstance(part, LakePart):
-                yield from snapshot_inserts(part.reader.read(part.split, connection), self.include)
+                rows = part.reader.read(part.split, connection)
+                yield from snapshot_inserts(rows, self.include, _bucket_of(part.split))
             elif isinstance(part, FoundRows):
                 yield from part.batches()
             elif isinstance(part, KeysInput):
                 yield from self._rows_of_keys(connection, part)
         if logs:
             yield from self._log_rows(connection, logs)
-        if buckets:
-            yield from snapshot_inserts(self._bucket_rows(connection, partition, buckets), self.include)
+        for together in [[bucket] for bucket in buckets] if "bucket" in self.include else [buckets]:
+            if together:
+                rows = self._bucket_rows(connection, partition, together)
+                yield from snapshot_inserts(rows, self.include, together[0].bucket)
 
     def _rows_of_keys(self, connection: Connection, part: KeysInput) -> Iterator[pa.RecordBatch]:
         from forebay.client.key_reader import KeyReader
@@ -209,13 +213,26 @@ def for_spark(batches: Iterator[pa.RecordBatch], schema: pa.Schema, limit: int |
         yield cast_batch(batch, schema, truncate=True)
 
 
-def snapshot_inserts(batches: Iterable[pa.RecordBatch], include: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rows of a snapshot with the log's metadata columns `include` in front, as far as there is anything to say."""
-    said = [_OF_SNAPSHOT_ROWS[wanted] for wanted in include]
+def snapshot_inserts(
+    batches: Iterable[pa.RecordBatch], include: Sequence[str], bucket: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a snapshot with the log's metadata columns `include` in front, as far as there is anything to say.
+
+    `bucket` is what all of them are in, if that is among `include`.
+    """
+    known = {**_OF_SNAPSHOT_ROWS, "bucket": (BUCKET_COLUMN, bucket, pa.int32())}
+    said = [known[wanted] for wanted in include]
     for batch in batches:
         arrays = [pa.repeat(pa.scalar(value, t), batch.num_rows) for _, value, t in said]
         names = [*(name for name, _, _ in said), *batch.schema.names]
         yield pa.RecordBatch.from_arrays([*arrays, *batch.columns], names) if said else batch
+
+
+def _bucket_of(split: UnionSplit) -> int | None:
+    """The bucket of all rows of a split; None for lookups, which may be in several."""
+    if isinstance(split, LakeSnapshotSplit):
+        return split.lake.bucket()
+    return None if isinstance(split, KeyLookupSplit) else split.bucket.bucket
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
