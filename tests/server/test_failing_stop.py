@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 
 import pytest
 
@@ -44,6 +46,24 @@ def test_a_connection_that_comes_in_while_the_server_stops_is_refused(tmp_path, 
     monkeypatch.setattr(ForebayServer, "_drain", drain_while_one_comes_in)
     server.stop()
     assert [error.message for error in admitted] == ["the server is shutting down"]
+
+
+@pytest.mark.parametrize("iterations", range(6))
+def test_a_connection_that_is_being_accepted_when_the_server_stops_is_closed(tmp_path, iterations):
+    """asyncio's server forgets it, and leaves it open, if it is closed at the wrong iteration of the loop."""
+
+    async def test():
+        server = ForebayServer(ServerConfig(tmp_path / "data", coordinator_port=0, tablet_port=0))
+        host, port = (await server.start()).bootstrap_servers.split(":")
+        with socket.create_connection((host, int(port)), 20) as client:
+            for _ in range(iterations):
+                await asyncio.sleep(0)
+            await server.stop()
+            with contextlib.suppress(ConnectionResetError):
+                client.recv(1000)  # a reason, or the end
+                assert client.recv(1000) == b""
+
+    asyncio.run(test())
 
 
 def test_a_stopped_server_does_nothing_more_for_those_who_wait_for_memory(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import struct
 from collections.abc import Callable, Coroutine
@@ -651,6 +652,18 @@ async def test_a_refused_client_is_told_why_and_heard_no_more(
         more.connect()
         assert (bool(more.wire.sent), more.wire.aborted) == (told, not told)
     await settle()
+
+
+@in_loop
+async def test_a_refused_client_that_has_gone_is_forgotten_at_once() -> None:
+    class Gone(Wire):
+        def write_eof(self) -> None:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    client = Client(wire=Gone())
+    client.connections.is_closing = True
+    client.connect()
+    assert (client.wire.aborted, len(client.connections.refused), len(client.connections)) == (True, 0, 0)
 
 
 @pytest.mark.parametrize(

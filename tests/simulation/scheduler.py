@@ -720,6 +720,10 @@ class SimLoop(asyncio.AbstractEventLoop):
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:
         return self._network.listen(self, self._process, kwargs["sock"], protocol_factory)
 
+    def remove_reader(self, fd: Any) -> bool:
+        """Nothing accepts connections in steps here: a server has all of them until it is closed."""
+        return False
+
     def run(self, coroutine: Any) -> Any:
         """The result of `coroutine`, which runs on this loop; called by a task of the simulation."""
         outcome = SimFuture(self._sched)

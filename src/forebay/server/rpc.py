@@ -145,13 +145,17 @@ class RpcProtocol(asyncio.BufferedProtocol):
             return
         refused.add(transport)
         transport.writelines(self._connection.send_failure(*error_to_wire(error)))
-        if transport.can_write_eof():
-            transport.write_eof()
 
         def end() -> None:
             refused.discard(transport)
             transport.abort()
 
+        try:
+            if transport.can_write_eof():
+                transport.write_eof()
+        except OSError:  # the peer has gone already
+            end()
+            return
         asyncio.get_running_loop().call_later(_REFUSAL_SECONDS, end)
 
     def connection_lost(self, exc: Exception | None) -> None:

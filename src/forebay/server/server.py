@@ -347,17 +347,11 @@ class ForebayServer:
         for task in self._upkeep:
             task.cancel()
         self._upkeep.clear()
-        for bound in self._bound:
-            if bound.server is not None:
-                bound.server.close()
-            for sock in bound.sockets:
-                sock.close()
-        self._bound.clear()
         connections = self._connections
         if connections is not None:
             connections.is_closing = True
-            for _ in range(3):  # connections that were just accepted become known, to be closed with the others
-                await asyncio.sleep(0)
+        await self._close_listeners()
+        if connections is not None:
             await self._drain(connections)
             for transport in list(connections.refused):
                 transport.abort()
@@ -378,6 +372,23 @@ class ForebayServer:
                 context.table_snapshots.shut_down()
                 context.transactions.close()
                 await asyncio.get_running_loop().run_in_executor(None, context.replicas.close)
+
+    async def _close_listeners(self) -> None:
+        loop = asyncio.get_running_loop()
+        for bound in self._bound:
+            if bound.server is not None:
+                for sock in bound.sockets:
+                    loop.remove_reader(sock)
+        # asyncio forgets a connection, and leaves it open, if its server is closed between `accept` and the next two
+        # iterations of the loop.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for bound in self._bound:
+            if bound.server is not None:
+                bound.server.close()
+            for sock in bound.sockets:
+                sock.close()
+        self._bound.clear()
 
     async def _drain(self, connections: Connections) -> None:
         """Give requests in flight, except long polls, and their responses a moment to finish; close all connections."""
