@@ -119,8 +119,40 @@ SPARK_SESSIONS = (
 process: starting a JVM, and the first run of everything in it, take 30 CPU seconds in each process that uses Spark."""
 
 
+class _Cases:
+    """Numbers of the cases of tests: the sum of the places that a case's values have among those of their parameters.
+
+    So each n-th number has as many cases of each value.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[Path, str, str], dict[int, int]] = {}
+
+    def number(self, item: Any) -> int:
+        test = item.nodeid.partition("[")[0]
+        params = dict(item.callspec.params)
+        for mark in item.iter_markers("parametrize"):
+            names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+            for name in names[1:]:  # they have their values together
+                del params[name.strip()]
+        total = 0
+        for name, value in params.items():
+            places = self._values.setdefault((item.path, test, name), {})
+            total += places.setdefault(id(value), len(places))
+        return total
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The slowest files are tested first: at the end no process waits for another that has begun a long one."""
+    """The slowest files are tested first: at the end no process waits for another that has begun a long one.
+
+    Of a test that is `one_in(n)`, some cases run each time, and all others are slow.
+    """
+    cases = _Cases()
+    for item in items:
+        mark = item.get_closest_marker("one_in")
+        if mark is not None and cases.number(item) % mark.args[0]:
+            item.add_marker(pytest.mark.slow)
     here = Path(__file__).parent
     places = {here / name: place for place, name in enumerate(SLOWEST_FILES)}
     items.sort(key=lambda item: places.get(item.path, len(places)))

@@ -22,6 +22,7 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["append", "keyed"])
 @pytest.mark.parametrize("way", [*HOUR_WAYS, WITHIN], ids=lambda way: way.name)
+@pytest.mark.one_in(2)
 def test_micro_batches_leave_all_rows_and_as_many_files_as_their_compaction_says(
     lake: Lake, way: Way, keyed: bool
 ) -> None:

@@ -108,6 +108,7 @@ def test_five_batches_of_a_bucket_are_under_way_at_most(make_table: MakeTable, p
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.one_in(3)
 def test_random_faults_lose_nothing_and_double_nothing(
     make_table: MakeTable, proxy: Proxy, through: Through, seed: int
 ) -> None:

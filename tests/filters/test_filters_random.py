@@ -46,6 +46,7 @@ def pieces(rng: random.Random) -> list[list[Row]]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["append", "bucketed", "primary key", "compacted"])
+@pytest.mark.one_in(2)
 def test_a_lake_table_filters_as_the_filter_says(tmp_path: Path, kind: str, seed: int) -> None:
     rng = random.Random(f"{kind} {seed}")
     keyed = kind in ("primary key", "compacted")
@@ -94,6 +95,7 @@ def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("keyed", [True, False], ids=["primary key", "log"])
+@pytest.mark.one_in(2)
 def test_live_tables_and_union_reads_filter_as_the_filter_says(lake: World, keyed: bool, seed: int) -> None:
     rng = random.Random(f"{lake.lake} {keyed} {seed}")
     schema = Schema.of(COLUMNS, ["id"] if keyed else [])

@@ -385,6 +385,7 @@ def test_expiry_leaves_the_files_of_a_snapshot_whose_parent_goes_and_is_not_the_
 
 
 @pytest.mark.parametrize("history", ["straight", "tagged", "rolled back"])
+@pytest.mark.one_in(3)
 def test_expiry_leaves_the_files_of_the_snapshots_that_stay_however_they_follow_each_other(
     table: TieredTable, history: str
 ) -> None:

@@ -103,6 +103,7 @@ class Workload:
 @pytest.mark.parametrize("effect", ["before", "partial", "after", "drop"])
 @pytest.mark.parametrize("times", [1, 10_000])
 @pytest.mark.parametrize("ending", ["kill", "crash"])
+@pytest.mark.one_in(2)
 def test_enospc_or_eio_at_every_call_loses_nothing_and_invents_nothing(
     error: int, effect: FaultEffect, times: int, ending: str
 ) -> None:

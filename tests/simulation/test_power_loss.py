@@ -13,6 +13,7 @@ FIRST_SEED = int(os.environ.get("SIM_FIRST_SEED", "0"))
 
 
 @pytest.mark.parametrize("block", range(10))
+@pytest.mark.one_in(2)
 def test_acknowledged_writes_survive_power_loss_kills_and_disk_faults(block):
     for seed in range(FIRST_SEED + block, FIRST_SEED + SEEDS, 10):
         simulate(seed)

@@ -49,6 +49,7 @@ def finish(query: Any) -> None:
 
 @BOTH_DOORS
 @pytest.mark.parametrize("turns", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.one_in(2)
 def test_a_log_gets_every_row_once_though_batches_are_repeated(
     spark: Any, connection: Connection, database: str, tmp_path: Path, start: Any, turns: int
 ) -> None:

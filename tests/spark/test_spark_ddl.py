@@ -160,6 +160,7 @@ PARTITION_VALUES = {
 @pytest.mark.parametrize(
     "t", every_run(PARTITION_VALUES, {"STRING", "BOOLEAN", "INT", "DOUBLE", "BINARY", "DATE", "TIMESTAMP"}.__contains__)
 )
+@pytest.mark.one_in(2)
 def test_partitions_of_every_key_type_are_written_shown_pruned_and_dropped(sql: Sql, spark: Any, t: str) -> None:
     sql(f"CREATE TABLE {{db}}.p (id INT, k {t} NOT NULL) PARTITIONED BY (k) TBLPROPERTIES ('bucket.num'='1')")
     one, two = PARTITION_VALUES[t]

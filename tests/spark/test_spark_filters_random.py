@@ -134,6 +134,7 @@ def tiered(request: pytest.FixtureRequest, spark: Any, tmp_path_factory: pytest.
     ),
     indirect=["tiered"],
 )
+@pytest.mark.one_in(2)
 def test_live_tables_and_union_reads_filter_as_spark_does(spark: Any, tiered: World, kind: str, seed: int) -> None:
     rng = random.Random(f"{tiered.lake} {kind} {seed}")
     keyed = kind == "primary key" or (kind == "live" and rng.random() < 0.5)

@@ -253,6 +253,7 @@ def test_the_format_reads_lake_and_stream_too(spark: Any, lake: World) -> None:
     assert reader.option("table", str(table.path)).option("limit", "7").load().count() == 7
 
 
+@pytest.mark.one_in(2)
 def test_counts_of_a_table_that_is_written_and_tiered_meanwhile_are_exact(spark: Any, lake: World) -> None:
     table = lake.create(ROWS_SCHEMA, primary_key=["id"], buckets=2)
     name = f"lakehouse.{table.path}"

@@ -238,6 +238,7 @@ def test_filters_columns_and_counts_of_files_alone(spark: Any, lake: World) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_types_that_engines_read_in_several_ways_are_left_to_python(spark: Any, lake: World) -> None:
     table = lake.create(pa.schema([("id", pa.int64()), ("list", pa.list_(pa.int32()))]))
     table.append([{"id": 1, "list": [1, None]}, {"id": 2, "list": None}])
@@ -413,6 +414,7 @@ def test_few_rows_and_limits_are_not_mixed(spark: Any, lake: World, monkeypatch:
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_a_key_of_several_columns_and_partitions_finds_its_own_row(spark: Any, lake: World) -> None:
     schema = pa.schema(
         [

@@ -240,6 +240,7 @@ def test_rounds_compact_iceberg_tables_too(iceberg_lake: LakeCluster) -> None:
     assert len(iceberg_lake.check_complete(table)) == 9
 
 
+@pytest.mark.one_in(2)
 def test_every_snapshot_of_the_lake_is_a_prefix_of_the_log_while_money_is_moved(any_lake: LakeCluster) -> None:
     """Transfers within one bucket are one batch of its log: no snapshot, and no cut, has half of one."""
     table = any_lake.create(

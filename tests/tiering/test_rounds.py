@@ -190,6 +190,7 @@ def test_a_column_that_is_added_while_a_round_is_planned_is_in_it(
     assert memory_lake.check(table) == [{"k": 1, "v": "a", "w": 10}]
 
 
+@pytest.mark.one_in(2)
 def test_a_round_that_is_cut_commits_what_it_has_and_the_next_one_continues(any_lake: LakeCluster) -> None:
     table = any_lake.create("t", SCHEMA, buckets=1)
     for i in range(3):  # more than a reader joins into one batch

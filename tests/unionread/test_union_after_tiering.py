@@ -18,6 +18,7 @@ SCHEMA = pa.schema(
 
 
 @pytest.mark.parametrize("keyed", [True, False], ids=["primary key", "log"])
+@pytest.mark.one_in(2)
 def test_a_table_reads_the_same_before_and_after_every_round_of_the_job(both: World, keyed: bool) -> None:
     if both.lake == MEMORY:
         pytest.skip("the job finds lakes by the options of their tables")

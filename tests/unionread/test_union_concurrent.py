@@ -61,6 +61,7 @@ def transfers(table: Table) -> None:
             table.delete([{"account": 1000 + number}])  # an empty log batch
 
 
+@pytest.mark.one_in(2)
 def test_no_union_read_sees_half_a_transfer_while_rounds_of_tiering_run(both: World) -> None:
     table = both.create(SCHEMA, primary_key=["account"])
     table.upsert([{"account": i, "amount": EACH, "note": "opened"} for i in range(ACCOUNTS)])
@@ -123,6 +124,7 @@ def test_every_count_is_that_of_a_model_while_rounds_and_compactions_run(both: W
     assert {row["account"] for row in both.read(table).to_pylist()} == model
 
 
+@pytest.mark.one_in(2)
 def test_the_size_of_fetches_and_batches_changes_nothing(both: World) -> None:
     table = both.create(SCHEMA, primary_key=["account"], buckets=2)
     transfers(table)

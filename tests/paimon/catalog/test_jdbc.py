@@ -240,6 +240,7 @@ class _PlainStore(LocalFileIO):
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(2)
 def test_writers_on_a_store_without_atomic_create_lose_nothing_under_the_lock(options: dict[str, str]) -> None:
     given = {**options, "lock.enabled": "true", "lock-check-max-sleep": "20 ms"}
     store = _PlainStore(sync=False)

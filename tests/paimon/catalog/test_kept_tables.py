@@ -59,6 +59,7 @@ def other(options: dict[str, str], catalog: Catalog) -> Catalog:
     return Catalog.open(options)
 
 
+@pytest.mark.one_in(2)
 def test_a_table_that_nothing_changes_is_opened_once(catalog: Catalog, other: Catalog) -> None:
     kept = catalog.kept_table("db.t")
     put(other.table("db.t"), ROWS)

@@ -117,6 +117,7 @@ def test_a_commit_that_fails_leaves_no_manifest(tmp_path: Path, act: str) -> Non
 
 @pytest.mark.parametrize("act", _acts())
 @pytest.mark.parametrize("after", [False, True])
+@pytest.mark.one_in(2)
 def test_a_crash_at_any_operation_leaves_the_old_or_a_new_snapshot(tmp_path: Path, act: str, after: bool) -> None:
     def prepared(name: str) -> Table:
         table = Table.create(tmp_path / name, options={"manifest.merge-min-count": "3"})

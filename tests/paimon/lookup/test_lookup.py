@@ -301,6 +301,7 @@ ENGINES = [
 
 
 @pytest.mark.parametrize("options", ENGINES, ids=lambda o: o.get("merge-engine", "/".join(o) or "deduplicate"))
+@pytest.mark.one_in(2)
 def test_lookups_agree_with_reads_under_random_writes_and_compactions(tmp_path: Path, options: dict[str, str]) -> None:
     dice = random.Random(7)
     table = _table(tmp_path, options)
@@ -329,6 +330,7 @@ def _check(table: Table, lookup: LakeLookupTable) -> None:
     ["flag", "tiny", "whole", "double", "text", "raw", "d9", "d38", "day", "clock", "ms", "us", "instant"],
 )
 @pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.one_in(2)
 def test_keys_may_have_any_type(tmp_path: Path, column: str, partitioned: bool) -> None:
     rows = all_types_rows(20)
     rows = rows.filter(pa.compute.is_valid(rows.column(column)))

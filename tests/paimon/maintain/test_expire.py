@@ -443,6 +443,7 @@ def _prepared(root: Path, act: str) -> Table:
 
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("after", [False, True])
+@pytest.mark.one_in(2)
 def test_after_a_crash_anywhere_all_that_is_kept_is_read_and_a_second_run_cleans_up(
     tmp_path: Path, act: str, after: bool
 ) -> None:

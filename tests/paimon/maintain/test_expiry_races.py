@@ -83,6 +83,7 @@ def race(tmp_path: Path, read: Callable[[Table], object]) -> list[object]:
 
 
 @pytest.mark.parametrize("reader", READERS)
+@pytest.mark.one_in(2)
 def test_a_reader_whose_snapshot_expires_is_right_or_told_so(tmp_path: Path, reader: str) -> None:
     table = with_history(tmp_path / "right")
     right = READERS[reader](table)
@@ -112,6 +113,7 @@ ACTS: dict[str, Callable[[Table], object]] = {
 
 
 @pytest.mark.parametrize("act", ACTS)
+@pytest.mark.one_in(2)
 def test_work_whose_snapshot_expires_under_it_follows_on_what_is_there(tmp_path: Path, act: str) -> None:
     """Others commit, compact, and expire all that it began with, before any of its operations."""
     number, step = 0, (1 if act == "a write" else 4) * (1 if "PAIMON_KILLS" in os.environ else 2)

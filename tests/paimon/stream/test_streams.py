@@ -68,6 +68,7 @@ def visible(table: Table) -> State:
 
 @pytest.mark.parametrize("producer", ["none", "input", "full-compaction"])
 @pytest.mark.parametrize("seed", every_run(range(6), lambda seed: seed < 2))
+@pytest.mark.one_in(3)
 def test_replaying_a_stream_with_restarts_anywhere_gives_the_table(
     catalog: FileSystemCatalog, producer: str, seed: int
 ) -> None:
@@ -456,6 +457,7 @@ def test_the_order_of_a_bucket_is_the_order_of_writing(catalog: FileSystemCatalo
 
 @pytest.mark.parametrize("producer", ["lookup", "full-compaction"])
 @pytest.mark.parametrize("engine", ["deduplicate", "aggregation", "partial-update"])
+@pytest.mark.one_in(3)
 def test_changelogs_of_our_own_compactions_replay_to_the_table(
     catalog: FileSystemCatalog, producer: str, engine: str
 ) -> None:

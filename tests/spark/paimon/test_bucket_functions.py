@@ -366,6 +366,7 @@ def test_partitions_are_a_part_of_the_buckets_that_are_joined(two_tables: Any, b
     ],
     ids=lambda value: value if " WITH " not in str(value) and "{" not in str(value) else "",
 )
+@pytest.mark.one_in(3)
 def test_other_tables_are_joined_with_a_shuffle(
     two_tables: Any, by_bucket: Any, left: str, right: str, key: str, reason: str
 ) -> None:

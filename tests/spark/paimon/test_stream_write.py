@@ -92,6 +92,7 @@ def starter(door: str, lake: str, table: Table) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("door", ["catalog", pytest.param("format", marks=[STREAM_FORMAT, pytest.mark.slow])])
+@pytest.mark.one_in(2)
 def test_a_micro_batch_that_spark_repeats_after_a_restart_adds_nothing(
     lake_session: Any, lake: str, feed: Feed, table: Callable[..., Table], tmp_path: Path, door: str
 ) -> None:

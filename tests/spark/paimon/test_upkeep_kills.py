@@ -99,6 +99,7 @@ def check_aftermath(table: Table, rows: list[Any], act: Callable[[Table], None])
 
 @pytest.mark.parametrize("step", ["between tasks and commit", "before create snapshot 1", "after create snapshot 1"])
 @pytest.mark.parametrize("act", ACTS)
+@pytest.mark.one_in(2)
 def test_a_driver_that_dies_leaves_the_table_as_it_was_or_done(spark: Any, tmp_path: Path, act: str, step: str) -> None:
     table = new_table(tmp_path)
     rows = rows_of(table)
