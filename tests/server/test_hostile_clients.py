@@ -671,7 +671,8 @@ def test_a_write_that_is_answered_before_it_is_written_takes_memory_until_then(t
         with writes_held_up(bench, table):
             with RawClient(bench.server.addresses.tablet_servers) as client:
                 for _ in range(10):
-                    client.call(ApiKey.PUT_KV, request)
+                    (answer,) = client.call(ApiKey.PUT_KV, request).buckets_resp
+                    assert answer.error_code == (ErrorCode.REQUEST_TIME_OUT if acks else 0)
             wait_until(lambda: len(bench.server.server.connections) == 2, "the connection is not closed")
             assert receiving(bench).used > 500_000
         wait_until(lambda: receiving(bench).used == 0, "memory of writes is not given back")

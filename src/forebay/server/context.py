@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import types
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -393,7 +395,7 @@ class ServerContext:
         Calls that wait for a bucket to open are served in order of arrival, with no overtaking: writes of one
         connection must reach the bucket in their order.
         """
-        opened = self._begin_if_open(bucket)
+        opened = self.begin_if_open(bucket)
         if opened is not None:
             return opened
         queue = self._opening.setdefault(bucket, _Opening())
@@ -419,7 +421,7 @@ class ServerContext:
 
         def look_up(bucket: TableBucket) -> None:
             try:
-                opened = self._begin_if_open(bucket)
+                opened = self.begin_if_open(bucket)
             except ForebayError as e:
                 found[bucket] = e.with_traceback(None)  # there may be very many, and frames are larger than errors
             except Exception as e:  # noqa: BLE001 - it belongs to this bucket
@@ -445,7 +447,7 @@ class ServerContext:
                 if isinstance(replica, BucketReplica):
                     self.replicas.end(replica)
 
-    def _begin_if_open(self, bucket: TableBucket) -> BucketReplica | None:
+    def begin_if_open(self, bucket: TableBucket) -> BucketReplica | None:
         """As `begin`, where the bucket is open and nothing waits for it. Raises as `begin` does."""
         if bucket in self._opening:
             return None
@@ -629,7 +631,49 @@ class Answer:
     payloads: Sequence[Buffer] = ()
 
 
-Handler = Callable[[ServerContext, ServerCall], "Answer | Message | Coroutine[Any, Any, Answer | Message]"]
+def begun(coroutine: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T] | None:
+    """Run a coroutine to its first wait at once. Return a task with the rest, or None if it has ended already.
+
+    Raises what the coroutine raises until then. Before its first wait it is no task: `asyncio.timeout` and
+    `asyncio.current_task` do not work there. (Python 3.12 has eager tasks; simulated loops make tasks of their own.)
+    """
+    try:
+        awaited = coroutine.send(None) if context is None else context.run(coroutine.send, None)
+    except StopIteration:
+        return None
+    return asyncio.get_running_loop().create_task(_rest_of(coroutine, awaited), context=context)
+
+
+@types.coroutine
+def _rest_of(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """A coroutine that waits for `awaited` already."""
+    while True:
+        try:
+            sent = yield awaited
+        except BaseException as e:  # noqa: BLE001 - thrown by the task, to the coroutine
+            go_on = partial(coroutine.throw, e)
+        else:
+            go_on = partial(coroutine.send, sent)
+        try:
+            awaited = go_on()
+        except StopIteration as e:
+            return e.value  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The response to a queued write: `answer()`, once `future` is done, or `timeout_ms` have passed.
+
+    `end` is called when the future is done, both in the event loop's thread. Neither raises anything.
+    """
+
+    future: Future[Any]
+    timeout_ms: int
+    answer: Callable[[], Message]
+    end: Callable[[], None]
+
+
+Handler = Callable[[ServerContext, ServerCall], "Answer | Message | Written | Coroutine[Any, Any, Answer | Message]"]
 
 HANDLERS: dict[ApiKey, Handler] = {}
 """Every API that this server implements; filled by the modules of forebay.server.handlers."""

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError
+from forebay.base.threads import Future
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import BULK_REQUESTS, Api, ApiKey, ServerRole
 from forebay.protocol.connection import (
@@ -36,7 +37,17 @@ from forebay.protocol.connection import (
 from forebay.protocol.messages import Buffer, Message, check_list_of_records, error_to_wire, has_more_entries, serialize
 from forebay.protocol.sasl import Authenticator
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX, REQUESTS_PER_TURN, ConnectionMemory, Connections, Outgoing
-from forebay.server.context import HANDLERS, SHORT_LIST, Answer, AnswerRoom, ServerCall, ServerContext, context_of
+from forebay.server.context import (
+    HANDLERS,
+    SHORT_LIST,
+    Answer,
+    AnswerRoom,
+    ServerCall,
+    ServerContext,
+    Written,
+    begun,
+    context_of,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -73,6 +84,11 @@ _OPEN_REQUEST_BYTES = 8 << 10
 _REFUSAL_SECONDS = 1.0
 _REFUSALS_MAX = 64
 """Maximum number of refused connections that get the reason at a time; further ones are only closed."""
+
+
+_BEGUN_AT_ONCE = frozenset({ApiKey.PRODUCE_LOG, ApiKey.PUT_KV, ApiKey.LOOKUP})
+"""Requests that are often small: a task for each, which begins an iteration of the loop later, would cost more than
+they do. Writes all begin at once, so that none overtakes another one of its connection."""
 
 
 class RpcProtocol(asyncio.BufferedProtocol):
@@ -352,9 +368,52 @@ class RpcProtocol(asyncio.BufferedProtocol):
             size *= _PARSED_FACTOR
         size += _OPEN_REQUEST_BYTES
         self._count_open(request.api.key, size)
-        task = asyncio.get_running_loop().create_task(self._finish(request, outcome, room), context=self._tasks_context)
+        if isinstance(outcome, Written):
+            self._answer_written(request, outcome, size, room)
+            return
+        answering = self._finish(request, outcome, room)
+        task: asyncio.Task[None] | None
+        if request.api.key in _BEGUN_AT_ONCE:
+            task = begun(answering, self._tasks_context)
+        else:
+            task = asyncio.get_running_loop().create_task(answering, context=self._tasks_context)
+        if task is None:
+            self._finished(request.api.key, size, outcome, room)
+            return
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(partial(self._finished, request.api.key, size, outcome, room))
+
+    def _answer_written(self, request: RequestReceived, written: Written, size: int, room: AnswerRoom) -> None:
+        """Answer a write when it is done, or its time is over; its bytes are kept until it is done."""
+        loop = asyncio.get_running_loop()
+        is_late = False
+
+        def answer() -> None:
+            try:
+                self._send(request.request_id, written.answer())
+            except Exception as e:  # noqa: BLE001 - the boundary, as in `_serve`
+                self.send_error(request.request_id, e)
+            room.close()
+
+        def finish() -> None:
+            timer.cancel()
+            written.end()
+            if not is_late:
+                answer()
+            self._count_open(request.api.key, -size)
+
+        def expire() -> None:
+            nonlocal is_late
+            is_late = True
+            answer()
+
+        def done(_: Future[Any]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(finish)
+
+        timer = loop.call_later(written.timeout_ms / 1000, expire)
+        written.future.add_done_callback(done)
 
     def _count_open(self, key: ApiKey, size: int) -> None:
         """Count the memory of an unanswered request, or release it."""
@@ -387,7 +446,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         name = None if user is None else user.name
         call = ServerCall(message, payloads, request.api_version, self._role, self._listener, name, room, is_long)
         outcome = HANDLERS[request.api.key](self._context, call)
-        if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message):
+        if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message | Written):
             self._is_blocked = True
             return self._write_alone(outcome)
         return outcome
@@ -473,9 +532,13 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self.send_error(request.request_id, e)
 
     def _finished(
-        self, key: ApiKey, size: int, outcome: Coroutine[Any, Any, Any], room: AnswerRoom, task: asyncio.Task[None]
+        self,
+        key: ApiKey,
+        size: int,
+        outcome: Coroutine[Any, Any, Any],
+        room: AnswerRoom,
+        _task: asyncio.Task[None] | None = None,
     ) -> None:
-        self._tasks.discard(task)
         outcome.close()  # if it was cancelled before it began
         room.close()
         room.when_written(partial(self._count_open, key, -size))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows import encode_kv_batch, row_codec
 from forebay.codec.value_batch import encode_value_batch
@@ -29,6 +29,9 @@ S = TypeVar("S", bound=Sequence[Buffer])
 _INLINE_KEYS_MAX = 256
 """Lookups of up to this many keys run on the event loop: starting a thread would take longer."""
 
+_SHORT_ANSWER_BYTES = 1 << 16
+"""Values of a lookup that is answered at once."""
+
 _LISTS_AT_ONCE = 16
 
 _COPIES = 2
@@ -42,8 +45,44 @@ _GROWTH = 4
 
 
 @serves(ApiKey.LOOKUP)
-async def lookup(context: ServerContext, call: ServerCall) -> Message:
-    """Return the rows of primary keys, per bucket."""
+def lookup(context: ServerContext, call: ServerCall) -> Message | Coroutine[Any, Any, Message]:
+    """Return the rows of primary keys, per bucket: a few keys of an open bucket at once, others by a task."""
+    return _short_answer(context, call) or _lookup_all(context, call)
+
+
+def _short_answer(context: ServerContext, call: ServerCall) -> Message | None:
+    """The response to a lookup of a few keys with short values, in one bucket that is open; None for all others.
+
+    Nothing is reserved for it, so it must be short. Requests that fail are left to the task, too.
+    """
+    request = call.message
+    if len(request.buckets_req) != 1 or request.HasField("insert_if_not_exists"):
+        return None
+    (message,) = request.buckets_req
+    if len(message.keys) > _KEYS_AT_FIRST or message.HasField("original_partition_name"):
+        return None
+    partition = partition_id_of(message)
+    try:
+        replica = context.begin_if_open(TableBucket(request.table_id, message.bucket_id, partition))
+        if replica is None:
+            return None
+        try:
+            check_key_version(replica.table.info, call.api_version)
+            values = replica.kv.lookup(list(message.keys))
+        finally:
+            context.replicas.end(replica)
+    except ForebayError:
+        return None
+    if sum(len(value) for value in values if value is not None) > _SHORT_ANSWER_BYTES:
+        return None
+    response = pb.LookupResponse()
+    add = response.buckets_resp.add(bucket_id=message.bucket_id, partition_id=partition).values.add
+    for value in values:
+        add(values=value)
+    return response
+
+
+async def _lookup_all(context: ServerContext, call: ServerCall) -> Message:
     request = call.message
     insert = request.HasField("insert_if_not_exists") and request.insert_if_not_exists
     response = pb.LookupResponse()

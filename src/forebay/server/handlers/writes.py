@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
-from forebay.base.errors import ErrorCode, InvalidRequest, Unavailable, UnsupportedOperation
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, Unavailable, UnsupportedOperation
 from forebay.base.threads import Future
 from forebay.kv.tablet import PutRequest, PutResult
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
-from forebay.server.context import SHORT_LIST, AnswerRoom, ServerCall, ServerContext, put_error, serves
-from forebay.server.replica import AppendRequest, AppendResult
+from forebay.server.context import SHORT_LIST, AnswerRoom, ServerCall, ServerContext, Written, begun, put_error, serves
+from forebay.server.replica import AppendRequest, AppendResult, BucketReplica
 
 _ACKS = (-1, 0, 1)
 _ACKS_NONE = 0
@@ -43,10 +44,68 @@ def _refuse_historical(message: Any) -> None:
 
 
 @serves(ApiKey.PRODUCE_LOG)
-async def produce_log(context: ServerContext, call: ServerCall) -> Message:
-    """Append log batches to buckets of a log table."""
+def produce_log(context: ServerContext, call: ServerCall) -> Written | Coroutine[Any, Any, Message]:
+    """Append log batches to buckets of a log table: to an open one without a task, to others by one."""
     request = call.message
     _check_acks(request.acks)
+
+    def append(replica: BucketReplica, payload: memoryview) -> Future[AppendResult]:
+        return replica.append(AppendRequest(payload, request.acks))
+
+    def tell(answer: Any, result: AppendResult) -> None:
+        answer.base_offset = result.base_offset
+
+    return _written(context, call, pb.ProduceLogResponse(), append, tell) or _produce_all(context, call)
+
+
+def _written(
+    context: ServerContext,
+    call: ServerCall,
+    response: Any,
+    write: Callable[[BucketReplica, memoryview], Future[Any]],
+    tell: Callable[[Any, Any], None],
+) -> Written | None:
+    """Queue the write of one bucket that is open; None, and nothing is done, for all other requests and failures.
+
+    No other write of the connection is overtaken: those of a bucket that is not open wait for it in order.
+    """
+    request = call.message
+    if len(request.buckets_req) != 1 or request.acks == _ACKS_NONE or call.is_long:
+        return None
+    (message,) = request.buckets_req
+    if message.HasField("original_partition_name"):
+        return None
+    partition = partition_id_of(message)
+    try:
+        replica = context.begin_if_open(TableBucket(request.table_id, message.bucket_id, partition))
+        if replica is None:
+            return None
+        try:
+            future = write(replica, call.payloads[0])
+        except BaseException:
+            context.replicas.end(replica)
+            raise
+    except ForebayError:
+        return None
+
+    def answer() -> Message:
+        bucket = response.buckets_resp.add(bucket_id=message.bucket_id, partition_id=partition)
+        try:
+            if not future.done():
+                raise _too_late(request.timeout_ms)
+            result = future.result()
+            if result.error is not None:
+                raise result.error
+            tell(bucket, result)
+        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+            put_error(bucket, e)
+        return response  # type: ignore[no-any-return]
+
+    return Written(future, request.timeout_ms, answer, partial(context.replicas.end, replica))
+
+
+async def _produce_all(context: ServerContext, call: ServerCall) -> Message:
+    request = call.message
     response = pb.ProduceLogResponse()
 
     async def append(message: Any, payload: memoryview, answer: Any) -> None:
@@ -65,22 +124,40 @@ async def produce_log(context: ServerContext, call: ServerCall) -> Message:
 
 
 @serves(ApiKey.PUT_KV)
-async def put_kv(context: ServerContext, call: ServerCall) -> Message:
-    """Put and delete rows in buckets of a primary-key table."""
+def put_kv(context: ServerContext, call: ServerCall) -> Written | Coroutine[Any, Any, Message]:
+    """Put and delete rows in buckets of a primary-key table: in an open one without a task, in others by one."""
     request = call.message
     _check_acks(request.acks)
     if request.HasField("agg_mode") and request.agg_mode == _LOCAL_AGGREGATE:
         raise UnsupportedOperation("aggregation mode 2 (local aggregate) is not supported by any Fluss server")
     targets = tuple(request.target_columns)
     overwrite = request.agg_mode == _OVERWRITE
+
+    def put(replica: BucketReplica, payload: memoryview) -> Future[PutResult]:
+        check_key_version(replica.table.info, call.api_version)
+        return replica.put(PutRequest(payload, targets, request.acks, overwrite))
+
+    def tell(answer: Any, result: PutResult) -> None:
+        answer.log_end_offset = result.log_end_offset
+
+    if call.api_version >= _BACKPRESSURE_VERSION:
+        written = _written(context, call, pb.PutKvResponse(), put, tell)
+        if written is not None:
+            return written
+    return _put_all(context, call, put)
+
+
+async def _put_all(
+    context: ServerContext, call: ServerCall, write: Callable[[BucketReplica, memoryview], Future[PutResult]]
+) -> Message:
+    request = call.message
     response = pb.PutKvResponse()
 
     async def put(message: Any, payload: memoryview, answer: Any) -> None:
         _refuse_historical(message)
         bucket = TableBucket(request.table_id, message.bucket_id, partition_id_of(message))
         async with context.using(bucket) as replica:
-            check_key_version(replica.table.info, call.api_version)
-            future = replica.put(PutRequest(payload, targets, request.acks, overwrite))
+            future = write(replica, payload)
             result: PutResult | None = await acknowledged(call.room, future, request.acks, request.timeout_ms)
         if result is not None:
             if result.error is not None:
@@ -135,10 +212,11 @@ async def _for_each_bucket(
 
     await context.costs.each(messages, len(messages), begin)
     if len(jobs) == 1:
-        await asyncio.sleep(0)  # as long as `gather` takes to begin: one bucket must not overtake many
         await one(*jobs[0])
-    for first in range(0, len(jobs) if len(jobs) > 1 else 0, SHORT_LIST):
-        await asyncio.gather(*(one(*job) for job in jobs[first : first + SHORT_LIST]))
+        return
+    for first in range(0, len(jobs), SHORT_LIST):
+        tasks = [begun(one(*job)) for job in jobs[first : first + SHORT_LIST]]
+        await asyncio.gather(*(task for task in tasks if task is not None))
 
 
 async def acknowledged(room: AnswerRoom, future: Future[Any], acks: int, timeout_ms: int) -> Any:
@@ -146,11 +224,29 @@ async def acknowledged(room: AnswerRoom, future: Future[Any], acks: int, timeout
     room.keep_until(future)
     if acks == _ACKS_NONE:
         return None
-    waiting = asyncio.wrap_future(future)
-    done, _ = await asyncio.wait([waiting], timeout=timeout_ms / 1000)
-    if not done:
-        raise Unavailable(
-            f"the write was not acknowledged within {timeout_ms} ms; it may still be written",
-            ErrorCode.REQUEST_TIME_OUT,
-        )
-    return waiting.result()
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def written(_: Future[Any]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(wake)
+
+    future.add_done_callback(written)
+    timer = loop.call_later(timeout_ms / 1000, wake)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+    if not future.done():
+        raise _too_late(timeout_ms)
+    return future.result()
+
+
+def _too_late(timeout_ms: int) -> Unavailable:
+    return Unavailable(
+        f"the write was not acknowledged within {timeout_ms} ms; it may still be written", ErrorCode.REQUEST_TIME_OUT
+    )
