@@ -478,6 +478,24 @@ def test_rows_that_another_writer_changes_meanwhile_are_not_replaced(
     assert sql(ALL) == [(1, "theirs", 5.0), (2, "b", 2.0)]
 
 
+@pytest.mark.parametrize(
+    ("statement", "part"),
+    [
+        ("REPLACE WHERE amount < 5 VALUES (1, 'x', 4), (7, 'y', 5)", "where amount < 5.0 .* with id = 7 is not one of"),
+        ("REPLACE WHERE name = 'b' AND id > 1 SELECT id, 'b', 1D FROM range(1, 4)", "where id > 1 .* id = 1 is not"),
+        ("WITH (columns = 'id,amount') REPLACE WHERE name = 'a' VALUES (8, 'a', 1)", "name = 'a' .* id = 8 is not one"),
+        ("REPLACE WHERE id = 1 AND false VALUES (1, 'x', 1)", "no row can match the condition.* INSERT INTO"),
+    ],
+)
+def test_rows_that_the_condition_does_not_match_replace_none(sql: Sql, statement: str, part: str) -> None:
+    sql(KEY_TABLE)
+    sql("INSERT INTO {db}.t VALUES (1, 'a', 1), (2, 'b', 2)")
+    with pytest.raises(Exception, match=part):
+        sql(f"INSERT INTO {{db}}.t {statement}")
+    assert sql(ALL) == [(1, "a", 1.0), (2, "b", 2.0)]
+    assert sql("SELECT count(*) FROM {db}.`t$changelog`") == [(2,)]
+
+
 def test_partitions_are_overwritten_and_emptied_in_one_transaction(sql: Sql, spark: Any, database: str) -> None:
     sql("CREATE TABLE {db}.p (id BIGINT NOT NULL, v BIGINT, dt STRING) PARTITIONED BY (dt) "
         "TBLPROPERTIES ('primary.key'='id,dt')")  # fmt: skip

@@ -29,8 +29,9 @@ from forebay.base.arguments import did_you_mean
 from forebay.base.errors import Conflict, ErrorCode, InternalError, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import shared_connection
 from forebay.client.settings import Settings
-from forebay.codec.arrow_types import user_schema
+from forebay.codec.arrow_types import arrow_type, user_schema
 from forebay.codec.cast import cast_batch
+from forebay.codec.filters import bind, mask
 from forebay.codec.rows import whole_key_encoder
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
@@ -189,6 +190,8 @@ class WriteFunction(TaskWrite):
     """Whether a task finds its transaction by its query and micro-batch."""
     replaces: bool = False
     """Whether the driver has to know the keys and partitions of the rows, as others are replaced by them."""
+    within: tuple[Predicate, ...] = ()
+    """What all rows must match: the condition whose rows they replace."""
     keys_max: int = 0
     """The most keys that a task tells it."""
     fills_new_rows: bool = False
@@ -239,6 +242,7 @@ class WriteFunction(TaskWrite):
                 writer.upsert(table, rows, columns)
             batches = ()
         for incoming, ready in self._ready(batches):
+            self._check_within(ready)
             if incoming.deletes_only:
                 writer.delete(table, ready)
             elif incoming.kinds is not None:
@@ -280,6 +284,30 @@ class WriteFunction(TaskWrite):
             if batch.num_rows:
                 incoming = incoming or IncomingRows(self.info, batch.schema.names, self.columns)
                 yield incoming, incoming.ready(batch)
+
+    def _check_within(self, ready: pa.RecordBatch) -> None:
+        """Raise `InvalidRequest` for a row that is not one of those that the statement replaces.
+
+        If it were written, running the statement again would not come out the same.
+        """
+        if not self.within:
+            return
+        from forebay.spark.filters import to_text
+
+        columns = self.info.schema.columns
+        for column in columns:  # those that the data lacks will be NULL
+            if column.name not in ready.schema.names:
+                ready = ready.append_column(column.name, pa.nulls(len(ready), arrow_type(column.data_type, "UTC")))
+        for predicate in self.within:
+            matches = mask(bind(predicate, columns), ready).to_pylist()
+            if not all(matches):
+                row = ready.slice(matches.index(False), 1).to_pylist()[0]
+                key = ", ".join(f"{name} = {row[name]!r}" for name in self.info.schema.primary_key)
+                raise InvalidRequest(
+                    f"rows of table {self.info.path} where {to_text(predicate)} are to be replaced, and the new row "
+                    f"with {key} is not one of them: select rows that match the condition, or widen it. Nothing is "
+                    "replaced"
+                )
 
     def check(self, given: pa.Schema) -> IncomingRows:
         """Raise `InvalidRequest` for columns that the table lacks, or whose type cannot be converted to its."""

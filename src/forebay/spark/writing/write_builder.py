@@ -165,7 +165,12 @@ class WriteBuilder(JavaProxy):
                 f"overwriting {self.context.full_name(self.info.path)}: cannot find the rows where {shown}; compare "
                 "columns with values, by =, <, IN, LIKE 'x%', IS NULL and the like"
             )
-        return self if found is None else self._replacing(Replaced(tuple(found)))
+        if found is None:
+            raise InvalidRequest(
+                f"overwriting {self.context.full_name(self.info.path)}: no row can match the condition, so none can "
+                "replace others: correct it, or use INSERT INTO without it"
+            )
+        return self._replacing(Replaced(tuple(found)))
 
     def _replacing(self, replaced: Replaced) -> JavaProxy:
         check_replaceable(self.info)
@@ -175,7 +180,7 @@ class WriteBuilder(JavaProxy):
                 f"option '{CHANGES}' out, or write the changes by INSERT INTO"
             )
         self.replaced = replaced
-        self.function = replace(self.function, replaces=True)
+        self.function = replace(self.function, replaces=True, within=replaced.predicates)
         return self
 
     # ---- the write --------------------------------------------------------------------------------------------------
