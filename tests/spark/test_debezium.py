@@ -19,15 +19,16 @@ pytestmark = pytest.mark.spark
 
 SCHEMA = (
     "id BIGINT NOT NULL, name STRING, day DATE, at TIMESTAMP_NTZ, amount DECIMAL(18,2), raw BINARY, ok BOOLEAN, "
-    "tags ARRAY<STRING>"
+    "tags ARRAY<STRING>, spots MAP<STRING, STRUCT<x: INT, y: DECIMAL(38,18)>>"
 )
 ROW = {
     "id": 1, "name": "a", "day": 19_000, "at": 1_700_000_000_123, "amount": "12.34", "raw": "aGk=", "ok": True,
-    "tags": ["x", "y"],
+    "tags": ["x", "y"], "spots": {"a": {"x": 1, "y": "12345678901234567890.012345678901234567"}},
 }  # fmt: skip
 READ = {
     "id": 1, "name": "a", "day": dt.date(2022, 1, 8), "at": dt.datetime(2023, 11, 14, 22, 13, 20, 123_000),
     "amount": Decimal("12.34"), "raw": b"hi", "ok": True, "tags": ["x", "y"],
+    "spots": {"a": (1, Decimal("12345678901234567890.012345678901234567"))},
 }  # fmt: skip
 TYPES = {
     "type": "struct",
@@ -103,6 +104,11 @@ WRONG = {
     "'day' is no date": {"op": "c", "after": {**ROW, "day": "tomorrow"}},
     "'amount' is no decimal(18,2)": {"op": "c", "after": {**ROW, "amount": "much"}},
     "'ok' is no boolean": {"op": "c", "after": {**ROW, "ok": "perhaps"}},
+    "'tags' is no array<string>": {"op": "c", "after": {**ROW, "tags": 5}},
+    "'spots' is no map<string,struct<x:int,y:decimal(38,18)>>": {
+        "op": "c",
+        "after": {**ROW, "spots": {"a": {"x": "?"}}},
+    },
 }
 
 

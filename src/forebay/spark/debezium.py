@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
     DateType,
     DecimalType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -106,7 +108,8 @@ def _read(df: DataFrame, column: str, wanted: StructType) -> DataFrame:
 
     In steps, each a column of its own: Spark would write an expression out at each of its uses.
     """
-    row = StructType([StructField(field.name, _as_written(field.dataType)) for field in wanted.fields])
+    # Texts, which any value becomes: of other types Spark would guess values, or make them null.
+    row = StructType([StructField(field.name, StringType()) for field in wanted.fields])
     event = StructType([StructField("before", row), StructField("after", row), StructField("op", StringType())])
     of_column = "struct<field: string, name: string, parameters: map<string, string>>"
     described = _type_of(f"struct<fields: array<struct<field: string, fields: array<{of_column}>>>>")
@@ -152,11 +155,6 @@ def _first_error(values: Column, row: Column, wanted: StructType) -> Column:
     return found
 
 
-def _as_written(t: DataType) -> DataType:
-    """The type by which JSON is read: texts, which any value becomes, where Spark would refuse or guess."""
-    return t if isinstance(t, StructType) or t.typeName() in ("array", "map") else StringType()
-
-
 def _value(given: Column, field: StructField, types: Column) -> Column:
     """A value in its type; null if it is none."""
     t = field.dataType
@@ -181,7 +179,14 @@ def _value(given: Column, field: StructField, types: Column) -> Column:
         return f.when(is_bytes, _decimal_text(given, scale).try_cast(t)).otherwise(given.try_cast(t))
     if isinstance(t, BooleanType):
         return f.when(given.isin("true", "1"), True).when(given.isin("false", "0"), False)
-    return given if _as_written(t) == t else given.try_cast(t)
+    return _nested(given, t) if isinstance(t, ArrayType | MapType | StructType) else given.try_cast(t)
+
+
+def _nested(given: Column, t: DataType) -> Column:
+    """The value of a nested type; null if any part of it is not of its type, of which Spark alone would make a null."""
+    wrapped = StructType([StructField("v", t), StructField(_ERROR, StringType())])
+    read = f.from_json(f.concat(f.lit('{"v":'), given, f.lit("}")), wrapped, {"columnNameOfCorruptRecord": _ERROR})
+    return f.when(read[_ERROR].isNull(), read["v"])
 
 
 def _decimal_text(given: Column, scale: Column) -> Column:
