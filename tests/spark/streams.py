@@ -13,6 +13,7 @@ from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.client.table_snapshot import TableSnapshot
 from forebay.spark.datasource import ForebayDataSource
+from forebay.spark.streaming.reader import StreamReader
 from tests.spark.tables import ids_of, rows
 
 Offset = dict[str, Any]
@@ -33,6 +34,8 @@ class Stream:
     def restart(self) -> None:
         source = ForebayDataSource(self._options)
         self.reader = source.streamReader(source.schema())
+        if not isinstance(self.reader, StreamReader):
+            self.reader.initialOffset()  # raises why there is no stream
         # Tasks get a reader of their own, and its state at the start of the query.
         self._of_tasks = pickle.loads(pickle.dumps(source.streamReader(source.schema())))
 

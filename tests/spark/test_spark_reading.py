@@ -449,7 +449,14 @@ def test_the_format_refuses_by_name_what_it_cannot_do(
     whole = spark.sql("SELECT 1L AS id, 'a' AS name, 1D AS amount")
     with pytest.raises(Exception, match=r"rows of log table .*\.log cannot be replaced"):
         whole.write.format("forebay").options(**source | {"table": str(log.path)}).mode("overwrite").save()
-    with pytest.raises(Exception, match="there is no table"):
-        spark.read.format("forebay").options(**source | {"table": f"{database}.nope"}).load()
+    reader = spark.read.format("forebay").options(**source)
+    for options, part in (({"table": f"{database}.nope"}, "there is no table"), ({"columns": "no"}, "no column 'no'")):
+        with pytest.raises(Exception, match=part) as error:
+            reader.options(**source | options).load().collect()
+        assert "Traceback" not in str(error.value)
+    reader = spark.readStream.format("forebay").options(**source, **{"scan.startup.mode": "sometimes"})
+    with pytest.raises(Exception, match="sometimes") as error:
+        reader.load().writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
+    assert "Traceback" not in str(error.value)
     with pytest.raises(Exception, match="does not support either micro-batch or continuous scan"):
         spark.readStream.table(f"forebay.{database}.`t$buckets`")

@@ -192,6 +192,6 @@ def test_what_the_data_source_cannot_write_it_refuses_by_name(
         ForebayDataSource({**options, "table": f"{table.path}$changelog"}).writer(schema, False)
     told = "a stream has no option 'limit'" if SPARK >= (4, 2) else "readStream.* needs Spark 4.2"
     with pytest.raises(InvalidRequest if SPARK >= (4, 2) else UnsupportedOperation, match=told):
-        source(server, table, limit="3").streamReader(schema)
+        source(server, table, limit="3").streamReader(schema).initialOffset()
     with pytest.raises(UnsupportedOperation, match=r"format 'forebay' has no 'write\.sequence\.field'"):
         source(server, table, **{"write.sequence.field": "id"}).writer(schema, False)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 from forebay.base import options as parsers
-from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.options import Option, by_name
 from forebay.client.connection import shared_connection
 from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
@@ -60,7 +60,7 @@ from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, VIRTUAL_SEPARATOR
 from forebay.spark.reading.live_read import TaskRead
 from forebay.spark.reading.plan import CHANGES_RANGE, DEFAULT_CORES, ChangesRange, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema
-from forebay.spark.workers import short_errors
+from forebay.spark.workers import hide_traceback, short_errors
 from forebay.spark.writing.live_write import (
     Replaced,
     WriteFunction,
@@ -102,13 +102,38 @@ class SideDataSource(DataSource):
             return self.target().reader(schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Raises `UnsupportedOperation` before Spark 4.2."""
-        with short_errors():
+        """A reader, which raises `UnsupportedOperation` before Spark 4.2."""
+        try:
             if not streams_have_limits():
                 raise UnsupportedOperation(f"readStream.format('{self.name()}') needs Spark 4.2 or newer")
             from forebay.spark.streaming.reader import StreamReader
 
             return StreamReader(self.target().stream_planner(schema))
+        except ForebayError as e:
+            return _NoStream(e)
+
+
+class _NoStream(DataSourceStreamReader):
+    """Raises when Spark asks it for anything: of an error before it has a reader, Spark's process loses the message."""
+
+    def __init__(self, reason: ForebayError) -> None:
+        self._reason = reason
+
+    def _refuse(self) -> NoReturn:
+        hide_traceback()
+        raise self._reason
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._refuse()
+
+    def latestOffset(self, *start_and_limit: Any) -> dict[str, Any]:
+        self._refuse()
+
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        self._refuse()
 
 
 class TaskScan(Protocol):

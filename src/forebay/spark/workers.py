@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -27,8 +28,8 @@ CHANGELOG_EXTRAS = ("_log_offset", "_commit_timestamp", "_snapshot_id")
 def short_errors(doing: str = "") -> Iterator[None]:
     """Let a `ForebayError` go on without its history, and with what the worker was `doing` in its message.
 
-    Spark shows a worker's whole traceback, unless the environment says otherwise. A task that has failed is the last of
-    its process, so that only bugs show theirs.
+    Spark shows a worker's whole traceback, unless the environment says otherwise. A process of Spark's ends with its
+    first error, so that only bugs show theirs.
     """
     short: ForebayError | None = None
     try:
@@ -36,9 +37,23 @@ def short_errors(doing: str = "") -> Iterator[None]:
     except ForebayError as e:
         short = type(e)(f"{doing}: {e.message}" if doing else e.message, e.code)
     if short is not None:
-        if TaskContext.get() is not None:
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        hide_traceback()
         raise short from None
+
+
+_RUNNERS = ("pyspark.sql.worker.", "pyspark.sql.streaming.python_streaming_")
+"""Modules that processes run in which Spark plans and commits for a format; drivers import none of them."""
+
+
+def hide_traceback() -> None:
+    """Let Spark show the next error of this process without its traceback, if this is a process of Spark's.
+
+    A driver, whose environment its workers inherit, is left as it is.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    modules = ("" if main is None else main.name, *sys.modules)
+    if TaskContext.get() is not None or any(name.startswith(_RUNNERS) for name in modules):
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 class TaskWrite:

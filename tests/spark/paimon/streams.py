@@ -7,6 +7,7 @@ from typing import Any
 
 from forebay.paimon.table import Table
 from forebay.spark.lake_datasource import PaimonDataSource
+from forebay.spark.streaming.reader import StreamReader
 from tests.spark.streams import Stream
 
 
@@ -24,6 +25,8 @@ class PaimonStream(Stream):
         self._options |= options
         source = PaimonDataSource(self._options)
         self.reader = source.streamReader(source.schema())
+        if not isinstance(self.reader, StreamReader):
+            self.reader.initialOffset()  # raises why there is no stream
         # Tasks get a reader of their own, and its state at the start of the query.
         self._of_tasks = pickle.loads(pickle.dumps(source.streamReader(source.schema())))
 
