@@ -299,9 +299,9 @@ class WriteFunction(TaskWrite):
             if column.name not in ready.schema.names:
                 ready = ready.append_column(column.name, pa.nulls(len(ready), arrow_type(column.data_type, "UTC")))
         for predicate in self.within:
-            matches = mask(bind(predicate, columns), ready).to_pylist()
-            if not all(matches):
-                row = ready.slice(matches.index(False), 1).to_pylist()[0]
+            outside = pc.index(mask(bind(predicate, columns), ready), False).as_py()
+            if outside >= 0:
+                row = ready.slice(outside, 1).to_pylist()[0]
                 key = ", ".join(f"{name} = {row[name]!r}" for name in self.info.schema.primary_key)
                 raise InvalidRequest(
                     f"rows of table {self.info.path} where {to_text(predicate)} are to be replaced, and the new row "
