@@ -493,6 +493,8 @@ def test_rows_that_the_condition_does_not_match_replace_none(sql: Sql, statement
     with pytest.raises(Exception, match=part):
         sql(f"INSERT INTO {{db}}.t {statement}")
     assert sql(ALL) == [(1, "a", 1.0), (2, "b", 2.0)]
+    ((plan,),) = sql("EXPLAIN INSERT INTO {db}.t REPLACE WHERE id < 9 AND name = 'a' VALUES (1, 'a', 1)")
+    assert "where id < 9 and name = 'a'" in plan
     assert sql("SELECT count(*) FROM {db}.`t$changelog`") == [(2,)]
 
 

@@ -22,7 +22,7 @@ from forebay.base.errors import InternalError, InvalidRequest
 from forebay.metadata.merge_engines import FIRST_ROW
 from forebay.metadata.table import TableInfo
 from forebay.spark.context import CatalogContext
-from forebay.spark.filters import predicates_of
+from forebay.spark.filters import predicates_of, to_text
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_jobs import run_job
@@ -243,7 +243,7 @@ class LiveWrite(WriteProxy, BatchTasks):
         columns = "" if self._function.columns is None else f" ({', '.join(self._function.columns)})"
         where = ""
         if self._replaced is not None and self._replaced.predicates:
-            where = f" where {' and '.join(map(str, self._replaced.predicates))}"
+            where = f" where {' and '.join(map(to_text, self._replaced.predicates))}"
         return f"forebay: {how} {self._builder.context.full_name(self._info.path)}{columns}{where}"
 
     def toBatch(self) -> JavaProxy:
