@@ -249,7 +249,7 @@ def _iceberg_encoder(columns: tuple[Column, ...]) -> Callable[[pa.RecordBatch], 
     """Iceberg's single-value serialisation of one column."""
     if len(columns) != 1:
         raise InvalidRequest(
-            f"Iceberg tables need exactly one key column, got {[c.name for c in columns]}",
+            f"Iceberg tables need exactly one key column, got {[c.name for c in columns]}; choose it by 'bucket.key'",
             ErrorCode.INVALID_TABLE_EXCEPTION,
         )
     root = columns[0].data_type.root
