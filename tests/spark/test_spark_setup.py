@@ -191,3 +191,32 @@ def test_spark_sql_opens_a_catalog_by_configuration(shop: Connection, tmp_path: 
     assert "TABLE_OR_VIEW_NOT_FOUND" in done.stderr
     assert "Traceback" not in done.stderr
     assert names_of(shop) == ["n1", "n2", "n3", "n4"]
+
+
+PROGRAM = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+spark.sql("DELETE FROM shop.db.t WHERE id = 0")
+print(spark.table("shop.db.t").count(), "rows")
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_is_submitted_opens_a_catalog_by_configuration_and_ends(
+    shop: Connection, tmp_path: Path
+) -> None:
+    """In the JVM of spark-submit, which ends when no thread is left but daemons."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [
+            str(SPARK_HOME / "bin" / "spark-submit"),
+            "--master", "local[1]", "--properties-file", str(tmp_path / "spark-defaults.conf"),
+            "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.catalogImplementation=in-memory",
+            str(program),
+        ],
+        env=SERVER_ENV, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["4 rows"]), done.stderr
+    assert names_of(shop) == ["n1", "n2", "n3", "n4"]

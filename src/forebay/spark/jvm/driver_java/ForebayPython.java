@@ -1,7 +1,18 @@
 
 /** The Python process that opens catalogs in a driver without one: spark-sql, Thrift and Spark Connect servers. */
-class SparkPython {
+class SparkPython implements Runnable {
     private static final long SECONDS = 120;
+
+    private final org.apache.spark.SparkConf conf;
+    private volatile org.apache.spark.api.python.Py4JServer server;
+
+    private SparkPython(org.apache.spark.SparkConf conf) { this.conf = conf; }
+
+    public void run() {
+        org.apache.spark.api.python.Py4JServer made = new org.apache.spark.api.python.Py4JServer(conf);
+        made.start();
+        server = made;
+    }
 
     static synchronized void start(String name, org.apache.spark.sql.util.CaseInsensitiveStringMap options) {
         if (SparkCatalog.opener != null) {
@@ -12,8 +23,21 @@ class SparkPython {
         if (python == null) {
             python = org.apache.spark.api.python.PythonUtils$.MODULE$.defaultPythonExec();
         }
-        org.apache.spark.api.python.Py4JServer server = new org.apache.spark.api.python.Py4JServer(context.conf());
-        server.start();
+        // Its threads are daemons if the one that makes it is; others would keep the JVM when its program has ended.
+        SparkPython started = new SparkPython(context.conf());
+        Thread starting = new Thread(started, "forebay-py4j-start");
+        starting.setDaemon(true);
+        starting.start();
+        try {
+            starting.join();
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException("catalog " + name + ": interrupted while its gateway started");
+        }
+        org.apache.spark.api.python.Py4JServer server = started.server;
+        if (server == null) {
+            throw new IllegalStateException("catalog " + name + ": its gateway did not start; see above");
+        }
         ProcessBuilder builder = new ProcessBuilder(new String[] {python, "-m", "forebay.spark.catalog_process"});
         java.util.Map environment = builder.environment();
         environment.put("PYSPARK_GATEWAY_PORT", String.valueOf(server.getListeningPort()));
