@@ -125,15 +125,20 @@ def test_of_parked_buckets_only_those_are_opened_of_which_something_has_expired(
     monkeypatch.setattr(config, "_OPEN_BUCKETS_MIN", 1)
     monkeypatch.setattr(config, "_OPEN_BUCKETS_MAX", 1)
     with retention(tmp_path, clock) as server:
+        replicas = server.context.replicas
+
+        def append(table, *values):
+            """Also wait for the end of the write, a moment after its answer: a bucket is not parked before."""
+            server.append(table, *values)
+            wait_until(lambda: all(replica.is_idle for replica in replicas.replicas()), "the end of the write")
+
         old = server.bench.create("old", LOG_COLUMNS, properties=TTL)
-        server.append(old, 0, 1, 2)
+        append(old, 0, 1, 2)
         clock.advance(TTL_SECONDS + 1)
         young, short = (server.bench.create(name, LOG_COLUMNS, properties=TTL) for name in ("young", "short"))
-        server.append(young, 0, 1, 2)
-        server.append(short, 0)
-        replicas = server.context.replicas
+        append(young, 0, 1, 2)
+        append(short, 0)
         assert [replicas.parked(TableBucket(table, 0)) is not None for table in (old, young)] == [True, True]
-        wait_until(lambda: all(replica.is_idle for replica in replicas.replicas()), "the end of the writes")
         assert server.expire() == 2
         assert [replica.bucket.table_id for replica in replicas.replicas()] == [old]
         assert [server.start(table) for table in (old, young, short)] == [2, 0, 0]
