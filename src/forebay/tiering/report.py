@@ -58,13 +58,6 @@ class RoundReport:
         )
 
     @property
-    def delay_seconds(self) -> float | None:
-        """The age of the oldest record of the round when the cluster knew the snapshot; None without records."""
-        if self.oldest_ms is None or self.finished_ms is None:
-            return None
-        return max(self.finished_ms - self.oldest_ms, 0) / 1000
-
-    @property
     def lag_seconds(self) -> float | None:
         """How far the lake was behind the log when the round ended: 0 if it had everything.
 

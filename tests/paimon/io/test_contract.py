@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, StorageFailure
 from forebay.paimon.io.arrow_file_io import ArrowFileIO
-from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
+from forebay.paimon.io.failing import FailingFileIO, FailPoint, SimulatedCrash
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.io.opening import open_file_io
@@ -320,7 +320,7 @@ def test_injected_failures_come_before_or_after_the_effect(tmp_path: Path) -> No
 @pytest.mark.parametrize("after", [False, True])
 def test_after_an_injected_crash_nothing_works_any_more(tmp_path: Path, after: bool) -> None:
     io = FailingFileIO(LocalFileIO(sync=False))
-    io.crash_when("write", "/f", after=after)
+    io.points.append(FailPoint("write", "/f", after, crash=True))
     io.write(str(tmp_path / "g"), b"x")
     with pytest.raises(SimulatedCrash):
         io.write(str(tmp_path / "f"), b"x")

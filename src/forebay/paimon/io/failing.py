@@ -77,10 +77,6 @@ class FailingFileIO:
         """Fail the next `times` matching operations."""
         self.points.append(FailPoint(operation, part, after, times))
 
-    def crash_when(self, operation: str, part: str = "", *, after: bool = False) -> None:
-        """Crash at the next matching operation."""
-        self.points.append(FailPoint(operation, part, after, crash=True))
-
     def read(self, path: str) -> bytes:
         return self._run("read", path, lambda: self.inner.read(path))
 
