@@ -21,7 +21,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, Message, partition_id_of
 from forebay.server.context import ITEM_BYTES, SHORT_LIST, Answer, ServerCall, ServerContext, put_error, serves
-from forebay.server.handlers.writes import acknowledged, check_key_version
+from forebay.server.handlers.writes import acknowledged, check_key_version, only_open_bucket
 from forebay.server.replica import BucketReplica
 
 S = TypeVar("S", bound=Sequence[Buffer])
@@ -56,27 +56,23 @@ def _short_answer(context: ServerContext, call: ServerCall) -> Message | None:
     Nothing is reserved for it, so it must be short. Requests that fail are left to the task, too.
     """
     request = call.message
-    if len(request.buckets_req) != 1 or request.HasField("insert_if_not_exists"):
+    opened = None if request.HasField("insert_if_not_exists") else only_open_bucket(context, request)
+    if opened is None:
         return None
-    (message,) = request.buckets_req
-    if len(message.keys) > _KEYS_AT_FIRST or message.HasField("original_partition_name"):
-        return None
-    partition = partition_id_of(message)
+    message, replica = opened
     try:
-        replica = context.begin_if_open(TableBucket(request.table_id, message.bucket_id, partition))
-        if replica is None:
+        if len(message.keys) > _KEYS_AT_FIRST:
             return None
-        try:
-            check_key_version(replica.table.info, call.api_version)
-            values = replica.kv.lookup(list(message.keys))
-        finally:
-            context.replicas.end(replica)
+        check_key_version(replica.table.info, call.api_version)
+        values = replica.kv.lookup(list(message.keys))
     except ForebayError:
         return None
+    finally:
+        context.replicas.end(replica)
     if sum(len(value) for value in values if value is not None) > _SHORT_ANSWER_BYTES:
         return None
     response = pb.LookupResponse()
-    add = response.buckets_resp.add(bucket_id=message.bucket_id, partition_id=partition).values.add
+    add = response.buckets_resp.add(bucket_id=message.bucket_id, partition_id=partition_id_of(message)).values.add
     for value in values:
         add(values=value)
     return response

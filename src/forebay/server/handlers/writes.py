@@ -70,26 +70,22 @@ def _written(
     No other write of the connection is overtaken: those of a bucket that is not open wait for it in order.
     """
     request = call.message
-    if len(request.buckets_req) != 1 or request.acks == _ACKS_NONE or call.is_long:
+    if request.acks == _ACKS_NONE or call.is_long:
         return None
-    (message,) = request.buckets_req
-    if message.HasField("original_partition_name"):
+    opened = only_open_bucket(context, request)
+    if opened is None:
         return None
-    partition = partition_id_of(message)
+    message, replica = opened
     try:
-        replica = context.begin_if_open(TableBucket(request.table_id, message.bucket_id, partition))
-        if replica is None:
+        future = write(replica, call.payloads[0])
+    except BaseException as e:
+        context.replicas.end(replica)
+        if isinstance(e, ForebayError):
             return None
-        try:
-            future = write(replica, call.payloads[0])
-        except BaseException:
-            context.replicas.end(replica)
-            raise
-    except ForebayError:
-        return None
+        raise
 
     def answer() -> Message:
-        bucket = response.buckets_resp.add(bucket_id=message.bucket_id, partition_id=partition)
+        bucket = response.buckets_resp.add(bucket_id=message.bucket_id, partition_id=partition_id_of(message))
         try:
             if not future.done():
                 raise _too_late(request.timeout_ms)
@@ -102,6 +98,23 @@ def _written(
         return response  # type: ignore[no-any-return]
 
     return Written(future, request.timeout_ms, answer, partial(context.replicas.end, replica))
+
+
+def only_open_bucket(context: ServerContext, request: Any) -> tuple[Any, BucketReplica] | None:
+    """What a request says of its only bucket, and the replica, which stays open until `replicas.end`.
+
+    None if it names several or a historical partition, or if its bucket is not open or does not exist.
+    """
+    if len(request.buckets_req) != 1:
+        return None
+    (message,) = request.buckets_req
+    if message.HasField("original_partition_name"):
+        return None
+    try:
+        replica = context.begin_if_open(TableBucket(request.table_id, message.bucket_id, partition_id_of(message)))
+    except ForebayError:
+        return None
+    return None if replica is None else (message, replica)
 
 
 async def _produce_all(context: ServerContext, call: ServerCall) -> Message:
