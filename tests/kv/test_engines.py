@@ -11,6 +11,7 @@ import pytest
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.fs.interface import DiskFull
 from forebay.kv.engine import EngineState, WriteSize, size_of
+from forebay.kv.hlog_engine import HlogEngine
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.testing.kv_engine_contract import KvEngineContract
 from forebay.testing.memory_engine import MemoryEngine
@@ -56,6 +57,13 @@ class TestLmdbEngine(KvEngineContract):
         assert caught.value.code == ErrorCode.DISK_WRITE_LOCKED
         assert engine.multi_get([b"1"]) == [None]
         engine.close()
+
+
+class TestHlogEngine(KvEngineContract):
+    is_ordered = False
+
+    def open_engine(self, directory: Path) -> HlogEngine:
+        return HlogEngine(directory)
 
 
 class TestRocksDbEngine(KvEngineContract):

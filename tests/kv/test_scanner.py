@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, StorageFailure
 from forebay.codec.value_batch import parse_value_batch, stored_value
-from forebay.kv.engine import EngineState
+from forebay.kv.engine import EngineState, KvPage, page_of
 from forebay.kv.scanner import PRESSED_SECONDS, ScannerLimits, ScannerManager, ScanPage, ScanSession
 from forebay.metadata.table import TableBucket
 
@@ -30,14 +30,20 @@ class FakeSnapshot:
         self.resume = threading.Event()
         self.pause_at: int | None = None
         self.read_after_close = False
+        self.is_opened = False
 
-    def values(self) -> Iterator[bytes]:
-        for position, value in enumerate(self.rows):
-            if position == self.pause_at:
+    def values(self, first: int = 0) -> Iterator[bytes]:
+        for position in range(first, len(self.rows)):
+            if position == self.pause_at and self.is_opened:
                 self.paused.set()
                 assert self.resume.wait(10)
             self.read_after_close = self.read_after_close or self.closes > 0
-            yield value
+            self.taken = position + 1
+            yield self.rows[position]
+
+    def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
+        self.is_opened = rows_max > 1  # opening a scan asks for one row
+        return page_of(self.values(int(after or b"0")), lambda: b"%d" % self.taken, bytes_max, rows_max)
 
     def close(self) -> None:
         self.closes += 1
@@ -497,8 +503,9 @@ def test_a_single_row_larger_than_the_page_is_delivered():
 
 def test_iterator_error_mid_scan_is_an_error_and_ends_the_scan():
     class Damaged(FakeSnapshot):
-        def values(self) -> Iterator[bytes]:
-            yield from self.rows[:2]
+        def values(self, first: int = 0) -> Iterator[bytes]:
+            for self.taken in (1, 2):
+                yield self.rows[self.taken - 1]
             raise StorageFailure("a block cannot be read")
 
     bench = Bench()

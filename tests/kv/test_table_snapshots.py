@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, StorageFailure
 from forebay.codec.value_batch import parse_value_batch, stored_value
-from forebay.kv.engine import EngineState, KvEngine, KvSnapshot
+from forebay.kv.engine import EngineState, KvEngine, KvPage, KvSnapshot
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.rocksdb_engine import RocksDbEngine
-from forebay.kv.table_snapshots import OpenedSnapshot, SnapshotPage, TableSnapshotLimits, TableSnapshotManager
+from forebay.kv.table_snapshots import OpenedSnapshot, TableSnapshotLimits, TableSnapshotManager
 from forebay.metadata.table import TableBucket
 from forebay.testing.memory_engine import MemoryEngine
 
@@ -25,7 +25,7 @@ A, B = TableBucket(1, 0), TableBucket(1, 1)
 BIG = 1 << 30
 
 
-def rows_of(page: SnapshotPage) -> list[bytes]:
+def rows_of(page: KvPage) -> list[bytes]:
     _, rows = parse_value_batch(page.records)
     return [row for i in range(len(rows)) if (row := rows[i]) is not None]
 
@@ -49,12 +49,12 @@ class CountedSnapshot:
     def values(self) -> Iterator[bytes]:
         return self._snapshot.values()
 
-    def cursor(self, after: bytes | None = None):  # type: ignore[no-untyped-def]
+    def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
         if self.pauses:
             self.paused.set()
             assert self.resume.wait(10)
         self.read_after_close = self.read_after_close or self.closes > 0
-        return self._snapshot.cursor(after)
+        return self._snapshot.page(after, bytes_max, rows_max)
 
     def close(self) -> None:
         self.closes += 1

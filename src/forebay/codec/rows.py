@@ -215,6 +215,11 @@ class KeyEncoder:
         """The key columns of `keys`, which `encode` has made."""
         return self._decode(keys)
 
+    @property
+    def changes_keys(self) -> bool:
+        """Whether `canonical` may change a key."""
+        return bool(self._floats)
+
     def canonical_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """`batch` with the key columns among its columns as keys hold them (see the module's docstring)."""
         for name in self._floats:
@@ -403,8 +408,17 @@ class KvBatch(NamedTuple):
     rows: RowSlices
 
 
-def parse_kv_batch(data: bytes | memoryview) -> KvBatch:
-    """Parse the one batch that fills `data`. Raises `CorruptData` (code CORRUPT_RECORD) for anything else."""
+class KvHeader(NamedTuple):
+    """The header of a KV record batch, without what only proves it; its records begin at `HEADER_BYTES`."""
+
+    schema_id: int
+    writer_id: int
+    sequence: int
+    record_count: int
+
+
+def kv_batch_header(data: bytes | memoryview) -> KvHeader:
+    """The header of the one batch that fills `data`. Raises `CorruptData` (code CORRUPT_RECORD) if it is not whole."""
     if len(data) < HEADER_BYTES:
         raise _corrupt(f"{len(data)} bytes are less than a header of {HEADER_BYTES}")
     length, magic, crc, schema_id, _attributes, writer_id, sequence, count = _HEADER.unpack_from(data)
@@ -415,8 +429,14 @@ def parse_kv_batch(data: bytes | memoryview) -> KvBatch:
     actual = crc32c(data, _CRC_START, len(data))
     if actual != crc:
         raise _corrupt(f"its checksum is {actual:08x}, its header says {crc:08x}")
-    keys, rows = parse_kv_records(data, HEADER_BYTES, count)
-    return KvBatch(schema_id, writer_id, sequence, keys, rows)
+    return KvHeader(schema_id, writer_id, sequence, count)
+
+
+def parse_kv_batch(data: bytes | memoryview) -> KvBatch:
+    """Parse the one batch that fills `data`. Raises `CorruptData` (code CORRUPT_RECORD) for anything else."""
+    header = kv_batch_header(data)
+    keys, rows = parse_kv_records(data, HEADER_BYTES, header.record_count)
+    return KvBatch(header.schema_id, header.writer_id, header.sequence, keys, rows)
 
 
 class KvRecordsBuilder:

@@ -10,6 +10,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from forebay.kv._digest cimport hash_pair
+
 cdef enum:
     HEAD_BYTES = 16
     NODE_BYTES = 8
@@ -18,33 +20,6 @@ cdef enum:
     LONG_KEY = 478
     PAGE_BRANCH = 1
     PAGE_LEAF = 2
-
-
-cdef inline uint64_t rotate_left(uint64_t value, int count) noexcept nogil:
-    return (value << count) | (value >> (64 - count))
-
-
-cdef inline uint64_t mix(uint64_t h, const uint8_t* data, Py_ssize_t size) noexcept nogil:
-    cdef uint64_t word
-    cdef Py_ssize_t i = 0
-    while i + 8 <= size:
-        memcpy(&word, data + i, 8)
-        h = rotate_left(h + word * <uint64_t> 0xC2B2AE3D27D4EB4F, 31) * <uint64_t> 0x9E3779B185EBCA87
-        i += 8
-    word = 0
-    if i < size:
-        memcpy(&word, data + i, size - i)
-    h = rotate_left(h + word * <uint64_t> 0xC2B2AE3D27D4EB4F, 31) * <uint64_t> 0x9E3779B185EBCA87
-    return h ^ <uint64_t> size
-
-
-cdef inline uint64_t hash_pair(
-    const uint8_t* key, Py_ssize_t key_size, const uint8_t* value, Py_ssize_t value_size
-) noexcept nogil:
-    cdef uint64_t h = mix(mix(<uint64_t> 0x27D4EB2F165667C5, key, key_size), value, value_size)
-    h = (h ^ (h >> 33)) * <uint64_t> 0xC2B2AE3D27D4EB4F
-    h = (h ^ (h >> 29)) * <uint64_t> 0x165667B19E3779F9
-    return h ^ (h >> 32)
 
 
 cdef inline uint64_t hash_of(bytes key, bytes value) noexcept:

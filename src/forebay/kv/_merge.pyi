@@ -10,6 +10,9 @@ class _Sequence(Protocol):
 
 class MergePlan:
     reads_old_values: bool
+    replaces_rows: bool
+    full_image: bool
+    deletes_ignored: bool
     def __init__(
         self,
         layout: RowLayout,

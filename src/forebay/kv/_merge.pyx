@@ -70,8 +70,8 @@ cdef class MergePlan:
     cdef RowLayout layout
     cdef int schema_id
     cdef int field_count
-    cdef bint full_image
-    cdef bint deletes_ignored
+    cdef readonly bint full_image
+    cdef readonly bint deletes_ignored
     cdef bint deletes_disabled
     cdef bint partial
     cdef bint keys_only
@@ -133,6 +133,13 @@ cdef class MergePlan:
     def reads_old_values(self):
         """Whether puts depend on the value that is there (only a whole-row put under the WAL image does not)."""
         return self.full_image or self.partial or self.auto_increment >= 0 or self.engine != REPLACE
+
+    @property
+    def replaces_rows(self):
+        """Whether puts replace whole rows, and deletes delete them or are ignored: nothing is made of old values."""
+        return (
+            self.engine == REPLACE and not self.partial and self.auto_increment < 0 and not self.deletes_disabled
+        )
 
     cdef int spans_of(self, const uint8_t* row, Py_ssize_t size, Span* spans) except -1:
         if row_spans(self.layout.nodes, self.layout.format, row, row + size, spans) < 0:

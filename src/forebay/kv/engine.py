@@ -30,9 +30,13 @@ import numpy as np
 
 from forebay.base.errors import ErrorCode
 from forebay.base.host import file_system_type
+from forebay.codec._records import join_value_batch
+from forebay.codec._slices import RowSlices
+from forebay.codec.value_batch import EMPTY_VALUE_BATCH
 from forebay.fs.interface import DiskFull, storage_failure
 from forebay.fs.local import local_failure
 from forebay.kv._digest import added
+from forebay.kv._digest import change as digest_change
 
 PAGE_BYTES = 4096
 """LMDB takes the page size of the system; larger pages only make the bounds below safer."""
@@ -93,9 +97,14 @@ class MapSpace:
 
     def __init__(self, path: Path, reserve_bytes: Callable[[], int]) -> None:
         """`reserve_bytes`: how much of the disk must stay free."""
-        self._path = path
+        self.path = path
         self._reserve_bytes = reserve_bytes
         self._end = 0
+
+    @property
+    def allocated(self) -> int:
+        """Return how many bytes at the beginning of the file have blocks."""
+        return self._end
 
     def begin(self, end: int, file_bytes: int) -> None:
         """Allocate blocks for the first `end` bytes of the file, and release those after them.
@@ -104,11 +113,11 @@ class MapSpace:
         data.
         """
         try:
-            os.truncate(self._path, end)
-            os.truncate(self._path, file_bytes)
+            os.truncate(self.path, end)
+            os.truncate(self.path, file_bytes)
         except OSError as e:
-            raise storage_failure("cut", str(self._path), e) from e
-        allocate_file(self._path, 0, end)
+            raise storage_failure("cut", str(self.path), e) from e
+        allocate_file(self.path, 0, end)
         self._end = end
 
     def allocate(self, end: int, limit: int) -> None:
@@ -125,7 +134,7 @@ class MapSpace:
             raise self._full(end - self._end, free)
         if free - (wanted - self._end) < self._reserve_bytes():
             wanted = end
-        allocate_file(self._path, self._end, wanted - self._end)
+        allocate_file(self.path, self._end, wanted - self._end)
         self._end = wanted
 
     def release(self, used: int, file_bytes: int) -> None:
@@ -137,10 +146,10 @@ class MapSpace:
         if self._end <= 2 * keep - used:
             return
         try:
-            os.truncate(self._path, keep)
-            os.truncate(self._path, file_bytes)
+            os.truncate(self.path, keep)
+            os.truncate(self.path, file_bytes)
         except OSError as e:
-            raise storage_failure("cut", str(self._path), e) from e
+            raise storage_failure("cut", str(self.path), e) from e
         self._end = keep
 
     def require_free(self, size: int, *, may_use_reserve: bool = False) -> None:
@@ -154,14 +163,14 @@ class MapSpace:
 
     def _free_bytes(self) -> int:
         try:
-            status = os.statvfs(self._path.parent)
+            status = os.statvfs(self.path.parent)
         except OSError as e:
-            raise storage_failure("look up the free space of", str(self._path.parent), e) from e
+            raise storage_failure("look up the free space of", str(self.path.parent), e) from e
         return status.f_bavail * status.f_frsize
 
     def _full(self, size: int, free: int) -> DiskFull:
         return DiskFull(
-            f"the disk of {self._path} has {free} bytes free, of which {self._reserve_bytes()} are reserved "
+            f"the disk of {self.path} has {free} bytes free, of which {self._reserve_bytes()} are reserved "
             f"('server.data-disk.reserve'); a write that may need {size} bytes was refused. Free some space on it: "
             "writes continue then",
             ErrorCode.DISK_WRITE_LOCKED,
@@ -240,15 +249,28 @@ class EngineState:
 
 
 @dataclass(frozen=True, slots=True)
-class KvCursor:
-    """An iterator over the stored values of a snapshot that knows its position.
-
-    `position` returns it, for `KvSnapshot.cursor(after=...)`: after the last returned value, or after the last one of
-    all once `values` has ended. It is valid only after a value was returned.
+class KvPage:
+    """Rows of a snapshot: a value batch of `rows` rows, the position after the last one (None: there are no rows), and
+    whether there are more.
     """
 
-    values: Iterator[bytes]
-    position: Callable[[], bytes]
+    records: bytes
+    rows: int
+    position: bytes | None
+    has_more: bool
+
+
+NO_ROWS = KvPage(EMPTY_VALUE_BATCH, 0, None, False)
+
+
+def page_of(values: Iterator[bytes], position: Callable[[], bytes], bytes_max: int, rows_max: int) -> KvPage:
+    """Return a page of `values`; `position` returns that after the value that was taken last."""
+    first = next(values, None)
+    if first is None:
+        return NO_ROWS
+    records, rows, ended = join_value_batch(first, values, bytes_max, rows_max)
+    after = position()
+    return KvPage(records, rows, after, not ended and next(values, None) is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,22 +346,78 @@ class KvSnapshot(Protocol):
         ...
 
     def values(self) -> Iterator[bytes]:
-        """Return all stored values in the order of their keys' bytes."""
+        """Return all stored values in the engine's order."""
         ...
 
-    def cursor(self, after: bytes | None = None) -> KvCursor:
-        """Return a cursor over the stored values from the first one on, or after a position from a cursor of this
-        snapshot.
+    def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
+        """Return rows from the first one on, or after a position that a page of this snapshot told.
 
-        A cursor is valid until the next one is created. Raises `InvalidRequest` for an invalid position.
+        At least one row, if there is one; then no more once they hold `bytes_max` bytes or are `rows_max`. Raises
+        `InvalidRequest` for an invalid position.
         """
         ...
 
     def close(self) -> None: ...
 
 
+MergedPut = tuple[bytes, RowSlices, RowSlices, int]
+"""The changelog of a put: its change types, rows, and keys; and the number of rows that it added to the state."""
+
+
+class GroupWrites(Protocol):
+    """What a group of writes has written, seen by the group alone, until `apply`. One thread uses it, and ends it by
+    `apply` or `abandon` before the next one begins.
+    """
+
+    def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes | None]:
+        """Return the stored values of (at least) these keys as the group has left them, None where there is none."""
+        ...
+
+    def put(self, touched: Mapping[bytes, bytes | None]) -> None:
+        """Write (value) and delete (None) keys, of which `get` was asked if their old values matter.
+
+        Raises `DiskFull` (DISK_WRITE_LOCKED), and has no effect then.
+        """
+        ...
+
+    def put_records(
+        self,
+        records: bytes | memoryview,
+        start: int,
+        count: int,
+        schema_id: int,
+        full_image: bool,
+        deletes_ignored: bool,
+    ) -> MergedPut | None:
+        """Put the `count` KvRecords from `start` on, whole rows of the latest schema, in one piece, if the engine can.
+
+        None if it cannot, or cannot with these records: then nothing is written, and they have to be merged and `put`.
+        Raises `DiskFull` (DISK_WRITE_LOCKED) without any effect.
+        """
+        ...
+
+    def take_back(self) -> None:
+        """Take back what the last `put` or `put_records` has written."""
+        ...
+
+    def digest_change(self) -> int | None:
+        """Return what the group adds to the digest of the rows; None if that is not kept with the state."""
+        ...
+
+    def apply(self, state: EngineState) -> None:
+        """Make all of it visible and set the state, in one atomic step.
+
+        Raises `StorageFailure` without any effect when the engine cannot write.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Forget all of it."""
+        ...
+
+
 class KvEngine(Protocol):
-    """An ordered, persistent map. One thread applies; any thread can read at any time, and sees whole batches only."""
+    """A persistent map. One thread applies; any thread can read at any time, and sees whole groups only."""
 
     name: str
 
@@ -350,12 +428,51 @@ class KvEngine(Protocol):
         """Return the stored value of each key, None if there is none. Keys may repeat."""
         ...
 
+    def begin(self, keeps_digest: bool) -> GroupWrites:
+        """Begin a group of writes. `keeps_digest`: whether the digest of the rows is wanted."""
+        ...
+
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
         """Put (value) and delete (None) all keys and set the state, in one atomic step.
 
         Raises `StorageFailure` without any effect when the engine cannot write.
         """
         ...
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, stored value) of all rows at one point in time."""
+        ...
+
+    def prefix(self, prefix: bytes, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        """Return the stored values of all keys that begin with `prefix`, in key order.
+
+        If these together exceed `bytes_max`, only the first ones that do are returned. Raises `UnsupportedOperation`
+        if the engine does not keep keys in order.
+        """
+        ...
+
+    def first(self, limit: int, bytes_max: int = UNBOUNDED) -> list[bytes]:
+        """Return the first `limit` stored values in the engine's order; `bytes_max` as in `prefix`."""
+        ...
+
+    def snapshot(self) -> KvSnapshot: ...
+
+    def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
+        """Write a complete copy into the new folder `directory`, durable when this returns.
+
+        `previous` is the newest checkpoint, of which an engine may link files that have not changed.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Make the engine's own files durable, as for a clean shutdown."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class BufferedEngine(KvEngine, Protocol):
+    """An engine that takes the writes of a group at its end (`BufferedWrites`)."""
 
     def make_room(self, size: WriteSize) -> None:
         """Reserve disk space for an `apply` of this size, before anything is written for it.
@@ -364,28 +481,66 @@ class KvEngine(Protocol):
         """
         ...
 
-    def prefix(self, prefix: bytes, bytes_max: int = UNBOUNDED) -> list[bytes]:
-        """Return the stored values of all keys that begin with `prefix`, in key order.
 
-        If these together exceed `bytes_max`, only the first ones that do are returned.
-        """
-        ...
+class BufferedWrites:
+    """The writes of a group, in memory, until the engine takes them in one step."""
 
-    def first(self, limit: int, bytes_max: int = UNBOUNDED) -> list[bytes]:
-        """Return the stored values of the first `limit` keys; `bytes_max` as in `prefix`."""
-        ...
+    def __init__(self, engine: BufferedEngine, keeps_digest: bool) -> None:
+        self._engine = engine
+        self._keeps_digest = keeps_digest
+        self._values: dict[bytes, bytes | None] = {}
+        self._changed: dict[bytes, bytes | None] = {}
+        self._size = WriteSize()
+        self._digest_change = 0
+        self._last: Mapping[bytes, bytes | None] = {}
 
-    def snapshot(self) -> KvSnapshot: ...
+    def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes | None]:
+        self._settle()
+        values = self._values
+        missing = [key for key in dict.fromkeys(keys) if key not in values]
+        values.update(zip(missing, self._engine.multi_get(missing)))
+        return values
 
-    def checkpoint(self, directory: Path) -> None:
-        """Write a complete copy into the new folder `directory`, durable when this returns."""
-        ...
+    def put(self, touched: Mapping[bytes, bytes | None]) -> None:
+        self._settle()
+        self._engine.make_room(self._size + size_of(touched))
+        self._last = touched
 
-    def sync(self) -> None:
-        """Make the engine's own files durable, as for a clean shutdown."""
-        ...
+    def put_records(
+        self,
+        records: bytes | memoryview,
+        start: int,
+        count: int,
+        schema_id: int,
+        full_image: bool,
+        deletes_ignored: bool,
+    ) -> None:
+        """Such an engine takes nothing before the group ends."""
 
-    def close(self) -> None: ...
+    def _settle(self) -> None:
+        """Take over the last `put`, which can no longer be taken back."""
+        last, self._last = self._last, {}
+        if not last:
+            return
+        self._size += size_of(last)
+        if self._keeps_digest:
+            self._digest_change = added(self._digest_change, digest_change(last, self._values))
+        self._values.update(last)
+        self._changed.update(last)
+
+    def take_back(self) -> None:
+        self._last = {}
+
+    def digest_change(self) -> int | None:
+        self._settle()
+        return self._digest_change if self._keeps_digest else None
+
+    def apply(self, state: EngineState) -> None:
+        self._settle()
+        self._engine.apply(self._changed, state)
+
+    def abandon(self) -> None:
+        """Nothing of it is anywhere but here."""
 
 
 class EngineFactory(Protocol):

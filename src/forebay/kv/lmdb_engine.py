@@ -35,16 +35,19 @@ from forebay.base.host import untouched_blocks
 from forebay.fs import names
 from forebay.fs.interface import RESERVE_BYTES, DiskFull
 from forebay.kv.engine import (
+    NO_ROWS,
     PAGE_BYTES,
     UNBOUNDED,
+    BufferedWrites,
     EngineState,
-    KvCursor,
+    KvPage,
     MapSpace,
     TreeSize,
     WriteSize,
     allocate_file,
     allocates_in_place,
     just_longer_than,
+    page_of,
     pages_at_most,
     size_of,
 )
@@ -83,7 +86,7 @@ class LmdbSnapshot:
         check(transaction is not None, "a closed KV snapshot was read")
         return iter(transaction.cursor(db=self._rows).iternext(keys=False, values=True))
 
-    def cursor(self, after: bytes | None = None) -> KvCursor:
+    def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
         transaction = self._transaction
         check(transaction is not None, "a closed KV snapshot was read")
         cursor = transaction.cursor(db=self._rows)
@@ -100,7 +103,7 @@ class LmdbSnapshot:
                 key = cursor.key()
             return key
 
-        return KvCursor(cursor.iternext(keys=False, values=True) if found else iter(()), position)
+        return page_of(cursor.iternext(keys=False, values=True), position, bytes_max, rows_max) if found else NO_ROWS
 
     def close(self) -> None:
         transaction, self._transaction = self._transaction, None
@@ -216,6 +219,11 @@ class LmdbEngine:
                     break
         return values
 
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        with self._reading() as transaction:
+            for key, value in transaction.cursor(db=self._rows):
+                yield self._whole_key(transaction, key), value
+
     def _whole_key(self, transaction: Any, stored: bytes) -> bytes:
         if len(stored) <= LONG_KEY_BYTES:
             return stored
@@ -268,6 +276,9 @@ class LmdbEngine:
                 self._reads.notify_all()
 
     # ---- writing ----------------------------------------------------------------------------------------------------
+
+    def begin(self, keeps_digest: bool) -> BufferedWrites:
+        return BufferedWrites(self, keeps_digest)
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
         # Pairs are sorted, not keys: looking every key's value up in key order would miss the cache at each row.
@@ -385,7 +396,7 @@ class LmdbEngine:
         except lmdb.Error as e:
             raise _failure(f"cannot enlarge the map of {self._directory} to {size} bytes", e) from e
 
-    def checkpoint(self, directory: Path) -> None:
+    def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
         try:
             directory.mkdir(names.FOLDER_MODE, parents=True)
             with self._reading():  # keeps the environment open; the copy has its own transaction

@@ -27,7 +27,16 @@ from forebay.base.errors import (
 )
 from forebay.fs import names
 from forebay.fs.interface import RESERVE_BYTES, DiskFull
-from forebay.kv.engine import UNBOUNDED, EngineState, KvCursor, MapSpace, WriteSize, just_longer_than
+from forebay.kv.engine import (
+    UNBOUNDED,
+    BufferedWrites,
+    EngineState,
+    KvPage,
+    MapSpace,
+    WriteSize,
+    just_longer_than,
+    page_of,
+)
 
 _DAMAGE = ("Corruption", "No such file", "is not the state")
 """Words in RocksDB's errors, and in ours, that no transient failure can cause."""
@@ -77,13 +86,13 @@ class RocksDbSnapshot:
         if end is not None:
             end.require(last)
 
-    def cursor(self, after: bytes | None = None) -> KvCursor:
+    def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
         end = self._end
         if end is None:
             raise InternalError("a closed KV snapshot was read")
         if after is not None and not after:
             raise InvalidRequest("0 bytes cannot be a position in a bucket's rows")
-        return end.cursor(after)
+        return end.page(after, bytes_max, rows_max)
 
     def close(self) -> None:
         # Both iterators keep files and memory of RocksDB alive.
@@ -109,8 +118,8 @@ class RocksDbEnd:
         if self._cursor.valid() and self._cursor.key() != _STATE_KEY and self._cursor.value() != last:
             raise _damaged(self._directory, _UNREADABLE)
 
-    def cursor(self, after: bytes | None) -> KvCursor:
-        """Return a cursor over the rows from the first one on, or after `after`."""
+    def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
+        """Return rows from the first one on, or after `after`."""
         cursor = self._cursor
         cursor.seek(_FIRST_ROW_KEY if after is None else after)
         if after is not None and cursor.valid() and cursor.key() == after:
@@ -128,7 +137,7 @@ class RocksDbEnd:
             key: bytes = cursor.key()
             return key
 
-        return KvCursor(values(), position)
+        return page_of(values(), position, bytes_max, rows_max)
 
     def require_nothing_from(self, key: bytes) -> None:
         """Raise `CorruptData` if there are keys from `key` on, or damage where they would be."""
@@ -183,6 +192,9 @@ class RocksDbEngine:
         except Exception as e:
             raise self._failure("read", e) from e
         return values
+
+    def begin(self, keeps_digest: bool) -> BufferedWrites:
+        return BufferedWrites(self, keeps_digest)
 
     def make_room(self, size: WriteSize) -> None:
         # The memtable, and this write, will be flushed later, in the background.
@@ -239,7 +251,7 @@ class RocksDbEngine:
         with self._writing:
             return RocksDbSnapshot(self._database, self._directory)
 
-    def checkpoint(self, directory: Path) -> None:
+    def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
         directory.parent.mkdir(names.FOLDER_MODE, parents=True, exist_ok=True)
         try:
             self._rocksdict.Checkpoint(self._database).create_checkpoint(str(directory))

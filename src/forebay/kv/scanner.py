@@ -1,9 +1,9 @@
 """Full scans of the key-value state: sessions of the ScanKv protocol (FIP-17), on one server.
 
-A session pins a snapshot of one bucket and returns its rows page by page, in key order. `ScannerManager` keeps the
-sessions. It limits them per bucket and per server, expires idle ones (after the TTL; sooner if the limit is reached and
-others want to scan), and remembers expired ones for a while, so that a client learns that its scan *expired* and not
-merely that it is unknown.
+A session pins a snapshot of one bucket and returns its rows page by page, in the order of its engine. `ScannerManager`
+keeps the sessions. It limits them per bucket and per server, expires idle ones (after the TTL; sooner if the limit is
+reached and others want to scan), and remembers expired ones for a while, so that a client learns that its scan
+*expired* and not merely that it is unknown.
 
 Rules (reference: fluss.md part 3; numbers there):
 
@@ -22,14 +22,13 @@ Threads: everything here may be called from any thread.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
-from forebay.codec._records import join_value_batch
 from forebay.kv.engine import KvSnapshot
 from forebay.metadata.table import TableBucket
 
@@ -72,10 +71,8 @@ class ScanSession:
         self.last_page: ScanPage | None = None
         self.last_used = 0.0
         self._snapshot = snapshot
-        self._values: Iterator[bytes] = snapshot.values()
-        self._ahead: bytes | None = next(self._values, None)
-        self.is_empty = self._ahead is None
-        """Whether there are no rows."""
+        self._position: bytes | None = None
+        self.is_empty = not snapshot.page(None, 0, 1).rows
         self._remaining = limit
         self._use = threads.lock()
         self.is_closed = False
@@ -100,19 +97,17 @@ class ScanSession:
         self.is_closed = True
         if not self._use.acquire(blocking=False):
             return False
-        self._values = iter(())  # it would keep the engine's own iterator alive
         self._snapshot.close()
         return True
 
     def next_page(self, bytes_max: int) -> ScanPage:
         """Return the next rows: at least one, and no more once `bytes_max` bytes are reached. Call it in use only."""
-        assert self._ahead is not None, "a page was requested of a scan that has ended"
         rows_max = (1 << 62) if self._remaining is None else self._remaining
-        records, rows, ended = join_value_batch(self._ahead, self._values, bytes_max, rows_max)
-        self._ahead = None if ended else next(self._values, None)
+        page = self._snapshot.page(self._position, bytes_max, rows_max)
+        self._position = page.position
         if self._remaining is not None:
-            self._remaining -= rows
-        return ScanPage(records, self._ahead is not None and self._remaining != 0)
+            self._remaining -= page.rows
+        return ScanPage(page.records, page.has_more and self._remaining != 0)
 
 
 class ScannerManager:

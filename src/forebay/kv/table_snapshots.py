@@ -29,9 +29,7 @@ from dataclasses import dataclass, field
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
-from forebay.codec._records import join_value_batch
-from forebay.codec.value_batch import EMPTY_VALUE_BATCH
-from forebay.kv.engine import EngineState, KvSnapshot
+from forebay.kv.engine import EngineState, KvPage, KvSnapshot
 from forebay.metadata.table import TableBucket
 
 _ENDED_REMEMBERED = 1000
@@ -47,15 +45,6 @@ class TableSnapshotLimits:
     lease_seconds_max: float = 86_400.0
     age_seconds_max: float = 86_400.0
     page_bytes_max: int = 10 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotPage:
-    """Rows as a value batch; the position after the last one (None: no rows); whether there are more."""
-
-    records: bytes
-    position: bytes | None
-    has_more: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +77,12 @@ class _Pin:
         self._snapshot: KvSnapshot | None = snapshot
         self._use = threads.lock()
 
-    def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> SnapshotPage | None:
+    def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage | None:
         """Return a page, or None if the pin is released."""
         with self._use:
             if self._snapshot is None:
                 return None
-            cursor = self._snapshot.cursor(after)
-            first = next(cursor.values, None)
-            if first is None:
-                return SnapshotPage(EMPTY_VALUE_BATCH, None, False)
-            records, _, ended = join_value_batch(first, cursor.values, bytes_max, rows_max)
-            position = cursor.position()
-            return SnapshotPage(records, position, not ended and next(cursor.values, None) is not None)
+            return self._snapshot.page(after, bytes_max, rows_max)
 
     def close(self) -> None:
         """Release the snapshot, once no page of it is being built."""
@@ -180,7 +163,7 @@ class TableSnapshotManager:
 
     def page(
         self, snapshot_id: bytes, bucket: TableBucket, after: bytes | None, bytes_max: int, rows_max: int | None
-    ) -> SnapshotPage:
+    ) -> KvPage:
         """Return rows of a bucket from position `after` on (None: from the first), at least one if there is any.
 
         Raises `NotFound` (SCANNER_EXPIRED, UNKNOWN_SCANNER_ID), `InvalidRequest` (INVALID_SCAN_REQUEST).

@@ -23,7 +23,8 @@ key bytes are the encoding of the row's key columns. Otherwise a restart would n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -46,8 +47,10 @@ from forebay.codec.log_batch import (
 )
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows import (
+    HEADER_BYTES,
     KeyEncoder,
     KvBatch,
+    kv_batch_header,
     parse_kv_batch,
     prefix_encoder,
     primary_key_encoder,
@@ -63,7 +66,7 @@ from forebay.codec.value_batch import (
 from forebay.kv import _digest
 from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence, FetchSegment
-from forebay.kv.engine import UNBOUNDED, EngineState, KvEngine, KvSnapshot, WriteSize, size_of
+from forebay.kv.engine import UNBOUNDED, EngineState, GroupWrites, KvEngine, KvSnapshot
 from forebay.kv.merge_plans import merge_plan
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import ArrowCompression, LogFormat, Schema, TableInfo, arrow_compression, option_value
@@ -133,6 +136,11 @@ class ChangelogCodec:
                     ErrorCode.INVALID_TARGET_COLUMN,
                 )
 
+    @property
+    def changes_keys(self) -> bool:
+        """Whether a client's keys may have to be brought into canonical form."""
+        return self._keys.changes_keys
+
     def parsed(self, request: PutRequest) -> KvBatch:
         """The batch of a put. Raises `CorruptData`, `InvalidRequest`."""
         batch = parse_kv_batch(request.records)
@@ -159,7 +167,7 @@ class ChangelogCodec:
         self,
         kinds: bytes,
         rows: RowSlices,
-        keys: list[bytes],
+        keys: list[bytes] | RowSlices,
         writer_id: int,
         sequence: int,
         *,
@@ -193,7 +201,7 @@ class ChangelogCodec:
             encoded, schema_id=schema_id, change_types=kinds, writer_id=writer_id, batch_sequence=sequence
         )
 
-    def _check(self, batch: pa.RecordBatch, keys: list[bytes]) -> None:
+    def _check(self, batch: pa.RecordBatch, keys: list[bytes] | RowSlices) -> None:
         try:
             batch.validate(full=True)  # text that is not UTF-8 would look like damage to every reader, and to recovery
         except pa.ArrowInvalid as e:
@@ -208,7 +216,8 @@ class ChangelogCodec:
                     f"but {column.null_count} of the rows written have no value for it",
                     ErrorCode.INVALID_TARGET_COLUMN,
                 )
-        if not self._keys.encode(batch).equals(pa.array(keys, pa.binary())):
+        given = keys.to_arrow() if isinstance(keys, RowSlices) else pa.array(keys, pa.binary())
+        if not self._keys.encode(batch).equals(given):
             raise CorruptData(
                 f"a record for table {self.info.path} has a key that is not the key of its row",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
@@ -334,20 +343,6 @@ class PutResult:
     error: ForebayError | None = None
 
 
-class _GroupState:
-    """Stored values by key, in the latest schema, as left by the group's requests so far."""
-
-    def __init__(self) -> None:
-        self.values: dict[bytes, bytes | None] = {}
-        self.not_upgraded: dict[bytes, bytes] = {}
-        """Values that the engine holds under an older schema, of keys that no request has changed yet."""
-
-    def before(self, keys: Mapping[bytes, object]) -> dict[bytes, bytes | None]:
-        """Return the current values of `keys`, from the engine or an earlier request, before they are changed."""
-        older = self.not_upgraded
-        return {key: older.pop(key, self.values.get(key)) for key in keys} if older else self.values
-
-
 class KvTablet:
     """One bucket's rows. One thread calls `put_group`, `recover` and `checkpoint`; any thread reads."""
 
@@ -378,69 +373,86 @@ class KvTablet:
 
         A storage failure fails every request of the group that had not failed on its own.
         """
-        state = _GroupState()
-        changes: dict[bytes, bytes | None] = {}
-        added = digest_change = 0
-        size = WriteSize()
         keeps_digest = (
             self._table.info.descriptor.has_full_changelog
         )  # both need the old values, which the same changelog image provides
+        added = 0
         results: list[PutResult] = []
         end_before = self._log.log_end_offset
+        group: GroupWrites | None = None
         for request in requests:
             try:
-                end, touched, rows, size = self._append_changelog(request, state, size)
+                if group is None:
+                    self._require_caught_up()
+                    group = self.engine.begin(keeps_digest)
+                end, rows = self._append_changelog(request, group)
             except ForebayError as e:
                 results.append(PutResult(error=e))
                 continue
-            if keeps_digest:
-                digest_change = _digest.added(digest_change, _digest.change(touched, state.before(touched)))
-            state.values.update(touched)
-            changes.update(touched)
             added += rows
             results.append(PutResult(end))
         try:
             if any(r.acks == ACKS_ALL and not p.error for r, p in zip(requests, results)):
                 self._log.sync()
-            if self._log.log_end_offset != end_before:
-                self.engine.apply(changes, self._state_after(added, digest_change if keeps_digest else None))
+            if group is not None and self._log.log_end_offset != end_before:
+                group.apply(self._state_after(added, group.digest_change()))
+                group = None
         except ForebayError as e:
             error = _after_append(e)
             return [p if p.error else PutResult(error=error) for p in results]
+        finally:
+            if group is not None:
+                group.abandon()
         # Also if nothing was appended: what is acknowledged now may be a resent batch, whose first attempt had reached
         # the log and then failed, without a sync and without becoming visible.
         self._log.high_watermark = max(self._log.high_watermark, self.applied_offset)
         return results
 
-    def _append_changelog(
-        self, request: PutRequest, state: _GroupState, before: WriteSize
-    ) -> tuple[int, dict[bytes, bytes | None], int, WriteSize]:
-        """Merge one request and append its changelog; return (log end offset, changed keys, rows added, size of the
-        group).
+    def _append_changelog(self, request: PutRequest, group: GroupWrites) -> tuple[int, int]:
+        """Merge one request and append its changelog; return (log end offset, rows added).
 
-        The engine reserves space for the group with this request before its changelog is appended: on a full disk
-        nothing is written.
+        The engine has space for the group with this request before its changelog is appended: on a full disk nothing
+        is written.
         """
-        self._require_caught_up(state)
         codec = self._changelog_codec()
-        batch = codec.parsed(request)
-        duplicate = self._log.find_duplicate(batch.writer_id, batch.sequence) if batch.writer_id >= 0 else None
+        header = kv_batch_header(request.records)
+        duplicate = self._log.find_duplicate(header.writer_id, header.sequence) if header.writer_id >= 0 else None
         if duplicate is not None:
-            return duplicate.last_offset + 1, {}, 0, before
+            return duplicate.last_offset + 1, 0
         plan = self._merge_plan(codec.info, request)
-        batch, rows = codec.with_canonical_keys(batch, codec.of_latest_schema(batch))
-        self._load(codec, plan, batch, rows, state)
-        kinds, changelog, keys, touched, added = plan.merge(batch.keys, rows, state.values, self._ids(codec.info))
-        log_batch = codec.build(kinds, changelog, keys, batch.writer_id, batch.sequence, is_checked=request.is_decided)
-        size = before + size_of(touched)
-        self.engine.make_room(size)
-        appended = self._log.append_as_leader(log_batch)
+        added: int | None = None
+        if plan.replaces_rows and header.schema_id == codec.info.schema_id and not codec.changes_keys:
+            merged = group.put_records(
+                request.records,
+                HEADER_BYTES,
+                header.record_count,
+                header.schema_id,
+                plan.full_image,
+                plan.deletes_ignored,
+            )
+            if merged is not None:
+                kinds, changelog, changed_keys, added = merged
+                with _taken_back_on_failure(group):
+                    log_batch = codec.build(
+                        kinds, changelog, changed_keys, header.writer_id, header.sequence, is_checked=request.is_decided
+                    )
+        if added is None:
+            batch = codec.parsed(request)
+            batch, rows = codec.with_canonical_keys(batch, codec.of_latest_schema(batch))
+            before = self._before(codec, plan, batch, rows, group)
+            kinds, changelog, keys, touched, added = plan.merge(batch.keys, rows, before, self._ids(codec.info))
+            log_batch = codec.build(
+                kinds, changelog, keys, batch.writer_id, batch.sequence, is_checked=request.is_decided
+            )
+            group.put(touched)
+        with _taken_back_on_failure(group):
+            appended = self._log.append_as_leader(log_batch)
         check(not appended.duplicate, "a duplicate passed the check for duplicates")
-        return appended.next_offset, touched, added, size
+        return appended.next_offset, added
 
-    def _require_caught_up(self, state: _GroupState) -> None:
-        """Check that the state is at the end of the log, apart from this group's appends."""
-        if not state.values and self.applied_offset != self._log.log_end_offset:
+    def _require_caught_up(self) -> None:
+        """Check that the state is at the end of the log."""
+        if self.applied_offset != self._log.log_end_offset:
             self.recover()
 
     def _changelog_codec(self) -> ChangelogCodec:
@@ -459,29 +471,20 @@ class KvTablet:
             plan = self._plans[key] = merge_plan(info, targets, request.overwrite, request.is_decided)
         return plan
 
-    def _load(
-        self,
-        codec: ChangelogCodec,
-        plan: MergePlan,
-        batch: KvBatch,
-        rows: RowSlices,
-        state: _GroupState,
-    ) -> None:
-        """Fetch the stored values that merging this batch needs into `state`, all in the latest schema."""
-        if plan.reads_old_values:
-            missing = [key for key in dict.fromkeys(batch.keys) if key not in state.values]
-        else:
-            deleted = dict.fromkeys(batch.keys[i] for i in np.flatnonzero(rows.nulls()).tolist())
-            missing = [key for key in deleted if key not in state.values]
-        values = self.engine.multi_get(missing)
-        stale = positions_of_other_schemas(values, codec.info.schema_id)
-        if stale:
-            upgraded = codec.upgrade([value for i in stale if (value := values[i]) is not None])
-            for i, value in zip(stale, upgraded):
-                if (old := values[i]) is not None:
-                    state.not_upgraded[missing[i]] = old
-                values[i] = value
-        state.values.update(zip(missing, values))
+    def _before(
+        self, codec: ChangelogCodec, plan: MergePlan, batch: KvBatch, rows: RowSlices, group: GroupWrites
+    ) -> Mapping[bytes, bytes | None]:
+        """The stored values that merging this batch needs, all in the latest schema."""
+        keys = batch.keys
+        if not plan.reads_old_values:
+            keys = [keys[i] for i in np.flatnonzero(rows.nulls()).tolist()]
+        before = group.get(keys)
+        keys = list(dict.fromkeys(keys))
+        stale = positions_of_other_schemas([before[key] for key in keys], codec.info.schema_id)
+        if not stale:
+            return before
+        values = [value for i in stale if (value := before[keys[i]]) is not None]
+        return {**before, **dict(zip([keys[i] for i in stale], codec.upgrade(values)))}
 
     def _ids(self, info: TableInfo) -> AutoIncrementSequence | None:
         name = info.schema.auto_increment_column
@@ -592,6 +595,16 @@ class KvTablet:
             return None
         keys = list(writes)
         return _digest.change(writes, dict(zip(keys, self.engine.multi_get(keys))))
+
+
+@contextmanager
+def _taken_back_on_failure(group: GroupWrites) -> Iterator[None]:
+    """If the block fails, the last put is taken back."""
+    try:
+        yield
+    except BaseException:
+        group.take_back()
+        raise
 
 
 def _after_append(error: ForebayError) -> ForebayError:

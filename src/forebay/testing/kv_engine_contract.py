@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forebay.kv.engine import EngineState, KvEngine, just_longer_than
+from forebay.base.errors import UnsupportedOperation
+from forebay.kv.engine import EngineState, GroupWrites, KvEngine, KvSnapshot, just_longer_than
 
 Operation = tuple[bytes, bytes | None]
 _operations = st.lists(
@@ -18,11 +21,28 @@ _operations = st.lists(
 )
 
 
+def just_reaching(bytes_max: int, values: Sequence[bytes]) -> list[bytes]:
+    """The first values, one at least, that together are `bytes_max` bytes or more; all if they are less."""
+    found: list[bytes] = []
+    for value in values:
+        if found and sum(map(len, found)) >= bytes_max:
+            break
+        found.append(value)
+    return found
+
+
 class KvEngineContract:
     """Behaviour shared by all engines; the model is a dict."""
 
     reopens = True
     """Whether a closed engine still has its rows when it is opened again."""
+
+    is_ordered = True
+    """Whether values come in the order of their keys, and can be looked up by a prefix."""
+
+    def in_order(self, values: Iterable[bytes]) -> list[bytes]:
+        """The values as they are from an engine that has an order; otherwise in an order of their own."""
+        return list(values) if self.is_ordered else sorted(values)
 
     def open_engine(self, directory: Path) -> KvEngine:
         raise NotImplementedError("a contract test provides the engine")
@@ -56,37 +76,65 @@ class KvEngineContract:
         keys = [*sorted({key for batch in batches for key, _ in batch}), b"\xff\xff\xff\xff"]
         assert engine.multi_get(keys) == [model.get(key) for key in keys]
         assert engine.multi_get(keys + keys[::-1]) == [model.get(key) for key in keys + keys[::-1]]
-        ordered = [model[key] for key in sorted(model)]
+        ordered = self.in_order(model[key] for key in sorted(model))
+        everything = engine.first(len(model))
+        assert self.in_order(everything) == ordered
         for limit in (0, 1, len(model), len(model) + 5):
-            assert engine.first(limit) == ordered[:limit]
-            assert engine.first(limit, 4) == just_longer_than(4, ordered[:limit])
+            assert engine.first(limit) == everything[:limit]
+            assert engine.first(limit, 4) == just_longer_than(4, everything[:limit])
         for prefix in [key[:1] for key in keys] + [b"\0"]:
+            if not self.is_ordered:
+                with pytest.raises(UnsupportedOperation, match="prefix"):
+                    engine.prefix(prefix)
+                continue
             found = [model[key] for key in sorted(model) if key.startswith(prefix)]
             assert engine.prefix(prefix) == found
             for bytes_max in (0, 4, sum(map(len, found))):
                 assert engine.prefix(prefix, bytes_max) == just_longer_than(bytes_max, found)
+        assert dict(engine.items()) == model
         snapshot = engine.snapshot()
-        assert list(snapshot.values()) == ordered
+        assert list(snapshot.values()) == everything
+        for bytes_max, rows_max in ((0, 100), (30, 100), (1 << 20, 2), (1 << 20, 1 << 40)):
+            self.read_pages(snapshot, everything, bytes_max, rows_max)
         snapshot.close()
         engine.close()
+
+    def read_pages(self, snapshot: KvSnapshot, values: list[bytes], bytes_max: int, rows_max: int) -> None:
+        """Read all pages; each says rightly how many rows it has and whether more follow, and is as large as it may."""
+        place, after = 0, None
+        while True:
+            page = snapshot.page(after, bytes_max, rows_max)
+            assert page == snapshot.page(after, bytes_max, rows_max)
+            expected = just_reaching(bytes_max, values[place : place + rows_max])
+            assert page.records[9:] == b"".join(expected)
+            assert page.records[:9] == struct.pack("<ibi", len(page.records) - 4, 0, len(expected))
+            place += page.rows
+            assert (page.rows, page.has_more) == (len(expected), place < len(values))
+            assert (page.position is None) is (page.rows == 0)
+            if not page.has_more:
+                assert not page.rows or not snapshot.page(page.position, bytes_max, rows_max).rows
+                return
+            after = page.position
 
     def test_a_snapshot_does_not_see_later_writes_and_knows_its_offset(self, engine: KvEngine) -> None:
         engine.apply({b"a": b"1", b"b": b"2"}, EngineState(10, 2))
         snapshot = engine.snapshot()
         values = snapshot.values()
-        assert next(values) == b"1"
+        first = next(values)
         engine.apply({b"a": b"x", b"b": None, b"c": b"3"}, EngineState(20, 2))
-        assert list(values) == [b"2"]
+        assert self.in_order([first, *values]) == [b"1", b"2"]
         assert snapshot.state == EngineState(10, 2)
         snapshot.close()
         snapshot.close()
         untouched = engine.snapshot()
         engine.apply({b"a": b"y", b"0": b"z"}, EngineState(30, 3))
-        assert (list(untouched.values()), untouched.state.applied_offset) == ([b"x", b"3"], 20)
+        assert self.in_order(untouched.values()) == self.in_order([b"x", b"3"])
+        assert untouched.state.applied_offset == 20
         untouched.close()
         engine.apply({b"a": b"x", b"0": None}, EngineState(20, 2))
         later = engine.snapshot()
-        assert (list(later.values()), later.state.applied_offset) == ([b"x", b"3"], 20)
+        assert self.in_order(later.values()) == self.in_order([b"x", b"3"])
+        assert later.state.applied_offset == 20
         later.close()
 
     def test_snapshots_may_be_read_in_another_thread_than_the_one_that_took_them(self, engine: KvEngine) -> None:
@@ -111,13 +159,48 @@ class KvEngineContract:
         ]
         engine.apply({key: str(i).encode() for i, key in enumerate(keys)}, EngineState(1, len(keys)))
         assert engine.multi_get(keys) == [str(i).encode() for i in range(len(keys))]
-        assert engine.first(1) == [b"9"]  # the j's come before all k's
-        assert engine.prefix(b"j") == [b"9"]
-        assert sorted(engine.prefix(b"k" * 600)) == [b"6", b"7", b"8"]
-        assert engine.prefix(b"k" * 600 + b"x") == [b"7"]
+        if self.is_ordered:
+            assert engine.first(1) == [b"9"]  # the j's come before all k's
+            assert engine.prefix(b"j") == [b"9"]
+            assert sorted(engine.prefix(b"k" * 600)) == [b"6", b"7", b"8"]
+            assert engine.prefix(b"k" * 600 + b"x") == [b"7"]
+        assert [key for key, _ in sorted(engine.items(), key=lambda item: int(item[1]))] == keys
         engine.apply({keys[7]: None}, EngineState(2, len(keys) - 1))
         assert engine.multi_get([keys[7], keys[8]]) == [None, b"8"]
-        assert engine.prefix(b"k" * 600 + b"x") == []
+        if self.is_ordered:
+            assert engine.prefix(b"k" * 600 + b"x") == []
+
+    def test_a_group_sees_its_own_writes_and_nobody_else_does_until_it_is_applied(self, engine: KvEngine) -> None:
+        engine.apply({b"a": b"1", b"b": b"2", b"c": b"3"}, EngineState(1, 3))
+        keys = [b"a", b"b", b"c", b"d"]
+
+        def seen(group: GroupWrites) -> list[bytes | None]:
+            found = group.get(keys)
+            return [found[key] for key in keys]
+
+        group = engine.begin(False)
+        assert seen(group) == [b"1", b"2", b"3", None]
+        group.put({b"a": b"x", b"b": None, b"d": b"4"})
+        assert seen(group) == [b"x", None, b"3", b"4"]
+        group.put({b"a": None, b"b": b"again", b"c": b"y", b"d": b"5"})
+        assert engine.multi_get(keys) == [b"1", b"2", b"3", None]
+        snapshot = engine.snapshot()
+        assert sorted(snapshot.values()) == [b"1", b"2", b"3"]
+        snapshot.close()
+        group.take_back()
+        assert seen(group) == [b"x", None, b"3", b"4"]
+        group.put({b"c": b"z", b"b": b"back"})
+        group.apply(EngineState(2, 4))
+        assert engine.multi_get(keys) == [b"x", b"back", b"z", b"4"]
+        assert sorted(engine.first(9)) == [b"4", b"back", b"x", b"z"]
+        abandoned = engine.begin(False)
+        abandoned.put({b"a": b"never", b"b": None, b"e": b"never"})
+        abandoned.put({b"e": None, b"b": b"never"})
+        abandoned.abandon()
+        assert engine.multi_get([*keys, b"e"]) == [b"x", b"back", b"z", b"4", None]
+        assert engine.state == EngineState(2, 4)
+        engine.apply({b"a": None, b"e": b"5"}, EngineState(3, 4))
+        assert sorted(engine.first(9)) == [b"4", b"5", b"back", b"z"]
 
     def test_rows_and_state_are_there_after_reopening(self, tmp_path: Path) -> None:
         if not self.reopens:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from forebay.kv.engine import UNBOUNDED, EngineState, KvCursor, WriteSize, just_longer_than
+from forebay.kv.engine import UNBOUNDED, BufferedWrites, EngineState, KvPage, WriteSize, just_longer_than, page_of
 
 
 class MemorySnapshot:
@@ -19,16 +19,16 @@ class MemorySnapshot:
     def values(self) -> Iterator[bytes]:
         return iter([self._rows[key] for key in sorted(self._rows)])
 
-    def cursor(self, after: bytes | None = None) -> KvCursor:
-        keys = [key for key in sorted(self._rows) if after is None or key > after]
-        given = [after or b""]
+    def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
+        keys = iter([key for key in sorted(self._rows) if after is None or key > after])
+        given = [b""]
 
         def values() -> Iterator[bytes]:
             for key in keys:
                 given[0] = key
                 yield self._rows[key]
 
-        return KvCursor(values(), lambda: given[0])
+        return page_of(values(), lambda: given[0], bytes_max, rows_max)
 
     def close(self) -> None:
         self._rows = {}
@@ -50,6 +50,9 @@ class MemoryEngine:
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self._rows.get(key) for key in keys]
 
+    def begin(self, keeps_digest: bool) -> BufferedWrites:
+        return BufferedWrites(self, keeps_digest)
+
     def make_room(self, size: WriteSize) -> None:
         """Memory has room."""
 
@@ -62,6 +65,9 @@ class MemoryEngine:
                 rows[key] = value
         self._rows, self._state = rows, state
 
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted(self._rows.items()))
+
     def prefix(self, prefix: bytes, bytes_max: int = UNBOUNDED) -> list[bytes]:
         return just_longer_than(bytes_max, (self._rows[key] for key in sorted(self._rows) if key.startswith(prefix)))
 
@@ -71,7 +77,7 @@ class MemoryEngine:
     def snapshot(self) -> MemorySnapshot:
         return MemorySnapshot(dict(self._rows), self._state)
 
-    def checkpoint(self, directory: Path) -> None:
+    def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
         directory.mkdir(parents=True)
 
     def sync(self) -> None:
