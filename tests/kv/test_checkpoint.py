@@ -15,6 +15,7 @@ from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import EngineState, KvEngine
+from forebay.kv.hlog_engine import HlogEngine
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.rocksdb_engine import RocksDbEngine
 from forebay.testing.faulty_fs import FaultyFileSystem
@@ -29,11 +30,13 @@ def witnessed(*witnesses: str) -> Callable[[str], frozenset[str]]:
     return lambda folder: frozenset(witnesses)
 
 
-@pytest.fixture(params=["lmdb", "rocksdb"])
+@pytest.fixture(params=["hlog", "lmdb", "rocksdb"])
 def factory(request: pytest.FixtureRequest) -> Callable[[Path], KvEngine]:
     if request.param == "rocksdb":
         pytest.importorskip("rocksdict")
         return RocksDbEngine
+    if request.param == "hlog":
+        return HlogEngine
     return lambda path: LmdbEngine(path, 1 << 22)
 
 
@@ -67,8 +70,9 @@ class Bucket:
             engine.close()
 
     def file_with_rows(self, folder: str) -> Path:
-        """LMDB's data or RocksDB's rows."""
-        return next(path for path in sorted(self.path.glob(f"{folder}/*")) if path.name.endswith(("data.mdb", ".sst")))
+        """The log, LMDB's data or RocksDB's rows."""
+        ends = ("data.mdb", ".sst", ".64k")
+        return next(path for path in sorted(self.path.glob(f"{folder}/*")) if path.name.endswith(ends))
 
 
 @pytest.fixture
@@ -179,7 +183,7 @@ def test_an_older_checkpoint_is_taken_when_the_newest_is_damaged(bucket: Bucket)
 def test_a_checkpoint_that_fails_leaves_the_one_before(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = bucket.folder.open_engine(bucket.factory, witnessed(BOOT))
 
-    def fail(directory: Path) -> None:
+    def fail(directory: Path, previous: Path | None) -> None:
         directory.mkdir()
         raise StorageFailure("disk full")
 
@@ -230,7 +234,7 @@ class EngineOnFs(MemoryEngine):
     def sync(self) -> None:
         self._write(self._file)
 
-    def checkpoint(self, directory: Path) -> None:
+    def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
         self._fs.make_directories(str(directory))
         self._write(str(directory / "rows"))
 

@@ -182,7 +182,7 @@ def load(writers: list[Writer]) -> Iterator[None]:
 
 
 @pytest.mark.timeout(300 + 10 * ROUNDS)
-@pytest.mark.parametrize("engine", every_run(["lmdb", "rocksdb"], lambda engine: engine == "lmdb"))
+@pytest.mark.parametrize("engine", every_run(["hlog", "lmdb", "rocksdb"], lambda engine: engine == "hlog"))
 def test_acknowledged_writes_survive_kills(tmp_path, engine):
     rng = random.Random(SEED)
     rounds = max(ROUNDS // 2, 1)

@@ -51,7 +51,7 @@ def make_scanner(server: EmbeddedServer) -> Iterator[MakeScanner]:
         yield make
 
 
-@pytest.fixture(params=["lmdb", "rocksdb"])
+@pytest.fixture(params=["hlog", "lmdb", "rocksdb"])
 def server(request: pytest.FixtureRequest, tmp_path) -> Iterator[EmbeddedServer]:
     if request.param == "rocksdb":
         pytest.importorskip("rocksdict")

@@ -37,7 +37,7 @@ def test_values_up_to_their_bounds_are_taken(key: str, text: str, value: object)
         ("server.data-disk.write-limit-ratio", "0", "'0' is not a share"),
         ("server.data-disk.write-limit-ratio", "1.01", "is not a share"),
         ("server.data-disk.write-limit-ratio", "much", "is not a share"),
-        ("kv.engine", "leveldb", "choose 'lmdb' or 'rocksdb'"),
+        ("kv.engine", "leveldb", "choose 'auto', 'hlog', 'lmdb' or 'rocksdb'"),
         ("kv.scaner.ttl", "1 s", "did you mean 'kv.scanner.ttl'"),
         ("utterly", "1", "see docs/server.md"),
         ("datalake.enabled", "true", "'datalake.format' must be set"),

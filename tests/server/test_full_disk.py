@@ -76,7 +76,7 @@ def met_by_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DiskReserve, "kept_free", lambda self: 0)
 
 
-@pytest.mark.parametrize(("engine", "refused"), [("lmdb", True), ("lmdb", False), ("rocksdb", True)])
+@pytest.mark.parametrize(("engine", "refused"), [("hlog", True), ("hlog", False), ("lmdb", True), ("rocksdb", True)])
 def test_writes_on_a_full_disk_fail_and_continue_with_room_and_nothing_is_lost(
     engine: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,7 +179,7 @@ def test_settings_of_a_real_cluster_that_mean_nothing_here_are_accepted(tmp_path
         tmp_path,
         settings={"zookeeper.address": "zk:2181", "kv.rocksdb.block.cache-size": "8mb", "authorizer.enabled": "false"},
     )
-    assert config.value("kv.engine") == "lmdb"
+    assert config.value("kv.engine") == "auto"
 
 
 def test_settings_files_are_read_line_by_line(tmp_path):

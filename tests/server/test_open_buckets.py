@@ -39,7 +39,7 @@ TABLES = 6
 CAP = {"server_open__buckets_max": "2"}
 
 
-@pytest.fixture(params=["lmdb", "rocksdb"])
+@pytest.fixture(params=["hlog", "rocksdb"])
 def engine(request: pytest.FixtureRequest) -> str:
     if request.param == "rocksdb":
         pytest.importorskip("rocksdict")

@@ -10,6 +10,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode, StorageFailure, Unavailable
 from forebay.fs.local import LocalFileSystem
+from forebay.kv.hlog_engine import HlogEngine
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.log.checkpoints import DataDirectory, OffsetCheckpoint
 from forebay.log.tablet import LogTablet
@@ -133,15 +134,18 @@ def test_a_bucket_that_is_parked_leaves_a_checkpoint_if_it_has_grown(bench: Benc
     assert parked.kv_folder.retained_offset == kept
 
 
-def test_an_engine_that_needs_room_closes_the_scans_of_its_bucket_and_no_others(tmp_path: Path) -> None:
-    with running(tmp_path / "data") as bench:
+@pytest.mark.parametrize("engine", ["hlog", "lmdb"])
+def test_an_engine_that_is_closed_or_needs_room_closes_the_scans_of_its_bucket_and_no_others(
+    engine: str, tmp_path: Path
+) -> None:
+    with running(tmp_path / "data", kv_engine=engine) as bench:
         one, other = keyed(bench, "one", 20), keyed(bench, "other", 20)
         for bucket in (one, other):
             assert scan(bench.tablet, open_request(bucket.table_id, size=1)).has_more_results
         opened = bench.tablet.call(ApiKey.OPEN_TABLE_SNAPSHOT, pb.OpenTableSnapshotRequest(table_id=one.table_id))
         context = bench.server.server.context
         with manager(bench).using(one) as replica:
-            assert isinstance(replica.kv.engine, LmdbEngine)
+            assert isinstance(replica.kv.engine, HlogEngine | LmdbEngine)
             replica.kv.engine.close_snapshots()
         counts = [context.scanners.bucket_session_count(bucket) for bucket in (one, other)]
         assert counts == [0, 1]
@@ -304,15 +308,19 @@ def test_buckets_that_are_in_use_read_or_written_stay_open() -> None:
 
 def test_an_offline_bucket_is_taken_out_when_nothing_uses_it() -> None:
     buckets, replicas, _ = kept_open(9, 3)
-    assert buckets.take_offline(lambda _: True) is None
+
+    def is_offline(replica: Any) -> bool:
+        return bool(replica.is_offline)
+
+    assert buckets.take_unused(is_offline, lambda _: True) is None
     for each in replicas[:2]:
         each.is_offline = True
     buckets.begin(replicas[0].bucket)
-    assert buckets.take_offline(lambda bucket: bucket != replicas[1].bucket) is None
-    assert buckets.take_offline(lambda _: True) is replicas[1]
-    assert buckets.take_offline(lambda _: True) is None
+    assert buckets.take_unused(is_offline, lambda bucket: bucket != replicas[1].bucket) is None
+    assert buckets.take_unused(is_offline, lambda _: True) is replicas[1]
+    assert buckets.take_unused(is_offline, lambda _: True) is None
     buckets.end(replicas[0])
-    assert buckets.take_offline(lambda _: True) is replicas[0]
+    assert buckets.take_unused(is_offline, lambda _: True) is replicas[0]
     assert buckets.all() == [replicas[2]]
 
 
@@ -327,7 +335,8 @@ def test_memory_is_given_back_once_some_buckets_were_closed(monkeypatch: pytest.
     for number in range(2 * count):
         buckets.return_memory()
         assert len(given) == number // count
-        assert (buckets.take_offline if offline else buckets.take_idle)(lambda _: True) is not None
+        taken = buckets.take_unused(lambda _: True, lambda _: True) if offline else buckets.take_idle(lambda _: True)
+        assert taken is not None
     buckets.return_memory()
     buckets.return_memory()
     assert len(given) == 2

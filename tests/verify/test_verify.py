@@ -20,6 +20,7 @@ from forebay.cli import verify as verify_command
 from forebay.cli.main import main
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.engine import EngineState
+from forebay.kv.engines import ENGINE_PROPERTY
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.log.checkpoints import OffsetCheckpoint
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
@@ -31,7 +32,7 @@ SETTINGS = {"log.segment.file-size": "2kb", "log.index.interval-size": "500b", "
 
 
 def fill(connection: forebay.Connection) -> None:
-    connection.create_table("fluss.keys", SCHEMA, primary_key=["k"], buckets=1)
+    connection.create_table("fluss.keys", SCHEMA, primary_key=["k"], buckets=1, options={ENGINE_PROPERTY: "lmdb"})
     connection.create_table("fluss.log", SCHEMA, buckets=1)
     for first in range(0, 1000, 100):
         rows = pa.table({"k": range(first, first + 100), "v": [f"value {i}" for i in range(first, first + 100)]})

@@ -20,6 +20,7 @@ from forebay.base.errors import CorruptData
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.engine import EngineState
 from forebay.kv.file_checksums import list_files
+from forebay.kv.hlog_engine import HlogEngine
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.lmdb_file import DATA_FILE, LmdbFile
 from forebay.kv.rocksdb_engine import RocksDbEngine
@@ -32,7 +33,11 @@ from forebay.verify import Report, states, verify_directory
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 SETTINGS = {"log.segment.file-size": "2kb", "log.index.interval-size": "500b", "kv.checkpoint.records": "100"}
 ROWS, BATCH = 1000, 100
-ENGINES: dict[str, Callable[[Path], LmdbEngine | RocksDbEngine]] = {"lmdb": LmdbEngine, "rocksdb": RocksDbEngine}
+ENGINES: dict[str, Callable[[Path], HlogEngine | LmdbEngine | RocksDbEngine]] = {
+    "hlog": HlogEngine,
+    "lmdb": LmdbEngine,
+    "rocksdb": RocksDbEngine,
+}
 
 
 @dataclass(frozen=True)
@@ -129,13 +134,31 @@ def test_without_the_beginning_of_the_changelog_a_sound_checkpoint_is_needed(dat
     assert "should the state be lost, it cannot be rebuilt" in report.faults[-1].message
 
 
-def test_a_checkpoint_of_another_engine_is_no_beginning_of_a_fold(tmp_path: Path) -> None:
-    data = make(tmp_path / "data", "rocksdb").folder
+@pytest.mark.parametrize(("pattern", "place"), [("db/log-*", 9000), ("db/head", 18), ("checkpoint-*/log-*", 9000)])
+def test_a_flipped_bit_in_a_file_of_hlog_is_a_fault(pattern: str, place: int, tmp_path: Path) -> None:
+    kv = kv_of(data := make(tmp_path / "data", "hlog").folder)
+    path = next(kv.glob(pattern))
+    content = bytearray(path.read_bytes())
+    content[place] ^= 8
+    path.write_bytes(content)
+    assert any(str(path.parent) in str(fault) for fault in checked(data).faults)
+    (kv / "trust").write_text("in use\nthe same\n")
+    if pattern.startswith("db"):  # what the engine finds itself
+        assert "is damaged: " in " ".join(fault.message for fault in checked(data).faults)
+
+
+@pytest.mark.parametrize("engine", ["hlog", "rocksdb"])
+def test_the_checkpoint_of_any_engine_is_the_beginning_of_a_fold(engine: str, tmp_path: Path) -> None:
+    data = make(tmp_path / "data", engine).folder
     assert checked(data).findings == []
     expire_beginning(data)
-    report = checked(data)
-    assert report.is_clean
-    assert ["was not compared with the changelog" in finding.message for finding in report.findings] == [True]
+    assert checked(data).findings == []
+    kv = kv_of(data)
+    (kv / "trust").write_text("in use\nthe same\n")
+    with closing(ENGINES[engine](kv / "db")) as opened:
+        opened.apply({b"no such key": opened.first(1)[0]}, replace(opened.state, row_count=ROWS + 1, digest=None))
+    (fault,) = checked(data).faults
+    assert "the key 6e6f2073756368206b6579 is not in the changelog" in fault.message
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "rocksdb"])

@@ -32,6 +32,7 @@ COMMANDS = {
     "tiering": _Command("forebay.cli.tiering", "move rows from streams into their lakes, on Spark"),
     "spark-setup": _Command("forebay.cli.spark_setup", "write the settings by which any Spark opens catalogs"),
     "move": _Command("forebay.cli.move", "move tables to another server or cluster, rows and lake history"),
+    "kv-engine": _Command("forebay.cli.kv_engine", "move primary-key tables to another key-value engine"),
     "verify": _Command("forebay.cli.verify", "check all that is stored: logs, states, offsets, offline or running"),
     "compact": _Command("forebay.cli.compact", "merge small files of Paimon tables, once or beside their writers"),
     "paimon": _Command("forebay.cli.paimon", "read tables in Apache Paimon's format, compact and clean them"),

@@ -32,6 +32,7 @@ from forebay.base.options import (
     size,
     up_to,
 )
+from forebay.kv.engines import AUTO, parse_engine
 from forebay.kv.scanner import ScannerLimits
 from forebay.kv.table_snapshots import TableSnapshotLimits
 from forebay.lake.shared_options import HIDDEN
@@ -48,13 +49,6 @@ DESCRIPTORS_PER_BUCKET = 6
 """Descriptors of an open bucket that is written and read: its log, its key-value state, an older segment."""
 _CONNECTION_MEMORY_MIN, _CONNECTION_MEMORY_MAX = 128 << 20, 1 << 30
 _OPEN_BUCKETS_MIN, _OPEN_BUCKETS_MAX = 64, 4096
-
-
-def _engine(text: str) -> str:
-    name = text.strip().lower()
-    if name not in ("lmdb", "rocksdb"):
-        raise InvalidRequest(f"{text!r} is not a key-value engine: choose 'lmdb' or 'rocksdb'")
-    return name
 
 
 SETTINGS: dict[str, Option] = by_name(
@@ -106,7 +100,13 @@ SETTINGS: dict[str, Option] = by_name(
             "how long the last committed version of an application is remembered",
         ),
         Option("kv.snapshot.interval", milliseconds, "10 min", "how often grown key-value state is checkpointed"),
-        Option("kv.engine", _engine, "lmdb", "engine of new primary-key tables: lmdb or rocksdb"),
+        Option(
+            "kv.engine",
+            parse_engine,
+            AUTO,
+            "engine of new primary-key tables: hlog, lmdb or rocksdb; auto: hlog, but lmdb for tables with prefix "
+            "lookups",
+        ),
         Option("kv.checkpoint.records", positive, "1000000", "changelog records that trigger a checkpoint"),
         Option("log.segment.file-size", size, "1024m", "size at which a log segment is closed"),
         Option("log.index.interval-size", size, "4k", "bytes of log between two index entries"),

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from forebay.base import threads
@@ -23,8 +24,9 @@ from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.kv.checkpoint import KvFolder, PageCacheWitnesses
 from forebay.kv.engine import EngineFactory, KvEngine, KvSnapshot
+from forebay.kv.engines import TableEngine
+from forebay.kv.hlog_engine import HlogEngine
 from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.rocksdb_engine import RocksDbEngine
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.kv.tablet import KvTablet
@@ -121,11 +123,13 @@ class OpenBuckets:
                 self._open.move_to_end(bucket)
             return None
 
-    def take_offline(self, begin_closing: Callable[[TableBucket], bool]) -> BucketReplica | None:
-        """Remove and return an unused bucket whose log is offline, like `take_idle`."""
+    def take_unused(
+        self, is_wanted: Callable[[BucketReplica], bool], begin_closing: Callable[[TableBucket], bool]
+    ) -> BucketReplica | None:
+        """Remove and return an unused bucket that is wanted, like `take_idle`."""
         with self._lock:
             for bucket, replica in self._open.items():
-                if replica.log.is_offline and self._is_idle(replica) and begin_closing(bucket):
+                if self._is_idle(replica) and is_wanted(replica) and begin_closing(bucket):
                     del self._open[bucket]
                     self._taken += 1
                     return replica
@@ -176,10 +180,6 @@ class NoDecidedWork:
 
     def write(self, replica: BucketReplica) -> None:
         return
-
-
-ENGINE_PROPERTY = "forebay.kv.engine"
-"""Custom property of a table that chooses its key-value engine."""
 
 
 class ReplicaManager:
@@ -346,10 +346,17 @@ class ReplicaManager:
 
     def close_offline(self) -> None:
         """Close the buckets that a storage failure took offline, so that they are checked on demand as after a crash
-        and accept writes again if the disk does. Return memory of closed buckets to the system."""
-        while self._reserve.is_free() and self._park_one(self._open.take_offline):
+        and accept writes again if the disk does; and those whose table names another engine than they have, so that
+        they are moved when they are opened. Return memory of closed buckets to the system."""
+        while self._reserve.is_free() and self._park_one(partial(self._open.take_unused, self._must_reopen)):
             pass
         self._open.return_memory()
+
+    def _must_reopen(self, replica: BucketReplica) -> bool:
+        if replica.log.is_offline or not replica.has_kv or self._engine_factory is not None:
+            return replica.log.is_offline
+        engine = self._engine_of(replica.table.info)
+        return engine.is_other_than(replica.kv.engine, Path(self._directory.path))
 
     def _park_one(self, take: Callable[[Callable[[TableBucket], bool]], BucketReplica | None]) -> bool:
         def begin_parking(bucket: TableBucket) -> bool:
@@ -461,12 +468,13 @@ class ReplicaManager:
     def _factory_for(self, info: TableInfo) -> EngineFactory:
         if self._engine_factory is not None:
             return self._engine_factory
-        name = info.descriptor.custom_properties.get(ENGINE_PROPERTY, self._engine).lower()
-        kept_free = self._reserve.kept_free
-        return partial(RocksDbEngine if name == "rocksdb" else LmdbEngine, kept_free=kept_free)
+        return self._engine_of(info)
+
+    def _engine_of(self, info: TableInfo) -> TableEngine:
+        return TableEngine(info.descriptor, self._engine, self._reserve.kept_free)
 
     def _let_engine_close_scans(self, engine: KvEngine, bucket: TableBucket) -> None:
-        if isinstance(engine, LmdbEngine):
+        if isinstance(engine, LmdbEngine | HlogEngine):
             engine.close_snapshots = lambda: self._close_readers(bucket)
 
     def _close_readers(self, bucket: TableBucket) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.codec.rows import bucket_key_encoder, primary_key_encoder
 from forebay.codec.statistics import statistics_columns
+from forebay.kv.engines import ENGINE_PROPERTY, check_engine
 from forebay.metadata import json_serde
 from forebay.metadata.auto_partition import AutoPartitioning
 from forebay.metadata.merge_engines import with_function_options
@@ -112,6 +113,7 @@ def check_new_table(descriptor: TableDescriptor, bucket_count_max: int) -> None:
     _check_keys(descriptor)
     _check_formats(descriptor)
     check_merge_engine(descriptor)
+    check_engine(descriptor)
     _check_partitioning(descriptor)
     _check_special_columns(descriptor)
     for key, text in descriptor.properties.items():
@@ -284,6 +286,8 @@ def altered_properties(
     altered = replace(descriptor, properties=properties, custom_properties=custom)
     _check_properties(properties)
     check_altered_options(altered)
+    if ENGINE_PROPERTY in to_set:
+        check_engine(altered)
     _check_auto_partitioning(altered)
     _check_special_columns(altered)
     for key in to_set:

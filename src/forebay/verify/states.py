@@ -8,7 +8,8 @@ which case the values decide.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -18,10 +19,12 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv import _digest
 from forebay.kv.checkpoint import PageCacheWitnesses, Trust, checkpoints, damage_of_checkpoint, trust_mark
-from forebay.kv.engine import EngineState
+from forebay.kv.engine import EngineState, KvEngine
+from forebay.kv.engines import engine_in
 from forebay.kv.file_checksums import first_difference
+from forebay.kv.hlog_engine import HlogEngine
 from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.lmdb_file import DATA_FILE, LmdbFile, check_engine_files
+from forebay.kv.lmdb_file import DATA_FILE, LmdbFile
 from forebay.kv.rocksdb_engine import RocksDbEngine
 from forebay.kv.tablet import ChangelogCodec, TableView
 from forebay.verify.logs import LogImage
@@ -64,15 +67,15 @@ class _LmdbState:
         self._file.close()
 
 
-class _RocksDbState:
-    """A copy of a RocksDB state, because RocksDB writes into every database that it opens."""
+class _CopiedState:
+    """A copy of a state, because its engine writes into every folder that it opens."""
 
-    def __init__(self, folder: str, scratch: Path) -> None:
+    def __init__(self, folder: str, scratch: Path, engine: Callable[[Path], KvEngine]) -> None:
         """Raises `CorruptData`."""
-        copy = scratch / "rocksdb"
+        copy = Path(tempfile.mkdtemp(dir=scratch)) / "copied"
         shutil.copytree(folder, copy)
         try:
-            self._engine = RocksDbEngine(copy)
+            self._engine = engine(copy)
             self.state = self._engine.state
             self.digest = self.row_count = 0
             for key, value in self._engine.items():
@@ -149,7 +152,7 @@ class StateCheck:
             damage = damage_of_checkpoint(self._fs, path)
             if damage is None:
                 try:
-                    check_engine_files(self._fs, path)
+                    self._open(path).close()
                 except CorruptData as e:
                     damage = e.message
             if damage is not None:
@@ -176,9 +179,14 @@ class StateCheck:
                 "the state was not closed, and may be incomplete: the server rebuilds it",
             )
             return None
-        if self._fs.exists(names.join(self._engine_folder, DATA_FILE)):
-            return _LmdbState(self._fs, self._engine_folder, self._on_step)
-        return _RocksDbState(self._engine_folder, self._scratch)
+        return self._open(self._engine_folder)
+
+    def _open(self, folder: str) -> _State:
+        """The state in a folder, whichever engine wrote it. Raises `CorruptData`."""
+        name = engine_in(Path(folder))
+        if name == "lmdb":
+            return _LmdbState(self._fs, folder, self._on_step)
+        return _CopiedState(folder, self._scratch, HlogEngine if name == "hlog" else RocksDbEngine)
 
     def _check_numbers(self, state: _State, clean: bool) -> None:
         report, applied = self._report, state.state.applied_offset
@@ -225,12 +233,23 @@ class StateCheck:
         if checkpoint is None:
             return None
         offset = int(checkpoint.rpartition("-")[2])
-        if not self._log.start <= offset <= end or not self._fs.exists(names.join(checkpoint, DATA_FILE)):
+        if not self._log.start <= offset <= end:
             self._report.note(checkpoint, "the state was not compared with the changelog, whose beginning has expired")
             return None
-        folder.mkdir()
-        shutil.copyfile(names.join(checkpoint, DATA_FILE), folder / DATA_FILE)
-        return LmdbEngine(folder)
+        if self._fs.exists(names.join(checkpoint, DATA_FILE)):
+            folder.mkdir()
+            shutil.copyfile(names.join(checkpoint, DATA_FILE), folder / DATA_FILE)
+            return LmdbEngine(folder)
+        engine = LmdbEngine(folder)
+        base = self._open(checkpoint)
+        try:
+            items = base.items()
+            while chunk := dict(islice(items, _FOLD_ROWS)):
+                engine.apply(chunk, EngineState(offset, -1))
+        finally:
+            base.close()
+        engine.apply({}, EngineState(offset, -1))
+        return engine
 
     def _fold(self, engine: LmdbEngine, end: int) -> None:
         assert self._table is not None

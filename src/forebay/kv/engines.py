@@ -1,0 +1,149 @@
+"""Which engine holds a bucket's key-value state, and moving it from one engine to another.
+
+A folder is opened with the engine that wrote it. A new one gets the engine that its table names, else the server's
+choice: `hlog`, where keys are not looked up by a prefix and the file system can promise space (`allocates_in_place`),
+else `lmdb`. A folder whose table names another engine than it has is converted when it is opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+from forebay.base.errors import ErrorCode, InvalidRequest, StorageFailure
+from forebay.codec.rows import prefix_encoder
+from forebay.fs import names
+from forebay.fs.interface import storage_failure
+from forebay.kv import _digest
+from forebay.kv.engine import EngineState, KvEngine, allocates_in_place
+from forebay.kv.hlog_engine import HEAD_FILE, HlogEngine
+from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb_file import DATA_FILE
+from forebay.kv.rocksdb_engine import RocksDbEngine
+from forebay.metadata.table import TableDescriptor
+
+_LOGGER = logging.getLogger(__name__)
+
+ENGINE_PROPERTY = "forebay.kv.engine"
+"""The custom property by which a table names its engine."""
+
+AUTO = "auto"
+ENGINES: dict[str, Callable[..., KvEngine]] = {"hlog": HlogEngine, "lmdb": LmdbEngine, "rocksdb": RocksDbEngine}
+
+_FILES = {"hlog": HEAD_FILE, "lmdb": DATA_FILE, "rocksdb": "CURRENT"}
+_ROWS_AT_ONCE = 10_000
+
+
+def engine_in(directory: Path) -> str | None:
+    """Return the name of the engine whose files are in a folder, or None."""
+    return next((name for name, file in _FILES.items() if (directory / file).exists()), None)
+
+
+def parse_engine(text: str) -> str:
+    """Return the name of an engine, or `AUTO`. Raises `InvalidRequest` for anything else."""
+    name = text.strip().lower()
+    if name != AUTO and name not in ENGINES:
+        raise InvalidRequest(f"{text!r} is not a key-value engine: choose 'auto', 'hlog', 'lmdb' or 'rocksdb'")
+    return name
+
+
+def check_engine(descriptor: TableDescriptor) -> None:
+    """Raise `InvalidRequest` (INVALID_CONFIG) if a table cannot have the engine that it names."""
+    text = descriptor.custom_properties.get(ENGINE_PROPERTY)
+    if text is None:
+        return
+    try:
+        name = parse_engine(text)
+    except InvalidRequest as e:
+        raise InvalidRequest(f"'{ENGINE_PROPERTY}': {e.message}", ErrorCode.INVALID_CONFIG_EXCEPTION) from e
+    if name == "hlog" and descriptor.has_primary_key and prefix_encoder(descriptor) is not None:
+        raise InvalidRequest(
+            f"'{ENGINE_PROPERTY}' = 'hlog' keeps no order of keys, and the bucket key of this table "
+            f"({', '.join(descriptor.bucket_keys)}) is the beginning of its primary key, so that rows are looked up by "
+            "it: leave the engine out, or make all of the primary key the bucket key",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        )
+
+
+class TableEngine:
+    """Opens the engine of a table's buckets (an `EngineFactory`)."""
+
+    def __init__(self, descriptor: TableDescriptor, preferred: str, kept_free: Callable[[], int]) -> None:
+        """`preferred`: the server's choice, or `AUTO`. `kept_free`: bytes of the disk that writes leave free."""
+        named = descriptor.custom_properties.get(ENGINE_PROPERTY, AUTO).strip().lower()
+        self._named = named if named in ENGINES else None
+        self._preferred = preferred
+        self._needs_order = prefix_encoder(descriptor) is not None
+        self._keeps_digest = descriptor.has_full_changelog
+        self._kept_free = kept_free
+
+    def is_other_than(self, engine: KvEngine, directory: Path) -> bool:
+        """Return whether a bucket whose engine is open would be moved to another one if it were opened again."""
+        return self._named is not None and engine.name in ENGINES and self.wanted(directory) != engine.name
+
+    def __call__(self, directory: Path) -> KvEngine:
+        found = engine_in(directory)
+        wanted = self.wanted(directory)
+        if found is not None and found != wanted and self._named is not None:
+            try:
+                self._convert(directory, found, wanted)
+            except StorageFailure as e:
+                _LOGGER.warning(
+                    "%s stays with the key-value engine '%s' and is not moved to '%s': %s",
+                    directory, found, wanted, e.message,
+                )  # fmt: skip
+                wanted = found
+        elif found is not None:
+            wanted = found
+        return self._open(wanted, directory)
+
+    def wanted(self, directory: Path) -> str:
+        """Return the engine that a new bucket in `directory` would get."""
+        name = self._named or self._preferred
+        if name in ("hlog", AUTO):
+            # Without a promise of space, a store into a map would end the process on a full disk.
+            name = "lmdb" if self._needs_order or not allocates_in_place(directory) else "hlog"
+        return name
+
+    def _open(self, name: str, directory: Path) -> KvEngine:
+        return ENGINES[name](directory, kept_free=self._kept_free)
+
+    def _convert(self, directory: Path, found: str, wanted: str) -> None:
+        """Replace the engine's files by those of another one with the same rows and state."""
+        made = directory.with_name(f"{directory.name}.{wanted}{names.TEMPORARY_SUFFIX}")
+        old = directory.with_name(f"{directory.name}.{found}{names.TEMPORARY_SUFFIX}")
+        try:
+            for leftover in (made, old):
+                shutil.rmtree(leftover, ignore_errors=True)
+            self._copy(directory, found, made, wanted)
+            directory.rename(old)
+            made.rename(directory)
+            shutil.rmtree(old, ignore_errors=True)
+        except OSError as e:
+            raise storage_failure(f"move to the engine '{wanted}'", str(directory), e) from e
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        _LOGGER.info("moved the key-value state in %s from the engine '%s' to '%s'", directory, found, wanted)
+
+    def _copy(self, directory: Path, found: str, made: Path, wanted: str) -> None:
+        source = self._open(found, directory)
+        try:
+            target = self._open(wanted, made)
+            try:
+                digest, rows = 0, source.items()
+                while chunk := dict(islice(rows, _ROWS_AT_ONCE)):
+                    target.apply(chunk, EngineState())
+                    digest = _digest.added(digest, _digest.of_pairs(list(chunk), list(chunk.values())))
+                state = source.state
+                keeps = self._keeps_digest and wanted != "hlog"  # which keeps one of its own
+                target.apply({}, EngineState(
+                    state.applied_offset, state.row_count, state.next_id, state.last_id, digest if keeps else None
+                ))  # fmt: skip
+                target.sync()
+            finally:
+                target.close()
+        finally:
+            source.close()
