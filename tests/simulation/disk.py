@@ -299,7 +299,7 @@ class MapEngine(MemoryEngine):
         self._write_all = False
         self._rows, self._state = rows, state
 
-    def checkpoint(self, directory: Path) -> None:
+    def checkpoint(self, directory: Path, previous: Path | None = None) -> None:
         self._fs.make_directories(str(directory))
         file = self._fs.open_random(f"{directory}/data")
         self._store(range(_PAGES), self._rows, self._state, file)

@@ -33,6 +33,7 @@ from forebay.tiering.round import TieringLake
 from forebay.tiering.service import TieringService
 from forebay.unionread import planning
 from tests.simulation.disk import MapEngine, SimDatabaseFile, SimFileSystem, SimVfs
+from tests.simulation.hlog import engine_on
 from tests.simulation.network import Network
 from tests.simulation.scheduler import Process, Scheduler, SimClock, SimEvent, SimLoop, SimTask, SimThreads, Stop
 
@@ -240,7 +241,7 @@ class World:
             clock=clock,
             ids=self.ids,
             fs=fs,
-            engine_factory=lambda directory: MapEngine(fs, directory),
+            engine_factory=engine_on(fs, MapEngine),  # type: ignore[arg-type]
             witnesses=self.witnesses,
             create_lake_storage=self.create_storage,
             bind=self.network.bind,  # type: ignore[arg-type]
