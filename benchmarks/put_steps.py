@@ -20,23 +20,31 @@ import pyarrow as pa
 
 from forebay.client.encode import KvEncoder, seal
 from forebay.codec.cast import to_record_batches
-from forebay.codec.rows import parse_kv_batch
+from forebay.codec.log_batch import build_arrow_batch
+from forebay.codec.rows import RowCodec, kv_batch_header, parse_kv_batch
 from forebay.fs.local import LocalFileSystem
 from forebay.kv import tablet as tablet_module
 from forebay.kv.engine import EngineFactory, KvEngine
+from forebay.kv.hlog_engine import HlogEngine, HlogWrites
 from forebay.kv.tablet import ChangelogCodec, KvTablet, PutRequest
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import Schema, TableInfo
 
-PARSE, FETCH, MERGE, CHANGELOG, APPEND, SYNC, APPLY = STEPS = (
+CHECK, PIECE, PARSE, FETCH, MERGE, DECODE, PROVE, ENCODE, APPEND, SYNC, APPLY = STEPS = (
+    "checksum of the KV batch",
+    "parse, find and write the rows in one piece",
     "parse the KV batch",
     "fetch old values",
     "merge",
+    "decode the changelog's rows",
+    "prove rows and keys",
     "encode the changelog",
     "append to the log",
     "sync the log",
     "apply to the engine",
 )
+IN_THE_ENGINE = PIECE, PARSE, FETCH, MERGE, APPLY
+"""The steps that depend on the engine: those of a put in one piece, and those of a put in steps."""
 
 
 class FixedTable:
@@ -119,6 +127,8 @@ class _TimedPlan:
 
     def __init__(self, plan: Any, watch: Stopwatch) -> None:
         self.reads_old_values = plan.reads_old_values
+        self.replaces_rows = plan.replaces_rows
+        self.full_image, self.deletes_ignored = plan.full_image, plan.deletes_ignored
         self.merge = watch.timed(MERGE, plan.merge)
 
 
@@ -127,13 +137,17 @@ def watched(bucket: LocalBucket) -> Iterator[Stopwatch]:
     """A stopwatch on the steps of `bucket`'s puts."""
     watch = Stopwatch()
     make_plan = tablet_module.merge_plan
-    build = ChangelogCodec.build
+    taking = "commit" if isinstance(bucket.engine, HlogEngine) else "apply"
     with (
+        mock.patch.object(tablet_module, "kv_batch_header", watch.timed(CHECK, kv_batch_header)),
+        mock.patch.object(HlogWrites, "put_records", watch.timed(PIECE, HlogWrites.put_records)),
         mock.patch.object(tablet_module, "parse_kv_batch", watch.timed(PARSE, parse_kv_batch)),
         mock.patch.object(tablet_module, "merge_plan", lambda *a: _TimedPlan(make_plan(*a), watch)),
-        mock.patch.object(ChangelogCodec, "build", watch.timed(CHANGELOG, build)),
+        mock.patch.object(RowCodec, "decode", watch.timed(DECODE, RowCodec.decode)),
+        mock.patch.object(ChangelogCodec, "_check", watch.timed(PROVE, ChangelogCodec._check)),
+        mock.patch.object(tablet_module, "build_arrow_batch", watch.timed(ENCODE, build_arrow_batch)),
         mock.patch.object(bucket.engine, "multi_get", watch.timed(FETCH, bucket.engine.multi_get)),
-        mock.patch.object(bucket.engine, "apply", watch.timed(APPLY, bucket.engine.apply)),
+        mock.patch.object(bucket.engine, taking, watch.timed(APPLY, getattr(bucket.engine, taking))),
         mock.patch.object(bucket.log, "append_as_leader", watch.timed(APPEND, bucket.log.append_as_leader)),
         mock.patch.object(bucket.log, "sync", watch.timed(SYNC, bucket.log.sync)),
     ):

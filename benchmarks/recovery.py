@@ -101,7 +101,7 @@ def _whole_check(folder: Path) -> Figure:
 
 def _replay(options: Run, records: list[tuple[bytes, int]], info: TableInfo) -> FigureTable:
     with scratch(options, "replay") as folder:
-        bucket = put_steps.LocalBucket(info, folder, ENGINES["LMDB"])
+        bucket = put_steps.LocalBucket(info, folder, ENGINES["hlog"])
         try:
             for kv_batch, _ in records:
                 bucket.put(kv_batch)

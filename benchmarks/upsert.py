@@ -14,12 +14,12 @@ from benchmarks import data, peer, put_steps
 from benchmarks.report import Figure, FigureTable, Section
 from benchmarks.running import BUCKETS, SHARED_BUCKETS, Bench, Run, bench, in_turns, scratch, seconds_of
 from forebay.client.table import Table
-from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.hlog_engine import HlogEngine
 from forebay.metadata.table import TableInfo
 
 ROWS = 500_000
 OURS_MIN = 3.0
-SERVER_ROWS_MIN = 150_000
+SERVER_ROWS_MIN = 900_000
 
 _OURS, _WRITER, _THEIRS = "forebay table.upsert(table)", "forebay table.writer()", "pyfluss upsert(row) + flush"
 _SPREAD = f"forebay table.upsert(table), {BUCKETS} buckets"
@@ -101,7 +101,7 @@ def _through_writer(table: Table, batches: Sequence[pa.RecordBatch]) -> float:
 def _steps(
     info: TableInfo, folder: Path, load: Sequence[pa.RecordBatch], changes: Sequence[pa.RecordBatch]
 ) -> put_steps.StepTimes:
-    bucket = put_steps.LocalBucket(info, folder, LmdbEngine)
+    bucket = put_steps.LocalBucket(info, folder, HlogEngine)
     try:
         for records, _ in put_steps.encoded(info, load):
             bucket.put(records)
@@ -158,7 +158,7 @@ def _client(rows: int, client_seconds: dict[str, float]) -> FigureTable:
 
 def _server(rows: int, server_seconds: dict[str, float]) -> FigureTable:
     table = FigureTable(
-        "Upserts by the server's CPU time (LMDB, the default)",
+        "Upserts by the server's CPU time (hlog, the default)",
         "The same upserts: rows for each second of CPU that the server's process used, all threads, kernel included. "
         "Ratios are against the first row.",
     )

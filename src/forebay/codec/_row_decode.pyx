@@ -24,6 +24,19 @@ from forebay.codec._wire cimport load_int32, load_int64, read_varint
 
 from forebay.base.errors import CorruptData, ErrorCode
 
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define forebay_prefetch(address) __builtin_prefetch(address)
+    #else
+    #define forebay_prefetch(address) ((void) 0)
+    #endif
+    """
+    void forebay_prefetch(const void* address) noexcept nogil
+
+cdef enum:
+    AHEAD = 8  # rows that are fetched into the cache before they are decoded
+
 cdef enum Failure:
     FAILED_MEMORY = 1
     FAILED_TRUNCATED = 2
@@ -498,6 +511,9 @@ cdef int64_t decode_all(Context* c, RowSlices rows) noexcept nogil:
             return 0
         child = c.nodes[child].end
     for i in range(rows.count):
+        if i + AHEAD < rows.count:  # old rows of a changelog lie anywhere in the key-value state
+            forebay_prefetch(rows.data[i + AHEAD])
+            forebay_prefetch(rows.data[i + AHEAD] + 64)
         if rows.sizes[i] < 0:
             c.failure = FAILED_NULL_ROW
             return i

@@ -115,6 +115,8 @@ cdef class HashLog:
         self, int64_t snapshot, int64_t* position, char* out, int64_t* used, int64_t capacity, int64_t bytes_max,
         int64_t* rows, int64_t rows_max,
     ) noexcept nogil
+    cdef int64_t rows_at_end(self) noexcept nogil
+    cdef int expect_rows(self, int64_t rows) except -1
     cdef int load_records(self, int64_t* place, int64_t end, const Record** state) noexcept nogil
     cdef int load_queue(self, Record** queue, const int64_t* places, const uint64_t* hashes, int n) noexcept nogil
     cdef uint64_t hash_key(self, const uint8_t* key, Py_ssize_t size) noexcept nogil

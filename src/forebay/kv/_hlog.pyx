@@ -23,6 +23,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 
+from forebay.codec._wire cimport store_int32
 from forebay.kv._digest cimport hash_pair
 
 cdef extern from *:
@@ -53,6 +54,7 @@ cdef enum:
     HEAD_START = 16
     HEAD_END = 24
     COMMIT_NUMBERS_BYTES = 16
+    VALUE_BATCH_HEADER_BYTES = 9  # length i32, magic i8, count i32
 
 cdef uint32_t KEY_MASK = 0x3FFFFFFF
 cdef uint64_t ERASED = ~(<uint64_t> 0)
@@ -868,12 +870,13 @@ cdef class HashLog:
         """Number of snapshots that are not released."""
         return self.snapshot_count
 
-    def scan(self, int64_t snapshot, int64_t position, int64_t bytes_max, int64_t rows_max, int head=0):
-        """The values of a snapshot from `position` on: (bytes that begin with `head` zeros, rows, next position).
+    def scan(self, int64_t snapshot, int64_t position, int64_t bytes_max, int64_t rows_max):
+        """The values of a snapshot from `position` on: (value batch, rows, next position).
 
         Takes rows, one at least, until they hold `bytes_max` bytes or are `rows_max`; the last may exceed the bytes. The
         next position is that of the snapshot if nothing is left.
         """
+        cdef int64_t head = VALUE_BATCH_HEADER_BYTES
         cdef int64_t capacity = head + max(<int64_t> 0, bytes_max)
         cdef int64_t used = head
         cdef int64_t rows = 0
@@ -889,7 +892,6 @@ cdef class HashLog:
         self.readers += 1
         PyThread_release_lock(self.mutex)
         try:
-            memset(out, 0, head)
             while True:
                 with nogil:
                     needed = self.scan_some(snapshot, &position, out, &used, capacity, bytes_max + head, &rows, rows_max)
@@ -900,6 +902,9 @@ cdef class HashLog:
                 if grown == NULL:
                     raise MemoryError()
                 out = grown
+            store_int32(<uint8_t*> out, <int32_t> (used - 4))
+            out[4] = 0
+            store_int32(<uint8_t*> out + 5, <int32_t> rows)
             return PyBytes_FromStringAndSize(out, used), rows, position
         finally:
             free(out)
@@ -1037,6 +1042,7 @@ cdef class HashLog:
         self.visible = self.end = end
         self.origin = start
         if end != start:
+            self.expect_rows(self.rows_at_end())
             with nogil:
                 failure = self.load_records(&place, end, &state)
             if failure == 1:
@@ -1056,6 +1062,42 @@ cdef class HashLog:
                 <const char*> value_of(state) + COMMIT_NUMBERS_BYTES, state.value_size - COMMIT_NUMBERS_BYTES
             )
         return b""
+
+    cdef int64_t rows_at_end(self) noexcept nogil:
+        """The rows that the commit at the log's end tells, if there is a sound one; 0 otherwise. Only a guess."""
+        cdef int64_t size, rows
+        cdef const Record* r
+        cdef int i = self.segment_at(self.end - 1)
+        for size in range(size_for(0, COMMIT_NUMBERS_BYTES), size_for(0, COMMIT_NUMBERS_BYTES) + 128, 8):
+            if self.count == self.first or self.end - size < self.segments[i].position:
+                return 0
+            r = self.at(self.end - size)
+            if kind_of(r) == COMMIT and size_of(r) == size and check_of(r) == r.hash:
+                memcpy(&rows, value_of(r) + 8, 8)
+                return max(<int64_t> 0, min(rows, (self.end - self.start) // HEADER_BYTES))
+        return 0
+
+    cdef int expect_rows(self, int64_t rows) except -1:
+        """Make the empty index large enough for so many rows, so that it need not grow step by step."""
+        cdef int depth = 0
+        cdef int64_t i
+        cdef Bin** bins
+        while depth < DEPTH_MAX and rows * 5 > ((<int64_t> BIN_SLOTS_MAX * 3) << depth):
+            depth += 1
+        if depth == 0:
+            return 0
+        bins = <Bin**> calloc((<int64_t> 1) << depth, sizeof(Bin*))
+        if bins == NULL:
+            raise MemoryError()
+        free(self.bins[0].slots)
+        free(self.bins[0])
+        free(self.bins)
+        self.bins, self.depth, self.bin_bytes = bins, depth, 0
+        for i in range((<int64_t> 1) << depth):
+            bins[i] = self.new_bin(BIN_SLOTS_MAX, depth)
+            if bins[i] == NULL:
+                raise MemoryError()
+        return 0
 
     cdef int load_records(self, int64_t* place, int64_t end, const Record** state) noexcept nogil:
         """0; 1 if there is no memory; 2 if the record at `place` is damaged. `state`: the commit that ends the log."""

@@ -54,7 +54,6 @@ _WALK_BYTES_MIN = 64 << 10
 _VALUES_AT_ONCE = 256
 _COPY_BYTES = 4 << 20
 _POSITION = struct.Struct("<qQ")
-_PAGE_HEAD = struct.Struct("<ibi")
 
 
 def _segment_name(position: int, size: int) -> str:
@@ -106,11 +105,9 @@ class HlogSnapshot:
             # Reading from anywhere but the beginning of a record would take bytes of rows for sizes.
             if not self._start <= place <= self._end or proof != log.proof(place):
                 raise InvalidRequest(f"these {len(after)} bytes are no position in a bucket's rows: {after[:64].hex()}")
-        records, rows, place = log.scan(self._end, place, max(0, bytes_max), max(1, rows_max), _PAGE_HEAD.size)
-        page = bytearray(records)
-        _PAGE_HEAD.pack_into(page, 0, len(page) - 4, 0, rows)
+        records, rows, place = log.scan(self._end, place, max(0, bytes_max), max(1, rows_max))
         position = _POSITION.pack(place, log.proof(place)) if rows else None
-        return KvPage(bytes(page), rows, position, place < self._end and bool(log.values(self._end, place, 1)[0]))
+        return KvPage(records, rows, position, place < self._end and bool(log.values(self._end, place, 1)[0]))
 
     def close(self) -> None:
         log, self._log = self._log, None
