@@ -78,6 +78,9 @@ class Wire(asyncio.Transport):
         self.is_reading_now = True
 
 
+NO_SHORT_REQUESTS: Any = SimpleNamespace(serve=lambda *_: False, flush=lambda: None)
+
+
 class Client:
     """The peer of one connection."""
 
@@ -103,6 +106,7 @@ class Client:
             APIS,
             PlaintextAuthenticator() if authenticator is None else authenticator,
             self.connections,
+            NO_SHORT_REQUESTS,
         )
         self.decoder = FrameDecoder(5, 1)
 

@@ -135,6 +135,7 @@ class SimFileSystem(FaultyFileSystem):
         self.fails_at = -1
         self.full = False
         self.slow_syncs = 1.0
+        self.sync_seconds_max = 0.002
         self.is_atomic = False
         """Whether calls do not let other tasks run: where C code is below them on the stack."""
 
@@ -144,7 +145,7 @@ class SimFileSystem(FaultyFileSystem):
         if sched.current is not None:
             if not self.is_atomic:
                 if operation == "sync":
-                    sched.sleep(self._rng.random() * 0.002 * self.slow_syncs)
+                    sched.sleep(self._rng.random() * self.sync_seconds_max * self.slow_syncs)
                 else:
                     sched.maybe_yield()
             if self.count >= self.fails_at > 0:
@@ -180,6 +181,7 @@ class SimFileSystem(FaultyFileSystem):
         after.free_space_bytes = self.free_space_bytes
         after._temporary_count = self._temporary_count
         after.slow_syncs = self.slow_syncs
+        after.sync_seconds_max = self.sync_seconds_max
         return after
 
     def crash(self) -> SimFileSystem:

@@ -61,6 +61,10 @@ SERVER_SETTINGS = {
 OPEN_BUCKETS = (1, 2, 3, 1000)
 """How many buckets may stay open unused: by the seed. A history has four."""
 
+QUICK_DISK_EACH = 3
+QUICK_SYNC_SECONDS = 20e-6
+"""Each so manyth world has a disk with syncs as quick as this: there the event loop writes short requests itself."""
+
 CLIENT_OPTIONS = {
     "client.connect-timeout": "2 s",
     "client.request-timeout": "3 s",
@@ -144,6 +148,8 @@ class World:
         """Whether bytes were changed behind the server's back: then data may be refused, but never be wrong."""
         self.connections: list[Connection] = []
         self.fs = SimFileSystem(self.sched, random.Random(self.rng.random()), self._fs_failure)
+        if seed % QUICK_DISK_EACH == 0:
+            self.fs.sync_seconds_max = QUICK_SYNC_SECONDS
         self.fs_failure_kind = "kill"
         self._vfs: list[SimVfs] = []
         self.ids = SeededIds(self.rng.getrandbits(32))

@@ -226,10 +226,25 @@ class WriteGate:
         try:
             yield
         finally:
-            with self._changed:
-                self._inside -= 1
-                if not self._inside:
-                    self._changed.notify_all()
+            self.leave()
+
+    def enter_if_open(self) -> bool:
+        """Be inside without waiting, until `leave`; False if the gate is closed, or is being opened or closed."""
+        if not self._changed.acquire(blocking=False):
+            return False
+        try:
+            if self._is_closed:
+                return False
+            self._inside += 1
+            return True
+        finally:
+            self._changed.release()
+
+    def leave(self) -> None:
+        with self._changed:
+            self._inside -= 1
+            if not self._inside and self._is_closed:
+                self._changed.notify_all()
 
     @contextmanager
     def closed(self, timeout: float | None = None) -> Iterator[bool]:

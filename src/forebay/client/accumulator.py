@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from forebay.api.results import WriteResult
@@ -530,7 +530,7 @@ class Accumulator:
         if self.idempotence is not None:
             self.idempotence.forget(bucket)
         for batch in batches:
-            batch.bucket = replace(bucket, partition_id=partition_id)
+            batch.bucket = bucket._replace(partition_id=partition_id)
             batch.writer_id, batch.sequence = NO_WRITER_ID, NO_SEQUENCE
             batch.sequence_was_reset, batch.acknowledged_when_sent = False, NO_SEQUENCE
             batch.not_before = 0.0

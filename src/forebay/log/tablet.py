@@ -369,6 +369,7 @@ class LogTablet(LogReads):
         self._writers = WriterStates(config.writer_expiry_ms, config.writers_max)
         self._writer_snapshots: list[int] = []
         self._sync_lock = threads.lock()
+        self._sync_seconds = 0.0
         self._closed = False
 
     @classmethod
@@ -538,6 +539,7 @@ class LogTablet(LogReads):
     def _sync(self) -> None:
         target = self._log_end_offset
         segments = self._segments
+        began = self._clock.monotonic()
         try:
             for segment in segments:
                 if segment.is_open_for_append:
@@ -548,6 +550,12 @@ class LogTablet(LogReads):
             self.take_offline(failure)
             raise
         self._synced_offset = max(self._synced_offset, target)
+        self._sync_seconds = self._clock.monotonic() - began
+
+    @property
+    def sync_seconds(self) -> float:
+        """How long the last sync took."""
+        return self._sync_seconds
 
     # ---- cutting
 

@@ -53,8 +53,7 @@ class PhysicalTablePath:
         return str(self.table) if self.partition is None else f"{self.table}(p={self.partition})"
 
 
-@dataclass(frozen=True, slots=True)
-class TableBucket:
+class TableBucket(NamedTuple):
     """(table id, partition id, bucket): the unit of order, leadership and placement."""
 
     table_id: int

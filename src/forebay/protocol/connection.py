@@ -53,6 +53,8 @@ from forebay.base.errors import (
     error_from_wire,
 )
 from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol._short import FRAME_BYTES_MAX as SHORT_BYTES_MAX
+from forebay.protocol._short import ShortRequest
 from forebay.protocol.api import APIS, Api, ApiKey, NegotiatedVersions
 from forebay.protocol.frames import (
     FRAME_BYTES_MAX,
@@ -240,6 +242,7 @@ class _ConnectionEnd:
         self.get_buffer = decoder.get_buffer
         self.buffer_updated = decoder.buffer_updated
         self.receive_data = decoder.receive_data
+        self.pass_short = decoder.pass_short
 
     def receive_eof(self) -> None:
         """Mark the end of the peer's stream; `next_event` reports it after all earlier events."""
@@ -441,6 +444,9 @@ class ServerConnection(_ConnectionEnd):
         self._offered = offered
         self._body_limits = body_limits
         self._open: dict[int, Api | None] = {}
+        self._short_apis = {
+            key: api for key, api in offered.items() if body_limits is None or body_limits(key) >= SHORT_BYTES_MAX
+        }
         self._frame_bytes_max = frame_bytes_max
         self.is_trusted = first == frame_bytes_max
         """Whether the client has authenticated, or has sent a first request where it need not."""
@@ -493,6 +499,30 @@ class ServerConnection(_ConnectionEnd):
         return RequestRejected(request_id, api_key, api_version, error)
 
     # ---- requests and answers ---------------------------------------------------------------------------------------
+
+    def next_short(self) -> ShortRequest | None:
+        """The next request, if it is a short one that may be served; None, and `next_event` tells, for all others.
+
+        It stays the next one until `begin_short` opens it, or `pass_short` passes it, which is then answered at once.
+        """
+        if self.state is not State.READY or not self.is_trusted:
+            return None
+        request = self.decoder.peek_short()
+        if request is None or request.request_id in self._open:
+            return None
+        api = self._short_apis.get(request.api_key)
+        if api is None or not api.server_versions.min <= request.api_version <= api.server_versions.max:
+            return None
+        return request
+
+    def begin_short(self, request: ShortRequest) -> None:
+        """Open the request that `next_short` returned, and go on to the next one."""
+        self._open[request.request_id] = self._short_apis[request.api_key]
+        self.decoder.pass_short(request)
+
+    def end_short(self, request: ShortRequest) -> bool:
+        """A short request is answered by a frame of its own making; whether the connection still wants it."""
+        return self._open.pop(request.request_id, None) is not None
 
     @property
     def open_requests(self) -> int:

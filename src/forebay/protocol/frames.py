@@ -29,6 +29,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from forebay.base.errors import CorruptData, ErrorCode, InternalError, check
+from forebay.protocol import _short
+from forebay.protocol._short import ShortRequest
 from forebay.protocol.messages import Buffer
 
 LENGTH_BYTES = 4
@@ -200,6 +202,16 @@ class FrameDecoder:
     def next_frame(self) -> Frame | None:
         """The next complete frame, or None until more bytes are received."""
         return self._frames.popleft() if self._frames else self._cut()
+
+    def peek_short(self) -> ShortRequest | None:
+        """The next frame as a short request, if it is one and is whole; it stays until `pass_short`."""
+        if self._frames or self._large_total or self._to_drop or self.error is not None:
+            return None
+        return _short.decode(self._shared, self._start, self._end)
+
+    def pass_short(self, request: ShortRequest) -> None:
+        """Go on behind the request that `peek_short` returned."""
+        self._start = request.end
 
     def _cut(self) -> Frame | None:
         """The frame that begins where the shared buffer stands, if it is whole; the buffer of a large one is begun."""

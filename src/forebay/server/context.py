@@ -31,7 +31,7 @@ from weakref import WeakValueDictionary
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
-from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded
+from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, Unavailable
 from forebay.base.threads import Executor, Future
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
@@ -447,6 +447,11 @@ class ServerContext:
                 if isinstance(replica, BucketReplica):
                     self.replicas.end(replica)
 
+    @property
+    def has_openings(self) -> bool:
+        """Whether calls wait for buckets to open."""
+        return bool(self._opening)
+
     def begin_if_open(self, bucket: TableBucket) -> BucketReplica | None:
         """As `begin`, where the bucket is open and nothing waits for it. Raises as `begin` does."""
         if bucket in self._opening:
@@ -660,20 +665,7 @@ def _rest_of(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, 
             return e.value  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The response to a queued write: `answer()`, once `future` is done, or `timeout_ms` have passed.
-
-    `end` is called when the future is done, both in the event loop's thread. Neither raises anything.
-    """
-
-    future: Future[Any]
-    timeout_ms: int
-    answer: Callable[[], Message]
-    end: Callable[[], None]
-
-
-Handler = Callable[[ServerContext, ServerCall], "Answer | Message | Written | Coroutine[Any, Any, Answer | Message]"]
+Handler = Callable[[ServerContext, ServerCall], "Answer | Message | Coroutine[Any, Any, Answer | Message]"]
 
 HANDLERS: dict[ApiKey, Handler] = {}
 """Every API that this server implements; filled by the modules of forebay.server.handlers."""
@@ -687,6 +679,12 @@ def serves(key: ApiKey) -> Callable[[Handler], Handler]:
         return handler
 
     return register
+
+
+def write_too_late(timeout_ms: int) -> Unavailable:
+    return Unavailable(
+        f"the write was not acknowledged within {timeout_ms} ms; it may still be written", ErrorCode.REQUEST_TIME_OUT
+    )
 
 
 def put_error(answer: PerBucketAnswer, error: BaseException) -> None:

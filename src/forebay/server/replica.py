@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from forebay.base import threads
-from forebay.base.ambient import Clock
+from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
 from forebay.base.threads import Executor, Future
 from forebay.codec.log_batch import decode_row_batch, iter_headers, seal_as, validate_arrow_body, verify_crc
@@ -38,6 +38,11 @@ from forebay.kv.tablet import ACKS_ALL, KvTablet, PutRequest, PutResult
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import LogFormat, TableBucket
 from forebay.server.catalog import LiveTable
+
+_UNMEASURED_SHARE = 1024
+_UNMEASURED_CALLS = 64
+"""Between two looks at the disk so many writes go on, of together at most this part of what was free to them: others
+may write, too."""
 
 _RESERVE_SHARE_OF_DISK = 20
 """Small disks keep this part (one twentieth) free instead."""
@@ -55,6 +60,9 @@ class DiskReserve:
         self._reserve_bytes = reserve_bytes
         self._used_share_max = used_share_max
 
+        self._unmeasured_bytes = self._unmeasured_calls = 0
+        """How much may be written before the disk is measured again."""
+
     def kept_free(self) -> int:
         """Bytes that clients' writes leave free."""
         total = self._fs.total_bytes(self._path)
@@ -68,14 +76,33 @@ class DiskReserve:
 
     def require(self, size: int) -> None:
         """Raise `DiskFull` (DISK_WRITE_LOCKED) unless `size` bytes can be written and the reserve stays free."""
+        if size < self._unmeasured_bytes and self._unmeasured_calls:
+            self._unmeasured_bytes -= size
+            self._unmeasured_calls -= 1
+            return
         free = self._fs.free_bytes(self._path)
-        if free - size < (kept := self.kept_free()):
+        kept = self.kept_free()
+        self._unmeasured_bytes = (free - size - kept) // _UNMEASURED_SHARE
+        self._unmeasured_calls = _UNMEASURED_CALLS
+        if free - size < kept:
             raise DiskFull(
                 f"the disk of {self._path} has {free} bytes free, of which {kept} are reserved "
                 "('server.data-disk.reserve', 'server.data-disk.write-limit-ratio'); "
                 f"{size} bytes were not written. Free some space on it; writes go on then",
                 ErrorCode.DISK_WRITE_LOCKED,
             )
+
+
+T = TypeVar("T")
+Result_contra = TypeVar("Result_contra", contravariant=True)
+
+
+class Receiver(Protocol[Result_contra]):
+    """What gets the outcome of a queued write, in the thread that has written it."""
+
+    def set_result(self, result: Result_contra) -> None: ...
+
+    def set_exception(self, exception: BaseException) -> None: ...
 
 
 Item = TypeVar("Item")
@@ -85,6 +112,16 @@ GROUP_ITEMS_MAX = 64
 GROUP_BYTES_MAX = 2 << 20
 """Maximum number of writes in one group, and their total size, not counting the last one: bounds the memory and time of
 one group."""
+
+NOW_BYTES_MAX = 32 << 10
+QUICK_SYNC_SECONDS = 100e-6
+QUICK_SYNCS_MIN = 8
+"""Groups of up to this many bytes are written in the event loop's thread once so many syncs one after the other took no
+longer than this each: on a RAM disk, or a disk that keeps in a power failure what it was given. To hand a group to
+another thread would take as long."""
+
+LONG_SECONDS = 5e-3
+"""A group that takes longer in the loop's thread ends that, until as many syncs were quick again."""
 
 SHORT_BYTES = 64 << 10
 """A lane with at most this much to write goes before those with more."""
@@ -96,12 +133,32 @@ SHORT_IN_A_ROW = 8
 class LaneScheduler:
     """Chooses the lane whose group a thread of the pool writes next."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, clock: Clock = SYSTEM_CLOCK) -> None:
         self._executor = executor
+        self._clock = clock
+        self._quick_syncs = 0
         self._lock = threads.lock()
         self._short: deque[Callable[[], None]] = deque()
         self._long: deque[Callable[[], None]] = deque()
         self._short_in_a_row = 0
+
+    @property
+    def syncs_are_quick(self) -> bool:
+        """Whether a group may be written by `write_now`."""
+        return self._quick_syncs >= QUICK_SYNCS_MIN
+
+    def synced(self, seconds: float) -> None:
+        """Note how long a sync took."""
+        self._quick_syncs = self._quick_syncs + 1 if seconds <= QUICK_SYNC_SECONDS else 0
+
+    def write_now(self, write: Callable[[], T]) -> T:
+        """Write a group in the thread of the event loop, where all others wait for it meanwhile."""
+        began = self._clock.monotonic()
+        try:
+            return write()
+        finally:
+            if self._clock.monotonic() - began > LONG_SECONDS:
+                self._quick_syncs = 0
 
     def join(self, write: Callable[[], None], size: int) -> None:
         """Call `write`, which raises nothing, in a thread when its turn comes; `size` bytes wait to be written."""
@@ -137,7 +194,7 @@ class Lane(Generic[Item, Result]):
         self._turns = turns
         self._lock = threads.lock()
         self._changed = threads.condition(self._lock)
-        self._queue: deque[tuple[Item, Future[Result], int]] = deque()
+        self._queue: deque[tuple[Item, Receiver[Result], int]] = deque()
         self._queued_bytes = 0
         self._running = False
         self._is_held = False
@@ -151,14 +208,55 @@ class Lane(Generic[Item, Result]):
         """
         future: Future[Result] = threads.future()
         future.set_running_or_notify_cancel()
-        with self._lock:
-            self._queue.append((item, future, size))
-            self._queued_bytes += size
-            if self._running or self._is_held:
-                return future
-            self._running = True
-        self._turns.join(partial(self._write_group, work), size)
+        self.queue([(item, future, size)], work)
         return future
+
+    def queue(
+        self,
+        entries: Sequence[tuple[Item, Receiver[Result], int]],
+        work: Callable[[Sequence[Item]], Sequence[Result]],
+    ) -> None:
+        """As `submit`, for several items with their sizes, each with what gets its result."""
+        with self._lock:
+            self._queue.extend(entries)
+            self._queued_bytes += sum(size for _, _, size in entries)
+            if self._running or self._is_held:
+                return
+            self._running = True
+            size = self._queued_bytes
+        self._turns.join(partial(self._write_group, work), size)
+
+    def run_now(
+        self, items: Sequence[Item], work: Callable[[Sequence[Item]], Sequence[Result]]
+    ) -> Sequence[Result] | None:
+        """Run `work` on a group in this thread; None, and nothing is done, unless the lane is idle.
+
+        Raises what `work` raises.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._running or self._is_held or self._queue:
+                return None
+            self._running = True
+        finally:
+            self._lock.release()
+        try:
+            return work(items)
+        finally:
+            left = self._go_on_or_rest()
+            if left is not None:
+                self._turns.join(partial(self._write_group, work), left)
+
+    def _go_on_or_rest(self) -> int | None:
+        """After a group: the bytes that wait for the next one; None, and the lane rests, if it is not to be written."""
+        with self._lock:
+            if self._queue and not self._is_held:
+                return self._queued_bytes
+            self._running = False
+            if self._is_held:
+                self._changed.notify_all()
+            return None
 
     @contextmanager
     def held(self, work: Callable[[Sequence[Item]], Sequence[Result]]) -> Iterator[None]:
@@ -188,16 +286,12 @@ class Lane(Generic[Item, Result]):
             group = self._take_group()
         _run(work, group)
         del group
-        with self._lock:
-            if self._is_held or not self._queue:
-                self._running = False
-                self._changed.notify_all()
-                return
-            left = self._queued_bytes
-        self._turns.rejoin(partial(self._write_group, work), left)
+        left = self._go_on_or_rest()
+        if left is not None:
+            self._turns.rejoin(partial(self._write_group, work), left)
 
-    def _take_group(self) -> list[tuple[Item, Future[Result]]]:
-        group: list[tuple[Item, Future[Result]]] = []
+    def _take_group(self) -> list[tuple[Item, Receiver[Result]]]:
+        group: list[tuple[Item, Receiver[Result]]] = []
         group_bytes = 0
         while self._queue and len(group) < GROUP_ITEMS_MAX and group_bytes < GROUP_BYTES_MAX:
             item, future, size = self._queue.popleft()
@@ -207,7 +301,7 @@ class Lane(Generic[Item, Result]):
         return group
 
 
-def _run(work: Callable[[Sequence[Any]], Sequence[Any]], group: list[tuple[Any, Future[Any]]]) -> None:
+def _run(work: Callable[[Sequence[Any]], Sequence[Any]], group: list[tuple[Any, Receiver[Any]]]) -> None:
     try:
         results = work([item for item, _ in group])
     except BaseException as e:  # noqa: BLE001 - handed to whoever waits, as an executor does
@@ -223,16 +317,14 @@ _LOGGER = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class AppendRequest:
+class AppendRequest(NamedTuple):
     """Log batches to append. `records` holds one or more of them, as a client sent them."""
 
     records: bytes | memoryview
     acks: int = ACKS_ALL
 
 
-@dataclass(frozen=True, slots=True)
-class AppendResult:
+class AppendResult(NamedTuple):
     """The offset that the first record got (of the original batch, for a repeated one), or why there is none."""
 
     base_offset: int = -1
@@ -286,6 +378,7 @@ class BucketReplica:
         self._kv = kv
         self._kv_folder = kv_folder
         self._on_progress = on_progress
+        self._turns = turns
         self._reserve = reserve
         self._append_lane: Lane[AppendRequest, AppendResult] = Lane(turns)
         self._put_lane: Lane[PutRequest, PutResult] = Lane(turns)
@@ -329,10 +422,10 @@ class BucketReplica:
 
     def _append_group(self, requests: Sequence[AppendRequest]) -> list[AppendResult]:
         with self._writing:
-            self._require_unsealed()
             return self._appended(requests)
 
     def _appended(self, requests: Sequence[AppendRequest]) -> list[AppendResult]:
+        self._require_unsealed()
         results: list[AppendResult] = []
         unsynced_end = -1
         for request in requests:
@@ -351,6 +444,7 @@ class BucketReplica:
                 self.log.sync()
             except ForebayError as e:
                 return [a if a.error else AppendResult(error=e) for a in results]
+            self._turns.synced(self.log.sync_seconds)
         self._raise_high_watermark(max(unsynced_end, self.log.synced_offset))
         return results
 
@@ -368,14 +462,51 @@ class BucketReplica:
         return self._put_lane.submit(request, self._put_group, len(request.records))
 
     def _put_group(self, requests: Sequence[PutRequest]) -> list[PutResult]:
-        before = self.log.high_watermark
         with self.table.write_gate.passing(), self._writing:
-            self._require_unsealed()
-            self._reserve.require(sum(len(request.records) for request in requests))
-            results = self.kv.put_group(requests)
+            return self._put(requests)
+
+    def _put(self, requests: Sequence[PutRequest]) -> list[PutResult]:
+        before = self.log.high_watermark
+        self._require_unsealed()
+        self._reserve.require(sum(len(request.records) for request in requests))
+        results = self.kv.put_group(requests)
         if self.log.high_watermark > before:
             self._on_progress(self.bucket)
+            if any(request.acks == ACKS_ALL for request in requests):
+                self._turns.synced(self.log.sync_seconds)
         return results
+
+    # ---- short writes -----------------------------------------------------------------------------------------------
+
+    def write_now(self, requests: Sequence[Any], size: int) -> Sequence[Any] | None:
+        """Write a group of appends or puts, of `size` bytes, in this thread, which must not wait.
+
+        None, and nothing is done, if it might have to: other writes are queued or under way, the table is being looked
+        at as a whole, or the disk is slow. Raises what a lane would set as the exception of each.
+        """
+        turns = self._turns
+        if size > NOW_BYTES_MAX or not turns.syncs_are_quick:
+            return None
+        if not self._writing.acquire(blocking=False):
+            return None
+        try:
+            if self._kv is None:
+                return turns.write_now(partial(self._append_lane.run_now, requests, self._appended))
+            if not self.table.write_gate.enter_if_open():
+                return None
+            try:
+                return turns.write_now(partial(self._put_lane.run_now, requests, self._put))
+            finally:
+                self.table.write_gate.leave()
+        finally:
+            self._writing.release()
+
+    def write_later(self, entries: Sequence[tuple[Any, Receiver[Any], int]]) -> None:
+        """Queue a group of appends or puts, each with its receiver and its size."""
+        if self._kv is None:
+            self._append_lane.queue(entries, self._append_group)
+        else:
+            self._put_lane.queue(entries, self._put_group)
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 

@@ -219,13 +219,14 @@ class ReplicaManager:
         self._engine_factory = engine_factory
         self._witnesses = witnesses
         self._clock = clock
-        self._turns = LaneScheduler(writers)
+        self._turns = LaneScheduler(writers, clock)
         self._on_progress = on_progress
         self._lock = threads.lock()
         self._checkpoint_records = checkpoint_records
         self._moving: dict[TableBucket, Future[None]] = {}
         """Buckets that are being opened or parked."""
         self._open = OpenBuckets(open_max, self._is_read)
+        self.begin_if_open, self.end = self._open.begin, self._open.end
         self._parked: dict[TableBucket, ParkedBucket] = {}
         self._saved: tuple[Mapping[TableBucket, int], Mapping[TableBucket, int]] | None = None
         self._closed = False
@@ -248,14 +249,6 @@ class ReplicaManager:
     def parked(self, bucket: TableBucket) -> ParkedBucket | None:
         """Return the known state of a bucket that was closed because too many were open, and not opened since."""
         return self._parked.get(bucket)
-
-    def begin_if_open(self, bucket: TableBucket) -> BucketReplica | None:
-        """Return the replica if it is open already: the fast path. It stays open until `end`."""
-        return self._open.begin(bucket)
-
-    def end(self, replica: BucketReplica) -> None:
-        """End the use of a replica from `begin` or `begin_if_open`."""
-        self._open.end(replica)
 
     @contextmanager
     def using(self, bucket: TableBucket, *, counts: bool = True) -> Iterator[BucketReplica]:

@@ -24,8 +24,8 @@ from functools import partial
 from typing import Any
 
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError
-from forebay.base.threads import Future
 from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol._short import ShortRequest
 from forebay.protocol.api import BULK_REQUESTS, Api, ApiKey, ServerRole
 from forebay.protocol.connection import (
     ConnectionClosed,
@@ -44,10 +44,10 @@ from forebay.server.context import (
     AnswerRoom,
     ServerCall,
     ServerContext,
-    Written,
     begun,
     context_of,
 )
+from forebay.server.short_requests import ShortRequests
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -102,8 +102,10 @@ class RpcProtocol(asyncio.BufferedProtocol):
         offered: Mapping[int, Api],
         authenticator: Authenticator,
         connections: Connections,
+        short: ShortRequests,
     ) -> None:
         self._context = context
+        self._short = short
         self._clock = context.clock
         self._role = role
         self._listener = listener
@@ -287,6 +289,9 @@ class RpcProtocol(asyncio.BufferedProtocol):
             if self._must_wait():
                 self._is_held = True
                 return False
+            short = connection.next_short()
+            if short is not None and self._short.serve(self, short):
+                continue
             event = connection.next_event()
             match event:
                 case None:
@@ -354,6 +359,8 @@ class RpcProtocol(asyncio.BufferedProtocol):
     # ---- requests ---------------------------------------------------------------------------------------------------
 
     def _serve(self, request: RequestReceived) -> None:
+        if request.api.key in BULK_REQUESTS:
+            self._short.flush()  # earlier writes of this client go first
         room = AnswerRoom(self._room, self._connections.budget, self.memory)
         try:
             outcome = self._start(request, room)
@@ -368,9 +375,6 @@ class RpcProtocol(asyncio.BufferedProtocol):
             size *= _PARSED_FACTOR
         size += _OPEN_REQUEST_BYTES
         self._count_open(request.api.key, size)
-        if isinstance(outcome, Written):
-            self._answer_written(request, outcome, size, room)
-            return
         answering = self._finish(request, outcome, room)
         task: asyncio.Task[None] | None
         if request.api.key in _BEGUN_AT_ONCE:
@@ -384,36 +388,29 @@ class RpcProtocol(asyncio.BufferedProtocol):
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(partial(self._finished, request.api.key, size, outcome, room))
 
-    def _answer_written(self, request: RequestReceived, written: Written, size: int, room: AnswerRoom) -> None:
-        """Answer a write when it is done, or its time is over; its bytes are kept until it is done."""
-        loop = asyncio.get_running_loop()
-        is_late = False
+    # ---- short requests (forebay.server.short_requests.Client) ------------------------------------------------------
 
-        def answer() -> None:
-            try:
-                self._send(request.request_id, written.answer())
-            except Exception as e:  # noqa: BLE001 - the boundary, as in `_serve`
-                self.send_error(request.request_id, e)
-            room.close()
+    def begin_short(self, request: ShortRequest) -> None:
+        self._connection.begin_short(request)
 
-        def finish() -> None:
-            timer.cancel()
-            written.end()
-            if not is_late:
-                answer()
-            self._count_open(request.api.key, -size)
+    def answer_short(self, request: ShortRequest, frame: bytes, *, was_begun: bool = True) -> None:
+        if not was_begun:
+            self._connection.pass_short(request)
+        elif not self._connection.end_short(request):
+            return
+        outgoing = self._outgoing
+        outgoing.send((frame,))
+        if not outgoing.drained.is_set():
+            self.memory.count_unsent()
 
-        def expire() -> None:
-            nonlocal is_late
-            is_late = True
-            answer()
+    def answer(self, request_id: int, message: Message) -> None:
+        self._send(request_id, message)
 
-        def done(_: Future[Any]) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(finish)
+    def count_short(self, request: ShortRequest, *, ends: bool = False) -> None:
+        size = len(request.records) + _OPEN_REQUEST_BYTES
+        self._count_open(ApiKey.PRODUCE_LOG, -size if ends else size)
 
-        timer = loop.call_later(written.timeout_ms / 1000, expire)
-        written.future.add_done_callback(done)
+    # ---- all others -------------------------------------------------------------------------------------------------
 
     def _count_open(self, key: ApiKey, size: int) -> None:
         """Count the memory of an unanswered request, or release it."""
@@ -446,7 +443,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         name = None if user is None else user.name
         call = ServerCall(message, payloads, request.api_version, self._role, self._listener, name, room, is_long)
         outcome = HANDLERS[request.api.key](self._context, call)
-        if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message | Written):
+        if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message):
             self._is_blocked = True
             return self._write_alone(outcome)
         return outcome

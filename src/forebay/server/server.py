@@ -50,6 +50,7 @@ from forebay.server.replica import DiskReserve
 from forebay.server.replicas import ReplicaManager
 from forebay.server.retention import LogRetention
 from forebay.server.rpc import RpcProtocol
+from forebay.server.short_requests import ShortRequests
 from forebay.server.stages import StageFiles
 from forebay.server.transactions import TransactionManager
 
@@ -261,13 +262,14 @@ class ForebayServer:
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
-        connections = self.connections
+        connections, short = self.connections, ShortRequests(self.context)
         for bound in self._bound:
             apis = offered((ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE, *HANDLERS), bound.role)
             authenticators = authenticator_factory(bound.listener, _security_settings(self.config))
 
             def connection(bound: _Bound = bound, apis=apis, authenticators=authenticators) -> RpcProtocol:  # type: ignore[no-untyped-def]
-                return RpcProtocol(self.context, bound.role, bound.listener.name, apis, authenticators(), connections)
+                name = bound.listener.name
+                return RpcProtocol(self.context, bound.role, name, apis, authenticators(), connections, short)
 
             for sock in bound.sockets:
                 bound.server = await loop.create_server(connection, sock=sock)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, UnsupportedOperation
+from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows import encode_kv_batch, row_codec
 from forebay.codec.value_batch import encode_value_batch
@@ -21,16 +21,13 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, Message, partition_id_of
 from forebay.server.context import ITEM_BYTES, SHORT_LIST, Answer, ServerCall, ServerContext, put_error, serves
-from forebay.server.handlers.writes import acknowledged, check_key_version, only_open_bucket
+from forebay.server.handlers.writes import acknowledged, check_key_version
 from forebay.server.replica import BucketReplica
 
 S = TypeVar("S", bound=Sequence[Buffer])
 
 _INLINE_KEYS_MAX = 256
 """Lookups of up to this many keys run on the event loop: starting a thread would take longer."""
-
-_SHORT_ANSWER_BYTES = 1 << 16
-"""Values of a lookup that is answered at once."""
 
 _LISTS_AT_ONCE = 16
 
@@ -45,40 +42,8 @@ _GROWTH = 4
 
 
 @serves(ApiKey.LOOKUP)
-def lookup(context: ServerContext, call: ServerCall) -> Message | Coroutine[Any, Any, Message]:
-    """Return the rows of primary keys, per bucket: a few keys of an open bucket at once, others by a task."""
-    return _short_answer(context, call) or _lookup_all(context, call)
-
-
-def _short_answer(context: ServerContext, call: ServerCall) -> Message | None:
-    """The response to a lookup of a few keys with short values, in one bucket that is open; None for all others.
-
-    Nothing is reserved for it, so it must be short. Requests that fail are left to the task, too.
-    """
-    request = call.message
-    opened = None if request.HasField("insert_if_not_exists") else only_open_bucket(context, request)
-    if opened is None:
-        return None
-    message, replica = opened
-    try:
-        if len(message.keys) > _KEYS_AT_FIRST:
-            return None
-        check_key_version(replica.table.info, call.api_version)
-        values = replica.kv.lookup(list(message.keys))
-    except ForebayError:
-        return None
-    finally:
-        context.replicas.end(replica)
-    if sum(len(value) for value in values if value is not None) > _SHORT_ANSWER_BYTES:
-        return None
-    response = pb.LookupResponse()
-    add = response.buckets_resp.add(bucket_id=message.bucket_id, partition_id=partition_id_of(message)).values.add
-    for value in values:
-        add(values=value)
-    return response
-
-
-async def _lookup_all(context: ServerContext, call: ServerCall) -> Message:
+async def lookup(context: ServerContext, call: ServerCall) -> Message:
+    """Return the rows of primary keys, per bucket."""
     request = call.message
     insert = request.HasField("insert_if_not_exists") and request.insert_if_not_exists
     response = pb.LookupResponse()

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, Unavailable, UnsupportedOperation
+from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.threads import Future
 from forebay.kv.tablet import PutRequest, PutResult
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
-from forebay.server.context import SHORT_LIST, AnswerRoom, ServerCall, ServerContext, Written, begun, put_error, serves
-from forebay.server.replica import AppendRequest, AppendResult, BucketReplica
+from forebay.server.context import (
+    SHORT_LIST,
+    AnswerRoom,
+    ServerCall,
+    ServerContext,
+    begun,
+    put_error,
+    serves,
+    write_too_late,
+)
+from forebay.server.replica import AppendRequest, AppendResult
 
 _ACKS = (-1, 0, 1)
 _ACKS_NONE = 0
@@ -44,81 +52,10 @@ def _refuse_historical(message: Any) -> None:
 
 
 @serves(ApiKey.PRODUCE_LOG)
-def produce_log(context: ServerContext, call: ServerCall) -> Written | Coroutine[Any, Any, Message]:
-    """Append log batches to buckets of a log table: to an open one without a task, to others by one."""
+async def produce_log(context: ServerContext, call: ServerCall) -> Message:
+    """Append log batches to buckets of a log table."""
     request = call.message
     _check_acks(request.acks)
-
-    def append(replica: BucketReplica, payload: memoryview) -> Future[AppendResult]:
-        return replica.append(AppendRequest(payload, request.acks))
-
-    def tell(answer: Any, result: AppendResult) -> None:
-        answer.base_offset = result.base_offset
-
-    return _written(context, call, pb.ProduceLogResponse(), append, tell) or _produce_all(context, call)
-
-
-def _written(
-    context: ServerContext,
-    call: ServerCall,
-    response: Any,
-    write: Callable[[BucketReplica, memoryview], Future[Any]],
-    tell: Callable[[Any, Any], None],
-) -> Written | None:
-    """Queue the write of one bucket that is open; None, and nothing is done, for all other requests and failures.
-
-    No other write of the connection is overtaken: those of a bucket that is not open wait for it in order.
-    """
-    request = call.message
-    if request.acks == _ACKS_NONE or call.is_long:
-        return None
-    opened = only_open_bucket(context, request)
-    if opened is None:
-        return None
-    message, replica = opened
-    try:
-        future = write(replica, call.payloads[0])
-    except BaseException as e:
-        context.replicas.end(replica)
-        if isinstance(e, ForebayError):
-            return None
-        raise
-
-    def answer() -> Message:
-        bucket = response.buckets_resp.add(bucket_id=message.bucket_id, partition_id=partition_id_of(message))
-        try:
-            if not future.done():
-                raise _too_late(request.timeout_ms)
-            result = future.result()
-            if result.error is not None:
-                raise result.error
-            tell(bucket, result)
-        except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
-            put_error(bucket, e)
-        return response  # type: ignore[no-any-return]
-
-    return Written(future, request.timeout_ms, answer, partial(context.replicas.end, replica))
-
-
-def only_open_bucket(context: ServerContext, request: Any) -> tuple[Any, BucketReplica] | None:
-    """What a request says of its only bucket, and the replica, which stays open until `replicas.end`.
-
-    None if it names several or a historical partition, or if its bucket is not open or does not exist.
-    """
-    if len(request.buckets_req) != 1:
-        return None
-    (message,) = request.buckets_req
-    if message.HasField("original_partition_name"):
-        return None
-    try:
-        replica = context.begin_if_open(TableBucket(request.table_id, message.bucket_id, partition_id_of(message)))
-    except ForebayError:
-        return None
-    return None if replica is None else (message, replica)
-
-
-async def _produce_all(context: ServerContext, call: ServerCall) -> Message:
-    request = call.message
     response = pb.ProduceLogResponse()
 
     async def append(message: Any, payload: memoryview, answer: Any) -> None:
@@ -137,8 +74,8 @@ async def _produce_all(context: ServerContext, call: ServerCall) -> Message:
 
 
 @serves(ApiKey.PUT_KV)
-def put_kv(context: ServerContext, call: ServerCall) -> Written | Coroutine[Any, Any, Message]:
-    """Put and delete rows in buckets of a primary-key table: in an open one without a task, in others by one."""
+async def put_kv(context: ServerContext, call: ServerCall) -> Message:
+    """Put and delete rows in buckets of a primary-key table."""
     request = call.message
     _check_acks(request.acks)
     if request.HasField("agg_mode") and request.agg_mode == _LOCAL_AGGREGATE:
@@ -146,31 +83,14 @@ def put_kv(context: ServerContext, call: ServerCall) -> Written | Coroutine[Any,
     targets = tuple(request.target_columns)
     overwrite = request.agg_mode == _OVERWRITE
 
-    def put(replica: BucketReplica, payload: memoryview) -> Future[PutResult]:
-        check_key_version(replica.table.info, call.api_version)
-        return replica.put(PutRequest(payload, targets, request.acks, overwrite))
-
-    def tell(answer: Any, result: PutResult) -> None:
-        answer.log_end_offset = result.log_end_offset
-
-    if call.api_version >= _BACKPRESSURE_VERSION:
-        written = _written(context, call, pb.PutKvResponse(), put, tell)
-        if written is not None:
-            return written
-    return _put_all(context, call, put)
-
-
-async def _put_all(
-    context: ServerContext, call: ServerCall, write: Callable[[BucketReplica, memoryview], Future[PutResult]]
-) -> Message:
-    request = call.message
     response = pb.PutKvResponse()
 
     async def put(message: Any, payload: memoryview, answer: Any) -> None:
         _refuse_historical(message)
         bucket = TableBucket(request.table_id, message.bucket_id, partition_id_of(message))
         async with context.using(bucket) as replica:
-            future = write(replica, payload)
+            check_key_version(replica.table.info, call.api_version)
+            future = replica.put(PutRequest(payload, targets, request.acks, overwrite))
             result: PutResult | None = await acknowledged(call.room, future, request.acks, request.timeout_ms)
         if result is not None:
             if result.error is not None:
@@ -255,11 +175,5 @@ async def acknowledged(room: AnswerRoom, future: Future[Any], acks: int, timeout
     finally:
         timer.cancel()
     if not future.done():
-        raise _too_late(timeout_ms)
+        raise write_too_late(timeout_ms)
     return future.result()
-
-
-def _too_late(timeout_ms: int) -> Unavailable:
-    return Unavailable(
-        f"the write was not acknowledged within {timeout_ms} ms; it may still be written", ErrorCode.REQUEST_TIME_OUT
-    )
