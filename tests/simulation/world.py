@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
+from unittest.mock import patch
 
 from forebay.base import threads
 from forebay.base.ambient import SeededIds
@@ -25,6 +26,7 @@ from forebay.client.connection import Connection
 from forebay.client.rpc import Call
 from forebay.client.settings import make_settings
 from forebay.client.writer import TableWriter
+from forebay.server import replica
 from forebay.server.config import server_config
 from forebay.server.rpc import RpcProtocol
 from forebay.server.server import ForebayServer, Injected
@@ -63,7 +65,7 @@ OPEN_BUCKETS = (1, 2, 3, 1000)
 
 QUICK_DISK_EACH = 3
 QUICK_SYNC_SECONDS = 20e-6
-"""Each so manyth world has a disk with syncs as quick as this: there the event loop writes short requests itself."""
+"""Every third world has a disk with syncs as quick as this: there the event loop soon writes short requests itself."""
 
 CLIENT_OPTIONS = {
     "client.connect-timeout": "2 s",
@@ -165,6 +167,7 @@ class World:
 
     def __enter__(self) -> World:
         self._stack.enter_context(threads.use(SimThreads(self.sched)))
+        self._stack.enter_context(patch.object(replica, "QUICK_SYNCS_MIN", 2))
         handler = _Complaints(self)
         logger = logging.getLogger("forebay")
         before = logger.level, logger.propagate

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from forebay.base import threads
-from forebay.base.errors import StorageFailure, check
+from forebay.base.errors import InternalError, StorageFailure, check
 from forebay.codec.log_batch import HEADER_SIZE_MAX, LogBatchHeader
 from forebay.fs import names
 from forebay.fs.interface import AppendFile, FileSystem, PositionalReader
@@ -351,7 +351,8 @@ class LogSegment:
         """
         file = self._append_file()
         start = file.append(buffers)
-        check(start == self.view.size, f"{self.path}: appended at {start}, published up to {self.view.size}")
+        if start != self.view.size:
+            raise InternalError(f"{self.path}: appended at {start}, published up to {self.view.size}")
         with self._mutex:  # A reader may be about to replace the index by one made from the log.
             for batch in batches:
                 self._index.note(batch.base_offset, start + batch.distance, timestamp_ms)

@@ -28,13 +28,21 @@ from __future__ import annotations
 import contextlib
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
-from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure, check
+from forebay.base.errors import (
+    CorruptData,
+    ErrorCode,
+    ForebayError,
+    InternalError,
+    InvalidRequest,
+    StorageFailure,
+    check,
+)
 from forebay.codec.log_batch import CRC_OFFSETS, MAGIC_V2, NO_LEADER_EPOCH, LogBatchHeader, iter_headers, verify_crc
 from forebay.fs import names
 from forebay.fs.interface import DiskFull, FileMissing, FileSystem
@@ -283,13 +291,15 @@ class AppendInfo(NamedTuple):
         return self.last_offset + 1
 
 
-def parse_request(records: Buffer, batch_bytes_max: int) -> list[LogBatchHeader]:
+def parse_request(
+    records: Buffer, batch_bytes_max: int, found: Sequence[tuple[int, LogBatchHeader]] | None = None
+) -> list[LogBatchHeader]:
     """The headers of the batches in `records`, which must be one or more whole batches with right checksums.
 
     Raises `CorruptData`, and `InvalidRequest` with RECORD_TOO_LARGE_EXCEPTION for a batch above `batch_bytes_max`.
     """
     headers = []
-    for position, header in iter_headers(records):
+    for position, header in iter_headers(records) if found is None else found:
         if header.size_bytes > batch_bytes_max:
             raise InvalidRequest(
                 f"a log batch of {header.size_bytes} bytes is larger than the limit of {batch_bytes_max}: "
@@ -422,10 +432,10 @@ class LogTablet(LogReads):
 
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
-        check(
-            self.log_start_offset <= offset <= self._log_end_offset,
-            f"high watermark {offset} is outside {self.folder}: {self.log_start_offset} to {self._log_end_offset}",
-        )
+        if not self.log_start_offset <= offset <= self._log_end_offset:
+            raise InternalError(
+                f"high watermark {offset} is outside {self.folder}: {self.log_start_offset} to {self._log_end_offset}"
+            )
         self._high_watermark = offset
 
     def writer_states(self) -> Mapping[int, tuple[WriterBatch, ...]]:
@@ -441,16 +451,23 @@ class LogTablet(LogReads):
 
     # ---- appending
 
-    def append_as_leader(self, records: Buffer, *, leader_epoch: int = NO_LEADER_EPOCH) -> AppendInfo:
+    def append_as_leader(
+        self,
+        records: Buffer,
+        *,
+        leader_epoch: int = NO_LEADER_EPOCH,
+        found: Sequence[tuple[int, LogBatchHeader]] | None = None,
+    ) -> AppendInfo:
         """Append the batches that a client sent, one after the other in `records`.
 
         Their base offsets, commit timestamps and leader epochs are set here; `records` is not changed. If a batch
-        repeats one that its writer appended recently, nothing is appended, and the answer describes that batch.
+        repeats one that its writer appended recently, nothing is appended, and the answer describes that batch. `found`
+        is what `iter_headers` has found in `records`, if that has been called.
 
         All or nothing. Raises `CorruptData` (CORRUPT_RECORD_EXCEPTION: bytes, lengths or checksum), `InvalidRequest`
         (RECORD_TOO_LARGE_EXCEPTION), `Conflict` (OUT_OF_ORDER_SEQUENCE_EXCEPTION) and `StorageFailure`.
         """
-        headers = parse_request(records, self.config.batch_bytes_max)
+        headers = parse_request(records, self.config.batch_bytes_max, found)
         with self._append_lock:
             self._require_usable()
             now_ms = self._clock.now_ms()

@@ -257,11 +257,11 @@ class TableDescriptor:
         """Return a `table.*` property, or `default` if it is not set."""
         return self.properties.get(key, default)
 
-    @property
+    @cached_property
     def log_format(self) -> LogFormat:
         return LogFormat(self.property_or("table.log.format", "ARROW").upper())
 
-    @property
+    @cached_property
     def kv_format(self) -> KvFormat:
         return KvFormat(self.property_or("table.kv.format", "COMPACTED").upper())
 

@@ -28,7 +28,14 @@ from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
 from forebay.base.threads import Executor, Future
-from forebay.codec.log_batch import decode_row_batch, iter_headers, seal_as, validate_arrow_body, verify_crc
+from forebay.codec.log_batch import (
+    LogBatchHeader,
+    decode_row_batch,
+    iter_headers,
+    seal_as,
+    validate_arrow_body,
+    verify_crc,
+)
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows import row_codec, seal_kv_batch
 from forebay.fs.interface import RESERVE_BYTES, DiskFull, FileSystem
@@ -114,14 +121,15 @@ GROUP_BYTES_MAX = 2 << 20
 one group."""
 
 NOW_BYTES_MAX = 32 << 10
-QUICK_SYNC_SECONDS = 100e-6
-QUICK_SYNCS_MIN = 8
-"""Groups of up to this many bytes are written in the event loop's thread once so many syncs one after the other took no
-longer than this each: on a RAM disk, or a disk that keeps in a power failure what it was given. To hand a group to
-another thread would take as long."""
+QUICK_SYNC_SECONDS = 250e-6
+QUICK_SYNCS_MIN = 32
+"""Groups of up to this many bytes are written in the event loop's thread once so many syncs took no longer than that:
+on a RAM disk, or a disk that keeps in a power failure what it was given. To hand a group to another thread takes as long.
+
+A slower sync takes half of those that count away."""
 
 LONG_SECONDS = 5e-3
-"""A group that takes longer in the loop's thread ends that, until as many syncs were quick again."""
+"""One that takes longer, or a group in the loop's thread that does, takes all."""
 
 SHORT_BYTES = 64 << 10
 """A lane with at most this much to write goes before those with more."""
@@ -149,7 +157,10 @@ class LaneScheduler:
 
     def synced(self, seconds: float) -> None:
         """Note how long a sync took."""
-        self._quick_syncs = self._quick_syncs + 1 if seconds <= QUICK_SYNC_SECONDS else 0
+        if seconds <= QUICK_SYNC_SECONDS:
+            self._quick_syncs = min(self._quick_syncs + 1, 2 * QUICK_SYNCS_MIN)
+        else:  # once in a while another process had the core meanwhile
+            self._quick_syncs = self._quick_syncs // 2 if seconds <= LONG_SECONDS else 0
 
     def write_now(self, write: Callable[[], T]) -> T:
         """Write a group in the thread of the event loop, where all others wait for it meanwhile."""
@@ -431,8 +442,8 @@ class BucketReplica:
         for request in requests:
             try:
                 self._reserve.require(len(request.records))
-                check_log_batches(self.table, request.records)
-                appended = self.log.append_as_leader(request.records)
+                found = check_log_batches(self.table, request.records)
+                appended = self.log.append_as_leader(request.records, found=found)
             except ForebayError as e:
                 results.append(AppendResult(error=e))
                 continue
@@ -651,14 +662,15 @@ class BucketReplica:
         self.log.close()
 
 
-def check_log_batches(table: LiveTable, records: bytes | memoryview) -> None:
-    """Check that log batches are readable under the schemas that they name.
+def check_log_batches(table: LiveTable, records: bytes | memoryview) -> list[tuple[int, LogBatchHeader]]:
+    """Check that log batches are readable under the schemas that they name. Returns their positions and headers.
 
     Raises `NotFound`, `CorruptData`, `InvalidRequest`.
     """
     info = table.info
     log_format = info.descriptor.log_format
-    for position, header in iter_headers(records):
+    found = list(iter_headers(records))
+    for position, header in found:
         if not 0 < header.schema_id <= info.schema_id:
             verify_crc(records, position, header)  # the schema id of a damaged batch means nothing
             raise NotFound(
@@ -684,6 +696,7 @@ def check_log_batches(table: LiveTable, records: bytes | memoryview) -> None:
                 f"the batch does not fit log table {info.path}, whose log format is {log_format.value}: {e.message}",
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             ) from e
+    return found
 
 
 class SlowProgress:

@@ -291,7 +291,9 @@ class RpcProtocol(asyncio.BufferedProtocol):
                 return False
             short = connection.next_short()
             if short is not None and self._short.serve(self, short):
-                continue
+                if connection.has_unread_bytes or self._has_eof:
+                    continue
+                return False
             event = connection.next_event()
             match event:
                 case None:

@@ -43,6 +43,9 @@ _COLLECTED_MAX = 256
 _COLLECTED_BYTES_MAX = 256 << 10
 """Writes that are collected before the iteration has ended, and their size."""
 
+_NOW_SECONDS = 5e-3
+"""After this time the groups of further buckets go to their lanes: a round of the loop takes no longer elsewhere."""
+
 
 class Client(Protocol):
     """The part of a connection that short requests use."""
@@ -152,13 +155,17 @@ class ShortRequests:
         groups: dict[BucketReplica, list[_Write]] = {}
         for write in collected:
             groups.setdefault(write.replica, []).append(write)
+        monotonic = self._context.clock.monotonic
+        end = monotonic() + _NOW_SECONDS
         for replica, group in groups.items():
-            self._write(replica, group)
+            self._write(replica, group, may_be_now=monotonic() < end)
 
-    def _write(self, replica: BucketReplica, group: list[_Write]) -> None:
+    def _write(self, replica: BucketReplica, group: list[_Write], *, may_be_now: bool = True) -> None:
         size = sum(len(write.request.records) for write in group)
+        results: Sequence[Any] | None = None
         try:
-            results: Sequence[Any] | None = replica.write_now([write.item for write in group], size)
+            if may_be_now:
+                results = replica.write_now([write.item for write in group], size)
         except Exception as e:  # noqa: BLE001 - as in a lane, it is the outcome of each
             results = [e] * len(group)
         if results is not None:
