@@ -27,7 +27,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
-from forebay.base.threads import Executor, Future
+from forebay.base.threads import Executor, Future, Lock
 from forebay.codec.log_batch import (
     LogBatchHeader,
     decode_row_batch,
@@ -124,7 +124,7 @@ NOW_BYTES_MAX = 32 << 10
 QUICK_SYNC_SECONDS = 250e-6
 QUICK_SYNCS_MIN = 32
 """Groups of up to this many bytes are written in the event loop's thread once so many syncs took no longer than that:
-on a RAM disk, or a disk that keeps in a power failure what it was given. To hand a group to another thread takes as long.
+on a RAM disk, or a disk that keeps in a power failure what it was given. A hop to another thread takes as long.
 
 A slower sync takes half of those that count away."""
 
@@ -138,6 +138,11 @@ SHORT_IN_A_ROW = 8
 """After this many short ones it is the turn of a waiting lane with more to write."""
 
 
+LINGER_SECONDS = 0.2
+"""So long a thread with nothing to write waits for more before it goes back to its pool: to wake it is worth it, for a
+pool takes many more steps to begin a job."""
+
+
 class LaneScheduler:
     """Chooses the lane whose group a thread of the pool writes next."""
 
@@ -149,6 +154,11 @@ class LaneScheduler:
         self._short: deque[Callable[[], None]] = deque()
         self._long: deque[Callable[[], None]] = deque()
         self._short_in_a_row = 0
+        self._jobs = 0
+        """Jobs that the pool has not begun."""
+        self._lingering: list[Lock] = []
+        """What each thread waits for that has nothing to write."""
+        self._is_closed = False
 
     @property
     def syncs_are_quick(self) -> bool:
@@ -173,25 +183,61 @@ class LaneScheduler:
 
     def join(self, write: Callable[[], None], size: int) -> None:
         """Call `write`, which raises nothing, in a thread when its turn comes; `size` bytes wait to be written."""
-        self.rejoin(write, size)
-        self._executor.submit(self._work)
+        wakes = None
+        with self._lock:
+            self._append(write, size)
+            if self._lingering:
+                wakes = self._lingering.pop()
+            else:
+                self._jobs += 1
+        if wakes is None:
+            self._executor.submit(self._work)
+        else:
+            wakes.release()
 
     def rejoin(self, write: Callable[[], None], size: int) -> None:
         """As `join`, from inside a `write`: its thread continues with the next waiting lane."""
         with self._lock:
-            (self._short if size <= SHORT_BYTES else self._long).append(write)
+            self._append(write, size)
+
+    def close(self) -> None:
+        """Let the threads go that wait for more to write."""
+        with self._lock:
+            self._is_closed = True
+            lingering, self._lingering = self._lingering, []
+        for wakes in lingering:
+            wakes.release()
+
+    def _append(self, write: Callable[[], None], size: int) -> None:
+        (self._short if size <= SHORT_BYTES else self._long).append(write)
 
     def _work(self) -> None:
-        while (write := self._next()) is not None:
-            write()
+        woken = threads.lock()
+        woken.acquire()
+        with self._lock:
+            self._jobs -= 1
+        while True:
+            with self._lock:
+                write = self._next()
+                if write is None:
+                    if self._jobs or self._is_closed:
+                        return
+                    self._lingering.append(woken)
+            if write is not None:
+                write()
+            elif not woken.acquire(timeout=LINGER_SECONDS):
+                with self._lock:
+                    if woken in self._lingering:
+                        self._lingering.remove(woken)
+                        return
+                woken.acquire()  # by who has taken it from the list just now
 
     def _next(self) -> Callable[[], None] | None:
-        with self._lock:
-            if self._short and not (self._long and self._short_in_a_row >= SHORT_IN_A_ROW):
-                self._short_in_a_row += 1
-                return self._short.popleft()
-            self._short_in_a_row = 0
-            return self._long.popleft() if self._long else None
+        if self._short and not (self._long and self._short_in_a_row >= SHORT_IN_A_ROW):
+            self._short_in_a_row += 1
+            return self._short.popleft()
+        self._short_in_a_row = 0
+        return self._long.popleft() if self._long else None
 
 
 class Lane(Generic[Item, Result]):

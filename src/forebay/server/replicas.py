@@ -617,6 +617,7 @@ class ReplicaManager:
             moving = list(self._moving.values())
         for future in moving:
             future.exception()
+        self._turns.close()
         # Closing mostly waits for the disk, so several are closed at a time.
         with threads.executor(_CLOSING_THREADS, "forebay-close") as pool:
             closings = [(replica, pool.submit(_error_of, replica.close)) for replica in self.replicas()]
