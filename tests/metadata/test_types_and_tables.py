@@ -308,8 +308,9 @@ def test_options_of_the_lake_are_those_below_its_format() -> None:
 @pytest.mark.parametrize(
     ("given", "made"),
     [
-        ({}, ArrowCompression("zstd", 3)),
-        ({"type": "LZ4_FRAME"}, ArrowCompression("lz4", 3)),
+        ({}, ArrowCompression("zstd", 1)),
+        ({"zstd.level": "3"}, ArrowCompression("zstd", 3)),
+        ({"type": "LZ4_FRAME"}, ArrowCompression("lz4", 1)),
         ({"type": "none", "zstd.level": "7"}, ArrowCompression("none", 7)),
     ],
 )

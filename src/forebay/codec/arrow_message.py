@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 DECODED_BYTES_MAX = 1 << 31
 """Most bytes that the buffers of one message may have when decompressed: a bound against decompression bombs."""
 
-ZSTD_LEVEL_DEFAULT = 3
-"""The default of `table.log.arrow.compression.zstd.level`."""
+ZSTD_LEVEL_DEFAULT = 1
+"""The level of tables without `table.log.arrow.compression.zstd.level`."""
 
 _THREADED_BYTES_MIN = 1 << 18
 """From this message size on, decompression with Arrow's threads is faster than without (measured)."""
@@ -214,7 +214,7 @@ def message_codec(schema: Schema | Sequence[Column]) -> MessageCodec:
 def compressor(compression: str, level: int | None = None) -> tuple[Any, int]:
     """(pa.Codec or None, codec id) for a compression: 'none', 'lz4' or 'zstd', in any case.
 
-    `level` is ZSTD's, 1 to 22 (None: 3, as in Fluss). Raises `InvalidRequest` for anything else.
+    `level` is ZSTD's, 1 to 22 (None: 1). Raises `InvalidRequest` for anything else.
     """
     name = {"lz4_frame": "lz4"}.get(compression.lower(), compression.lower())
     if name not in _CODEC_IDS:

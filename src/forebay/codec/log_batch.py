@@ -325,7 +325,7 @@ def build_arrow_batch(
     """A complete batch with the rows of `record_batch`, base offset 0, timestamp 0 and the right CRC.
 
     `change_types` holds one byte (`ChangeType`) a row; None makes an append-only batch. `compression` is 'none',
-    'lz4' or 'zstd' (`level` 1 to 22, default 3). `statistics_columns` are positions whose statistics are stored; None
+    'lz4' or 'zstd' (`level` 1 to 22, default 1). `statistics_columns` are positions whose statistics are stored; None
     makes a batch of magic 0, anything else one of magic 1. No rows make an empty batch.
     Raises `InvalidRequest` for types that log batches do not hold, nulls in non-nullable columns, and over 2 GiB.
     """

@@ -406,7 +406,7 @@ TABLE_OPTIONS: dict[str, Option] = by_name(
         Option("table.replication.factor", integer),
         Option("table.log.format", one_of(*(f.value.lower() for f in LogFormat)), "ARROW"),
         Option("table.log.arrow.compression.type", one_of("none", "lz4_frame", "zstd"), "ZSTD"),
-        Option("table.log.arrow.compression.zstd.level", integer, "3"),
+        Option("table.log.arrow.compression.zstd.level", integer, "1"),  # the default of Fluss's clients is 3
         Option("table.kv.format", one_of(*(f.value.lower() for f in KvFormat)), "COMPACTED"),
         Option("table.kv.format-version", integer),
         Option("table.kv.standby-replica.enabled", boolean, None, alterable=True),
@@ -488,11 +488,15 @@ class ArrowCompression(NamedTuple):
     """The compression of the bodies of Arrow log batches: codec ('none', 'lz4' or 'zstd') and zstd's level."""
 
     codec: str = "zstd"
-    level: int = 3
+    level: int = 1
 
 
 def arrow_compression(descriptor: TableDescriptor) -> ArrowCompression:
-    """The compression of a table's Arrow log batches."""
+    """The compression of a table's Arrow log batches.
+
+    The level matters to who writes a batch only: every reader reads all of them. Where the table sets none, it is 1:
+    half the time of 3 for batches of the same size.
+    """
     name = option_value(descriptor, "table.log.arrow.compression.type")
     level = option_value(descriptor, "table.log.arrow.compression.zstd.level")
     return ArrowCompression("lz4" if name == "lz4_frame" else name, level)
