@@ -7,3 +7,5 @@ Rules: contenders of a comparison take turns on the same machine, server and row
 affects all of them alike; the median of the turns counts. The server runs in a separate process, the client in this
 one. Nothing here decides whether a test passes: a figure that misses its target is printed as MISS, with its reason.
 """
+
+import forebay as forebay  # before pyarrow, whose allocator it sets up

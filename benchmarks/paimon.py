@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks import data, paimon_growth
+from benchmarks import data, paimon_growth, paimon_memory
 from benchmarks import paimon_work as work
 from benchmarks.paimon_peer import PYTHON, RUST, Peer, PeerFailure, peer, versions
 from benchmarks.paimon_turns import Contender, Cost, Turns, take_turns
 from benchmarks.paimon_work import APPEND, BUCKETS, COMMITS, KEYED, UPDATED, Lake
 from benchmarks.report import Figure, FigureTable, Grid, Section
 from benchmarks.running import Run, scratch
+from forebay.base import allocator
 
 ROWS = 2_000_000
 APPEND_WRITE_MAX, READ_MAX = 1.3, 1.2
@@ -29,6 +31,10 @@ FIND_MS_MAX, COMMIT_MS_MAX, PLAN_MS_MAX = 25, 200, 300
 
 OURS, UNSYNCED = "forebay", "forebay, files not synced"
 RAW, RAW_SYNCED = "pyarrow: one Parquet file", "pyarrow: one Parquet file, synced"
+_ALLOCATORS = {
+    "Arrow's own settings": {"MIMALLOC_ALLOW_THP": "1", "MIMALLOC_PURGE_DELAY": "1000"},
+    "as forebay sets them": allocator.settle(),
+}
 _PYTHON_SHARE = 10
 """pypaimon's own writes and merges of primary-key tables work row by row, so it gets one row in this many."""
 
@@ -36,7 +42,7 @@ _PYTHON_SHARE = 10
 def run(options: Run) -> Section:
     with scratch(options, "paimon") as folder, peer(folder) as (other, reason):
         made = _Comparison(options, folder, other, [reason] if other is None else [])
-        tables: list[FigureTable | Grid] = [*made.append(), *made.keyed(), *made.metadata()]
+        tables: list[FigureTable | Grid] = [*made.append(), *made.keyed(), *made.metadata(), made.first_reads()]
         tables += paimon_growth.tables(options, folder, options.rows_or(ROWS))
     return Section("paimon", "The lake engine: tables in Paimon's format", tables, made.notes())
 
@@ -264,6 +270,27 @@ class _Comparison:
         table.add(_time(f"{OURS}: plan, warm", measured.plan_warm, value_max=PLAN_MS_MAX))
         yield table
 
+    # ---- the allocator -----------------------------------------------------------------------------------------------
+
+    def first_reads(self) -> FigureTable:
+        table = FigureTable(
+            "Reading an append table, first in a process",
+            f"{self._rows:,} rows, all columns, into an Arrow table, each time in a fresh process that has read a few "
+            "rows of another table. Arrow's own settings are those of its allocator, mimalloc: huge pages, and unused "
+            "memory returned after a second; importing forebay sets others (docs/client.md). Ratios are times.",
+        )
+        lake = self._folder / "first"
+        paimon_memory.peak_bytes("append", lake, self._rows)  # writes the tables
+        readers: dict[str, Contender] = {
+            name: partial(paimon_memory.first_cost, "take", lake, self._rows, environment)
+            for name, environment in _ALLOCATORS.items()
+        }
+        found = self._turns(readers, 3)
+        base = next(iter(found.values()))
+        for name, turns in found.items():
+            table.add(_time(name, turns, ratio=turns.wall / base.wall))
+        return table
+
 
 # ---- figures --------------------------------------------------------------------------------------------------------
 
@@ -280,6 +307,7 @@ def _time(
         value_max=value_max,
         reason=reason or f"it uses {turns.cpu * 1000:.0f} ms of CPU time, on {os.cpu_count()} cores",
         spread=None if len(turns.costs) == 1 else (low * 1000, high * 1000),
+        cpu=(turns.cpu * 1000, turns.kernel * 1000),
     )
 
 
@@ -299,9 +327,7 @@ def _compare_times(
                 f"of CPU time it uses {turns.cpu * 1000:.0f} ms and pyarrow {against.cpu * 1000:.0f} ms, "
                 f"on {os.cpu_count()} cores"
             )
-            figure = Figure(
-                name, figure.value, "ms", ratio=figure.ratio, ratio_max=most, spread=figure.spread, reason=reason
-            )
+            figure = replace(figure, ratio_max=most, reason=reason)
         table.add(figure)
 
 

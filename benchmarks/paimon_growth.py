@@ -135,7 +135,7 @@ def _memory(options: Run, sizes: Sequence[int]) -> FigureTable:
     found: dict[str, dict[int, int]] = {}
     for size in sizes:
         with scratch(options, "memory") as place:
-            for name in paimon_memory.WORK:
+            for name in (name for name in paimon_memory.WORK if name != "take"):
                 found.setdefault(name, {})[size] = paimon_memory.peak_bytes(name, place, size)
                 options.say(f"  memory: {name}, {size:,} rows: {found[name][size] / (1 << 20):.1f} MiB")
     table = FigureTable(

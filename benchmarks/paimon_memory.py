@@ -1,4 +1,5 @@
-"""Memory of work on one table, in a separate process: prints the maximum growth in bytes, as one line of JSON.
+"""Cost of work on one table in a separate process: prints the maximum growth of its memory in bytes, and seconds by the
+clock, of CPU and of CPU in the kernel, as one line of JSON.
 
 `python -m benchmarks.paimon_memory WORK WAREHOUSE ROWS`; the works are the keys of `WORK`.
 """
@@ -9,13 +10,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from benchmarks import data
+from benchmarks.paimon_turns import Cost, cost_of
 from benchmarks.paimon_work import APPEND, BUCKETS, COMMITS, KEYED, Lake, check_rows
 from benchmarks.running import highest_memory
 from forebay.paimon.table import Table
@@ -71,6 +76,10 @@ def _read(lake: Lake, rows: int) -> None:
     check_rows(_consumed(lake, "append"), rows)
 
 
+def _take(lake: Lake, rows: int) -> None:
+    check_rows(lake.open("append").scan().to_arrow().num_rows, rows)
+
+
 WORK: dict[str, Callable[[Lake, int], None]] = {
     "append": _append,
     "upsert": _upsert,
@@ -78,6 +87,7 @@ WORK: dict[str, Callable[[Lake, int], None]] = {
     "merge": _merge,
     "compact": _compact,
     "read": _read,
+    "take": _take,
 }
 """By name, in the order in which they must run on one warehouse."""
 
@@ -92,12 +102,23 @@ LABELS = {
 
 def peak_bytes(work: str, warehouse: Path, rows: int) -> int:
     """The maximum growth of the memory of a fresh process while it works."""
+    return int(_measured(work, warehouse, rows)["bytes"])
+
+
+def first_cost(work: str, warehouse: Path, rows: int, environment: Mapping[str, str]) -> Cost:
+    """The cost of the work in a fresh process."""
+    found = _measured(work, warehouse, rows, environment)
+    return Cost(found["wall"], found["cpu"], found["kernel"])
+
+
+def _measured(work: str, warehouse: Path, rows: int, environment: Mapping[str, str] = MappingProxyType({})) -> Any:
     command = [sys.executable, "-m", "benchmarks.paimon_memory", work, str(warehouse), str(rows)]
     root = Path(__file__).resolve().parents[1]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600, check=False)
+    variables = {**os.environ, **environment}
+    done = subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{work} of {rows} rows failed: {done.stderr[-2000:]}")
-    return int(json.loads(done.stdout.splitlines()[-1])["bytes"])
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
@@ -107,8 +128,8 @@ def main() -> None:
     WORK[work](Lake(rehearsal, sync=False), _REHEARSAL_ROWS)
     lake = Lake(warehouse, sync=False)
     with highest_memory(os.getpid()) as growth:
-        WORK[work](lake, rows)
-    print(json.dumps({"bytes": growth[0]}))
+        cost = cost_of(lambda: WORK[work](lake, rows))
+    print(json.dumps({"bytes": growth[0], **asdict(cost)}))
 
 
 if __name__ == "__main__":

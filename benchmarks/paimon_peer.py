@@ -6,6 +6,7 @@ Their work is timed inside that process: neither its start nor our communication
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -52,7 +53,7 @@ class Peer:
         answer = self._answer()
         if rows is not None and answer["rows"] != rows:
             raise PeerFailure(f"{do} gave {answer['rows']} rows where there are {rows}")
-        return Cost(answer["wall"], answer["cpu"])
+        return Cost(answer["wall"], answer["cpu"], answer["kernel"])
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -77,9 +78,12 @@ def peer(folder: Path) -> Iterator[tuple[Peer | None, str]]:
     if python is None:
         yield None, reason
         return
+    # Without our settings of Arrow's allocator, which the peer does not have elsewhere either.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("MIMALLOC_")}
+    pipe = subprocess.PIPE
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [python, str(_PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder
+            [python, str(_PROGRAM)], stdin=pipe, stdout=pipe, stderr=errors, text=True, cwd=folder, env=variables
         )
         try:
             made = Peer(process, errors, folder)

@@ -1,8 +1,8 @@
 """Runs under pypaimon's interpreter, not ours: does and times work on Paimon tables, one request per line.
 
 A request is a JSON object with `do` (one of `_WORK`) and the arguments of that function; the answer is one line, `@`
-and a JSON object with `wall` and `cpu` (seconds, without preparation), `rows`, or `error`. Tables are written and read
-by pypaimon in Python, or, if `rust` is true, by its Rust engine as far as it supports that.
+and a JSON object with `wall`, `cpu` and `kernel` (seconds, without preparation), `rows`, or `error`. Tables are written
+and read by pypaimon in Python, or, if `rust` is true, by its Rust engine as far as it supports that.
 """
 
 import json
@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ _tables: dict[tuple[str, str, bool], Any] = {}
 def load(name: str, paths: list[str]) -> Answer:
     """Load the rows of Arrow files under a name: a list of tables, in memory."""
     _loaded[name] = [pa.ipc.open_file(pa.OSFile(path)).read_all() for path in paths]
-    return {"wall": 0, "cpu": 0, "rows": sum(part.num_rows for part in _loaded[name])}
+    return {"wall": 0, "cpu": 0, "kernel": 0, "rows": sum(part.num_rows for part in _loaded[name])}
 
 
 def _table(warehouse: str, table: str, rust: bool) -> Any:
@@ -35,9 +36,14 @@ def _table(warehouse: str, table: str, rust: bool) -> Any:
 
 
 def _timed(work: Callable[[], int]) -> Answer:
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu, kernel = time.perf_counter(), time.process_time(), getrusage(RUSAGE_SELF).ru_stime
     rows = work()
-    return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu, "rows": rows}
+    return {
+        "wall": time.perf_counter() - wall,
+        "cpu": time.process_time() - cpu,
+        "kernel": getrusage(RUSAGE_SELF).ru_stime - kernel,
+        "rows": rows,
+    }
 
 
 def write(warehouse: str, table: str, rust: bool, data: str, definition: dict[str, Any]) -> Answer:

@@ -6,15 +6,18 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a piece of work in seconds: wall time, and CPU time of all threads of its process."""
+    """The cost of a piece of work in seconds: wall time, CPU time of all threads of its process, and the part of that
+    in the kernel (page faults, copies, system calls), if it was measured."""
 
     wall: float
     cpu: float
+    kernel: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,11 @@ class Turns:
         return statistics.median(c.cpu for c in self.costs)
 
     @property
+    def kernel(self) -> float:
+        """The median CPU time in the kernel, in seconds."""
+        return statistics.median(c.kernel for c in self.costs)
+
+    @property
     def spread(self) -> tuple[float, float]:
         """The wall time of the fastest and the slowest turn, in seconds."""
         walls = [c.wall for c in self.costs]
@@ -45,9 +53,9 @@ Contender = Callable[[], Cost]
 
 def cost_of(work: Callable[[], Any]) -> Cost:
     """The cost of running `work` once, in this process."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu, kernel = time.perf_counter(), time.process_time(), getrusage(RUSAGE_SELF).ru_stime
     work()
-    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
+    return Cost(time.perf_counter() - wall, time.process_time() - cpu, getrusage(RUSAGE_SELF).ru_stime - kernel)
 
 
 def take_turns(
@@ -63,5 +71,8 @@ def take_turns(
     done = {name: Turns(costs) for name, costs in found.items()}
     for name, turns in done.items():
         low, high = turns.spread
-        say(f"  {name}: {turns.wall:.4f} s ({low:.4f} to {high:.4f}), CPU {turns.cpu:.4f} s")
+        say(
+            f"  {name}: {turns.wall:.4f} s ({low:.4f} to {high:.4f}), CPU {turns.cpu:.4f} s, "
+            f"kernel {turns.kernel:.2f} s"
+        )
     return done

@@ -22,7 +22,8 @@ class Figure:
 
     `ratio` compares it with another row of its table, which the table's explanation names. A target is a minimum or
     maximum, of the ratio if there is a `ratio_min` or `ratio_max`. `spread` is the minimum and maximum of the turns
-    whose median the value is. `reason` explains why a target is missed, and is printed only then.
+    whose median the value is. `cpu` is the CPU time, and the part of it in the kernel, in milliseconds. `reason`
+    explains why a target is missed, and is printed only then.
     """
 
     what: str
@@ -35,6 +36,7 @@ class Figure:
     reason: str = ""
     ratio_max: float | None = None
     spread: tuple[float, float] | None = None
+    cpu: tuple[float, float] | None = None
 
     @property
     def verdict(self) -> str:
@@ -67,6 +69,8 @@ class Figure:
         value = f"{number(self.value)} {self.unit}".strip()
         if self.spread is not None:
             value += f" ({number(self.spread[0])} to {number(self.spread[1])})"
+        if self.cpu is not None:
+            value += f", CPU {number(self.cpu[0])} ms, {number(self.cpu[1])} of it in the kernel"
         return [self.what, value, ratio, self.target, self.verdict]
 
 

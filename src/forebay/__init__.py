@@ -7,10 +7,15 @@
     table = conn.table("sales.orders")
     table.scan(filter=forebay.col("amount") > 100).to_arrow()
 
-Importing this package costs next to nothing: each name is loaded when it is first used.
+Importing this package costs next to nothing: each name is loaded when it is first used. It sets up Arrow's allocator,
+unless pyarrow was imported before (forebay.base.allocator).
 """
 
 from __future__ import annotations
+
+from forebay.base.allocator import settle as _settle_allocator
+
+_settle_allocator()
 
 __version__ = "0.1.0"
 

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, Self
 
 import pyarrow as pa
 
+from forebay.base.allocator import give_back_when_idle
 from forebay.base.arguments import name_list
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.markup import grid, heading
@@ -74,6 +75,7 @@ class RowReader(ArrowStream):
 
     def _pairs(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
         if self._batches is None:
+            give_back_when_idle()
             self._batches = self._read()
         for bucket, batch in self._batches:
             if self._left is not None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from forebay.base.allocator import give_back_when_idle
 from forebay.base.errors import ForebayError
 
 
@@ -70,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if run is None:
         parser.print_help()
         return 0
+    give_back_when_idle()
     try:
         return run(options)
     except ForebayError as e:

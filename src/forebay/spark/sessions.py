@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from forebay.base.allocator import settle as settle_allocator
 from forebay.base.errors import InvalidRequest
 from forebay.client.settings import LAKE_OPTIONS, make_settings
 from forebay.spark.jvm.java_home import ensure_java
@@ -199,9 +200,10 @@ def configured(jvm: Jvm, catalog: str, settings: Mapping[str, str]) -> Callable[
 
 
 def _run_workers_as_driver(spark: SparkSession) -> None:
-    """On one machine, run workers with the driver's Python: Spark takes `python3` of the PATH by
+    """Run workers with the driver's allocator, and on one machine with its Python: Spark takes `python3` of the PATH by
     default, which does not know Forebay where the virtual environment is not activated."""
     context = spark.sparkContext
+    context.environment.update(settle_allocator())
     told = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
     if not told and (context.master or "").startswith("local"):
         context.pythonExec = sys.executable
