@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from forebay.paimon.compact.running import TaskThreads
 from forebay.paimon.table import Table
 from tests.paimon.lake import live_files, new_catalog, put
 
@@ -76,6 +77,23 @@ def test_a_primary_key_table_is_written_merged_and_compacted_in_little_memory(tm
     assert peak(lambda: counts.append(read_through(table))) < 12
     assert counts[0] == counts[1]
     assert 0.9 * rows > counts[0] > 0.5 * rows
+
+
+def test_a_compaction_has_one_budget_of_memory_however_many_threads_it_has(tmp_path: Path) -> None:
+    peaks: list[float] = []
+    rows: list[pa.Table] = []
+    for threads in (1, 4):
+        options = {**OPTIONS, "sort-spill-buffer-size": "8 mb", "bucket": "4"}
+        catalog = new_catalog(tmp_path / str(threads))
+        table = catalog.create_table("db.t", COLUMNS, primary_key=["id"], options=options)
+        for _ in range(2):
+            put(table, arriving(800_000))
+        peaks.append(peak(lambda: table.compact(full=True, runner=TaskThreads(threads))))  # noqa: B023
+        assert len(live_files(table)) == 4
+        rows.append(table.scan().to_arrow().sort_by("id"))
+    assert peaks[1] < 1.5 * peaks[0] + 4, peaks
+    assert rows[0].equals(rows[1])
+    assert rows[0].num_rows > 400_000
 
 
 @pytest.mark.parametrize("rows", SIZES)

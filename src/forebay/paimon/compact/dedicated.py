@@ -12,7 +12,7 @@ from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.commit.partition_filter import PartitionFilter
 from forebay.paimon.compact.clustering import SortOrder
-from forebay.paimon.compact.running import TaskRunner, TaskThreads, rows_read
+from forebay.paimon.compact.running import TaskRunner, TaskThreads, rows_read, within_budget
 from forebay.paimon.compact.tasks import CompactPlanner, run_task
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement
 from forebay.paimon.format.snapshot import Snapshot
@@ -46,7 +46,7 @@ def compact_table(
     def run_once() -> list[CommitMessage]:
         tasks = planner.plan(full=full, partitions=partitions, order=order, buckets=buckets)
         return runner.run(
-            partial(run_task, table),
+            partial(run_task, within_budget(table, runner, len(tasks))),
             tasks,
             rows=[rows_read(task.input_files) for task in tasks],
             progress=progress,

@@ -17,7 +17,7 @@ from forebay.base.errors import Conflict, InvalidRequest, NotFound, check
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.commit.partition_filter import PartitionFilter, partition_filter
-from forebay.paimon.compact.running import TaskRunner, rows_read
+from forebay.paimon.compact.running import TaskRunner, rows_read, within_budget
 from forebay.paimon.compact.vectors import bucket_vectors
 from forebay.paimon.compact.writing import TableWriteCompaction
 from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
@@ -182,7 +182,7 @@ class _Rescaling:
             results = [run_rescale(self.table, task, progress) for task in flat]
         else:
             results = self.runner.run(
-                partial(run_rescale, self.table),
+                partial(run_rescale, within_budget(self.table, self.runner, len(flat))),
                 flat,
                 rows=[task.rows for task in flat],
                 progress=progress,

@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any, Protocol, TypeVar
 
 from forebay.base.progress import OnProgress, no_progress
+from forebay.paimon.store.context import TableContext
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -22,6 +23,10 @@ class TaskRunner(Protocol):
     @property
     def parallelism(self) -> int:
         """The number of tasks that run at the same time."""
+
+    @property
+    def process_parallelism(self) -> int:
+        """The number of tasks that run at the same time in one process, and share its memory."""
 
     def run(
         self,
@@ -51,6 +56,10 @@ class TaskThreads:
 
     @property
     def parallelism(self) -> int:
+        return self._threads
+
+    @property
+    def process_parallelism(self) -> int:
         return self._threads
 
     def run(
@@ -91,3 +100,9 @@ class TaskThreads:
 def rows_read(files: Sequence[Any]) -> int:
     """The number of rows in data files, as `TaskRunner.run` counts them."""
     return sum(f.row_count for f in files)
+
+
+def within_budget(table: TableContext, runner: TaskRunner, tasks: int) -> TableContext:
+    """The table for so many tasks: those that run side by side in one process share the memory that its options give
+    one merge and one write buffer."""
+    return table.with_memory_share(min(tasks, runner.process_parallelism))

@@ -269,11 +269,14 @@ def _fast(source: Any) -> Any:
 
 
 def _opened(source: Any, footer: pq.FileMetaData, columns: list[str], part_bytes: int) -> pq.ParquetFile:
-    """A file that fetches whole row groups if they fit into `part_bytes`, and otherwise a part of each column."""
+    """A file that fetches whole row groups if they fit into `part_bytes`, and otherwise a part of each column.
+
+    Local files are not fetched ahead: the fetched bytes would stay in memory as long as the rows.
+    """
     groups = (footer.row_group(i) for i in range(footer.num_row_groups))
     largest = max(groups, key=lambda group: group.total_byte_size, default=None)
     if largest is None or _memory(largest, set(columns)) <= part_bytes:
-        return pq.ParquetFile(source, metadata=footer, pre_buffer=True)
+        return pq.ParquetFile(source, metadata=footer, pre_buffer=not isinstance(source, pa.OSFile))
     share = part_bytes // (4 * max(1, len(columns)))
     fetched = min(FETCH_BYTES_MAX, max(FETCH_BYTES_MIN, share))
     return pq.ParquetFile(source, metadata=footer, pre_buffer=False, buffer_size=fetched)

@@ -71,6 +71,18 @@ class TableContext:
         vars(made).update({name: getattr(self, name) for name in _SHARED})  # in-memory state is useful to both
         return made
 
+    def with_memory_share(self, shares: int) -> TableContext:
+        """The same table with one of so many shares of the memory that its options allow merges and write buffers."""
+        if shares <= 1:
+            return self
+        options = self.options
+        memory = {
+            "sort-spill-buffer-size": options.sort_spill_buffer_size,
+            "write-buffer-size": options.write_buffer_size,
+        }
+        shared = {name: f"{max(1, size // shares)} b" for name, size in memory.items()}
+        return self.with_schema(self.schema.with_options({**self.schema.options, **shared}))
+
     def on_branch(self, branch: str) -> TableContext:
         """Another branch of the same table, with this one's schema."""
         paths = self.paths.on_branch(branch)

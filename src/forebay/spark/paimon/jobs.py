@@ -37,6 +37,10 @@ class SparkTasks:
     def parallelism(self) -> int:
         return int(self._context.defaultParallelism)
 
+    @property
+    def process_parallelism(self) -> int:
+        return 1  # each worker is a process
+
     def run(
         self,
         function: Callable[[T], R],

@@ -20,7 +20,7 @@ from typing import Any
 
 from forebay.base.errors import Conflict, ForebayError, NotFound
 from forebay.paimon.compact.append import AppendCoordinator, AppendRules, pack
-from forebay.paimon.compact.running import TaskRunner, rows_read
+from forebay.paimon.compact.running import TaskRunner, rows_read, within_budget
 from forebay.paimon.compact.tasks import CompactTask, run_task
 from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.file_meta import DataFileMeta
@@ -54,6 +54,10 @@ class FewAtATime:
 
     def __init__(self, inner: TaskRunner, parallelism: int) -> None:
         self._inner, self.parallelism = inner, parallelism
+
+    @property
+    def process_parallelism(self) -> int:
+        return min(self.parallelism, self._inner.process_parallelism)
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], **how: Any) -> list[Any]:
         done: list[Any] = []
@@ -128,7 +132,7 @@ class PackRounds:
         committer = self._table.new_commit()
         try:
             done: list[CommitMessage] = self._runner.run(
-                partial(run_task, self._table.context),
+                partial(run_task, within_budget(self._table.context, self._runner, len(tasks))),
                 tasks,
                 rows=[rows_read(task.files) for task in tasks],
                 discard=committer.abort,

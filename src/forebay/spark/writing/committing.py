@@ -170,6 +170,10 @@ class _Untold:
     def parallelism(self) -> int:
         return self.inner.parallelism
 
+    @property
+    def process_parallelism(self) -> int:
+        return self.inner.process_parallelism
+
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], **how: Any) -> list[Any]:
         done = self.inner.run(function, tasks, **how)
         for m in done:
