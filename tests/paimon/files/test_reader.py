@@ -113,23 +113,54 @@ def test_parts_are_as_large_as_the_caller_wants(tmp_path: Path) -> None:
 
 
 def test_small_row_groups_are_decoded_by_the_thread_that_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    meta, path = written(tmp_path, SCHEMA, ROWS)
+    schema = new_schema(pa.schema([*COLUMNS, ("size", pa.int32())]))
+    meta, path = written(tmp_path, schema, ROWS.append_column("size", pa.array(range(5000), pa.int32())))
+    monkeypatch.setattr(reader_module, "FEW_ROWS", 0)
     threads: list[bool] = []
     original = pq.ParquetFile.read_row_group
 
     def spy(self: pq.ParquetFile, i: int, columns: list[str], use_threads: bool) -> pa.Table:
         threads.append(use_threads)
+        assert not (use_threads and len(columns) == 1)  # there is nothing to share out
         return original(self, i, columns, use_threads)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", spy)
     size = pq.read_metadata(path).row_group(0).total_byte_size
     monkeypatch.setattr(reader_module, "THREADS_BYTES_MIN", size + 1)
-    by_one = read(meta, path, where=col("id") >= 10)
+    by_one = read(meta, path, schema, where=col("id") >= 10)
     assert set(threads) == {False}
     threads.clear()
     monkeypatch.setattr(reader_module, "THREADS_BYTES_MIN", size)
-    assert read(meta, path, where=col("id") >= 10).equals(by_one)
-    assert set(threads) == {True}
+    assert read(meta, path, schema, where=col("id") >= 10).equals(by_one)
+    assert threads == [False, True]  # the column of the filter, and the rest
+
+
+@pytest.mark.parametrize("part_bytes", [1 << 20, 3_000])
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (7, 19), (2047, 2049), (4999, 4999), (100, 4200), (0, 4999)])
+def test_of_rows_close_to_each_other_no_more_is_decoded_than_up_to_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int, part_bytes: int
+) -> None:
+    columns = pa.schema([("id", pa.int64()), ("made", pa.struct([("x", pa.int64()), ("y", pa.string())]))])
+    schema = new_schema(columns)
+    made = [{"x": i, "y": f"t{i}"} for i in range(5000)]
+    data = pa.table({"id": list(range(5000)), "made": pa.array(made, columns.field("made").type)})
+    meta, path = written(tmp_path, schema, data)
+    monkeypatch.setattr(reader_module, "FEW_ROWS", 512)
+    decoded: list[int] = []
+    original = pq.ParquetFile.iter_batches
+
+    def spy(self: pq.ParquetFile, **how: Any) -> Any:
+        for batch in original(self, **how):
+            decoded.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", spy)
+    where, gone = (col("id") >= first) & (col("id") <= last) & (col("id") != first + 3), np.array([first + 5])
+    found = read(meta, path, schema, where, deleted=gone, part_bytes=part_bytes)
+    assert found["id"].to_pylist() == [i for i in range(first, last + 1) if i not in (first + 3, first + 5)]
+    assert found["made"].to_pylist() == [made[i] for i in found["id"].to_pylist()]
+    if last - first < 512:
+        assert last < sum(decoded) < last + 1 + 512
 
 
 @pytest.mark.parametrize("part_bytes", [1 << 20, 30_000])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import duckdb
 import numpy as np
@@ -19,7 +19,7 @@ from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.store.schema_changes import RenameColumn
 from forebay.paimon.table import Table
-from tests.paimon.lake import altered, at_ms, new_catalog
+from tests.paimon.lake import altered, at_ms, new_catalog, put
 
 COLUMNS = {"id": "BIGINT", "name": "STRING", "day": "DATE"}
 DAYS = [dt.date(2024, 1, d) for d in (1, 2, 3)]
@@ -245,3 +245,67 @@ def test_a_partition_is_dropped_with_its_rows(table: Table) -> None:
         table.drop_partition({})
     with pytest.raises(UnsupportedOperation, match="write rows"):
         table.create_partition({"day": DAYS[0]})
+
+
+# ---- one key --------------------------------------------------------------------------------------------------------
+
+
+class CountingIO(LocalFileIO):
+    """Counts the data files that are opened."""
+
+    def __init__(self) -> None:
+        super().__init__(sync=False)
+        self.opened: list[str] = []
+
+    def open_input(self, path: str) -> BinaryIO:
+        if "/data-" in path:
+            self.opened.append(path)
+        return super().open_input(path)
+
+
+def in_five_commits(io: LocalFileIO, folder: Path, **options: Any) -> Table:
+    """Ids 0 to 8, of which each commit rewrites some; id 3 is deleted by the last but one, id 4 by the first."""
+    catalog = FileSystemCatalog(io, str(folder / "one"))
+    catalog.create_database("db")
+    given = {"write-only": True, **options}
+    made = catalog.create_table("db.t", {"id": "BIGINT", "name": "STRING"}, primary_key="id", buckets=1, options=given)
+    for commit in range(5):
+        ids = [i for i in range(9) if commit in (0, i % 5) or i in (0, 8)]
+        kinds = ["-D" if (commit, i) in ((3, 3), (0, 4)) else "+U" for i in ids]
+        put(made, [{"id": i, "name": f"{i} of {commit}"} for i in ids], kinds)
+    return made
+
+
+def test_one_key_is_read_from_the_newest_file_that_has_it(tmp_path: Path) -> None:
+    io = CountingIO()
+    table = in_five_commits(io, tmp_path)
+    expected = {row["id"]: row["name"] for row in table.scan().to_arrow().to_pylist()}
+    assert expected == {
+        **{i: f"{i} of {i % 5}" for i in (1, 2, 6, 7)},
+        0: "0 of 4",
+        4: "4 of 4",
+        5: "5 of 0",
+        8: "8 of 4",
+    }
+    for key, files in ((0, 1), (4, 1), (7, 3), (5, 5), (3, 2), (99, 0)):
+        io.opened.clear()
+        found = table.scan(["name"], filter=col("id") == key).to_arrow()["name"].to_pylist()
+        assert found == ([expected[key]] if key in expected else [])
+        assert len(io.opened) == files, key
+        assert table.scan(["name"], filter=(col("id") == key) & (col("name") == "no")).to_arrow().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"sequence.field": "name"}, {"ignore-delete": True}, {"merge-engine": "partial-update"}]
+)
+def test_one_key_is_read_from_all_files_where_an_older_row_may_count(tmp_path: Path, options: dict[str, Any]) -> None:
+    io = CountingIO()
+    if "merge-engine" in options:
+        options["partial-update.remove-record-on-delete"] = True
+    table = in_five_commits(io, tmp_path, **options)
+    expected = {row["id"]: row["name"] for row in table.scan().to_arrow().to_pylist()}
+    for key in range(9):
+        io.opened.clear()
+        found = table.scan(["name"], filter=col("id") == key).to_arrow()["name"].to_pylist()
+        assert found == ([expected[key]] if key in expected else [])
+        assert len(io.opened) == 5

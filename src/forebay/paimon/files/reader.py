@@ -2,8 +2,8 @@
 
 `DataFileReader.read(file, path)` yields record batches of `fields`. A file is read with the schema it was written with;
 columns are found by id, converted to the reader's types (`casts`), and are null if the file lacks them. Key columns
-that a thin file omits are copied from the table's columns. Row groups and deleted rows are pruned before any
-conversion. One row group, or a part of a very large one, is in memory at a time.
+that a thin file omits, or whose values are read anyway, are copied from the table's columns. Row groups and deleted
+rows are pruned before any conversion. One row group, or a part of a very large one, is in memory at a time.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ THREADS_BYTES_MIN = 1 << 18
 costs 0.2 ms of CPU and as much waiting, more than that saves."""
 
 BATCH_ROWS = 1 << 17
+
+FEW_ROWS = 1 << 13
+"""Rows that a filter finds close to each other are read on their own, if they are at most so many."""
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 """The minimum size of a value in memory, by physical type: dictionaries make columns small only in the file."""
@@ -186,10 +189,13 @@ class DataFileReader:
             except pa.ArrowInvalid as e:
                 raise CorruptData(f"data file {path} is no Parquet file: {e}") from e
             present = set(footer.schema.to_arrow_schema().names)
+            read = {s.held.name for s in sources if s.held is not None and s.held.name in present}
             renames = {
-                s.held.name: s.held.name.removeprefix(KEY_PREFIX)
+                s.held.name: name
                 for s in sources
-                if s.held is not None and s.held.name not in present and s.held.name.startswith(KEY_PREFIX)
+                if s.held is not None
+                and s.held.name.startswith(KEY_PREFIX)
+                and ((name := s.held.name.removeprefix(KEY_PREFIX)) in read or s.held.name not in present)
             }
             columns = _paths(sources, renames, present)
             parquet = _opened(source, footer, columns, part_bytes)
@@ -206,8 +212,9 @@ class DataFileReader:
             group = footer.row_group(i)
             if self._group_may_match(file, footer, i):
                 first = self._filter_columns(parquet, i, columns, sources)
-                if first is None or self._any_match(first, sources):
-                    for offset, table in _group_tables(parquet, i, columns, group, first, part_bytes):
+                found = range(group.num_rows) if first is None else self._matches(first, sources)
+                if found:
+                    for offset, table in _group_tables(parquet, i, columns, group, first, found, part_bytes):
                         if i == last and isinstance(table, pa.Table):
                             opened.close()  # a merge reads many files at once, so small ones must not stay open
                         yield first_row + offset, _with_keys(table, renames)
@@ -222,12 +229,17 @@ class DataFileReader:
             return None
         return _read_group(parquet, index, wanted)
 
-    def _any_match(self, table: pa.Table, sources: Sequence[_Source]) -> bool:
+    def _matches(self, table: pa.Table, sources: Sequence[_Source]) -> range:
+        """From the first to the last row that the filter keeps."""
         assert self._keep is not None
         chosen = [s for s in sources if s.wanted.name in self._keep_names]
-        return any(
-            pc.any(mask(self._keep, self._evolved(batch, chosen)), min_count=0).as_py() for batch in _batches(table)
-        )
+        first, stop, offset = table.num_rows, 0, 0
+        for batch in _batches(table):
+            kept = pc.indices_nonzero(mask(self._keep, self._evolved(batch, chosen)))
+            if len(kept):
+                first, stop = min(first, offset + kept[0].as_py()), offset + kept[-1].as_py() + 1
+            offset += batch.num_rows
+        return range(first, stop)
 
     def _group_may_match(self, file: DataFileMeta, footer: pq.FileMetaData, index: int) -> bool:
         if self._prune is None:
@@ -288,16 +300,20 @@ def _group_tables(
     columns: list[str],
     group: pq.RowGroupMetaData,
     known: pa.Table | None,
+    wanted: range,
     part_bytes: int,
 ) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
     """The rows of a row group in parts, with the position of each part's first row within the group.
 
-    `known` are columns that have already been read.
+    `known` are columns that have already been read. Rows that are not `wanted` may be missing.
     """
     if not columns:
         yield 0, _rows_without_columns(group.num_rows)
         return
     size = _memory(group, set(columns))
+    if known is not None and len(wanted) <= FEW_ROWS:
+        yield from _few_rows(parquet, index, columns, known, wanted)
+        return
     if size <= part_bytes:
         rest = [c for c in columns if known is None or c not in known.schema.names]
         table = _read_group(parquet, index, rest)
@@ -313,8 +329,26 @@ def _group_tables(
         offset += batch.num_rows
 
 
+def _few_rows(
+    parquet: pq.ParquetFile, index: int, columns: list[str], known: pa.Table, wanted: range
+) -> Iterator[tuple[int, pa.Table]]:
+    """The rows `wanted` of a row group, which is decoded up to the last of them: pages cannot be skipped, but left."""
+    rest = [c for c in columns if c not in known.schema.names]
+    offset = 0
+    for batch in parquet.iter_batches(batch_size=FEW_ROWS, row_groups=[index], columns=rest, use_threads=False):
+        start, stop = max(wanted.start, offset), min(wanted.stop, offset + batch.num_rows)
+        if start < stop:
+            table = pa.Table.from_batches([batch.slice(start - offset, stop - start)])
+            for name in known.schema.names:
+                table = table.append_column(known.schema.field(name), known.column(name).slice(start, stop - start))
+            yield start, table
+        offset += batch.num_rows
+        if offset >= wanted.stop:
+            return
+
+
 def _read_group(parquet: pq.ParquetFile, index: int, columns: list[str]) -> pa.Table:
-    threads = parquet.metadata.row_group(index).total_byte_size >= THREADS_BYTES_MIN
+    threads = len(columns) > 1 and parquet.metadata.row_group(index).total_byte_size >= THREADS_BYTES_MIN
     return parquet.read_row_group(index, columns=columns, use_threads=threads)
 
 
@@ -340,7 +374,7 @@ def _rows_without_columns(rows: int) -> pa.RecordBatch:
 
 
 def _with_keys(table: pa.Table | pa.RecordBatch, renames: dict[str, str]) -> pa.Table | pa.RecordBatch:
-    """`table` with the key columns that a thin file lacks, copied from the table's columns."""
+    """`table` with key columns copied from the table's columns: those that a thin file lacks, or were not read."""
     for key, name in renames.items():
         if name in table.schema.names:
             table = table.append_column(key, table.column(name))

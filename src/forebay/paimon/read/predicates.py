@@ -86,6 +86,17 @@ class ScanFilter:
         return {p for p, wanted in zip(given, keep, strict=True) if wanted}
 
     @property
+    def fixes_key(self) -> bool:
+        """Whether at most one key of each partition matches."""
+        fixed = {
+            part.column.name
+            for part in conjuncts(self.key)
+            if isinstance(part, BoundLeaf)
+            and (part.function is LeafFunction.EQUAL or (part.function is LeafFunction.IN and len(part.literals) == 1))
+        }
+        return fixed.issuperset(self.schema.trimmed_primary_keys)
+
+    @property
     def fixes_buckets(self) -> bool:
         """Whether the filter excludes any bucket."""
         return self._bucket_keys is not None

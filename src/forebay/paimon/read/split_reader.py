@@ -6,7 +6,7 @@ applied before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +30,7 @@ from forebay.paimon.format.schema import (
     DataField,
 )
 from forebay.paimon.format.split import DataSplit, DeletionFile
-from forebay.paimon.io.closing import closed_after
+from forebay.paimon.io.closing import close_sources, closed_after
 from forebay.paimon.merge.intervals import Section
 from forebay.paimon.merge.leveled import LevelRules, merge_leveled, with_level, without_deletes
 from forebay.paimon.merge.runs import merge_runs
@@ -141,7 +141,9 @@ class SplitReader:
         held = self._merge_fields()
         for section in self.sections(split.files):
             part = self._spec.part_bytes(len(section))
-            runs = [self._run(split, run, held, part) for run in section]
+            runs: Sequence[Iterable[pa.RecordBatch]] = [self._run(split, run, held, part) for run in section]
+            if len(runs) > 1 and self._newest_decides:
+                runs = self._newest(section, runs)
             merged = (
                 _merged_lowest(runs, self._spec, names, keep_deletes)
                 if self._lowest_only
@@ -149,6 +151,32 @@ class SplitReader:
             )
             with closed_after(merged):
                 yield from merged
+
+    @property
+    def _newest_decides(self) -> bool:
+        """Whether there is one key to read, whose row with the greatest sequence number is its state."""
+        spec = self._spec
+        return (
+            spec is not None
+            and self._filter.fixes_key
+            and spec.engine is MergeEngine.DEDUPLICATE
+            and not (spec.sequence_fields or spec.ignore_delete)
+        )
+
+    def _newest(self, section: Section, runs: Sequence[Iterable[pa.RecordBatch]]) -> list[Iterable[pa.RecordBatch]]:
+        """Runs of one key with the rows that can decide it: files that are older than a found row are not read."""
+        kept: list[Iterable[pa.RecordBatch]] = [()] * len(runs)
+        newest = [max(f.max_sequence_number for f in run) for run in section]
+        found = -1
+        try:
+            for at in sorted(range(len(runs)), key=lambda at: -newest[at]):
+                if newest[at] < found:
+                    break
+                kept[at] = batches = list(runs[at])
+                found = max([found, *(pc.max(batch.column(SEQUENCE_NUMBER)).as_py() for batch in batches)])
+        finally:
+            close_sources(runs)
+        return kept
 
     @property
     def _lowest_only(self) -> bool:
@@ -206,7 +234,7 @@ class SplitReader:
 
 
 def _merged_lowest(
-    runs: Sequence[Iterator[pa.RecordBatch]], spec: MergeSpec, names: Sequence[str], keep_deletes: bool
+    runs: Sequence[Iterable[pa.RecordBatch]], spec: MergeSpec, names: Sequence[str], keep_deletes: bool
 ) -> Iterator[pa.RecordBatch]:
     """The merged rows; of a key's rows above level 0, only that of the lowest level counts."""
     columns = list(dict.fromkeys([*names, VALUE_KIND]))
