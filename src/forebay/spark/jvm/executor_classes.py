@@ -2,7 +2,8 @@
 
 Each source `executor_java/<name>.java` is compiled by Janino, which every Spark has, into a jar that `addJar` sends to
 the executors; tasks then find its classes as they find those of any application. A jar is compiled once for a release
-of Spark and a source, and kept in the user's cache directory for later sessions: its name is a digest of both.
+of Spark and a source, and kept in the user's cache directory for later sessions: its name is a digest of both. A
+session that has files of its own for its jobs (artifacts) shares no jars with others, and is sent its own.
 
 The driver loads the classes from the same jar, by a class loader of its own that is kept as long as the JVM. So it can
 make the objects that are serialized into tasks; executors, also those in the driver's JVM (`local[...]`), load the
@@ -29,10 +30,17 @@ logger = logging.getLogger(__name__)
 _FORMAT = "1"
 """A part of the digest: raise it when jars are made in another way."""
 
+_PARTS = {"ForebayColumnarFactory": ("ForebayArrow",)}
+"""Other sources whose classes a class needs; they are compiled together with it."""
+
 _DIGEST_CHARS = 20
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
-_loaded: WeakKeyDictionary[Jvm, dict[str, JavaObject]] = WeakKeyDictionary()
+_jars: WeakKeyDictionary[Jvm, dict[str, tuple[Path, JavaObject]]] = WeakKeyDictionary()
+"""The jar and the constructor of each class that is loaded."""
+
+_sent: WeakKeyDictionary[Jvm, set[tuple[str, str | None]]] = WeakKeyDictionary()
+"""The classes that executors know, and for the jobs of which session: its artifacts' id, or None for all others."""
 
 
 def executor_class(jvm: Jvm, name: str, cache: Path | None = None) -> Callable[..., JavaObject]:
@@ -41,16 +49,19 @@ def executor_class(jvm: Jvm, name: str, cache: Path | None = None) -> Callable[.
     `cache` is the directory of jars (by default in the user's cache). Raises `UnsupportedOperation` where this Spark
     has no compiler that we know.
     """
-    known = _loaded.setdefault(jvm, {})
-    if name not in known:
-        with jvm.known_layout("compiler"):
+    jars, sent = _jars.setdefault(jvm, {}), _sent.setdefault(jvm, set())
+    with jvm.known_layout("compiler"):
+        if name not in jars:
             jar = class_jar(jvm, name, cache or default_cache())
-            jvm.context._jsc.sc().addJar(jar.as_uri())
             urls = jvm.array("java.net.URL", [jvm.class_("java.net.URI").create(jar.as_uri()).toURL()])
             loader = jvm.class_("java.net.URLClassLoader")(urls, jvm.spark_class_loader())
-            known[name] = loader.loadClass(name).getConstructors()[0]
-    constructor = known[name]
-    return lambda *args: constructor.newInstance(jvm.proxy_array("java.lang.Object", args))
+            jars[name] = jar, loader.loadClass(name).getConstructors()[0]
+        jar, constructor = jars[name]
+        place = name, jvm.artifacts()
+        if place not in sent:
+            jvm.context._jsc.sc().addJar(jar.as_uri())
+            sent.add(place)
+    return jvm.maker(constructor)
 
 
 def default_cache() -> Path:
@@ -61,7 +72,7 @@ def default_cache() -> Path:
 
 def class_jar(jvm: Jvm, name: str, cache: Path) -> Path:
     """The jar with the class `name`, compiled for the Spark of `jvm` unless `cache` has it."""
-    source = (resources.files("forebay.spark.jvm") / "executor_java" / f"{name}.java").read_text()
+    source = java_source(name)
     parts = (_FORMAT, jvm.spark_version, name, source)
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_DIGEST_CHARS]
     jar = cache / f"{name}-{jvm.spark_version}-{digest}.jar"
@@ -74,6 +85,15 @@ def class_jar(jvm: Jvm, name: str, cache: Path) -> Path:
             jar = Path(tempfile.mkdtemp(prefix="forebay-spark-")) / jar.name
             _publish(jar, data)
     return jar
+
+
+def java_source(name: str) -> str:
+    """The source of the class `name` and of those that it needs, as one: all imports come first."""
+    folder = resources.files("forebay.spark.jvm") / "executor_java"
+    texts = [(folder / f"{part}.java").read_text() for part in (name, *_PARTS.get(name, ()))]
+    lines = [line for text in texts for line in text.splitlines()]
+    imports = dict.fromkeys(line for line in lines if line.startswith("import "))
+    return "\n".join([*imports, *(line for line in lines if line not in imports)])
 
 
 def _jar_of(classes: dict[str, bytes]) -> bytes:

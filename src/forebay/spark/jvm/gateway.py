@@ -23,7 +23,7 @@ import json
 import logging
 import pickle
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from typing import TYPE_CHECKING, Any, cast
@@ -145,9 +145,10 @@ class Jvm:
 
     def unknown_layout(self, what: str, error: Exception) -> UnsupportedOperation:
         """What to raise where `what` of this Spark is not what we know."""
+        thrown = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
         return UnsupportedOperation(
             f"this is Spark {self.spark_version}, whose {what} does not look as in {_KNOWN}, which Forebay knows: "
-            f"{str(error).splitlines()[0]}"
+            f"{str(thrown).splitlines()[0]}"
         )
 
     @contextmanager
@@ -402,7 +403,10 @@ class Jvm:
                 compiler.setParentClassLoader(self.spark_class_loader())
                 compiler.cook(self.java_source(name))
                 self._compiled[name] = compiler.getClassLoader().loadClass(name).getConstructors()[0]
-        constructor = self._compiled[name]
+        return self.maker(self._compiled[name])
+
+    def maker(self, constructor: JavaObject) -> Callable[..., JavaObject]:
+        """A function that calls a constructor, found by reflection; proxies may be among its arguments."""
         return lambda *args: constructor.newInstance(self.proxy_array("java.lang.Object", args))
 
     def spark_class_loader(self) -> JavaObject:
@@ -485,14 +489,17 @@ class Jvm:
 
     def _factory(self, name: str, command: bytes, schema: JavaObject) -> JavaObject:
         with self.known_layout(f"class {name}"):
-            # The id of the files that a session has added to its jobs, if it has.
-            state = self.scala_object("org.apache.spark.JobArtifactSet").getCurrentJobArtifactState()
-            artifacts = self.class_("scala.Option").apply(state.get().uuid()) if state.isDefined() else self.none()
+            artifacts = self.class_("scala.Option").apply(self.artifacts())
             arguments = (self._python_source(), command, schema, artifacts)
             constructor = self.class_("java.lang.Class").forName(_PYTHON + name).getConstructors()[0]
             # From 4.1 on a fifth argument names the session whose worker logs are collected.
             extra = constructor.getParameterCount() - len(arguments)
             return self.class_(_PYTHON + name)(*arguments, *([self.none()] * extra))
+
+    def artifacts(self) -> str | None:
+        """The id of the files that the session has added to its jobs, if it has."""
+        state = self.scala_object("org.apache.spark.JobArtifactSet").getCurrentJobArtifactState()
+        return str(state.get().uuid()) if state.isDefined() else None
 
     def _python_source(self) -> JavaObject:
         """What tells Spark how to run Python: executable, version, environment, and files that users added."""
