@@ -499,4 +499,4 @@ def test_executors_of_their_own_get_the_classes(tmp_path: Path) -> None:
     expected = [len(rest) + len(inserted), sum(-i if i % 2 else i for i in rest)]
     executors, found = json.loads(done.stdout.splitlines()[-1])
     assert (executors, found) == (3, [expected])  # the driver is counted, too
-    assert [jar.suffix for jar in (tmp_path / "cache" / "forebay" / "spark").iterdir()] == [".jar"]
+    assert {jar.suffix for jar in (tmp_path / "cache" / "forebay" / "spark").iterdir()} == {".jar"}

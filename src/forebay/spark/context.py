@@ -15,6 +15,7 @@ from forebay.spark.options import (
     LEASE_ID,
     OWN_SESSION_PREFIX,
     READ_BY_BUCKET,
+    READ_COLUMNAR,
     READ_NATIVE,
     READ_OPTIMIZED,
     SERVER_SIDE,
@@ -84,7 +85,7 @@ class CatalogContext(SessionContext):
         """The scan options in the session's configuration, and its time zone."""
         conf = self.session.sessionState().conf()
         names = [SESSION_PREFIX + name for name in (STRATEGY, SERVER_SIDE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED)]
-        names += [OWN_SESSION_PREFIX + name for name in (READ_OPTIMIZED, READ_NATIVE, READ_BY_BUCKET)]
+        names += [OWN_SESSION_PREFIX + name for name in (READ_OPTIMIZED, READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR)]
         found = {name: str(conf.getConfString(name)) for name in names if conf.contains(name)}
         return {**found, SESSION_ZONE: str(conf.sessionLocalTimeZone())}
 

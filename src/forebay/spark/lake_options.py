@@ -28,6 +28,7 @@ from forebay.spark.options import (
     MAX_ROWS,
     MIN_ROWS,
     READ_BY_BUCKET,
+    READ_COLUMNAR,
     READ_NATIVE,
     StreamLimits,
     check_delay,
@@ -46,7 +47,7 @@ SESSION_PREFIXES = ("spark.paimon.", "spark.sql.forebay.paimon.")
 """Where the session's configuration has options of reads; the later one wins."""
 
 READ_CHANGELOG = "read.changelog"
-_FLAGS = by_name([Option(READ_CHANGELOG, boolean), Option(READ_NATIVE, boolean), Option(READ_BY_BUCKET, boolean)])
+_FLAGS = by_name([Option(name, boolean) for name in (READ_CHANGELOG, READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR)])
 
 MAX_BYTES = "maxBytesPerTrigger"
 _LIMITS = by_name(
@@ -80,7 +81,7 @@ class PaimonReadOptions:
     """`table`: Paimon's options, by their names there. `own`: values of `OF_FORMATS` that were given.
 
     With `use_native` Spark may read files directly if there is nothing to merge or filter out. With `by_bucket` tasks
-    read whole buckets.
+    read whole buckets. With `use_columns` those of a catalog give columns.
     """
 
     table: Mapping[str, str] = field(default_factory=dict)
@@ -89,6 +90,7 @@ class PaimonReadOptions:
     changelog: bool = False
     use_native: bool = True
     by_bucket: bool = False
+    use_columns: bool = True
 
     def refuse_for_batches(self) -> None:
         """Raise `UnsupportedOperation` for options that only streams support."""
@@ -125,8 +127,9 @@ def paimon_read_options(
             table[lowered] = value
     admitted = StreamLimits(*(value_in(limits, option) for option in _LIMITS.values()))
     check_delay(admitted.min_rows, admitted.max_delay_ms)
-    changelog, native, by_bucket = (value_in(flags, _FLAGS[n]) for n in (READ_CHANGELOG, READ_NATIVE, READ_BY_BUCKET))
-    return PaimonReadOptions(table, mine, admitted, bool(changelog), native is not False, bool(by_bucket))
+    changelog, native, by_bucket, columnar = (value_in(flags, flag) for flag in _FLAGS.values())
+    chosen = bool(changelog), native is not False, bool(by_bucket), columnar is not False
+    return PaimonReadOptions(table, mine, admitted, *chosen)
 
 
 def _is_read_option(name: str) -> bool:

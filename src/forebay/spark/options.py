@@ -52,6 +52,9 @@ READ_NATIVE = "read.native"
 READ_BY_BUCKET = "read.by-bucket"
 """Whether tasks read whole buckets and report them, so that Spark joins without a shuffle (default: false)."""
 
+READ_COLUMNAR = "read.columnar"
+"""Whether the tasks of Python workers give Spark columns and not rows (default: true)."""
+
 WRITE_COLUMNS = "columns"
 
 START, END = "scan.incremental.start.timestamp", "scan.incremental.end.timestamp"
@@ -95,6 +98,7 @@ _READ = by_name(
         Option(READ_OPTIMIZED, parsers.boolean, False),
         Option(READ_NATIVE, parsers.boolean, True),
         Option(READ_BY_BUCKET, parsers.boolean, False),
+        Option(READ_COLUMNAR, parsers.boolean, True),
         Option(START),
         Option(END),
     ]
@@ -170,6 +174,7 @@ class ReadOptions:
     For tables with a lake: `from_the_lake_on` says whether its rows belong to the scan, `read_optimized` whether no
     others do; with `use_native` Spark may read its files directly. `window` is from when to when (milliseconds since
     the epoch; None: now) what is read was written. With `by_bucket` tasks read whole buckets.
+    With `use_columns` those of a catalog give columns.
     """
 
     settings: Settings
@@ -181,6 +186,7 @@ class ReadOptions:
     window: tuple[int, int | None] | None = None
     use_native: bool = True
     by_bucket: bool = False
+    use_columns: bool = True
 
 
 @dataclass(frozen=True)
@@ -268,11 +274,13 @@ def read_options(
             f"'{READ_OPTIMIZED}' reads the lake alone, and '{START}' the log alone: give one of them",
             ErrorCode.CONFIG_EXCEPTION,
         )
-    by_bucket = given.take(READ_BY_BUCKET, session)
+    by_bucket, use_columns = given.take(READ_BY_BUCKET, session), given.take(READ_COLUMNAR, session)
     settings = given.take_rest(settings)
     of_connection = SERVER_SCAN if settings[SERVER_SIDE] and settings[STRATEGY] == SERVER_SCAN else SNAPSHOT_MERGE
     strategy = next(filter(None, strategies), of_connection)
-    return ReadOptions(settings, strategy, records, lease, mode == FULL, is_optimized, window, use_native, by_bucket)
+    from_lake = mode == FULL
+    flags = is_optimized, window, use_native, by_bucket, use_columns
+    return ReadOptions(settings, strategy, records, lease, from_lake, *flags)
 
 
 def _window(start: str | None, end: str | None, zone: str | None) -> tuple[int, int | None] | None:

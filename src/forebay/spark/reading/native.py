@@ -18,7 +18,6 @@ another calendar; none of that holds here (`_OPTIONS`).
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
@@ -28,7 +27,7 @@ from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CATALYST, CONNECTOR, JavaObject, Jvm, quoted
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.live_read import MARKS_SCHEMA, MarkFunction, MarkPartition
-from forebay.spark.reading.plan import Marking, NativeFiles, OpenedScan, ReadTasks
+from forebay.spark.reading.plan import Marking, NativeFiles, OpenedScan, ReadTasks, task_readers
 from forebay.unionread.overridden import gone, local_path
 
 _READ = CONNECTOR + "read."
@@ -149,7 +148,7 @@ def empty_scan(context: SessionContext, schema: StructType, statistics: JavaProx
 class FilesAndTasks:
     """The union of rows in plain files and rows of Python tasks, which is planned already.
 
-    `statistics` are those of the tasks.
+    `statistics` are those of the tasks, which give rows (`by_rows`) or columns.
     """
 
     def __init__(
@@ -160,8 +159,10 @@ class FilesAndTasks:
         parts: tuple[NativeFiles, ReadTasks, OpenedScan],
         filters: JavaObject,
         statistics: JavaProxy,
+        by_rows: bool,
     ) -> None:
         self.jvm = context.jvm
+        self._by_rows = by_rows
         self._context, self._text, self._schema = context, text, schema
         self._native, self._read, self._opened = parts
         self._filters, self._statistics = filters, statistics
@@ -229,7 +230,7 @@ class FilesAndTasks:
 
     def _task_frame(self, schema: StructType, read: ReadTasks, partitions: JavaObject, text: str) -> JavaObject:
         struct = self.jvm.struct_type(schema)
-        factory = self.jvm.reader_factory(pickle.dumps((read, schema)), schema)
+        factory = task_readers(self.jvm, read, schema, self._by_rows)
         return self._frame_of(struct, self.jvm.compiled(_TASKS)(struct, text, partitions, factory, self._statistics))
 
     def _frame_of(self, struct: JavaObject, scan: JavaObject) -> JavaObject:

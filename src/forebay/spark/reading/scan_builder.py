@@ -16,7 +16,6 @@ makes another one, which answers the next question for a batch that comes from t
 
 from __future__ import annotations
 
-import pickle
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -35,7 +34,7 @@ from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.releases import counts_rows_without_columns
 from forebay.spark.options import FORMAT_NAME
 from forebay.spark.reading.native import FilesAndTasks, empty_scan, file_scan, parquet_scan, reads_files
-from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan
+from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan, rows_only, task_readers
 
 _READ = CONNECTOR + "read."
 _PREDICATE = CONNECTOR + "expressions.filter.Predicate"
@@ -63,7 +62,7 @@ class Readable:
     `strategy` says how the rows of a primary-key table, or of one with a lake, are found. As a stream the thing is read
     by the format `stream_format`, with the options that `stream` gives; None: it cannot be read as a stream.
     `lookup_key` are the columns by whose values rows are looked up instead of scanned; () where they are not.
-    `is_target`: UPDATE, MERGE or DELETE read it to change it.
+    `is_target`: UPDATE, MERGE or DELETE read it to change it. `use_columns`: tasks may give columns.
     """
 
     name: str
@@ -77,6 +76,7 @@ class Readable:
     lookup_key: tuple[str, ...] = ()
     is_target: bool = False
     by_bucket: BucketScans | None = None
+    use_columns: bool = True
 
 
 class ScanBuilder(JavaProxy):
@@ -225,6 +225,9 @@ class ScanProxy(JavaProxy):
             parts.append(f"by {self._readable.strategy.replace('_', '-')}")
         if self._filtered is not None:
             parts.append(f"filtered by a join: {', '.join(self._filtered._filters_in_words())}")
+        if not self._is_stream:
+            reason = self._rows_only()
+            parts.append("by columns" if reason is None else f"by rows: {reason}")
         return ", ".join(parts)
 
     def _filters_in_words(self) -> list[str]:
@@ -239,8 +242,16 @@ class ScanProxy(JavaProxy):
         return parts
 
     def columnarSupportMode(self) -> JavaObject:
-        """Rows; else Spark would ask for the partitions to find out, before it has the values of a join."""
-        return self.jvm.class_(_READ + "Scan$ColumnarSupportMode").UNSUPPORTED
+        """The same for all partitions; else Spark would ask for them before it has the values of a join."""
+        is_columnar = not self._is_stream and self._rows_only() is None
+        mode = self.jvm.class_(_READ + "Scan$ColumnarSupportMode")
+        return mode.SUPPORTED if is_columnar else mode.UNSUPPORTED
+
+    def _rows_only(self) -> str | None:
+        if "rows" not in self._made:
+            self._made["rows"] = rows_only(self.jvm, self._readable.use_columns)
+        reason: str | None = self._made["rows"]
+        return reason
 
     def toBatch(self) -> JavaProxy:
         return self._to_answer.pop(self.jvm.thread_id(), self) if self._to_answer else self
@@ -315,8 +326,8 @@ class ScanProxy(JavaProxy):
         return self.jvm.input_partitions(opened.partitions)
 
     def createReaderFactory(self) -> JavaObject:
-        command = (self._plan().read, self._schema)
-        return self._once("factory", lambda: self.jvm.reader_factory(pickle.dumps(command), self._schema))
+        read, by_rows = self._plan().read, self._rows_only() is not None
+        return self._once("factory", lambda: task_readers(self.jvm, read, self._schema, by_rows))
 
 
 class PlannedScan(ScanProxy):
@@ -365,7 +376,8 @@ class MixedScan(PlannedScan):
         assert plan.native is not None
         parts = (plan.native, plan.read, self._opened(plan.open(beside_native=True)))
         statistics = self._statistics(plan.rows_beside)
-        return FilesAndTasks(self._context, self.description(), self._schema, parts, self._filters, statistics)
+        by_rows = self._rows_only() is not None
+        return FilesAndTasks(self._context, self.description(), self._schema, parts, self._filters, statistics, by_rows)
 
 
 OPEN_BEFORE_COLLECTING = 64

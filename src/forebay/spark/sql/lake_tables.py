@@ -41,7 +41,7 @@ from forebay.spark.lake_options import (
     SESSION_PREFIXES,
     paimon_read_options,
 )
-from forebay.spark.options import OWN_SESSION_PREFIX, READ_BY_BUCKET, READ_NATIVE
+from forebay.spark.options import OWN_SESSION_PREFIX, READ_BY_BUCKET, READ_COLUMNAR, READ_NATIVE
 from forebay.spark.reading.lake_metadata import metadata_fields
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, SIDE_TABLES, PaimonScan
 from forebay.spark.reading.plan import Pushdown, ScanPlan
@@ -343,7 +343,7 @@ def readable(
     session = session_options(context)
     if snapshot is not None:
         options = {SNAPSHOT_ID: snapshot}
-        session = {name: value for name, value in session.items() if name == READ_NATIVE}
+        session = {name: value for name, value in session.items() if name in (READ_NATIVE, READ_COLUMNAR)}
     given = paimon_read_options(options, session)
     if given.changelog:
         raise InvalidRequest(
@@ -371,9 +371,17 @@ def readable(
         found = lake_buckets(scan, plan(wanted, schema), wanted)
         return bucket_scan(context, asked, wanted, schema, found, filters)
 
-    of_buckets = by_bucket if given.by_bucket else None
-    keys = shown.partition_keys
-    return Readable(name, shown.schema, shown.columns, plan, keys, None, stream, FORMAT_NAME, by_bucket=of_buckets)
+    return Readable(
+        name,
+        shown.schema,
+        shown.columns,
+        plan,
+        shown.partition_keys,
+        stream=stream,
+        stream_format=FORMAT_NAME,
+        by_bucket=by_bucket if given.by_bucket else None,
+        use_columns=given.use_columns,
+    )
 
 
 def session_options(context: PaimonContext) -> dict[str, str]:
@@ -382,7 +390,7 @@ def session_options(context: PaimonContext) -> dict[str, str]:
         context.session.sessionState().conf().getAllConfs()
     )
     settings = {str(key): str(value) for key, value in pairs.items()}
-    shared = {name: settings.get(OWN_SESSION_PREFIX + name) for name in (READ_NATIVE, READ_BY_BUCKET)}
+    shared = {name: settings.get(OWN_SESSION_PREFIX + name) for name in (READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR)}
     of_all = {name: value for name, value in shared.items() if value is not None}
     return of_all | {
         key.removeprefix(prefix): value

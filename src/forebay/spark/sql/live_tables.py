@@ -45,6 +45,8 @@ from forebay.spark.options import (
     LAKE_PREFIX,
     LEASE_DURATION,
     LEASE_ID,
+    OWN_SESSION_PREFIX,
+    READ_COLUMNAR,
     SERVER_SIDE,
     SESSION_PREFIX,
     SESSION_ZONE,
@@ -382,7 +384,9 @@ def readable(
     Spark says only later whether a scan is a stream. So options that only streams have are looked at again when a
     batch is planned, which then refuses them, and otherwise when the stream begins.
     """
-    session = {} if view else context.session_options()
+    session = context.session_options()
+    if view:
+        session = {name: value for name, value in session.items() if name == OWN_SESSION_PREFIX + READ_COLUMNAR}
 
     is_stream = is_for_streams(options)
     read = partial(read_options, context.settings, info.descriptor, session=session)
@@ -419,6 +423,7 @@ def readable(
         None if view == LAKE or as_of is not None else stream,
         lookup_key=shown.lookup_key,
         by_bucket=by_bucket if of_options.by_bucket and view in ("", LAKE) and not has_deletes else None,
+        use_columns=of_options.use_columns,
     )
 
 
