@@ -16,6 +16,7 @@ from forebay.spark.options import (
     OWN_SESSION_PREFIX,
     READ_BY_BUCKET,
     READ_COLUMNAR,
+    READ_DIRECT,
     READ_NATIVE,
     READ_OPTIMIZED,
     SERVER_SIDE,
@@ -85,7 +86,8 @@ class CatalogContext(SessionContext):
         """The scan options in the session's configuration, and its time zone."""
         conf = self.session.sessionState().conf()
         names = [SESSION_PREFIX + name for name in (STRATEGY, SERVER_SIDE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED)]
-        names += [OWN_SESSION_PREFIX + name for name in (READ_OPTIMIZED, READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR)]
+        own = (READ_OPTIMIZED, READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR, READ_DIRECT)
+        names += [OWN_SESSION_PREFIX + name for name in own]
         found = {name: str(conf.getConfString(name)) for name in names if conf.contains(name)}
         return {**found, SESSION_ZONE: str(conf.sessionLocalTimeZone())}
 

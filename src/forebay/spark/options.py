@@ -55,6 +55,9 @@ READ_BY_BUCKET = "read.by-bucket"
 READ_COLUMNAR = "read.columnar"
 """Whether the tasks of Python workers give Spark columns and not rows (default: true)."""
 
+READ_DIRECT = "read.direct"
+"""Whether executors read logs without Python workers (default: true)."""
+
 WRITE_COLUMNS = "columns"
 
 START, END = "scan.incremental.start.timestamp", "scan.incremental.end.timestamp"
@@ -99,6 +102,7 @@ _READ = by_name(
         Option(READ_NATIVE, parsers.boolean, True),
         Option(READ_BY_BUCKET, parsers.boolean, False),
         Option(READ_COLUMNAR, parsers.boolean, True),
+        Option(READ_DIRECT, parsers.boolean, True),
         Option(START),
         Option(END),
     ]
@@ -174,7 +178,7 @@ class ReadOptions:
     For tables with a lake: `from_the_lake_on` says whether its rows belong to the scan, `read_optimized` whether no
     others do; with `use_native` Spark may read its files directly. `window` is from when to when (milliseconds since
     the epoch; None: now) what is read was written. With `by_bucket` tasks read whole buckets.
-    With `use_columns` those of a catalog give columns.
+    With `use_columns` those of a catalog give columns, and with `use_direct` the JVM reads logs itself.
     """
 
     settings: Settings
@@ -187,6 +191,7 @@ class ReadOptions:
     use_native: bool = True
     by_bucket: bool = False
     use_columns: bool = True
+    use_direct: bool = True
 
 
 @dataclass(frozen=True)
@@ -274,13 +279,12 @@ def read_options(
             f"'{READ_OPTIMIZED}' reads the lake alone, and '{START}' the log alone: give one of them",
             ErrorCode.CONFIG_EXCEPTION,
         )
-    by_bucket, use_columns = given.take(READ_BY_BUCKET, session), given.take(READ_COLUMNAR, session)
+    ways = [given.take(name, session) for name in (READ_BY_BUCKET, READ_COLUMNAR, READ_DIRECT)]
     settings = given.take_rest(settings)
     of_connection = SERVER_SCAN if settings[SERVER_SIDE] and settings[STRATEGY] == SERVER_SCAN else SNAPSHOT_MERGE
     strategy = next(filter(None, strategies), of_connection)
     from_lake = mode == FULL
-    flags = is_optimized, window, use_native, by_bucket, use_columns
-    return ReadOptions(settings, strategy, records, lease, from_lake, *flags)
+    return ReadOptions(settings, strategy, records, lease, from_lake, is_optimized, window, use_native, *ways)
 
 
 def _window(start: str | None, end: str | None, zone: str | None) -> tuple[int, int | None] | None:

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _FORMAT = "1"
 """A part of the digest: raise it when jars are made in another way."""
 
-_PARTS = {"ForebayColumnarFactory": ("ForebayArrow",)}
+_PARTS = {"ForebayColumnarFactory": ("ForebayArrow", "ForebayLogs")}
 """Other sources whose classes a class needs; they are compiled together with it."""
 
 _DIGEST_CHARS = 20

@@ -32,6 +32,7 @@ from forebay.spark.reading.live_read import KeysInput, KvBatchSplit, LakePart, L
 from forebay.spark.reading.native_files import native_share
 from forebay.spark.reading.plan import (
     LIMIT_ONE_TASK_MAX,
+    Direct,
     OpenedScan,
     Pushdown,
     ScanPlan,
@@ -231,7 +232,7 @@ class LiveScan:
         """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
         connection = shared_connection(self.options.settings)
         look_up = not self.options.lease.is_asked_for
-        plan = self.plan(connection, cores, wanted, schema, use_native=False, look_up=look_up)
+        plan = self.plan(connection, cores, wanted, schema, use_native=False, look_up=look_up, use_direct=False)
         tasks = keeping_limit(plan.tasks, wanted.limit)
         snapshot = None
         if self.options.lease.is_asked_for:
@@ -249,11 +250,12 @@ class LiveScan:
         *,
         use_native: bool = True,
         look_up: bool = True,
+        use_direct: bool = True,
     ) -> ScanPlan:
         """Return what tasks read and, for a table with a lake, the part that Spark can read directly.
 
         Keys that the filters fix are looked up (`look_up`): when the plan is opened, or else when a task reads. A query
-        that names the bucket of its rows has each read with its bucket instead.
+        that names the bucket of its rows has each read with its bucket instead. `use_direct`: the JVM may read logs.
         """
         if self.reads_lake:
             self.refuse_metadata(wanted.columns)
@@ -287,8 +289,19 @@ class LiveScan:
                 snapshot = self.open_snapshot(connection, tasks)
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
+        direct = self._direct(connection, read) if use_direct else None
         rows = estimated_rows(tasks, wanted.limit)
-        return ScanPlan(read, tasks, rows, opened, native, beside, estimated_rows(beside), chosen)
+        return ScanPlan(read, tasks, rows, opened, native, beside, estimated_rows(beside), chosen, direct)
+
+    def _direct(self, connection: Connection, read: ReadFunction) -> Direct | str | None:
+        """How the JVM reads the logs of a log table itself, or why it does not."""
+        if self.is_changelog or self.info.has_primary_key:
+            return None
+        if not self.options.use_direct:
+            return "read.direct is false"
+        from forebay.spark.reading.direct import direct_logs
+
+        return direct_logs(connection, read)
 
 
 def open_for_query(

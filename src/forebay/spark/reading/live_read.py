@@ -11,6 +11,7 @@ Without one, on clusters that have none, a bucket is read as it is then.
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -196,8 +197,11 @@ Sent = TypeVar("Sent", bound=InputPartition)
 def sent_partitions(tasks: Iterable[pa.RecordBatch], kind: type[Sent]) -> Iterator[Sent]:
     """The input partitions of class `kind` that Spark has sent to a worker, each pickled in a row."""
     for batch in tasks:
-        for pickled in batch.column(0).to_pylist():
-            partition = pickle.loads(pickled)
+        for sent in map(io.BytesIO, batch.column(0).to_pylist()):
+            partition = pickle.load(sent)
+            rest = sent.read()
+            if isinstance(partition, SplitsPartition) and rest:
+                partition = partition.resumed(rest)
             if isinstance(partition, kind):
                 yield partition
 

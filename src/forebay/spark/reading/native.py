@@ -148,7 +148,8 @@ def empty_scan(context: SessionContext, schema: StructType, statistics: JavaProx
 class FilesAndTasks:
     """The union of rows in plain files and rows of Python tasks, which is planned already.
 
-    `statistics` are those of the tasks, which give rows (`by_rows`) or columns.
+    `parts` are the files, how tasks read, and the tasks: what they keep open, and their input partitions (None: there
+    are none). `statistics` are those of the tasks, which give rows (`by_rows`) or columns.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class FilesAndTasks:
         context: SessionContext,
         text: str,
         schema: StructType,
-        parts: tuple[NativeFiles, ReadTasks, OpenedScan],
+        parts: tuple[NativeFiles, ReadTasks, OpenedScan, JavaObject | None],
         filters: JavaObject,
         statistics: JavaProxy,
         by_rows: bool,
@@ -164,7 +165,7 @@ class FilesAndTasks:
         self.jvm = context.jvm
         self._by_rows = by_rows
         self._context, self._text, self._schema = context, text, schema
-        self._native, self._read, self._opened = parts
+        self._native, self._read, self._opened, self._partitions = parts
         self._filters, self._statistics = filters, statistics
         self._struct = context.jvm.struct_type(schema)
 
@@ -187,9 +188,8 @@ class FilesAndTasks:
             frames.append(self._frame_of(self._struct, parquet_scan(self._context, files, self._schema, self._filters)))
         if self._native.marking:
             frames.append(self._marked_frame())
-        if self._opened.partitions:
-            partitions = self.jvm.input_partitions(self._opened.partitions)
-            frames.append(self._task_frame(self._schema, self._read, partitions, self._text))
+        if self._partitions is not None:
+            frames.append(self._task_frame(self._schema, self._read, self._partitions, self._text))
         return frames
 
     def _marked_frame(self) -> JavaObject:

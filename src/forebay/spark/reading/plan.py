@@ -139,6 +139,12 @@ class SplitsPartition(InputPartition):
         self.snapshot = snapshot
         self.reader = reader
 
+    def resumed(self, rest: bytes) -> SplitsPartition:
+        """What is left of ranges of logs when the JVM has read some: "the number of a split, the offset in it"."""
+        number, offset = map(int, rest.split())
+        first, *others = self.splits[number:]
+        return SplitsPartition((replace(first, start=offset), *others), self.snapshot, self.reader)
+
     def __repr__(self) -> str:
         return f"SplitsPartition({', '.join(map(str, self.splits))})"
 
@@ -154,6 +160,15 @@ class OpenedScan:
     pinned: object | None = None
 
 
+class Direct(Protocol):
+    """How the JVM reads ranges of logs itself (forebay.spark.reading.direct)."""
+
+    @property
+    def source(self) -> bytes: ...
+
+    def ranges(self, partitions: Sequence[SplitsPartition]) -> bytes: ...
+
+
 @dataclass(frozen=True)
 class ScanPlan:
     """What is read, decided at one moment: its tasks read the same however often they run.
@@ -161,7 +176,8 @@ class ScanPlan:
     `read` yields batches of exactly Spark's schema for each of `tasks` (their splits). `rows` is about how many rows
     they have, before filters; None where that is not known. `opened` makes the input partitions of tasks.
     `beside_native` are the tasks of what is not in `native`, the part that Spark can read directly, and `rows_beside`
-    about their rows. `chosen` says what the filters leave to read, if they fix keys or buckets.
+    about their rows. `chosen` says what the filters leave to read, if they fix keys or buckets. `direct` is how the JVM
+    reads logs, or why Python does; None of scans that have none.
     """
 
     read: TaskReader
@@ -172,6 +188,7 @@ class ScanPlan:
     beside_native: Sequence[tuple[Any, ...]] = ()
     rows_beside: int | None = None
     chosen: str | None = None
+    direct: Direct | str | None = None
 
     def open(self, *, beside_native: bool = False) -> OpenedScan:
         """The tasks for all rows, or (`beside_native`) for those that are not in `native`."""
@@ -236,6 +253,19 @@ def task_readers(jvm: Jvm, read: ReadTasks, schema: StructType, by_rows: bool) -
     if isinstance(maker, UnsupportedOperation):
         raise maker
     return maker(messages, jvm.struct_type(schema))
+
+
+def java_partitions(
+    jvm: Jvm, partitions: Sequence[SplitsPartition], direct: Direct | str | None, by_rows: bool
+) -> JavaObject:
+    """The input partitions of a scan's tasks; of logs that the JVM reads itself, with what it needs for that."""
+    made = jvm.input_partitions(partitions)
+    if by_rows or direct is None or isinstance(direct, str):
+        return made
+    maker = _maker(jvm)
+    if isinstance(maker, UnsupportedOperation):
+        raise maker
+    return maker(None, None).tasks(made, direct.source, direct.ranges(partitions))
 
 
 def _maker(jvm: Jvm) -> Maker | UnsupportedOperation:

@@ -34,7 +34,7 @@ from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.releases import counts_rows_without_columns
 from forebay.spark.options import FORMAT_NAME
 from forebay.spark.reading.native import FilesAndTasks, empty_scan, file_scan, parquet_scan, reads_files
-from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan, rows_only, task_readers
+from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan, java_partitions, rows_only, task_readers
 
 _READ = CONNECTOR + "read."
 _PREDICATE = CONNECTOR + "expressions.filter.Predicate"
@@ -228,6 +228,10 @@ class ScanProxy(JavaProxy):
         if not self._is_stream:
             reason = self._rows_only()
             parts.append("by columns" if reason is None else f"by rows: {reason}")
+            plan = self._made.get("plan")
+            if reason is None and plan is not None and plan.direct is not None:
+                why = plan.direct
+                parts.append(f"logs by Python: {why}" if isinstance(why, str) else "logs without Python")
         return ", ".join(parts)
 
     def _filters_in_words(self) -> list[str]:
@@ -323,7 +327,7 @@ class ScanProxy(JavaProxy):
         if self._is_filtered:  # Spark takes the reader factory of the scan that it has filtered
             for partition in opened.partitions:
                 partition.reader = plan.read
-        return self.jvm.input_partitions(opened.partitions)
+        return java_partitions(self.jvm, opened.partitions, plan.direct, self._rows_only() is not None)
 
     def createReaderFactory(self) -> JavaObject:
         read, by_rows = self._plan().read, self._rows_only() is not None
@@ -374,9 +378,10 @@ class MixedScan(PlannedScan):
 
     def _union(self, plan: ScanPlan) -> FilesAndTasks:
         assert plan.native is not None
-        parts = (plan.native, plan.read, self._opened(plan.open(beside_native=True)))
+        opened, by_rows = self._opened(plan.open(beside_native=True)), self._rows_only() is not None
+        partitions = java_partitions(self.jvm, opened.partitions, plan.direct, by_rows) if opened.partitions else None
+        parts = (plan.native, plan.read, opened, partitions)
         statistics = self._statistics(plan.rows_beside)
-        by_rows = self._rows_only() is not None
         return FilesAndTasks(self._context, self.description(), self._schema, parts, self._filters, statistics, by_rows)
 
 

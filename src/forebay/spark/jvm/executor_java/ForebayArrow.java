@@ -1,9 +1,14 @@
+import com.github.luben.zstd.ZstdDecompressCtx;
+import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import net.jpountz.lz4.LZ4FrameInputStream;
+import org.apache.arrow.flatbuf.BodyCompressionMethod;
 import org.apache.arrow.flatbuf.Buffer;
+import org.apache.arrow.flatbuf.CompressionType;
 import org.apache.arrow.flatbuf.FieldNode;
 import org.apache.arrow.flatbuf.Message;
 import org.apache.arrow.flatbuf.MessageHeader;
@@ -38,36 +43,60 @@ import org.apache.spark.unsafe.types.UTF8String;
  * is damaged is an IOException. Columns lie in the heap: whoever still reads one when its task has ended reads bytes.
  */
 class ForebayArrow {
+    /** A compressed batch that is larger is refused: the bytes are room that a task takes. */
+    static final int UNPACKED_BYTES_MAX = 1 << 28;
+
     private static final int CONTINUATION = -1;
     private static final int PREFIX_BYTES = 8;
+    private static final int PLACE_BYTES = 16;
 
     private final StructField[] fields;
+    private final long[] factors;
 
     /** What is read now. */
     private byte[] bytes;
-    private long body;
-    private long bodyLength;
     private RecordBatch header;
     private int node;
     private int buffer;
     private String path;
+    private long[] starts = new long[0];
+    private long[] lengths = new long[0];
     private long start;
     private long length;
+    private int rows;
     private final FieldNode nodeAt = new FieldNode();
     private final Buffer bufferAt = new Buffer();
+    private byte[] unpacked = new byte[0];
+    private ZstdDecompressCtx zstd = null;
 
-    ForebayArrow(StructType schema) { fields = schema.fields(); }
+    /**
+     * `factors` (null: all are 1) say how the numbers of each column become Spark's: times a number above 0, divided by
+     * one below 0.
+     */
+    ForebayArrow(StructType schema, long[] factors) {
+        fields = schema.fields();
+        this.factors = factors;
+    }
 
-    /** The batch in the `size` bytes of `data` from `from` on. It is good for as long as they are not written to. */
-    ColumnarBatch read(byte[] data, int from, int size) throws IOException {
+    void close() {
+        if (zstd != null) { zstd.close(); }
+        zstd = null;
+    }
+
+    /** The rows that the last batch has, wanted or not. */
+    int rows() { return rows; }
+
+    /** The rows of a batch from `first` to before `stop` (-1: all), good until `data` is written to or the next one. */
+    ColumnarBatch read(byte[] data, int from, int size, int first, int stop) throws IOException {
         try {
-            return checked(data, from, size);
+            return checked(data, from, size, first, stop);
         } catch (IndexOutOfBoundsException e) {
             throw damaged("its header ends too early");
         }
     }
 
-    private ColumnarBatch checked(byte[] data, int from, int size) throws IOException {
+    private ColumnarBatch checked(byte[] data, int from, int size, int first, int stop) throws IOException {
+        path = null;
         if (from < 0 || size < PREFIX_BYTES || from > data.length - size) {
             throw damaged(size + " bytes are too few");
         }
@@ -85,25 +114,23 @@ class ForebayArrow {
             throw damaged("it is a message of type " + message.headerType() + " and no record batch");
         }
         header = (RecordBatch) message.header(new RecordBatch());
-        bytes = data;
-        body = (long) Platform.BYTE_ARRAY_OFFSET + from + PREFIX_BYTES + metadata;
-        bodyLength = size - PREFIX_BYTES - metadata;
-        if (header == null || header.compression() != null) {
-            throw damaged(header == null ? "it has no header" : "it is compressed");
-        }
-        if (message.bodyLength() < 0 || message.bodyLength() > bodyLength) {
-            throw damaged("its body of " + message.bodyLength() + " bytes ends after " + bodyLength);
-        }
+        if (header == null) { throw damaged("it has no header"); }
         if (header.length() < 0 || header.length() > Integer.MAX_VALUE) {
             throw damaged("it has " + header.length() + " rows");
         }
-        int rows = (int) header.length();
+        rows = (int) header.length();
+        int end = stop < 0 ? rows : stop;
+        if (first < 0 || first > end || end > rows) {
+            throw damaged("it has " + rows + " rows, of which those from " + first + " to " + end + " are wanted");
+        }
+        bytes = data;
+        place(from + PREFIX_BYTES + metadata, size - PREFIX_BYTES - metadata, metadata);
         node = 0;
         buffer = 0;
         ColumnVector[] columns = new ColumnVector[fields.length];
         for (int i = 0; i < columns.length; i++) {
             path = fields[i].name();
-            columns[i] = column(fields[i].dataType(), rows, true);
+            columns[i] = column(fields[i].dataType(), rows, true, first, factors == null ? 1 : factors[i]);
         }
         path = null;
         if (node != header.nodesLength() || buffer != header.buffersLength()) {
@@ -111,7 +138,7 @@ class ForebayArrow {
                 "it has " + header.nodesLength() + " columns in " + header.buffersLength() + " buffers instead of "
                 + node + " in " + buffer);
         }
-        return new ColumnarBatch(columns, rows);
+        return new ColumnarBatch(columns, end - first);
     }
 
     private IOException damaged(String how) {
@@ -119,10 +146,93 @@ class ForebayArrow {
         return new IOException("a record batch in Arrow's format is damaged" + where + ": " + how);
     }
 
+    // ---- buffers
+
+    /** Find the addresses and lengths of all buffers in the body, and unpack them if they are compressed. */
+    private void place(int body, int bodyLength, int metadata) throws IOException {
+        int count = header.buffersLength();
+        if (count < 0 || count > metadata / PLACE_BYTES) { throw damaged("it has " + count + " buffers"); }
+        if (starts.length < count) {
+            starts = new long[count];
+            lengths = new long[count];
+        }
+        for (int i = 0; i < count; i++) {
+            header.buffers(bufferAt, i);
+            long at = bufferAt.offset();
+            long size = bufferAt.length();
+            if (at < 0 || size < 0 || at > bodyLength || size > bodyLength - at) {
+                throw damaged("a buffer is at " + at + " with " + size + " bytes, of " + bodyLength);
+            }
+            starts[i] = body + at;
+            lengths[i] = size;
+        }
+        if (header.compression() != null) { unpack(count); }
+        for (int i = 0; i < count; i++) { starts[i] += Platform.BYTE_ARRAY_OFFSET; }
+    }
+
+    private void unpack(int count) throws IOException {
+        int codec = header.compression().codec();
+        if (header.compression().method() != BodyCompressionMethod.BUFFER) { throw damaged("how it is compressed"); }
+        if (codec != CompressionType.ZSTD && codec != CompressionType.LZ4_FRAME) { throw damaged("codec " + codec); }
+        ByteBuffer data = ByteBuffer.wrap(bytes);
+        data.order(ByteOrder.LITTLE_ENDIAN);
+        long total = 0;
+        for (int i = 0; i < count; i++) {
+            if (lengths[i] > 0 && lengths[i] < 8) { throw damaged("a buffer lacks its unpacked length"); }
+            long size = lengths[i] == 0 ? 0 : data.getLong((int) starts[i]);
+            if (size < -1 || size > UNPACKED_BYTES_MAX) { throw damaged("a buffer of " + size + " bytes"); }
+            total += size == -1 ? lengths[i] - 8 : size;
+            total = (total + 7) / 8 * 8;
+        }
+        if (total > UNPACKED_BYTES_MAX) { throw damaged("its buffers have " + total + " bytes when unpacked"); }
+        if (unpacked.length < total) { unpacked = new byte[(int) Math.min(2 * total, UNPACKED_BYTES_MAX)]; }
+        int at = 0;
+        for (int i = 0; i < count; i++) {
+            int size = 0;
+            if (lengths[i] > 0) {
+                int from = (int) starts[i] + 8;
+                int packed = (int) lengths[i] - 8;
+                long wanted = data.getLong((int) starts[i]);
+                size = wanted == -1 ? packed : (int) wanted;
+                if (wanted == -1) {
+                    System.arraycopy(bytes, from, unpacked, at, packed);
+                } else if (size > 0) {
+                    unpackOne(codec, from, packed, at, size);
+                }
+            }
+            starts[i] = at;
+            lengths[i] = size;
+            at += (size + 7) / 8 * 8;
+        }
+        bytes = unpacked;
+    }
+
+    private void unpackOne(int codec, int from, int packed, int at, int size) throws IOException {
+        int found = 0;
+        try {
+            if (codec == CompressionType.ZSTD) {
+                if (zstd == null) { zstd = new ZstdDecompressCtx(); }
+                found = zstd.decompressByteArray(unpacked, at, size, bytes, from, packed);
+            } else {
+                LZ4FrameInputStream in = new LZ4FrameInputStream(new ByteArrayInputStream(bytes, from, packed));
+                int more = 0;
+                while (found < size && more >= 0) {
+                    more = in.read(unpacked, at + found, size - found);
+                    found += Math.max(more, 0);
+                }
+                if (in.read() >= 0) { throw damaged("a buffer has more than its " + size + " bytes"); }
+            }
+        } catch (RuntimeException e) {
+            throw damaged("a buffer cannot be unpacked: " + e.getMessage());
+        }
+        if (found != size) { throw damaged("a buffer has " + found + " bytes instead of " + size); }
+    }
+
     // ---- columns
 
-    /** The next column, with `rows` rows or (unless `isExact`) more. */
-    private ForebayColumn column(DataType type, long rows, boolean isExact) throws IOException {
+    /** The next column, with `rows` rows or (unless `isExact`) more; its row 0 is the one at `first`. */
+    private ForebayColumn column(DataType type, long rows, boolean isExact, int first, long factor)
+            throws IOException {
         if (node >= header.nodesLength()) { throw damaged("it ends before"); }
         header.nodes(nodeAt, node++);
         long count = nodeAt.length();
@@ -139,39 +249,41 @@ class ForebayArrow {
         } else if (length < (count + 7) / 8) {
             throw damaged("the nulls of " + count + " rows are in " + length + " bytes");
         }
-        ForebayColumn made = filled(type, count);
+        ForebayColumn made = filled(type, count, first, factor);
         made.bytes = bytes;
         made.validity = validity;
         made.nulls = (int) nulls;
+        made.first = first;
         return made;
     }
 
-    private ForebayColumn filled(DataType type, long count) throws IOException {
+    private ForebayColumn filled(DataType type, long count, int first, long factor) throws IOException {
         if (type instanceof StructType) {
             StructField[] inner = ((StructType) type).fields();
             ForebayColumn[] parts = new ForebayColumn[inner.length];
-            for (int i = 0; i < parts.length; i++) { parts[i] = column(inner[i].dataType(), count, false); }
+            for (int i = 0; i < parts.length; i++) { parts[i] = column(inner[i].dataType(), count, false, first, 1); }
             return new ForebayStructColumn(type, parts);
         }
         if (type instanceof ArrayType) {
             long offsets = offsets(count);
             long last = last(offsets, count);
-            return new ForebayArrayColumn(type, offsets, column(((ArrayType) type).elementType(), last, false));
+            ForebayColumn elements = column(((ArrayType) type).elementType(), last, false, 0, 1);
+            return new ForebayArrayColumn(type, offsets + 4L * first, elements);
         }
         if (type instanceof MapType) {
             long offsets = offsets(count);
             long last = last(offsets, count);
             MapType map = (MapType) type;
             StructType entry = new StructType().add("key", map.keyType()).add("value", map.valueType());
-            ForebayStructColumn entries = (ForebayStructColumn) column(entry, last, false);
-            return new ForebayMapColumn(type, offsets, entries.parts[0], entries.parts[1]);
+            ForebayStructColumn entries = (ForebayStructColumn) column(entry, last, false, 0, 1);
+            return new ForebayMapColumn(type, offsets + 4L * first, entries.parts[0], entries.parts[1]);
         }
         if (type instanceof StringType || type instanceof BinaryType) {
             long offsets = offsets(count);
             place();
             long last = last(offsets, count);
             if (last > length) { throw damaged("its values end at byte " + last + " of " + length); }
-            return new ForebayTextColumn(type, offsets, start);
+            return new ForebayTextColumn(type, offsets + 4L * first, start);
         }
         int width = width(type);
         place();
@@ -179,15 +291,17 @@ class ForebayArrow {
             throw damaged(count + " values are in " + length + " bytes");
         }
         if (type instanceof BooleanType) { return new ForebayBooleanColumn(type, start); }
-        if (type instanceof FloatType) { return new ForebayFloatColumn(type, start); }
-        if (type instanceof DoubleType) { return new ForebayDoubleColumn(type, start); }
-        if (type instanceof DecimalType) { return new ForebayDecimalColumn(type, start); }
+        long values = start + (long) width * first;
+        if (type instanceof FloatType) { return new ForebayFloatColumn(type, values); }
+        if (type instanceof DoubleType) { return new ForebayDoubleColumn(type, values); }
+        if (type instanceof DecimalType) { return new ForebayDecimalColumn(type, values); }
         switch (width) {
-            case 1: return new ForebayByteColumn(type, start);
-            case 2: return new ForebayShortColumn(type, start);
-            case 4: return new ForebayIntColumn(type, start);
-            default: return new ForebayLongColumn(type, start);
+            case 1: return new ForebayByteColumn(type, values);
+            case 2: return new ForebayShortColumn(type, values);
+            case 4: return new ForebayIntColumn(type, values);
+            default: break;
         }
+        return factor == 1 ? new ForebayLongColumn(type, values) : new ForebayScaledColumn(type, values, factor);
     }
 
     /** The bytes of a value of a type of fixed width; 0: it has a bit. */
@@ -202,13 +316,8 @@ class ForebayArrow {
     /** Move on to the next buffer: `start` is its address, `length` its bytes. */
     private void place() throws IOException {
         if (buffer >= header.buffersLength()) { throw damaged("it lacks a buffer"); }
-        header.buffers(bufferAt, buffer++);
-        long at = bufferAt.offset();
-        length = bufferAt.length();
-        if (at < 0 || length < 0 || at > bodyLength || length > bodyLength - at) {
-            throw damaged("a buffer is at " + at + " with " + length + " bytes, of " + bodyLength);
-        }
-        start = body + at;
+        start = starts[buffer];
+        length = lengths[buffer++];
     }
 
     /** The address of the next buffer, which has ascending offsets of `count` rows; 0: of none. */
@@ -240,6 +349,7 @@ abstract class ForebayColumn extends ColumnVector {
     protected byte[] bytes;
     protected long validity;
     protected int nulls;
+    protected int first;
 
     ForebayColumn(DataType type) { super(type); }
 
@@ -250,7 +360,8 @@ abstract class ForebayColumn extends ColumnVector {
     public int numNulls() { return nulls; }
 
     public boolean isNullAt(int row) {
-        return validity != 0 && (Platform.getByte(bytes, validity + (row >> 3)) >> (row & 7) & 1) == 0;
+        int at = first + row;
+        return validity != 0 && (Platform.getByte(bytes, validity + (at >> 3)) >> (at & 7) & 1) == 0;
     }
 
     private UnsupportedOperationException other() {
@@ -303,7 +414,8 @@ class ForebayBooleanColumn extends ForebayColumn {
     }
 
     public boolean getBoolean(int row) {
-        return (Platform.getByte(bytes, values + (row >> 3)) >> (row & 7) & 1) != 0;
+        int at = first + row;
+        return (Platform.getByte(bytes, values + (at >> 3)) >> (at & 7) & 1) != 0;
     }
 }
 
@@ -349,6 +461,23 @@ class ForebayLongColumn extends ForebayColumn {
     }
 
     public long getLong(int row) { return Platform.getLong(bytes, values + 8L * row); }
+}
+
+/** Times in another unit than Spark's. */
+class ForebayScaledColumn extends ForebayColumn {
+    private final long values;
+    private final long factor;
+
+    ForebayScaledColumn(DataType type, long values, long factor) {
+        super(type);
+        this.values = values;
+        this.factor = factor;
+    }
+
+    public long getLong(int row) {
+        long value = Platform.getLong(bytes, values + 8L * row);
+        return factor > 0 ? Math.multiplyExact(value, factor) : Math.floorDiv(value, -factor);
+    }
 }
 
 class ForebayFloatColumn extends ForebayColumn {

@@ -1,9 +1,12 @@
+import java.io.ByteArrayInputStream;
+import java.io.DataInputStream;
 import java.io.IOException;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.Platform;
@@ -30,7 +33,25 @@ public class ForebayColumnarFactory implements PartitionReaderFactory {
     }
 
     public PartitionReader createColumnarReader(InputPartition partition) {
-        return new ForebayWorkerReader(python.createReader(partition), schema);
+        if (!(partition instanceof ForebayLogTask)) {
+            return new ForebayWorkerReader(python.createReader(partition), schema);
+        }
+        try {
+            return new ForebayLogReader(python, schema, (ForebayLogTask) partition);
+        } catch (IOException e) {
+            throw new IllegalStateException("a task that cannot be read: " + e.getMessage());
+        }
+    }
+
+    /** `tasks`, those of whose `ranges` the JVM can read with these; the others are left to Python. */
+    public InputPartition[] tasks(InputPartition[] tasks, byte[] source, byte[] ranges) throws IOException {
+        DataInputStream in = new DataInputStream(new ByteArrayInputStream(ranges));
+        InputPartition[] made = new InputPartition[tasks.length];
+        for (int i = 0; i < made.length; i++) {
+            byte[] own = ForebayWire.readBytes(in);
+            made[i] = own.length == 0 ? tasks[i] : new ForebayLogTask((PythonInputPartition) tasks[i], source, own);
+        }
+        return made;
     }
 }
 
@@ -42,7 +63,7 @@ class ForebayWorkerReader implements PartitionReader {
 
     ForebayWorkerReader(PartitionReader messages, StructType schema) {
         this.messages = messages;
-        arrow = new ForebayArrow(schema);
+        arrow = new ForebayArrow(schema, null);
     }
 
     public boolean next() throws IOException {
@@ -52,10 +73,10 @@ class ForebayWorkerReader implements PartitionReader {
         Object base = message.getBaseObject();
         if (base instanceof byte[]) {
             int from = (int) (message.getBaseOffset() - Platform.BYTE_ARRAY_OFFSET);
-            batch = arrow.read((byte[]) base, from, message.numBytes());
+            batch = arrow.read((byte[]) base, from, message.numBytes(), 0, -1);
         } else {
             byte[] copied = message.getBytes();
-            batch = arrow.read(copied, 0, copied.length);
+            batch = arrow.read(copied, 0, copied.length, 0, -1);
         }
         return true;
     }
@@ -64,6 +85,7 @@ class ForebayWorkerReader implements PartitionReader {
 
     public void close() throws IOException {
         batch = null;
+        arrow.close();
         messages.close();
     }
 

@@ -1,0 +1,172 @@
+"""Logs that Spark's executors read from the servers themselves, without a Python worker.
+
+The driver writes down all that needs knowledge: addresses, how to begin a connection, the requests but for their
+offsets, the order of the columns. Java (`ForebayLogReader`) sends these requests and puts columns over the batches that
+come. It reads what is plain: log tables whose values Spark holds as they are on the wire, or as another multiple of
+time. All else is left to Python workers: here, for the reason that EXPLAIN shows; there, where something is not as
+expected, with the offset from which on a worker reads (`SplitsPartition.resumed`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from forebay.base.errors import ForebayError
+from forebay.client.connection import Connection
+from forebay.client.rpc import SOFTWARE
+from forebay.client.views import RowView
+from forebay.codec.arrow_types import storage_schema
+from forebay.metadata.table import LogFormat, TableInfo
+from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol.api import ApiKey
+from forebay.protocol.messages import Message
+from forebay.protocol.sasl import PlainClient
+from forebay.spark.reading.live_read import LogInput, ReadFunction
+from forebay.spark.reading.plan import SplitsPartition
+
+_CHECK_CRC = "client.scanner.log.check-crc"
+_CLIENT = -1
+_SET_LATER = 0
+"""Java writes the field again, and the last one counts."""
+
+_ANSWER_BYTES = 4 << 20
+"""Bytes of a bucket's log in one answer. A task has one answer, and the next on its way."""
+
+_CONNECT_SECONDS_MAX = 10.0
+"""Then a worker tries, which waits for servers that are down."""
+
+_ANY_SCHEMA = -1
+"""Of batches that the server has projected, which have the columns that were asked for."""
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@dataclass(frozen=True)
+class DirectLogs:
+    """How the logs of one scan are read. `source` is what Java's `ForebayLogReader` reads first, with the password."""
+
+    connection: Connection
+    info: TableInfo
+    source: bytes = field(repr=False)
+
+    def ranges(self, partitions: Sequence[SplitsPartition]) -> bytes:
+        """The ranges of each task, of none those of one that has to be left to Python."""
+        return b"".join(_text(self._ranges(partition)) for partition in partitions)
+
+    def _ranges(self, partition: SplitsPartition) -> bytes:
+        logs = [split for split in partition.splits if isinstance(split, LogInput)]
+        if not logs or len(logs) < len(partition.splits):
+            return b""
+        written = [struct.pack(">i", len(logs))]
+        for log in logs:
+            try:
+                node = self.connection.cluster.leader(self.info.path, log.bucket)
+            except ForebayError:  # the worker waits for one, or says what is wrong
+                return b""
+            bucket = pb.PbFetchLogReqForBucket(
+                partition_id=log.bucket.partition_id,
+                bucket_id=log.bucket.bucket,
+                fetch_offset=_SET_LATER,
+                max_fetch_bytes=_SET_LATER,
+            )
+            written += [_text(node.host.encode()), struct.pack(">i", node.port)]
+            written += [_text(bucket.SerializeToString()), struct.pack(">qq", log.start, log.stop)]
+        return b"".join(written)
+
+
+def direct_logs(connection: Connection, read: ReadFunction) -> DirectLogs | str:
+    """How executors read the logs of `read`, or why Python workers have to."""
+    info = read.info
+    reason = _reason(read)
+    if reason is not None:
+        return reason
+    view = RowView(info, read.columns, read.predicate)
+    positions = sorted(info.schema.indexes(read.columns))
+    columns = [info.schema.columns[position] for position in positions]
+    places = [positions.index(position) for position in info.schema.indexes(read.columns)]
+    stored = storage_schema(columns)
+    factors = []
+    for place, wanted in zip(places, read.schema, strict=True):
+        factor = _factor(stored.field(place).type, wanted.type)
+        if factor is None:
+            return f"column '{wanted.name}' is {columns[place].data_type}, and Spark asks for {wanted.type}"
+        factors.append(factor)
+    # Batches of older schemas get the columns that they lack from the server.
+    is_projected = len(positions) < len(info.schema.columns) or info.schema_id > 1
+    table = pb.PbFetchLogReqForTable(
+        table_id=info.table_id,
+        projection_pushdown_enabled=is_projected,
+        projected_fields=positions if is_projected else (),
+        filter_predicate=view.wire_filter(),
+    )
+    if table.HasField("filter_predicate"):
+        table.filter_schema_id = info.schema_id
+    settings = read.settings
+    request = pb.FetchLogRequest(follower_server_id=_CLIENT, max_bytes=_SET_LATER, max_wait_ms=500, min_bytes=1)
+    name, version = SOFTWARE
+    hellos: list[tuple[ApiKey, Message]] = [
+        (ApiKey.API_VERSIONS, pb.ApiVersionsRequest(client_software_name=name, client_software_version=version))
+    ]
+    if settings.credentials is not None:
+        hellos.append((ApiKey.AUTHENTICATE, PlainClient(*settings.credentials).initial_request()))
+    connect = min(settings["client.connect-timeout"], _CONNECT_SECONDS_MAX)
+    is_filtered = table.HasField("filter_predicate")
+    milliseconds = [round(seconds * 1000) for seconds in (connect, settings["client.request-timeout"])]
+    source = [
+        struct.pack(">iii", *milliseconds, len(hellos)),
+        *(struct.pack(">h", key) + _text(message.SerializeToString()) for key, message in hellos),
+        _text(request.SerializeToString()),
+        _text(table.SerializeToString()),
+        struct.pack(">ii", _ANSWER_BYTES, _ANY_SCHEMA if is_projected else info.schema_id),
+        struct.pack(">??i", settings[_CHECK_CRC], is_filtered, len(places)),
+        *(struct.pack(">iq", place, factor) for place, factor in zip(places, factors, strict=True)),
+    ]
+    return DirectLogs(connection, info, b"".join(source))
+
+
+def _reason(read: ReadFunction) -> str | None:
+    if read.include:
+        return f"metadata columns ({', '.join(read.include)})"
+    if not read.columns:
+        return "no columns"
+    if read.info.descriptor.log_format is not LogFormat.ARROW:
+        return f"the log's format is {read.info.descriptor.log_format.value}"
+    return None
+
+
+def _factor(stored: pa.DataType, wanted: pa.DataType) -> int | None:
+    """By what Spark's number is another one than that on the wire: 1 if it is not, below 0 what to divide by.
+
+    None for values that Java cannot read, or not as Spark wants them.
+    """
+    if _same(stored, wanted):
+        return 1
+    if pa.types.is_timestamp(stored) and pa.types.is_timestamp(wanted):
+        have, want = _PER_SECOND[stored.unit], _PER_SECOND[wanted.unit]
+        return want // have if want > have else -(have // want)
+    return None
+
+
+def _same(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether Arrow has the same bytes for both types. Zones of instants and names of nested fields do not matter."""
+    if pa.types.is_timestamp(stored) and pa.types.is_timestamp(wanted):
+        return bool(stored.unit == wanted.unit)
+    if stored.id != wanted.id:
+        return False
+    if pa.types.is_map(stored):
+        return _same(stored.key_type, wanted.key_type) and _same(stored.item_type, wanted.item_type)
+    if pa.types.is_list(stored):
+        return _same(stored.value_type, wanted.value_type)
+    if pa.types.is_struct(stored):
+        inner = stored.num_fields == wanted.num_fields
+        return inner and all(_same(stored.field(i).type, wanted.field(i).type) for i in range(stored.num_fields))
+    return bool(stored.equals(wanted))
+
+
+def _text(data: bytes) -> bytes:
+    """Bytes behind their number."""
+    return struct.pack(">i", len(data)) + data
