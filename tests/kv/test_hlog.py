@@ -17,7 +17,7 @@ from forebay.fs.interface import DiskFull
 from forebay.kv import _digest
 from forebay.kv._hlog import FIRST_POSITION
 from forebay.kv.engine import EngineState
-from forebay.kv.hlog_engine import HEAD_FILE, SEGMENTS_FILE, HlogEngine
+from forebay.kv.hlog_engine import HEAD_FILE, SEGMENTS_FILE, HlogEngine, HlogWrites
 
 GARBAGE = 32 << 10
 """Bytes of superseded records from which on these small logs are compacted."""
@@ -82,7 +82,7 @@ class Model:
         if end < 0.1:
             group.abandon()
         elif end < 0.2:
-            self.kill()
+            self._reopen(self.directory, group)
         else:
             self.offset += 1
             group.apply(EngineState(self.offset, len(after)))
@@ -129,10 +129,12 @@ class Model:
             self._reopen(source)
             assert self.engine.state == state
 
-    def _reopen(self, source: Path) -> None:
+    def _reopen(self, source: Path, under_way: HlogWrites | None = None) -> None:
         self.copies += 1
         copied = self.folder / f"db-{self.copies}"
         shutil.copytree(source, copied)
+        if under_way is not None:
+            under_way.abandon()  # in the files that stay behind
         self._end()
         self.directory, self.engine = copied, opened(copied)
         self.check()
@@ -394,6 +396,7 @@ def test_a_closed_engine_says_so_and_its_snapshots_can_still_be_read(tmp_path: P
     snapshot = engine.snapshot()
     engine.close()
     engine.close()
+    assert engine.state == EngineState(1, 1)
     calls: list[Callable[[], object]] = [
         lambda: engine.multi_get([b"a"]), engine.snapshot, lambda: engine.begin(False), lambda: engine.first(1),
     ]  # fmt: skip
@@ -402,6 +405,19 @@ def test_a_closed_engine_says_so_and_its_snapshots_can_still_be_read(tmp_path: P
             call()
     assert list(snapshot.values()) == [b"1"]
     snapshot.close()
+
+
+def test_closing_waits_for_the_group_that_is_under_way(tmp_path: Path) -> None:
+    engine = opened(tmp_path / "db")
+    group = engine.begin(False)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    group.put({b"%d" % i: bytes(3000) for i in range(100)})  # into files that are not cut meanwhile
+    closing.join(0.05)
+    assert closing.is_alive()
+    group.apply(EngineState(1, 100))
+    closing.join()
+    assert len(rows_of(opened(tmp_path / "db"))) == 100
 
 
 def test_readers_see_whole_groups_while_they_are_written_and_compacted(tmp_path: Path) -> None:
@@ -442,6 +458,20 @@ def test_readers_see_whole_groups_while_they_are_written_and_compacted(tmp_path:
         thread.join()
     assert failures == []
     assert engine._log.start > FIRST_POSITION
+    engine.close()
+
+
+def test_a_log_goes_on_beyond_the_positions_that_a_slot_can_hold(tmp_path: Path) -> None:
+    engine = opened(tmp_path / "db")
+    engine._log.far = 400_000
+    rows: dict[bytes, bytes] = {}
+    for turn in range(400):
+        changed = {b"%03d" % (turn * 13 % 200 + i): b"%d" % turn * 100 for i in range(20)}
+        engine.apply(changed, EngineState(turn + 1, 0))
+        rows.update(changed)
+    assert engine._log.start - FIRST_POSITION > 2 * engine._log.far
+    assert rows_of(engine) == rows
+    assert engine.multi_get(list(rows)) == list(rows.values())
     engine.close()
 
 

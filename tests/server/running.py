@@ -48,8 +48,9 @@ class Bench:
         buckets: int = 1,
         partition_keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
+        engine: str = "auto",
     ) -> int:
-        """Create table `fluss.<name>`; return its id."""
+        """Create table `fluss.<name>`; return its id. `engine`: the key-value engine."""
         document = {
             "version": 1,
             "schema": {
@@ -63,7 +64,7 @@ class Bench:
             "bucket_key": [],
             "bucket_count": buckets,
             "properties": dict(properties or {}),
-            "custom_properties": {},
+            "custom_properties": {"forebay.kv.engine": engine} if engine != "auto" else {},
         }
         self.create_from_json(name, document)
         return self.info(name).table_id

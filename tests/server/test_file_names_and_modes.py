@@ -44,7 +44,7 @@ def test_files_are_for_the_server_s_user_alone_whatever_the_umask(tmp_path: Path
     }
     assert wrong == {}
     kinds = {path.name for path in found if path.is_file()} | {path.suffix for path in found}
-    assert {"metadata.sqlite", "lock", "data.mdb", ".log"} <= kinds
+    assert {"metadata.sqlite", "lock", "head", ".64k", ".log"} <= kinds
 
 
 def test_partitions_whose_folder_would_have_too_long_a_name_are_refused_by_name(tmp_path: Path) -> None:

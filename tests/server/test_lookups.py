@@ -110,7 +110,7 @@ def test_a_limit_scan_gives_the_last_batches_of_a_log(bench: Bench) -> None:
 
 
 def test_a_prefix_gets_the_rows_whose_keys_begin_with_it_at_each_place_where_it_is_named(bench: Bench) -> None:
-    created = bench.create("prefixed", KV_COLUMNS, ["id"])
+    created = bench.create("prefixed", KV_COLUMNS, ["id"], engine="lmdb")
     bench.put(created, kv_records([{"id": i, "name": f"name {i}"} for i in range(3)]))
     rows = values_of(bench, created, [0, 1, 2])
     request = pb.PrefixLookupRequest(table_id=created)

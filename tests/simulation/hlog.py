@@ -102,7 +102,7 @@ class SimHlogEngine(HlogEngine):
                 group.put({_FILLER: bytes(_FILLER_BYTES)})
                 group.put({_FILLER: None})
             except StorageFailure:
-                group.abandon()
+                group.log.rollback(0)
         return group
 
     def commit(self, state: EngineState, written: int) -> None:

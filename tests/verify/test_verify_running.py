@@ -213,7 +213,7 @@ def test_a_lake_snapshot_that_holds_more_than_the_log_has_is_a_fault(
 ) -> None:
     known = keyed.connection.admin.lake_snapshot(keyed.path)
     (bucket,) = keyed.buckets()
-    gone = replace(bucket, partition_id=77)
+    gone = bucket._replace(partition_id=77)
     for offset in (RECORDS, RECORDS + 1):
         monkeypatch.setattr(
             running, "newest_known", lambda *_, o=offset: replace(known, log_offsets={bucket: o, gone: 99})

@@ -51,6 +51,7 @@ cdef class HashLog:
     cdef int64_t first_granule
     cdef int64_t granule_capacity
     cdef int64_t origin
+    cdef public int64_t far   # positions in slots count from `origin` on, which moves when the end is so far away
     cdef Bin** bins
     cdef int depth
     cdef int64_t bin_bytes
@@ -125,6 +126,7 @@ cdef class HashLog:
     cdef Record* newest(self, const uint8_t* key, Py_ssize_t size, uint64_t h, uint64_t** slot) noexcept nogil
     cdef int reserve_flights(self, Py_ssize_t extra) except -1
     cdef int ensure(self, int64_t size) except -1
+    cdef bint has_room(self, int64_t size) noexcept nogil
     cdef int write(
         self, int kind, uint64_t h, const uint8_t* key, uint32_t key_size, const uint8_t* prefix, uint32_t prefix_size,
         const uint8_t* value, uint32_t value_size, Record* old, uint64_t* slot,

@@ -54,6 +54,7 @@ cdef enum:
     HEAD_START = 16
     HEAD_END = 24
     COMMIT_NUMBERS_BYTES = 16
+    COMMIT_BYTES_MAX = 128
     VALUE_BATCH_HEADER_BYTES = 9  # length i32, magic i8, count i32
 
 cdef uint32_t KEY_MASK = 0x3FFFFFFF
@@ -111,6 +112,7 @@ cdef class HashLog:
         """`head`: a descriptor of the file of that name, of 4096 bytes. Not used after this returns."""
         self.mutex = PyThread_allocate_lock()
         self.seed = seed
+        self.far = (<int64_t> 1) << 42
         self.bins = <Bin**> calloc(1, sizeof(Bin*))
         if self.mutex == NULL or self.bins == NULL:
             raise MemoryError()
@@ -503,18 +505,27 @@ cdef class HashLog:
             raise MemoryError()
         return 0
 
-    cdef int ensure(self, int64_t size) except -1:
-        """Ensure that a record of `size` bytes can be written at the end. Raises what `make_room` does."""
+    cdef bint has_room(self, int64_t size) noexcept nogil:
+        """Whether a record of `size` bytes can be written at the end, and a commit after it."""
         cdef Segment* last = &self.segments[self.count - 1]
-        if last.position + last.allocated - self.end < size:
-            self.make_room(size)
-            last = &self.segments[self.count - 1]
-            if last.position + last.allocated - self.end < size:
-                raise AssertionError("there is no room after it was made")
-        if self.end - self.origin > (<int64_t> 1) << 42:
+        return (
+            last.position + last.allocated - self.end >= size + COMMIT_BYTES_MAX
+            and self.end - self.origin <= self.far
+        )
+
+    cdef int ensure(self, int64_t size) except -1:
+        """Ensure what `has_room` tells. Raises what `make_room` does."""
+        cdef Segment* last = &self.segments[self.count - 1]
+        if self.has_room(size):
+            return 0
+        if last.position + last.allocated - self.end < size + COMMIT_BYTES_MAX:
+            self.make_room(size + COMMIT_BYTES_MAX)
+        if self.end - self.origin > self.far:
             PyThread_acquire_lock(self.mutex, WAIT_LOCK)
             self.move_origin()
             PyThread_release_lock(self.mutex)
+        if not self.has_room(size):
+            raise AssertionError(f"there is no room for {size} bytes at {self.end} after it was made")
         return 0
 
     cdef Record* newest(self, const uint8_t* key, Py_ssize_t size, uint64_t h, uint64_t** slot) noexcept nogil:
@@ -612,6 +623,8 @@ cdef class HashLog:
         cdef Record* old
         cdef uint64_t h
         cdef uint64_t* slot
+        if self.flights == savepoint:
+            return
         PyThread_acquire_lock(self.mutex, WAIT_LOCK)
         with nogil:
             for i in range(self.flights - 1, savepoint - 1, -1):
@@ -639,7 +652,10 @@ cdef class HashLog:
         PyThread_release_lock(self.mutex)
 
     def commit(self, bytes state not None):
-        """Make all that was appended visible, with `state`. Raises what `make_room` does, and has no effect then."""
+        """Make all that was appended visible, with `state`. Raises what `make_room` does, and has no effect then.
+
+        That happens only if nothing was appended before: room for a commit is kept.
+        """
         cdef Py_ssize_t i
         cdef uint32_t size = COMMIT_NUMBERS_BYTES + <uint32_t> PyBytes_GET_SIZE(state)
         cdef Record* r
@@ -647,7 +663,9 @@ cdef class HashLog:
         cdef uint64_t h
         cdef uint64_t* slot
         cdef int retire
-        self.ensure(size_for(0, size))
+        if size_for(0, size) > COMMIT_BYTES_MAX:
+            raise ValueError(f"a state of {PyBytes_GET_SIZE(state)} bytes")
+        self.ensure(0)
         PyThread_acquire_lock(self.mutex, WAIT_LOCK)
         r = self.at(self.end)
         p = <uint8_t*> r + HEADER_BYTES
@@ -947,15 +965,13 @@ cdef class HashLog:
         position[0] = snapshot
         return 0
 
-    def values(self, int64_t snapshot, int64_t position, int64_t rows_max, bint with_keys=False):
-        """([value or (key, value)], [the position after each], the next position) of a snapshot, some rows at once."""
+    def items(self, int64_t snapshot, int64_t position, int64_t rows_max):
+        """([(key, value)], the next position) of a snapshot, which must be open, some rows at once."""
         cdef Segment s
         cdef int64_t p = position
         cdef int64_t stop
         cdef const Record* r
         cdef list found = []
-        cdef list places = []
-        cdef bytes value
         while p < snapshot and len(found) < rows_max:
             PyThread_acquire_lock(self.mutex, WAIT_LOCK)
             s = self.segments[self.segment_at(p)]
@@ -968,15 +984,13 @@ cdef class HashLog:
                     break
                 p += size_of(r)
                 if kind_of(r) == ROW and (r.dead_at == 0 or r.dead_at >= <uint64_t> snapshot):
-                    value = PyBytes_FromStringAndSize(<const char*> value_of(r), r.value_size)
-                    if with_keys:
-                        found.append((PyBytes_FromStringAndSize(<const char*> key_of(r), key_size_of(r)), value))
-                    else:
-                        found.append(value)
-                    places.append(p)
+                    found.append((
+                        PyBytes_FromStringAndSize(<const char*> key_of(r), key_size_of(r)),
+                        PyBytes_FromStringAndSize(<const char*> value_of(r), r.value_size),
+                    ))
             if p >= stop and p < snapshot:
                 p = s.position + s.size
-        return found, places, p
+        return found, p
 
     def proof(self, int64_t position):
         """A number that tells a position of this log from one that was made up."""

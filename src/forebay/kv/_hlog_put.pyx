@@ -25,6 +25,7 @@ cdef enum Outcome:
     DONE = 0
     NO_MEMORY = 1
     OTHER_WAY = 2
+    NO_ROOM = 3
 
 cdef struct Put:
     const uint8_t* key
@@ -47,7 +48,6 @@ def put_records(
     cdef const uint8_t[::1] view = data
     cdef const uint8_t* p
     cdef const uint8_t* end
-    cdef Put puts[CHUNK]
     cdef RowSlices rows = RowSlices.__new__(RowSlices)
     cdef RowSlices keys = RowSlices.__new__(RowSlices)
     cdef bytes kinds
@@ -55,8 +55,8 @@ def put_records(
     cdef Py_ssize_t made = 0
     cdef Py_ssize_t added = 0
     cdef Py_ssize_t left = count
-    cdef int n, outcome
-    cdef int64_t room
+    cdef int outcome
+    cdef int64_t room = 0
     if start < 0 or start > view.shape[0] or count < 0 or count > (view.shape[0] - start) // 5:
         return None
     kinds = PyBytes_FromStringAndSize(NULL, 2 * count)
@@ -72,27 +72,48 @@ def put_records(
     p = &view[0] + start
     end = &view[0] + view.shape[0]
     while left > 0:
-        n = 0
-        room = 0
-        while n < CHUNK and n < left and room < CHUNK_BYTES_MAX:
-            p = parse(p, end, &puts[n])
-            if p == NULL:
-                return None
-            room += HEADER_BYTES + PREFIX + 8 + puts[n].key_size + max(0, puts[n].row_size)
-            n += 1
-        log.ensure(room)
         with nogil:
-            outcome = put_some(
-                log, puts, n, schema_id, full_image, deletes_ignored, kind, &made, &added, rows, keys,
+            outcome = put_until(
+                log, &p, end, &left, &room, schema_id, full_image, deletes_ignored, kind, &made, &added, rows, keys,
             )
-        if outcome == NO_MEMORY:
+        if outcome == NO_ROOM:
+            log.ensure(room)
+        elif outcome == NO_MEMORY:
             raise MemoryError()
-        if outcome == OTHER_WAY:
+        elif outcome == OTHER_WAY:
             return None
-        left -= n
     if p != end:
         return None
     return kinds[:made], rows, keys, added
+
+
+cdef int put_until(
+    HashLog log, const uint8_t** place, const uint8_t* end, Py_ssize_t* left, int64_t* room, int schema_id,
+    bint full_image, bint deletes_ignored, uint8_t* kinds, Py_ssize_t* made, Py_ssize_t* added, RowSlices rows,
+    RowSlices keys,
+) noexcept nogil:
+    """Put the records from `place` on, in chunks, until all are put or the log has no `room` for the next chunk."""
+    cdef Put puts[CHUNK]
+    cdef const uint8_t* p
+    cdef int n, outcome
+    while left[0] > 0:
+        p = place[0]
+        n = 0
+        room[0] = 0
+        while n < CHUNK and n < left[0] and room[0] < CHUNK_BYTES_MAX:
+            p = parse(p, end, &puts[n])
+            if p == NULL:
+                return OTHER_WAY
+            room[0] += HEADER_BYTES + PREFIX + 8 + puts[n].key_size + max(0, puts[n].row_size)
+            n += 1
+        if not log.has_room(room[0]):
+            return NO_ROOM
+        outcome = put_some(log, puts, n, schema_id, full_image, deletes_ignored, kinds, made, added, rows, keys)
+        if outcome != DONE:
+            return outcome
+        left[0] -= n
+        place[0] = p
+    return DONE
 
 
 cdef const uint8_t* parse(const uint8_t* p, const uint8_t* end, Put* put) noexcept nogil:

@@ -14,6 +14,7 @@ Space is allocated before a store into a map, as for LMDB (`forebay.kv.engine`).
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import struct
@@ -38,6 +39,8 @@ from forebay.kv.engine import (
     MergedPut,
     just_longer_than,
 )
+
+_LOGGER = logging.getLogger(__name__)
 
 HEAD_FILE = "head"
 SEGMENTS_FILE = "segments"
@@ -79,26 +82,26 @@ class HlogSnapshot:
         self.state = state
 
     def values(self) -> Iterator[bytes]:
-        place = self._start
-        while place < self._end:
-            check(self._log is not None, "a closed KV snapshot was read")
-            assert self._log is not None
-            found, _, place = self._log.values(self._end, place, _VALUES_AT_ONCE)
-            yield from found
+        return (value for _, value in self.items())
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Return all keys and stored values, in no order of the keys."""
+        self._require_open()
+        return self._items()
+
+    def _items(self) -> Iterator[tuple[bytes, bytes]]:
         place = self._start
         while place < self._end:
-            check(self._log is not None, "a closed KV snapshot was read")
-            assert self._log is not None
-            found, _, place = self._log.values(self._end, place, _VALUES_AT_ONCE, True)
+            found, place = self._require_open().items(self._end, place, _VALUES_AT_ONCE)
             yield from found
 
+    def _require_open(self) -> HashLog:
+        check(self._log is not None, "a closed KV snapshot was read")
+        assert self._log is not None
+        return self._log
+
     def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
-        log = self._log
-        check(log is not None, "a closed KV snapshot was read")
-        assert log is not None
+        log = self._require_open()
         place = self._start
         if after is not None:
             place, proof = _POSITION.unpack(after) if len(after) == _POSITION.size else (-1, 0)
@@ -107,7 +110,7 @@ class HlogSnapshot:
                 raise InvalidRequest(f"these {len(after)} bytes are no position in a bucket's rows: {after[:64].hex()}")
         records, rows, place = log.scan(self._end, place, max(0, bytes_max), max(1, rows_max))
         position = _POSITION.pack(place, log.proof(place)) if rows else None
-        return KvPage(records, rows, position, place < self._end and bool(log.values(self._end, place, 1)[0]))
+        return KvPage(records, rows, position, place < self._end and bool(log.items(self._end, place, 1)[0]))
 
     def close(self) -> None:
         log, self._log = self._log, None
@@ -124,6 +127,7 @@ class HlogWrites:
         self.log = log
         self._begin = log.end
         self._savepoint = 0
+        self._is_ended = False
 
     def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes | None]:
         return dict(zip(keys, self.log.get(keys, by_writer=True)))
@@ -163,12 +167,14 @@ class HlogWrites:
     def apply(self, state: EngineState) -> None:
         try:
             self._engine.commit(state, self.log.end - self._begin)
-        except BaseException:
-            self.abandon()
-            raise
+        finally:
+            self.abandon()  # without effect on what is visible
 
     def abandon(self) -> None:
-        self.log.rollback(0)
+        if not self._is_ended:
+            self._is_ended = True
+            self.log.rollback(0)
+            self._engine.writing.release()
 
 
 class HlogEngine:
@@ -194,6 +200,8 @@ class HlogEngine:
         self._garbage_min = garbage_min
         self._visible = threads.lock()
         self._removing = threads.lock()
+        self.writing = threads.lock()
+        """Held by the group that is under way: nothing is stored into files that are closed."""
         self._closed = False
         self.close_snapshots: Callable[[], None] = lambda: None
         try:
@@ -238,7 +246,7 @@ class HlogEngine:
             if position + size <= start or position >= max(end, start + 1):
                 path.unlink()  # cleared away, or begun by a transaction that did not end
                 continue
-            if position != place:
+            if position != place or not size or size % _SEGMENT_BYTES_MIN:
                 raise self._damage(f"its segments do not follow each other: one begins at {position}, not {place}")
             place, last = position + size, (position, size)
         if place < end or place == start:
@@ -321,13 +329,21 @@ class HlogEngine:
     # ---- writing ----------------------------------------------------------------------------------------------------
 
     def begin(self, keeps_digest: bool) -> HlogWrites:
-        self._require_open()
-        return HlogWrites(self, self._log)
+        self.writing.acquire()
+        try:
+            self._require_open()
+            return HlogWrites(self, self._log)
+        except BaseException:
+            self.writing.release()
+            raise
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
         group = self.begin(False)
-        group.put(writes)
-        group.apply(state)
+        try:
+            group.put(writes)
+            group.apply(state)
+        finally:
+            group.abandon()
 
     def commit(self, state: EngineState, written: int) -> None:
         """Make visible what the group has written, with `state`; clear some of the log away."""
@@ -377,7 +393,7 @@ class HlogEngine:
                     (self._directory / _segment_name(position, size)).unlink(missing_ok=True)
             self._kept_from = first
         except OSError as e:
-            raise storage_failure("clear away segments of", str(self._directory), e) from e
+            _LOGGER.warning("segments of %s that are no longer needed cannot be removed yet: %s", self._directory, e)
         finally:
             self._removing.release()
 
@@ -458,14 +474,15 @@ class HlogEngine:
         than necessary.
         """
         self.close_snapshots()
-        with self._visible:
-            if self._closed:
-                return
-            self._closed = True
-        self._log.make_room = _no_room  # without a circle of references, the memory goes at once
-        position, _, _ = self._log.tail
-        with contextlib.suppress(FileNotFoundError):  # the folder of a dropped table may be gone already
-            os.truncate(self._space.path, max(0, self._log.visible - position))
+        with self.writing:
+            with self._visible:
+                if self._closed:
+                    return
+                self._closed = True
+            self._log.make_room = _no_room  # without a circle of references, the memory goes at once
+            position, _, _ = self._log.tail
+            with contextlib.suppress(FileNotFoundError):  # the folder of a dropped table may be gone already
+                os.truncate(self._space.path, max(0, self._log.visible - position))
 
     def _require_open(self) -> None:
         if self._closed:
