@@ -231,7 +231,10 @@ async def prefix_lookup(context: ServerContext, call: ServerCall) -> Message:
 
 @serves(ApiKey.LIMIT_SCAN)
 async def limit_scan(context: ServerContext, call: ServerCall) -> Answer:
-    """Return the first rows of a primary-key table in the order of its engine, or a log table's last records. Errors in the body."""
+    """Return the first rows of a primary-key table, in the order of its engine, or a log table's last records.
+
+    Errors are in the body.
+    """
     request = call.message
     response = pb.LimitScanResponse()
     payloads: list[Buffer] = []
