@@ -24,6 +24,7 @@ from forebay.metadata.table import Column, Schema
 
 _HEADER = struct.Struct("<ibi")
 HEADER_BYTES = _HEADER.size
+_SCHEMA_ID_BYTES = 2
 STORED_PREFIX_BYTES = 6
 """Bytes before the row in a stored value: its length (i32) and schema id (i16)."""
 
@@ -68,10 +69,10 @@ def parse_value_batch(data: bytes | memoryview) -> tuple[npt.NDArray[np.int16], 
 
 def parse_values(values: Sequence[bytes]) -> tuple[npt.NDArray[np.int16], RowSlices]:
     """Schema ids and rows of values as lookups return them (`schema id | row`)."""
-    if any(len(value) < 2 for value in values):
+    prefixes = b"".join([value[:_SCHEMA_ID_BYTES] for value in values])
+    if len(prefixes) != _SCHEMA_ID_BYTES * len(values):
         raise _corrupt("a value is shorter than its schema id")
-    schema_ids = np.fromiter((int.from_bytes(v[:2], "little", signed=True) for v in values), np.int16, len(values))
-    return schema_ids, RowSlices.from_values(list(values), 2)
+    return np.frombuffer(prefixes, "<i2"), RowSlices.from_values(list(values), _SCHEMA_ID_BYTES)
 
 
 class ValueDecoder:

@@ -14,12 +14,12 @@ from forebay.codec._wire cimport read_varint, varint_size, write_varint
 FRAME_BYTES_MAX = 32 * 1024
 """The longest frame of a short request, without its length field."""
 
-KEYS_MAX = 16
+KEYS_MAX = 256
 """The most keys of a short lookup."""
 
 cdef enum:
     _FRAME_BYTES_MAX = 32 * 1024
-    _KEYS_MAX = 16
+    _KEYS_MAX = 256
     _PRODUCE_LOG = 1014
     _PUT_KV = 1016
     _LOOKUP = 1017

@@ -404,6 +404,8 @@ class RpcProtocol(asyncio.BufferedProtocol):
         outgoing.send((frame,))
         if not outgoing.drained.is_set():
             self.memory.count_unsent()
+        if self._is_held:
+            self.balance()
 
     def answer(self, request_id: int, message: Message) -> None:
         self._send(request_id, message)

@@ -39,6 +39,9 @@ _ACKNOWLEDGED = (-1, 1)
 _ANSWER_BYTES_MAX = 1 << 16
 """Values of a lookup that is answered at once."""
 
+_KEYS_AT_FIRST, _BYTES_AT_FIRST = 16, 1 << 12
+"""More keys are looked up if the values of the first ones are small."""
+
 _COLLECTED_MAX = 256
 _COLLECTED_BYTES_MAX = 256 << 10
 """Writes that are collected before the iteration has ended, and their size."""
@@ -88,6 +91,10 @@ class _Write:
         self.finished(self)
 
 
+def _size(values: list[bytes | None]) -> int:
+    return sum([len(value) for value in values if value is not None])
+
+
 class ShortRequests:
     """Those of one server. `serve` and `flush` belong to the event loop's thread."""
 
@@ -132,13 +139,18 @@ class ShortRequests:
     # ---- lookups ----------------------------------------------------------------------------------------------------
 
     def _look_up(self, client: Client, request: ShortRequest, replica: BucketReplica) -> bool:
+        keys = request.keys
         try:
-            values = replica.kv.lookup(request.keys)
+            values = replica.kv.lookup(keys[:_KEYS_AT_FIRST])
+            if len(keys) > _KEYS_AT_FIRST:
+                if _size(values) > _BYTES_AT_FIRST:
+                    return False
+                values += replica.kv.lookup(keys[_KEYS_AT_FIRST:])
         except ForebayError:
             return False
         finally:
             self._end(replica)
-        if sum(len(value) for value in values if value is not None) > _ANSWER_BYTES_MAX:
+        if _size(values) > _ANSWER_BYTES_MAX:
             return False
         client.answer_short(request, encode_values(request, values), was_begun=False)
         return True
