@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines pipeline-invariants pipeline-kills cluster-exam mutants doors build wheels wheel-test proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines bench-peers pipeline-invariants pipeline-kills cluster-exam mutants doors build wheels wheel-test proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -104,6 +104,9 @@ bench-union: $(VENV)/dev-ready build ## the same for tiering and union reads; wr
 
 bench-pipelines: $(VENV)/dev-ready build ## the same for lake tables in Spark; write its part of docs/benchmarks.md
 	$(BIN)/python -m benchmarks pipelines --out docs/benchmarks.md
+
+bench-peers: $(VENV)/dev-ready build ## our server beside Java Fluss in one run; write its part of docs/benchmarks.md
+	$(BIN)/python -m benchmarks peers --out docs/benchmarks.md
 
 build: $(VENV)/dev-ready ## compile the kernels after a change
 	$(BIN)/python tools/build_kernels.py

@@ -25,11 +25,12 @@ SECTIONS = {
     "lookup": "lookups by key: latency and rate, ours and pyfluss",
     "spark": "Spark reading and writing our tables, against Parquet files",
     "recovery": "opening after kill -9, and replaying a changelog",
+    "peers": "the server beside Java Fluss: writes, reads, lookups, small requests, create, restart",
     "paimon": "the lake engine: ours, pypaimon, its Rust engine, plain Parquet",
     "union": "lake and stream as one: tiering, freshness, union reads, against Spark on Parquet",
     "pipelines": "lake tables in Spark: streams with and without compaction, scans, INSERT, against Parquet files",
 }
-PARTS = ("paimon", "union", "pipelines")
+PARTS = ("paimon", "union", "pipelines", "peers")
 """Sections that only run when named, and have a separate part of the report."""
 
 _EPILOG = (
@@ -42,6 +43,7 @@ examples:
   python -m benchmarks paimon --out docs/benchmarks.md  the part of the lake engine there (about 6 minutes)
   python -m benchmarks union --out docs/benchmarks.md   the part of lake and stream as one (about 12 minutes)
   python -m benchmarks pipelines --out docs/benchmarks.md   the part of lake tables in Spark (about 10 minutes)
+  python -m benchmarks peers --out docs/benchmarks.md   the part beside Java Fluss (about 10 minutes; needs Java, Maven)
   python -m benchmarks append upsert --out -          two sections, printed only
   python -m benchmarks scan --rows 200000 --repeat 1  a quick look"""
 )
@@ -54,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("sections", nargs="*", metavar="SECTION", help="which ones (default: all but the last three)")
+    made.add_argument("sections", nargs="*", metavar="SECTION", help="which ones (default: all but the last four)")
     made.add_argument("--rows", type=int, help="rows of each section, instead of its own number")
     made.add_argument(
         "--batches", type=int, help="micro-batches of the long stream of pipelines (default: 3600, an hour)"
@@ -64,8 +66,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--out",
         help="the report: a file, or - for none (default: docs/benchmarks.md for all sections, else none); "
-        "the parts of paimon, union and pipelines stay in it when other sections are written, and these stay when they "
-        "are",
+        "the parts of peers, paimon, union and pipelines stay in it when other sections are written, and these stay "
+        "when they are",
     )
     made.add_argument("--dir", help="directory for servers' files (default: the system's temporary directory)")
     return made

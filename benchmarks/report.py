@@ -150,8 +150,8 @@ def section_text(section: Section) -> str:
 
 _INTRODUCTION = """# Benchmarks
 
-Written by `make bench`, and the parts at the end by `make bench-paimon`, `make bench-union` and
-`make bench-pipelines`; do not edit. It measures Forebay, other software that does the same, and the limits of the
+Written by `make bench`, and the parts at the end by `make bench-paimon`, `make bench-union`, `make bench-pipelines` and
+`make bench-peers`; do not edit. It measures Forebay, other software that does the same, and the limits of the
 machine, in one run. One part alone:
 `python -m benchmarks upsert --repeat 3 --out /tmp/upsert.md`.
 

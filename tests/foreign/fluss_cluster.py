@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -51,7 +51,8 @@ _SETTINGS = {
     + ";",
 }
 # `--add-opens`: Arrow's memory module reads the addresses of NIO buffers.
-_JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "--add-opens=java.base/java.nio=ALL-UNNAMED"]
+_JVM = ["--add-opens=java.base/java.nio=ALL-UNNAMED"]
+_QUICK_TO_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 # No fsync in ZooKeeper: its folder is thrown away.
 _ZOOKEEPER = ["-Dzookeeper.forceSync=no", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
 
@@ -78,11 +79,16 @@ class RealFluss:
         start_seconds: float = 60.0,
         lake: Mapping[str, str] | None = None,
         is_apart: bool = False,
+        jvm: Sequence[str] = _QUICK_TO_START,
+        parent: Path | None = None,
     ) -> None:
         """`lake` are the settings of the cluster's lake, without `datalake.`: `format`, `paimon.warehouse`...
 
-        With `is_apart`, each tablet server is a process, which `kill_tablet_server` kills.
+        With `is_apart`, each tablet server is a process, which `kill_tablet_server` kills. `jvm`: options of Java,
+        which by default starts quickly and compiles little. `parent`: the folder for its files.
         """
+        self._jvm = jvm
+        self._parent = parent
         self._tablet_server_count = tablet_servers
         self._is_apart = is_apart
         self._apart: dict[int, subprocess.Popen[str]] = {}
@@ -104,6 +110,10 @@ class RealFluss:
             raise ValueError("the cluster has not been started")
         return self.folder / "cluster.log"
 
+    def pid_of_tablet_server(self, number: int) -> int:
+        """The process of a tablet server that is one of its own."""
+        return self._apart[number].pid
+
     @property
     def pid(self) -> int:
         if self._process is None:
@@ -117,8 +127,8 @@ class RealFluss:
         if self._lake_format is not None:
             class_path += os.pathsep + fluss_lake_class_path(self._lake_format)
         java = java_tool("java")
-        self.folder = Path(tempfile.mkdtemp(prefix="forebay-real-fluss-"))
-        self._java = [java, f"-Xmx{self._heap_mib}m", *_JVM, *_ZOOKEEPER, "-cp", f"{classes}:{class_path}"]
+        self.folder = Path(tempfile.mkdtemp(prefix="forebay-real-fluss-", dir=self._parent))
+        self._java = [java, f"-Xmx{self._heap_mib}m", *self._jvm, *_JVM, *_ZOOKEEPER, "-cp", f"{classes}:{class_path}"]
         self._java += ["RealFlussCluster", str(self.folder / "data")]
         try:
             self._process = self._run(str(0 if self._is_apart else self._tablet_server_count))
