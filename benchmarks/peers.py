@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,8 @@ from tests.server.raw_client import ApiKey, RawClient, pb
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "foreign"))  # whose modules are programs, too
 from fluss_cluster import FLUSS_VERSION, RealFluss
+
+T = TypeVar("T")
 
 ROWS = 500_000
 _ROWS_AT_FIRST = 100_000
@@ -143,20 +145,11 @@ def run(options: Run) -> Section:
 
 
 def _measured(work: Work, sides: Sequence[Side], options: Run) -> list[Cost]:
-    begun = [work.begin(side) for side in sides]
+    begun = [_answered(side, work, options, lambda side=side: work.begin(side)) for side in sides]  # type: ignore[misc]
     taken: list[list[tuple[float, float]]] = [[] for _ in sides]
     for turn in range(options.repeat + 1):
         for side, does, costs in zip(sides, begun, taken, strict=True):
-            for attempt in range(_ATTEMPTS):
-                before = side.cpu_seconds()
-                try:
-                    wall = does()
-                    break
-                except Unavailable as error:  # Java Fluss leaves a write without an answer once in some ten thousand
-                    options.say(f"  {work.what}, {work.client}, {side.name}: once more after {error}")
-                    if attempt == _ATTEMPTS - 1:
-                        raise
-            cpu = sum(seconds - before.get(thread, 0.0) for thread, seconds in side.cpu_seconds().items())
+            wall, cpu = _answered(side, work, options, lambda side=side, does=does: _costs(side, does))  # type: ignore[misc]
             if turn:
                 costs.append((wall / work.units, cpu / work.units))
                 options.say(
@@ -164,6 +157,23 @@ def _measured(work: Work, sides: Sequence[Side], options: Run) -> list[Cost]:
                     f"{work.unit}/s, {cpu / work.units * 1e6:,.2f} us of CPU"
                 )
     return [Cost(*(statistics.median(values) for values in zip(*costs, strict=True))) for costs in taken]
+
+
+def _costs(side: Side, does: Callable[[], float]) -> tuple[float, float]:
+    """Seconds of wall time and of the server's CPU."""
+    before = side.cpu_seconds()
+    wall = does()
+    return wall, sum(seconds - before.get(thread, 0.0) for thread, seconds in side.cpu_seconds().items())
+
+
+def _answered(side: Side, work: Work, options: Run, call: Callable[[], T]) -> T:
+    """The result of `call`; once more if a write gets no answer, which Java Fluss 0.9.1 leaves out now and then."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return call()
+        except Unavailable as error:
+            options.say(f"  {work.what}, {work.client}, {side.name}: once more after {error}")
+    return call()
 
 
 # ---- the two sides --------------------------------------------------------------------------------------------------

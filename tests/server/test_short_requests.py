@@ -1,0 +1,236 @@
+"""Short requests: order, errors, lateness and limits, where the event loop writes itself and where lanes do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.base.errors import ErrorCode
+from forebay.metadata.table import TableBucket
+from forebay.server import replica as replica_module
+from forebay.server import short_requests
+from forebay.server.replica import BucketReplica
+from tests.server.raw_client import ApiKey, pb
+from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
+from tests.server.test_lifecycle import LOG_COLUMNS
+
+WRITER = 5
+
+
+@pytest.fixture(params=["loop", "lanes"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who writes: the event loop, as on a disk with quick syncs, or lanes, as on a disk without."""
+    monkeypatch.setattr(replica_module, "QUICK_SYNC_SECONDS", 10.0 if request.param == "loop" else -1.0)
+    monkeypatch.setattr(replica_module, "LONG_SECONDS", 10.0)
+    monkeypatch.setattr(replica_module, "QUICK_SYNCS_MIN", 0 if request.param == "loop" else 1)
+    return str(request.param)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, way: str) -> Iterator[Bench]:
+    with running(tmp_path) as bench:
+        yield bench
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """The size of each group of short writes, and whether the loop has written it."""
+    found: list[tuple[int, bool]] = []
+    write_now = BucketReplica.write_now
+
+    def noted(self: BucketReplica, requests: Any, size: int) -> Any:
+        results = write_now(self, requests, size)
+        found.append((len(requests), results is not None))
+        return results
+
+    monkeypatch.setattr(BucketReplica, "write_now", noted)
+    return found
+
+
+def produce(table_id: int, records: bytes, *, timeout_ms: int = 10_000) -> pb.ProduceLogRequest:
+    request = pb.ProduceLogRequest(acks=-1, table_id=table_id, timeout_ms=timeout_ms)
+    request.buckets_req.add(bucket_id=0, records=records)
+    return request
+
+
+def numbered(sequence: int, rows: int = 1) -> bytes:
+    return log_records(range(rows), writer_id=WRITER, batch_sequence=sequence)
+
+
+def replica_of(bench: Bench, table_id: int) -> BucketReplica:
+    found = bench.server.server.context.replicas.opened(TableBucket(table_id, 0))
+    assert found is not None
+    return found
+
+
+def open_bytes(bench: Bench) -> int:
+    return bench.server.server.connections.budget.receiving.used
+
+
+def wait_until_all_is_released(bench: Bench, table_id: int) -> None:
+    deadline = time.monotonic() + 10
+    while open_bytes(bench) or replica_of(bench, table_id).uses:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_writes_of_one_connection_keep_their_order_whatever_their_length(
+    bench: Bench, way: str, groups: list[tuple[int, bool]]
+) -> None:
+    table_id = bench.create("log", LOG_COLUMNS)
+    bench.append(table_id, numbered(0))
+    rows = [1, 1, 10_000, 1, 1, 1, 10_000, 1, 30_000, 1]
+    sent = [
+        bench.tablet.send(ApiKey.PRODUCE_LOG, produce(table_id, numbered(sequence, count)))
+        for sequence, count in enumerate(rows, 1)
+    ]
+    offset = 1
+    for request_id, count in zip(sent, rows, strict=True):
+        (answer,) = bench.tablet.receive(request_id).buckets_resp
+        assert not answer.error_code, answer
+        assert answer.base_offset == offset
+        offset += count
+    assert sum(size for size, _ in groups) == sum(count == 1 for count in rows)
+    if way == "lanes":
+        assert not any(by_loop for _, by_loop in groups)
+
+
+def test_a_write_that_fails_says_why_and_others_of_its_group_are_written(bench: Bench) -> None:
+    table_id = bench.create("log", LOG_COLUMNS)
+    bench.append(table_id, numbered(0))
+    damaged = bytearray(numbered(2))
+    damaged[-1] ^= 1
+    batches = [numbered(1), numbered(7), bytes(damaged), numbered(2), numbered(1)]
+    sent = [bench.tablet.send(ApiKey.PRODUCE_LOG, produce(table_id, batch)) for batch in batches]
+    answers = [bench.tablet.receive(request_id).buckets_resp[0] for request_id in sent]
+    assert [answer.error_code for answer in answers] == [
+        0, ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.CORRUPT_RECORD_EXCEPTION, 0, 0,
+    ]  # fmt: skip
+    assert "batch sequence 7 of writer 5 is out of order" in answers[1].error_message
+    assert [answers[place].base_offset for place in (0, 3, 4)] == [1, 2, 1]
+    wait_until_all_is_released(bench, table_id)
+
+
+def test_rows_are_put_and_looked_up(bench: Bench, way: str, groups: list[tuple[int, bool]]) -> None:
+    table_id = bench.create("kv", KV_COLUMNS, ["id"])
+    bench.put(table_id, kv_records([{"id": 0, "name": "zero"}]))
+    for number in range(1, 5):
+        answer = bench.put(table_id, kv_records([{"id": number, "name": f"n{number}"}]))
+        assert (answer.error_code, answer.log_end_offset) == (0, number + 1)
+    assert [size for size, _ in groups] == [1] * 4
+    assert way == "loop" or not any(by_loop for _, by_loop in groups)
+    values = bench.lookup(table_id, [kv_key(number) for number in (3, 9, 1)]).values
+    assert [value.HasField("values") for value in values] == [True, False, True]
+    assert b"n3" in values[0].values
+    many = [kv_key(number % 7) for number in range(200)]
+    assert [v.HasField("values") for v in bench.lookup(table_id, many).values] == [n % 7 < 5 for n in range(200)]
+
+
+def test_a_large_value_is_answered_by_the_handler(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    table_id = bench.create("kv", KV_COLUMNS, ["id"])
+    bench.put(table_id, kv_records([{"id": 0, "name": "x" * 5000}, {"id": 1, "name": "y" * 100_000}]))
+    answered: list[int] = []
+    monkeypatch.setattr(short_requests, "encode_values", lambda *_: answered.append(1))
+    for keys in ([1], [0] * 20):
+        values = bench.lookup(table_id, [kv_key(key) for key in keys]).values
+        assert len(values) == len(keys)
+        assert all(len(value.values) > 4000 for value in values)
+    assert not answered
+
+
+def test_a_write_that_takes_too_long_is_answered_and_its_memory_kept_until_it_is_written(bench: Bench) -> None:
+    table_id = bench.create("log", LOG_COLUMNS)
+    bench.append(table_id, numbered(0))
+    replica = replica_of(bench, table_id)
+    with replica._writing:
+        request_id = bench.tablet.send(ApiKey.PRODUCE_LOG, produce(table_id, numbered(1), timeout_ms=50))
+        (answer,) = bench.tablet.receive(request_id).buckets_resp
+        assert answer.error_code == ErrorCode.REQUEST_TIME_OUT
+        assert "not acknowledged within 50 ms; it may still be written" in answer.error_message
+        assert open_bytes(bench) > 0
+        assert replica.uses > 0
+    again = bench.append(table_id, numbered(1))
+    assert (again.error_code, again.base_offset) == (0, 1)
+    wait_until_all_is_released(bench, table_id)
+
+
+def test_the_loop_writes_for_an_idle_bucket(bench: Bench, way: str, groups: list[tuple[int, bool]]) -> None:
+    table_id = bench.create("log", LOG_COLUMNS)
+    bench.append(table_id, numbered(0))
+    replica = replica_of(bench, table_id)
+    for sequence in range(1, 4):
+        while not replica.is_idle:
+            time.sleep(0.001)
+        bench.append(table_id, numbered(sequence))
+    assert groups == [(1, way == "loop")] * 3
+
+
+def test_the_loop_does_not_wait_for_a_table_that_is_looked_at_as_a_whole(bench: Bench) -> None:
+    table_id = bench.create("kv", KV_COLUMNS, ["id"])
+    bench.put(table_id, kv_records([{"id": 0, "name": "zero"}]))
+    with replica_of(bench, table_id).table.write_gate.closed():
+        request = pb.PutKvRequest(acks=-1, table_id=table_id, timeout_ms=10_000)
+        request.buckets_req.add(bucket_id=0, records=kv_records([{"id": 1, "name": "one"}]))
+        request_id = bench.tablet.send(ApiKey.PUT_KV, request)
+        assert bench.lookup(table_id, [kv_key(1)]).values[0].HasField("values") is False
+    assert not bench.tablet.receive(request_id).buckets_resp[0].error_code
+    assert bench.lookup(table_id, [kv_key(1)]).values[0].HasField("values")
+
+
+def test_more_short_writes_than_a_connection_may_have_open_are_all_answered(tmp_path: Path, way: str) -> None:
+    with running(tmp_path, netty_server_max__queued__requests="3") as bench:
+        table_id = bench.create("log", LOG_COLUMNS)
+        bench.append(table_id, numbered(0))
+        sent = [bench.tablet.send(ApiKey.PRODUCE_LOG, produce(table_id, numbered(1 + n))) for n in range(100)]
+        offsets = [bench.tablet.receive(request_id).buckets_resp[0].base_offset for request_id in sent]
+        assert offsets == list(range(1, 101))
+
+
+def test_a_client_that_leaves_has_its_writes_written(bench: Bench) -> None:
+    table_id = bench.create("log", LOG_COLUMNS)
+    bench.append(table_id, numbered(0))
+    replica = replica_of(bench, table_id)
+    with replica._writing:
+        bench.tablet.send(ApiKey.PRODUCE_LOG, produce(table_id, numbered(1)))
+        deadline = time.monotonic() + 10
+        while not replica.uses:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        bench.tablet.close()
+    wait_until_all_is_released(bench, table_id)
+    assert replica.log.log_end_offset == 2
+
+
+def test_a_slow_sync_sends_groups_to_lanes_until_many_were_quick() -> None:
+    turns = replica_module.LaneScheduler(executor=None)  # type: ignore[arg-type]
+    quick, slow = replica_module.QUICK_SYNC_SECONDS, replica_module.QUICK_SYNC_SECONDS * 2
+    for _ in range(replica_module.QUICK_SYNCS_MIN):
+        assert not turns.syncs_are_quick
+        turns.synced(quick)
+    assert turns.syncs_are_quick
+    turns.synced(slow)
+    assert not turns.syncs_are_quick
+    for _ in range(10 * replica_module.QUICK_SYNCS_MIN):
+        turns.synced(quick)
+    turns.synced(slow)
+    assert turns.syncs_are_quick, "once in a while another process has the core"
+    turns.synced(replica_module.LONG_SECONDS * 2)
+    assert not turns.syncs_are_quick
+    turns.synced(quick)
+    assert not turns.syncs_are_quick
+
+
+def test_a_group_that_takes_long_in_the_loop_is_the_last_one_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = replica_module.LaneScheduler(executor=None)  # type: ignore[arg-type]
+    monkeypatch.setattr(replica_module, "LONG_SECONDS", 0.01)
+    for _ in range(replica_module.QUICK_SYNCS_MIN):
+        turns.synced(0.0)
+    assert turns.write_now(lambda: 7) == 7
+    assert turns.syncs_are_quick
+    turns.write_now(lambda: threading.Event().wait(0.02))
+    assert not turns.syncs_are_quick
