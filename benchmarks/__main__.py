@@ -33,6 +33,12 @@ SECTIONS = {
 PARTS = ("paimon", "union", "pipelines", "peers")
 """Sections that only run when named, and have a separate part of the report."""
 
+ONLY = {
+    "union": ("tiering", "freshness", "reads", "growth"),
+    "pipelines": ("ingest", "hours", "scans", "inserts", "growth"),
+}
+"""The parts of sections that can be run alone."""
+
 _EPILOG = (
     "sections:\n"
     + "\n".join(f"  {name:<9} {what}" for name, what in SECTIONS.items())
@@ -61,7 +67,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--batches", type=int, help="micro-batches of the long stream of pipelines (default: 3600, an hour)"
     )
-    made.add_argument("--only", choices=("tiering", "freshness", "reads", "growth"), help="one part of union")
+    parts = sorted({part for found in ONLY.values() for part in found})
+    made.add_argument("--only", choices=parts, help="one part of union or pipelines")
     made.add_argument("--repeat", type=int, default=3, help="turns; the median counts (default: %(default)s)")
     made.add_argument(
         "--out",
@@ -80,8 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in options.sections if name not in SECTIONS]
     if unknown:
         made.error(f"there is no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
-    if options.only is not None and options.sections != ["union"]:
-        made.error("--only is for the section union alone")
+    if options.only is not None and not all(options.only in ONLY.get(name, ()) for name in options.sections or [""]):
+        made.error(
+            f"--only {options.only} is for one section of {', '.join(n for n in ONLY if options.only in ONLY[n])}"
+        )
     if options.only is not None and options.out not in (None, "-"):
         made.error("a part of a section is no report: --only goes with --out -")
     if any(number is not None and number < 1 for number in (options.repeat, options.rows, options.batches)):

@@ -10,6 +10,7 @@ import pytest
 
 from forebay import col
 from forebay.base.errors import InvalidRequest
+from forebay.client.cluster import ClusterClient
 from forebay.client.table import Table
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import opened
@@ -17,6 +18,7 @@ from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.metadata.partitions import partition_text
 from forebay.metadata.table import TableBucket
 from forebay.paimon.catalog.catalog import Catalog
+from forebay.protocol.api import ApiKey, ServerNode
 from forebay.testing.memory_lake import MemoryLakeStorage
 from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotSplit
 from tests.every_run import every_run
@@ -238,3 +240,37 @@ def test_two_partition_keys_and_a_bucket_key_that_is_not_the_whole_key(both: Wor
     assert both.rows(table, columns=["sub"], filter=predicate) == replayed(table, ["sub"], predicate)
     buckets = {b for b in both.plan(table, filter=predicate).log_offsets if isinstance(b, TableBucket)}
     assert len(buckets) == 6
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_short_changelogs_of_many_partitions_are_fetched_together(
+    memory: World, monkeypatch: pytest.MonkeyPatch, keyed: bool
+) -> None:
+    names = [f"p{i}" for i in range(20)]
+    table = make(memory, pa.string(), names, keyed=keyed)
+    write(table, names, range(4), "old")
+    memory.tier(table)
+    write(table, names[:19], range(2, 8), "new")
+    fetches: list[int] = []
+    send = ClusterClient.send
+
+    def counted(self: ClusterClient, node: ServerNode, api: ApiKey, *given: Any, **more: Any) -> Any:
+        fetches.append(api is ApiKey.FETCH_LOG)
+        return send(self, node, api, *given, **more)
+
+    monkeypatch.setattr(ClusterClient, "send", counted)
+    expected = replayed(table)
+    for together in (1 << 16, 0):
+        monkeypatch.setattr("forebay.unionread.reading._TOGETHER_RECORDS_MAX", together)
+        plan = memory.plan(table)
+        changed = {split.bucket: split for split in plan.splits if not isinstance(split, LakeSnapshotSplit)}
+        assert len(changed) >= 19
+        fetches.clear()
+        read = list(plan.reader.read_each(plan.splits, memory.connection))
+        assert bag(pa.Table.from_batches([batch for _, batch in read])) == expected
+        assert sum(fetches) == (1 if together else len(changed))
+        for split, batch in read:
+            if split in changed.values() and keyed:
+                alone = pa.Table.from_batches(plan.reader.read(split, memory.connection))
+                assert set(batch["id"].to_pylist()) <= set(alone["id"].to_pylist())
+                assert set(batch["p"].to_pylist()) == set(alone["p"].to_pylist())

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -270,6 +271,10 @@ class PaimonLakeSource(LakeSource):
     paths: tuple[tuple[int, ...], ...] | None = None
     filters: tuple[Predicate, ...] = ()
     limit: int | None = None
+    _readers: dict[tuple[str, ...], SplitReader] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PaimonLakeSource, (self.table, self.paths, self.filters, self.limit)
 
     @property
     def schema(self) -> pa.Schema:
@@ -342,7 +347,13 @@ class PaimonLakeSource(LakeSource):
         return PaimonSplitSerializer(self.table)
 
     def _reader(self, keys: Sequence[str]) -> SplitReader:
-        """A reader of the projected columns, followed by those of `keys` that are not projected."""
+        """A reader of the projected columns, followed by those of `keys` that are not projected: the same each time."""
+        found = self._readers.get(tuple(keys))
+        if found is None:
+            found = self._readers[tuple(keys)] = self._new_reader(keys)
+        return found
+
+    def _new_reader(self, keys: Sequence[str]) -> SplitReader:
         columns = None if self.paths is None else [self._dotted(path) for path in self.paths]
         if columns is not None:
             columns += [key for key in keys if key not in columns]

@@ -28,7 +28,7 @@ from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.lake_side import LakeSide, merge_columns
 from forebay.unionread.merging import merge_sorted, override
-from forebay.unionread.tail import check_read_to_the_end, read_tail
+from forebay.unionread.tail import Tail, check_read_to_the_end, read_tail, read_tails
 
 if TYPE_CHECKING:
     from forebay.client.session import Session
@@ -181,6 +181,29 @@ def _bucket(plain: list[Any]) -> TableBucket:
     return TableBucket(int(table), int(number), None if partition is None else int(partition))
 
 
+_Range = LakeSnapshotAndLogSplit | LogSplit
+
+_TOGETHER_MAX = 256
+"""So many buckets at most are read together: a server lets a request for more wait (docs/server.md)."""
+
+_TOGETHER_RECORDS_MAX = 1 << 16
+"""So many records at most are read together, as the changes of all buckets are in memory."""
+
+
+def _short_ranges(splits: Sequence[UnionSplit]) -> list[_Range]:
+    """The first splits that can be read together: of one kind, of different buckets, with few records in all."""
+    found: dict[TableBucket, _Range] = {}
+    records = 0
+    for split in splits:
+        if not isinstance(split, LakeSnapshotAndLogSplit | LogSplit) or type(split) is not type(splits[0]):
+            break
+        records += split.stop - split.start
+        if split.bucket in found or records > _TOGETHER_RECORDS_MAX:
+            break
+        found[split.bucket] = split
+    return list(found.values())
+
+
 @dataclass(frozen=True)
 class UnionReader:
     """How the splits of one plan are read.
@@ -229,6 +252,38 @@ class UnionReader:
             case KeyLookupSplit():
                 return self._rows_of_keys(split, session or self._shared())
 
+    def read_each(
+        self, splits: Sequence[UnionSplit], session: Session | None = None
+    ) -> Iterator[tuple[UnionSplit, pa.RecordBatch]]:
+        """Yield the rows of several splits, with their split. Short ranges of logs are fetched for many buckets at a
+        time: a request for each would cost more than all else that a small split costs. Raises as `read`."""
+        done = 0
+        while done < len(splits):
+            together = _short_ranges(splits[done : done + _TOGETHER_MAX])
+            if len(together) > 1:
+                yield from self._read_together(together, session or self._shared())
+            else:
+                for batch in self.read(splits[done], session):
+                    yield splits[done], batch
+            done += max(1, len(together))
+
+    def _read_together(self, splits: Sequence[_Range], session: Session) -> Iterator[tuple[UnionSplit, pa.RecordBatch]]:
+        if isinstance(splits[0], LogSplit):
+            by_bucket = {split.bucket: split for split in splits}
+            starts, stops = ({b: getattr(s, end) for b, s in by_bucket.items()} for end in ("start", "stop"))
+            with LogReader(session, self.info, starts, stops, self.view, ()) as reader:
+                for batch in reader:
+                    assert reader.last_bucket is not None
+                    yield by_bucket[reader.last_bucket], batch
+                check_read_to_the_end(self.info, reader, stops)
+            return
+        ranges = {split.bucket: (split.start, split.stop) for split in splits}
+        tails = read_tails(session, self.info, ranges, merge_columns(self.info, self.view))
+        for split in splits:
+            assert isinstance(split, LakeSnapshotAndLogSplit)
+            for batch in self._merged_with(split, tails.pop(split.bucket)):
+                yield split, batch
+
     def _shared(self) -> Session:
         return shared_connection(self.settings)
 
@@ -260,6 +315,9 @@ class UnionReader:
     def _merged_rows(self, split: LakeSnapshotAndLogSplit, session: Session) -> Iterator[pa.RecordBatch]:
         columns = merge_columns(self.info, self.view)
         tail = read_tail(session, self.info, split.bucket, split.start, split.stop, columns)
+        yield from self._merged_with(split, tail)
+
+    def _merged_with(self, split: LakeSnapshotAndLogSplit, tail: Tail) -> Iterator[pa.RecordBatch]:
         encoder = primary_key_encoder(self.info.descriptor)
         reader = self._lake_side().sorted_reader(split.lake) if self.ordered and split.lake else None
         if reader is not None:

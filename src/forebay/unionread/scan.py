@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import pyarrow as pa
 
@@ -116,10 +117,9 @@ class UnionRowReader(RowReader):
         begun = False
         for attempt in range(_PLANNINGS):
             try:
-                for split in self.plan.splits:
-                    for batch in self._rows(split):
-                        begun = True
-                        yield _bucket(split), batch
+                for split, batch in self._rows():
+                    begun = True
+                    yield _bucket(split), batch
             except ForebayError as e:
                 if begun or e.code not in _OUTDATED or attempt == _PLANNINGS - 1:
                     raise
@@ -127,15 +127,20 @@ class UnionRowReader(RowReader):
             else:
                 return
 
-    def _rows(self, split: UnionSplit) -> Iterator[pa.RecordBatch]:
-        if not isinstance(split, KvSnapshotSplit):
-            yield from self.plan.reader.read(split, self._table.connection)
-            return
-        request = self._request
-        one = replace(request, partitions=None, buckets=[split.bucket])
-        with LiveReader(self._table.connection, self._table.info, one) as rows:
-            yield from rows
-            self._scanned.update(rows.log_offsets)
+    def _rows(self) -> Iterator[tuple[UnionSplit, pa.RecordBatch]]:
+        reader, session = self.plan.reader, self._table.connection
+        by_kind = groupby(self.plan.splits, lambda split: isinstance(split, KvSnapshotSplit))
+        for is_kv, splits in by_kind:
+            if not is_kv:
+                yield from reader.read_each(list(splits), session)
+                continue
+            for split in splits:
+                assert isinstance(split, KvSnapshotSplit)
+                one = replace(self._request, partitions=None, buckets=[split.bucket])
+                with LiveReader(session, self._table.info, one) as rows:
+                    for batch in rows:
+                        yield split, batch
+                    self._scanned.update(rows.log_offsets)
 
 
 def _bucket(split: UnionSplit) -> TableBucket | None:

@@ -9,7 +9,7 @@ that changed, not by how often they did.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -116,22 +116,47 @@ def read_tail(
     keep_deletes: bool = False,
 ) -> Tail:
     """Return the changelog of `bucket` in [`start`, `stop`), folded; `columns` include the primary key."""
-    folder = TailFolder(primary_key_encoder(info.descriptor))
-    for rows, deleted in changes(session, info, bucket, start, stop, columns):
-        folder.add(rows, deleted)
-    return folder.finish(keep_deletes=keep_deletes)
+    ranges = {bucket: (start, stop)}
+    return read_tails(session, info, ranges, columns, keep_deletes=keep_deletes)[bucket]
+
+
+def read_tails(
+    session: Session,
+    info: TableInfo,
+    ranges: Mapping[TableBucket, tuple[int, int]],
+    columns: Sequence[Column],
+    *,
+    keep_deletes: bool = False,
+) -> dict[TableBucket, Tail]:
+    """Return the changelog of several buckets, each in [start, stop) and folded, by one reader: one request to each
+    server fetches the changes of all its buckets, if there are few."""
+    encoder = primary_key_encoder(info.descriptor)
+    folders = {bucket: TailFolder(encoder) for bucket in ranges}
+    for bucket, rows, deleted in _changes_of(session, info, ranges, columns):
+        folders[bucket].add(rows, deleted)
+    return {bucket: folder.finish(keep_deletes=keep_deletes) for bucket, folder in folders.items()}
 
 
 def changes(
     session: Session, info: TableInfo, bucket: TableBucket, start: int, stop: int, columns: Sequence[Column]
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_]]]:
     """Yield the changes in a changelog range, in order and without old images: rows, and which of them are deletes."""
+    for _, rows, deleted in _changes_of(session, info, {bucket: (start, stop)}, columns):
+        yield rows, deleted
+
+
+def _changes_of(
+    session: Session, info: TableInfo, ranges: Mapping[TableBucket, tuple[int, int]], columns: Sequence[Column]
+) -> Iterator[tuple[TableBucket, pa.RecordBatch, npt.NDArray[np.bool_]]]:
     schema = storage_schema(columns)
     view = RowView(info, [column.name for column in columns])
-    with LogReader(session, info, {bucket: start}, {bucket: stop}, view, ("change_type",)) as reader:
+    starts = {bucket: start for bucket, (start, _) in ranges.items()}
+    stops = {bucket: stop for bucket, (_, stop) in ranges.items()}
+    with LogReader(session, info, starts, stops, view, ("change_type",)) as reader:
         for batch in reader:
-            yield _changes(batch, schema)
-        check_read_to_the_end(info, reader, {bucket: stop})
+            assert reader.last_bucket is not None
+            yield reader.last_bucket, *_changes(batch, schema)
+        check_read_to_the_end(info, reader, stops)
 
 
 def check_read_to_the_end(info: TableInfo, reader: LogReader, stops: dict[TableBucket, int]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -116,18 +117,27 @@ class SplitReader:
         return RowKeyOrder(self._table.schema.fields_named(self._table.schema.trimmed_primary_keys))
 
     def _read_raw(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
-        io, schemas, schema_id = self._table.io, self._table.schemas.schema, self._table.schema.id
-        plain = DataFileReader(io, schemas, self._raw_fields, keep=self._rows, schema_id=schema_id)
-        kinded = DataFileReader(io, schemas, (*self._raw_fields, KIND_FIELD), keep=self._rows, schema_id=schema_id)
         deletions = split.deletion_files or (None,) * len(split.files)
         for file, deletion in zip(split.files, deletions, strict=True):
             # Delete counts are missing in old files, and wrong (0) in level 0 files of one known writer.
             checks = self._spec is not None and (file.level == LEVEL_0 or file.delete_row_count is None)
             path = self._table.paths.data_file(split.partition, split.bucket, file)
-            reader = kinded if checks else plain
+            reader = self._kinded_reader if checks else self._plain_reader
             with closed_after(reader.read(file, path, self._deleted(deletion))) as batches:
                 for batch in batches:
                     yield from self._finished(_without_deletes(batch) if checks else batch, self._raw_fields, None)
+
+    @cached_property
+    def _plain_reader(self) -> DataFileReader:
+        return self._file_reader(self._raw_fields)
+
+    @cached_property
+    def _kinded_reader(self) -> DataFileReader:
+        return self._file_reader((*self._raw_fields, KIND_FIELD))
+
+    def _file_reader(self, fields: Sequence[DataField]) -> DataFileReader:
+        table = self._table
+        return DataFileReader(table.io, table.schemas.schema, fields, keep=self._rows, schema_id=table.schema.id)
 
     def _read_merged(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
         fields = self._merge_fields()[1]

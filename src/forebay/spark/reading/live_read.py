@@ -16,6 +16,8 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import TypeVar
 
 import numpy as np
@@ -106,11 +108,12 @@ class ReadFunction(TaskRead):
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         logs = [split for split in partition.splits if isinstance(split, LogInput)]
         buckets = [split.bucket for split in partition.splits if isinstance(split, KvBatchSplit)]
+        lake = [part for part in partition.splits if isinstance(part, LakePart)]
+        for reader, parts in groupby(lake, attrgetter("reader")):
+            for split, batch in reader.read_each([part.split for part in parts], connection):
+                yield from snapshot_inserts([batch], self.include, _bucket_of(split))
         for part in partition.splits:
-            if isinstance(part, LakePart):
-                rows = part.reader.read(part.split, connection)
-                yield from snapshot_inserts(rows, self.include, _bucket_of(part.split))
-            elif isinstance(part, FoundRows):
+            if isinstance(part, FoundRows):
                 yield from part.batches()
             elif isinstance(part, KeysInput):
                 yield from self._rows_of_keys(connection, part)
