@@ -14,7 +14,8 @@ import pytest
 from forebay.client.table import Table
 from forebay.metadata.predicate import col
 from forebay.spark.reading import native_files
-from forebay.spark.reading.native_files import NativeShare, is_local, native_share
+from forebay.spark.reading.native import hadoop_settings
+from forebay.spark.reading.native_files import NativeShare, is_local, native_share, spark_path, spark_paths
 from forebay.unionread.overridden import MarkBucket
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.reading import LakeSnapshotAndLogSplit, LogSplit
@@ -134,6 +135,51 @@ def test_a_lake_that_is_no_file_system_is_read_by_python(tmp_path_factory: pytes
     assert [is_local(path) for path in ("/a b/%20", "file:///a", "file:///a%20b", "s3://a/b", "hdfs://x/y", "a")] == [
         True, True, False, False, False, False,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "served", "expected"),
+    [
+        ("/a b/%20", (), "/a b/%20"),
+        ("file:///a", (), "/a"),
+        ("file:///a%20b", ("file",), None),
+        ("a/b", ("a",), None),
+        ("s3://b/day=1/x y", ("s3a", "s3"), "s3a://b/day=1/x y"),
+        ("s3://b/x", ("s3",), "s3://b/x"),
+        ("s3n://b/x", ("s3a",), "s3a://b/x"),
+        ("s3://b/x", ("hdfs",), None),
+        ("hdfs://n:8020/x", ("hdfs",), "hdfs://n:8020/x"),
+        ("oss://b/x", ("s3a",), None),
+    ],
+)
+def test_spark_reads_the_stores_for_which_it_has_a_file_system(
+    path: str, served: tuple[str, ...], expected: str | None
+) -> None:
+    assert spark_path(path, served.__contains__) == expected
+    assert spark_paths([path, "/local"], served.__contains__) == (None if expected is None else [expected, "/local"])
+
+
+def test_options_of_a_store_become_settings_of_its_buckets() -> None:
+    files = ["s3a://one/a", "s3a://two/b/c", "s3a://one/d", "/local"]
+    assert hadoop_settings(files, {}) == hadoop_settings(["/local"], {"s3.region": "eu"}) == {}
+    made = hadoop_settings(files, {"s3.endpoint": "http://h:9000", "s3.access-key": "k", "s3.secret-key": "s"})
+    assert made == {
+        f"fs.s3a.bucket.{bucket}.{name}": value
+        for bucket in ("one", "two")
+        for name, value in {
+            "endpoint": "http://h:9000",
+            "path.style.access": "true",
+            "connection.ssl.enabled": "false",
+            "access.key": "k",
+            "secret.key": "s",
+            "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        }.items()
+    }
+    temporary = {"s3.access-key": "k", "s3.secret-key": "s", "s3.session-token": "t", "s3.region": "eu"}
+    made = hadoop_settings(["s3a://b/x"], temporary)
+    assert made["fs.s3a.bucket.b.session.token"] == "t"
+    assert made["fs.s3a.bucket.b.endpoint.region"] == "eu"
+    assert made["fs.s3a.bucket.b.aws.credentials.provider"].endswith(".TemporaryAWSCredentialsProvider")
 
 
 def test_the_page_on_spark_says_when_rows_are_marked() -> None:

@@ -11,7 +11,7 @@ Sources are immutable and picklable: each `with_...` returns a new one. Workers 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -220,6 +220,11 @@ class LakeSource(ABC):
         that the filters exclude are in the files, too. None if only a reader of this source finds the rows, because
         files must be merged, rows left out, or columns renamed or converted.
         """
+        return None
+
+    def store_options(self) -> Mapping[str, str] | None:
+        """The options by which engines that read `plain_files` directly open their store: `s3.endpoint`,
+        `s3.access-key`, `s3.secret-key`, `s3.session-token`, `s3.region`; None if only local files are for them."""
         return None
 
     @abstractmethod

@@ -8,7 +8,7 @@ disjoint keys, and the sorted reader merges all files of a bucket in key order.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -342,6 +342,9 @@ class PaimonLakeSource(LakeSource):
         fields = self.table.schema.fields
         wanted = fields if self.paths is None else [fields[path[0]] for path in self.paths]
         return plain_files(self.table, _ours(split).data, wanted)
+
+    def store_options(self) -> Mapping[str, str]:
+        return self.table.store_options
 
     def split_serializer(self) -> PaimonSplitSerializer:
         return PaimonSplitSerializer(self.table)

@@ -29,6 +29,11 @@ class S3FileIO(ArrowFileIO):
         wanted = parse_bool(options.get("s3.conditional-put", "true"))
         super().__init__(_filesystem(options), f"{scheme}://", self._put if wanted and _has_boto3() else None)
 
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The options that it was opened with, credentials among them."""
+        return self._options
+
     def __reduce__(self) -> tuple[Any, ...]:
         return S3FileIO, (self._options, self._scheme)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -61,6 +61,12 @@ class TableContext:
     @cached_property
     def options(self) -> CoreOptions:
         return CoreOptions(self.schema.options)
+
+    @property
+    def store_options(self) -> Mapping[str, str]:
+        """The options by which the store of the table's files was opened; none for stores that need none."""
+        options: Mapping[str, str] = getattr(self.io, "options", {})
+        return options
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _opened, (self.io, self.paths.root, self.paths.branch, self.schema, self.clock)

@@ -115,6 +115,7 @@ class Jvm:
         self._classes: dict[str, Any] = {}
         self._defaults: dict[tuple[tuple[str, ...], str, int], Any] = {}
         self._enum_sets: dict[tuple[str, tuple[str, ...]], JavaObject] = {}
+        self._schemes: dict[str, bool] = {}
         self._source: tuple[tuple[str, ...], JavaObject] | None = None
         self._compiled: dict[str, JavaObject] = {}
         ensure_callback_server_started(self.gateway)  # type: ignore[no-untyped-call]
@@ -234,6 +235,19 @@ class Jvm:
     def sequence(self, items: Iterable[Any]) -> JavaObject:
         """An immutable Seq of Scala."""
         return self.class_("scala.jdk.javaapi.CollectionConverters").asScala(self.list(items)).toSeq()
+
+    def serves(self, scheme: str) -> bool:
+        """Whether the class path of this Spark has a Hadoop file system for URIs of `scheme`. Found out once."""
+        known = self._schemes.get(scheme)
+        if known is None:
+            try:
+                configured = self.context._jsc.hadoopConfiguration()
+                self.class_("org.apache.hadoop.fs.FileSystem").getFileSystemClass(scheme, configured)
+                known = True
+            except Py4JJavaError:  # there is none, or it is configured and its class is not there
+                known = False
+            self._schemes[scheme] = known
+        return known
 
     def map(self, items: Mapping[str, str]) -> JavaObject:
         made = self.class_("java.util.LinkedHashMap")()

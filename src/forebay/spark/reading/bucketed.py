@@ -39,7 +39,7 @@ from forebay.spark.reading.lake_plan import PaimonScan
 from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, Split
 from forebay.spark.reading.native import parquet_scan, reads_files
 from forebay.spark.reading.native_files import is_local
-from forebay.spark.reading.plan import Pushdown, ScanPlan
+from forebay.spark.reading.plan import NativeFiles, Pushdown, ScanPlan
 from forebay.spark.reading.scan_builder import Readable, ScanProxy
 from forebay.spark.schemas import columns_of, spark_arrow_schema, to_spark_schema
 from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit
@@ -215,7 +215,9 @@ class FileScanByBucket(ScanByBucket):
         super().__init__(scan._context, scan._readable, scan._wanted, scan._schema, scan._found)
         self._paths = "\0".join(path for of_bucket in files for path in of_bucket)
         self._places = [place for place, of_bucket in enumerate(files) for _ in of_bucket]
-        self._batch = parquet_scan(self._context, self._paths.split("\0"), self._schema, filters).toBatch()
+        self._batch = parquet_scan(
+            self._context, NativeFiles(tuple(self._paths.split("\0"))), self._schema, filters
+        ).toBatch()
 
     def columnarSupportMode(self) -> JavaObject:
         """What the reader of each partition says."""

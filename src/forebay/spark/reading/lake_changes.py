@@ -24,7 +24,7 @@ from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.startup import Startup
 from forebay.spark.reading.lake_plan import DealtTasks, PaimonScan
 from forebay.spark.reading.lake_read import CHANGES, PaimonRead
-from forebay.spark.reading.plan import ChangesRange, Pushdown
+from forebay.spark.reading.plan import ChangesRange, Pushdown, Serves
 from forebay.spark.schemas import columns_of, spark_arrow_schema, to_spark_schema
 
 _OF_COMMITS = (
@@ -63,9 +63,9 @@ class LakeChangesScan(PaimonScan):
         wanted = self.range
         return CommitScan(self.table, scan_filter, wanted.start, is_time=wanted.is_of_times, cut_by_file=cut_by_file)
 
-    def _work(self, cores: int, wanted: Pushdown, use_native: bool) -> DealtTasks:
+    def _work(self, cores: int, wanted: Pushdown, serves: Serves | None) -> DealtTasks:
         splits = self.commits(ScanFilter.of(self.table.schema, wanted.filter)).splits(self.range.stop)
-        return self._dealt(splits, cores, wanted, use_native)
+        return self._dealt(splits, cores, wanted, serves)
 
 
 @dataclass(frozen=True)

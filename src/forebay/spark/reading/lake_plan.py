@@ -30,16 +30,18 @@ from forebay.paimon.store.context import TableContext
 from forebay.paimon.table import Table
 from forebay.spark.reading.lake_metadata import NOT_READ, OLD_PREFIX, is_metadata
 from forebay.spark.reading.lake_read import AUDIT_LOG, BINLOG, CHANGES, KIND_COLUMNS, ROWS, PaimonRead
-from forebay.spark.reading.native_files import ROWS_MIN
+from forebay.spark.reading.native_files import ROWS_MIN, spark_path, spark_paths
 from forebay.spark.reading.plan import (
     LIMIT_ONE_TASK_MAX,
     NativeFiles,
     OpenedScan,
     Pushdown,
     ScanPlan,
+    Serves,
     SplitsPartition,
     deal_out,
     keeping_limit,
+    only_local,
 )
 from forebay.spark.schemas import columns_of, spark_arrow_schema, to_spark_schema
 from forebay.spark.workers import short_errors
@@ -178,33 +180,45 @@ class PaimonScan:
             tasks = self.plan(cores, wanted, schema, use_native=False).tasks
         return [SplitsPartition(task) for task in keeping_limit(tasks, wanted.limit)]
 
-    def plan(self, cores: int, wanted: Pushdown, schema: StructType, *, use_native: bool = True) -> ScanPlan:
-        """The tasks. Raises `NotFound` for snapshots that are not there."""
-        work = self._work(cores, wanted, use_native)
+    def plan(
+        self,
+        cores: int,
+        wanted: Pushdown,
+        schema: StructType,
+        *,
+        use_native: bool = True,
+        serves: Serves = only_local,
+    ) -> ScanPlan:
+        """The tasks. With `use_native` Spark may read files directly, which it does where it `serves` their store.
+
+        Raises `NotFound` for snapshots that are not there.
+        """
+        work = self._work(cores, wanted, serves if use_native else None)
         # Nothing is pinned: what a snapshot needs stays as long as the snapshot does.
         read = self.read_function(wanted, schema)
         beside = sum(split.row_count for task in work.beside_native for split in task)
         return ScanPlan(read, work.tasks, work.rows, opened, work.native, work.beside_native, beside)
 
-    def _work(self, cores: int, wanted: Pushdown, use_native: bool) -> DealtTasks:
+    def _work(self, cores: int, wanted: Pushdown, serves: Serves | None) -> DealtTasks:
         """The tasks of the latest snapshot, or of what side and options choose; those of a snapshot are kept."""
         table = self.table
         if self.side is not None or chooses_snapshot(table.options):
-            return self._dealt(self._chosen(wanted), cores, wanted, use_native)
+            return self._dealt(self._chosen(wanted), cores, wanted, serves)
         with telling_expiry(table.snapshots, None):
             latest = table.snapshots.latest()
 
             def work() -> DealtTasks:
                 scan_filter = ScanFilter.of(table.schema, wanted.filter)
                 splits = SnapshotPlanner(table).plan(latest, scan_filter, wanted.limit).splits
-                return self._dealt(splits, cores, wanted, use_native)
+                return self._dealt(splits, cores, wanted, serves)
 
             if latest is None:
                 return work()
-            request = "tasks", cores, use_native, wanted.columns, repr(wanted.filter), wanted.limit
+            spark = None if serves is None else spark_path(f"{table.paths.root}/", serves)
+            request = "tasks", cores, serves is None, spark, wanted.columns, repr(wanted.filter), wanted.limit
             return table.manifests.planned(latest, table.schema, request, work)
 
-    def _dealt(self, splits: Sequence[ChangeSplit], cores: int, wanted: Pushdown, use_native: bool) -> DealtTasks:
+    def _dealt(self, splits: Sequence[ChangeSplit], cores: int, wanted: Pushdown, serves: Serves | None) -> DealtTasks:
         total = sum(split.row_count for split in splits)
         rows = total if wanted.limit is None else min(total, wanted.limit)
         one_task = wanted.limit is not None and wanted.limit <= LIMIT_ONE_TASK_MAX
@@ -214,12 +228,13 @@ class PaimonScan:
             tasks = deal(splits, cores)
         else:
             tasks = deal_groups(in_order(self.table, splits), cores)
-        files, rest = self._native_share(splits, wanted) if use_native else (None, [])
-        native = None if files is None else NativeFiles(files, is_all=not rest)
+        files, rest = (None, []) if serves is None else self._native_share(splits, wanted, serves)
+        options = tuple(self.table.store_options.items())
+        native = None if files is None else NativeFiles(files, is_all=not rest, options=options)
         return DealtTasks(tasks, rows, native, deal(rest, cores), sum(len(file_names(split)) for split in splits))
 
     def _native_share(
-        self, splits: Sequence[ChangeSplit], wanted: Pushdown
+        self, splits: Sequence[ChangeSplit], wanted: Pushdown, serves: Serves
     ) -> tuple[tuple[str, ...] | None, list[ChangeSplit]]:
         """Return the files that Spark can read directly (None: it reads none), and the other splits."""
         if (
@@ -234,8 +249,9 @@ class PaimonScan:
         rows = 0
         for piece in by_file(splits):
             plain = plain_files(self.table, piece, fields) if isinstance(piece, DataSplit) else None
-            if plain is not None and all(path.startswith("/") for path in plain):  # Spark needs nothing to read these
-                files += plain
+            named = None if plain is None else spark_paths(plain, serves)
+            if named is not None:
+                files += named
                 rows += piece.row_count
             else:
                 rest.append(piece)

@@ -36,9 +36,11 @@ from forebay.spark.reading.plan import (
     OpenedScan,
     Pushdown,
     ScanPlan,
+    Serves,
     SplitsPartition,
     deal_out,
     keeping_limit,
+    only_local,
     task_count,
 )
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
@@ -251,8 +253,10 @@ class LiveScan:
         use_native: bool = True,
         look_up: bool = True,
         use_direct: bool = True,
+        serves: Serves = only_local,
     ) -> ScanPlan:
-        """Return what tasks read and, for a table with a lake, the part that Spark can read directly.
+        """Return what tasks read and, for a table with a lake, the part that Spark can read directly: local
+        files, and those of stores that it `serves`.
 
         Keys that the filters fix are looked up (`look_up`): when the plan is opened, or else when a task reads. A query
         that names the bucket of its rows has each read with its bucket instead. `use_direct`: the JVM may read logs.
@@ -273,7 +277,8 @@ class LiveScan:
             count = partial(row_counts, connection, self.info)
             how = (covered, count, cores, wanted.limit, self.options.records_per_partition)
             tasks = lake_tasks(union, *how)
-            share = native_share(union, covered, wanted.limit) if use_native and self.options.use_native else None
+            use_native = use_native and self.options.use_native
+            share = native_share(union, covered, wanted.limit, serves) if use_native else None
             if share is not None:
                 native = share.native_files()
                 beside = lake_tasks(share.rest, *how)

@@ -18,11 +18,13 @@ another calendar; none of that holds here (`_OPTIONS`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from forebay.base.errors import StorageFailure
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CATALYST, CONNECTOR, JavaObject, Jvm, quoted
 from forebay.spark.jvm.proxy import JavaProxy
@@ -42,6 +44,15 @@ _OPTIONS = {
     "mergeSchema": "false",
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
+}
+
+_S3A = "s3a://"
+_S3_SETTINGS = {
+    "s3.endpoint": "endpoint",
+    "s3.region": "endpoint.region",
+    "s3.access-key": "access.key",
+    "s3.secret-key": "secret.key",
+    "s3.session-token": "session.token",
 }
 
 _COLUMN = _SQL + "Column"
@@ -77,14 +88,16 @@ _able: WeakKeyDictionary[Jvm, bool] = WeakKeyDictionary()
 logger = logging.getLogger(__name__)
 
 
-def parquet_scan(context: SessionContext, files: Sequence[str], schema: StructType, filters: JavaObject) -> JavaObject:
-    """Spark's scan of the columns `schema` of local `files`.
+def parquet_scan(context: SessionContext, native: NativeFiles, schema: StructType, filters: JavaObject) -> JavaObject:
+    """Spark's scan of the columns `schema` of the files of `native` that need no marks.
 
     `filters` (an array of V2 predicates) let it skip row groups and pages; what it gives must be filtered once more.
-    Raises `NotFound` for a file that is gone, and `UnsupportedOperation` where Spark looks different from the releases
+    Raises `NotFound` for a file that is gone, `StorageFailure` where Spark's file system does not reach the files
+    (`forebay.paimon` may), and `UnsupportedOperation` where Spark looks different from the releases
     that we know.
     """
-    return _parquet_scan(context, [files], schema, StructType([]), filters)
+    settings = hadoop_settings(native.files, dict(native.options))
+    return _parquet_scan(context, [native.files], schema, StructType([]), filters, settings)
 
 
 def _parquet_scan(
@@ -93,12 +106,16 @@ def _parquet_scan(
     schema: StructType,
     numbers: StructType,
     filters: JavaObject,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> JavaObject:
-    """The scan of all files of `groups`, with the columns `numbers` at the end (see `_file_index`)."""
+    """The scan of all files of `groups`, with the columns `numbers` at the end (see `_file_index`).
+
+    `settings` of Hadoop's file systems reach executors with the scan, and no other query.
+    """
     jvm = context.jvm
-    paths = [[str(local_path(file)) for file in group] for group in groups]
+    paths = [[local_path(file) or file for file in group] for group in groups]
     with jvm.known_layout("scan of Parquet files"):
-        given = jvm.class_(_SQL + "util.CaseInsensitiveStringMap")(jvm.map(_OPTIONS))
+        given = jvm.class_(_SQL + "util.CaseInsensitiveStringMap")(jvm.map({**_OPTIONS, **settings}))
         struct, last = jvm.struct_type(schema), jvm.struct_type(numbers)
         form = jvm.class_("java.lang.Class").forName(_SOURCES + "parquet.ParquetFileFormat")
         table = jvm.class_(_SOURCES + "v2.parquet.ParquetTable")(
@@ -107,7 +124,7 @@ def _parquet_scan(
         scan = table.newScanBuilder(given).build()
         names = [str(scan.productElementName(i)) for i in range(scan.productArity())]
         values = [scan.productElement(i) for i in range(len(names))]
-        values[names.index("fileIndex")] = _file_index(jvm, context.session, paths, last)
+        values[names.index("fileIndex")] = _file_index(jvm, context.session, paths, last, jvm.map(settings))
         values[names.index("readDataSchema")] = struct  # the builder takes every column for nullable
         values[names.index("readPartitionSchema")] = last
         to_v1 = jvm.class_(_SQL + "internal.connector.PredicateUtils").toV1
@@ -115,18 +132,39 @@ def _parquet_scan(
         return scan.copy(*values)
 
 
-def _file_index(jvm: Jvm, session: JavaObject, groups: Sequence[Sequence[str]], columns: JavaObject) -> JavaObject:
-    """A PartitioningAwareFileIndex of local files, by their paths; no directory is listed.
+def _file_index(
+    jvm: Jvm, session: JavaObject, groups: Sequence[Sequence[str]], columns: JavaObject, settings: JavaObject
+) -> JavaObject:
+    """A PartitioningAwareFileIndex of files, by their paths or URIs; no directory is listed.
+
+    `settings` (a java.util.Map) are those of Hadoop's file systems.
 
     `columns`: none, or two of type INT that tell of each row the number of its group, and of its file in the group.
-    Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for a file that is gone.
+    Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for a file that is gone, and `StorageFailure` where Spark's file system
+    does not reach the files.
     """
     names = "\0\0".join("\0".join(group) for group in groups)  # one string, as every string is a call
-    index = jvm.compiled(_FILES)(session, names, columns)
+    index = jvm.compiled(_FILES)(session, names, columns, settings)
+    failure = index.failure()
+    if failure is not None:
+        raise StorageFailure(f"Spark cannot read {groups[0][0]}: {failure}")
     missing = index.missing()
     if missing is not None:
         raise gone(missing)
     return index
+
+
+def hadoop_settings(files: Sequence[str], options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a lake's store as settings of the Hadoop file systems of `files`: of each bucket of S3."""
+    buckets = {file.removeprefix(_S3A).partition("/")[0] for file in files if file.startswith(_S3A)}
+    endpoint = options.get("s3.endpoint")
+    found = {setting: options[name] for name, setting in _S3_SETTINGS.items() if name in options}
+    if endpoint is not None:
+        found |= {"path.style.access": "true", "connection.ssl.enabled": str(not endpoint.startswith("http:")).lower()}
+    if "s3.access-key" in options:
+        kind = "TemporaryAWSCredentialsProvider" if "s3.session-token" in options else "SimpleAWSCredentialsProvider"
+        found["aws.credentials.provider"] = f"org.apache.hadoop.fs.s3a.{kind}"
+    return {f"fs.s3a.bucket.{bucket}.{setting}": value for bucket in buckets for setting, value in found.items()}
 
 
 def file_scan(
@@ -185,7 +223,8 @@ class FilesAndTasks:
         files = self._native.files
         frames = []
         if files:
-            frames.append(self._frame_of(self._struct, parquet_scan(self._context, files, self._schema, self._filters)))
+            scan = parquet_scan(self._context, self._native, self._schema, self._filters)
+            frames.append(self._frame_of(self._struct, scan))
         if self._native.marking:
             frames.append(self._marked_frame())
         if self._partitions is not None:

@@ -4,7 +4,8 @@
 - So does a bucket of a primary-key table whose log has moved on, if its files are plain. Python tasks look up which
   rows the log overrides (`forebay.unionread.overridden`), Spark leaves these out by their numbers, and other Python
   tasks give the rows of the tail.
-- All else is for Python tasks: merges within the lake, deletes, other file formats, stores that are no file system.
+- All else is for Python tasks: merges within the lake, deletes, other file formats, stores for which Spark's class path
+  has no file system (`spark_path`).
 
 A query that mixes both is a union, which costs about 0.05 s to plan, and Spark's choice of joins knows the size of its
 files alone. So small reads (`ROWS_MIN`) are not mixed, nor those with a limit. Where rows are looked up, tasks run
@@ -20,12 +21,12 @@ longer than leaving out rows by number.)
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from forebay.metadata.table import TableBucket
 from forebay.spark.reading.live_read import lake_rows
-from forebay.spark.reading.plan import NativeFiles
+from forebay.spark.reading.plan import NativeFiles, Serves, only_local
 from forebay.unionread.overridden import MarkBucket, local_path
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionSplit
@@ -36,6 +37,9 @@ ROWS_MIN = 400_000
 MARKED_ROWS_MIN, MARKED_SHARE_MAX = 1_000_000, 0.5
 """Rows are left out of files by Spark where these have so many rows at least, and so few log records for each row. An
 update is two records, so this is up to 25 % of the keys."""
+
+_S3_NAMES, _S3_SCHEMES = ("s3", "s3a", "s3n"), ("s3a", "s3")
+"""Schemes by which lakes name S3, and those of Hadoop's file systems for it, the usual one first."""
 
 MARKED_ROWS_MAX = 400_000_000
 """Maximum number of rows of such files. Rows to skip are marked by a bit for each: 50 MB on the driver."""
@@ -53,11 +57,39 @@ class NativeShare:
     rest: UnionPlan
 
     def native_files(self) -> NativeFiles:
-        return NativeFiles(self.files, self.marking, not self.rest.splits)
+        lake = self.rest.reader.lake
+        options = None if lake is None else lake.source.store_options()
+        return NativeFiles(self.files, self.marking, not self.rest.splits, tuple((options or {}).items()))
 
 
-def native_share(plan: UnionPlan, covered: Collection[TableBucket], limit: int | None) -> NativeShare | None:
+def spark_path(path: str, serves: Serves) -> str | None:
+    """The path or URI by which Spark reads a file that a lake names; None if it cannot.
+
+    It reads local files, and those for whose scheme its class path has a Hadoop file system (`serves`).
+    """
+    local = local_path(path)
+    if local is not None:
+        return local
+    scheme, separator, rest = path.partition("://")
+    if not separator or scheme == "file":
+        return None
+    names = (*_S3_SCHEMES, scheme) if scheme in _S3_NAMES else (scheme,)
+    known = next((name for name in names if serves(name)), None)
+    return None if known is None else f"{known}://{rest}"
+
+
+def spark_paths(paths: Sequence[str], serves: Serves) -> list[str] | None:
+    """The same of several files; None unless Spark reads all of them."""
+    found = [spark_path(path, serves) for path in paths]
+    return None if None in found else [path for path in found if path is not None]
+
+
+def native_share(
+    plan: UnionPlan, covered: Collection[TableBucket], limit: int | None, serves: Serves = only_local
+) -> NativeShare | None:
     """The part for Spark's own reader; None if Python tasks read everything. `covered`: buckets left by filters."""
+    lake = plan.reader.lake
+    serves = only_local if lake is None or lake.source.store_options() is None else serves
     files: list[str] = []
     marking: list[MarkBucket] = []
     whole: list[UnionSplit] = []  # what Python tasks read without marking, and with it
@@ -67,14 +99,14 @@ def native_share(plan: UnionPlan, covered: Collection[TableBucket], limit: int |
         tail: UnionSplit = split
         match split:
             case LakeSnapshotSplit():
-                plain = _plain_files(plan, [split])
+                plain = _plain_files(plan, [split], serves)
                 if plain is not None:
                     files += plain
                     rows += lake_rows(split) or 0
                     continue
             case LakeSnapshotAndLogSplit(bucket, lakes, start, stop) if lakes and bucket in covered:
                 alone = [LakeSnapshotSplit(lake) for lake in lakes]
-                plain = _plain_files(plan, alone)
+                plain = _plain_files(plan, alone, only_local)  # tasks that mark rows read local files
                 if plain is not None:
                     marking.append(MarkBucket(plan.reader, bucket, start, stop, tuple(plain)))
                     marked_rows += sum(lake_rows(one) or 0 for one in alone)
@@ -92,15 +124,16 @@ def native_share(plan: UnionPlan, covered: Collection[TableBucket], limit: int |
     return NativeShare(tuple(files), tuple(marking), replace(plan, splits=tuple(tails)))
 
 
-def _plain_files(plan: UnionPlan, splits: list[LakeSnapshotSplit]) -> list[str] | None:
-    """The local files of `splits`; None unless all are plain."""
+def _plain_files(plan: UnionPlan, splits: list[LakeSnapshotSplit], serves: Serves) -> list[str] | None:
+    """The files of `splits`, as Spark names them; None unless all are plain, and in stores that Spark reads."""
     side = plan.reader.lake
     found: list[str] = []
     for split in splits:
         files = None if side is None else side.plain_files(split.lake)
-        if files is None or not all(map(is_local, files)):
+        named = None if files is None else spark_paths(files, serves)
+        if named is None:
             return None
-        found += files
+        found += named
     return found
 
 

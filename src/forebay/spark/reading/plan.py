@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -110,6 +110,15 @@ class Marking(Protocol):
         """The overridden rows of `files`, in their order."""
 
 
+Serves = Callable[[str], bool]
+"""Says of the scheme of a URI whether Spark has a file system for it, besides that of local files."""
+
+
+def only_local(scheme: str) -> bool:
+    """Of a Spark that reads local files alone."""
+    return False
+
+
 @dataclass(frozen=True)
 class NativeFiles:
     """The part of a scan that Spark's own reader can read, with exactly the rows that Python tasks would give.
@@ -117,12 +126,14 @@ class NativeFiles:
     `files` are paths of Parquet files every row of which is a row of the scan, but for filters on rows, which Spark
     evaluates anyhow. They have the wanted columns under their own names, with types that Spark reads as those of the
     scan; a column that a file lacks is null. Some rows of more such files do not count: `marking` are tasks that tell
-    these files and rows when the query runs. `is_all`: nothing is beside all these files.
+    these files and rows when the query runs. `is_all`: nothing is beside all these files. `options` are the lake's, by
+    which its store is opened (`s3.endpoint`, ...).
     """
 
     files: tuple[str, ...]
     marking: tuple[Marking, ...] = ()
     is_all: bool = False
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 class SplitsPartition(InputPartition):

@@ -16,6 +16,7 @@ makes another one, which answers the next question for a batch that comes from t
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ from typing import Any, ClassVar
 
 from pyspark.sql.types import AtomicType, StructType
 
-from forebay.base.errors import UnsupportedOperation
+from forebay.base.errors import StorageFailure, UnsupportedOperation
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import Column
 from forebay.spark.context import SessionContext
@@ -53,6 +54,8 @@ StreamSource = Callable[[], Mapping[str, str]]
 
 BucketScans = Callable[["Readable", Pushdown, StructType, JavaObject], "ScanProxy | None"]
 """Makes a scan of whole buckets, with the filters of Spark's own reader; None where there can be none."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -205,9 +208,16 @@ class ScanProxy(JavaProxy):
             return None
         if not plan.native.is_all or plan.native.marking:
             return MixedScan(self, filters)
-        files = parquet_scan(self._context, plan.native.files, self._schema, filters)
+        try:
+            files = parquet_scan(self._context, plan.native, self._schema, filters)
+        except StorageFailure as e:
+            self._warn_of(e)
+            return None
         statistics, key = self._statistics(plan.rows), self._readable.lookup_key
         return file_scan(self._context, files, FileScan(self, filters), statistics, key)
+
+    def _warn_of(self, failure: StorageFailure) -> None:
+        logger.warning("lake files of %s are read by Python: %s", self._readable.name, failure.message)
 
     def _opened(self, opened: OpenedScan) -> OpenedScan:
         if opened.pinned is not None:
@@ -361,7 +371,7 @@ class FileScan(PlannedScan):
             return empty_scan(self._context, self._schema, self._statistics(0))
         if plan.native is None or not plan.native.is_all or plan.native.marking:  # the table has changed meanwhile
             return None
-        return parquet_scan(self._context, plan.native.files, self._schema, self._filters)
+        return parquet_scan(self._context, plan.native, self._schema, self._filters)
 
 
 class MixedScan(PlannedScan):
@@ -374,7 +384,11 @@ class MixedScan(PlannedScan):
         if filtered:
             return None
         plan = self._plan()
-        return self._once("union", lambda: self._union(plan)).plan(relation)
+        try:
+            return self._once("union", lambda: self._union(plan)).plan(relation)
+        except StorageFailure as e:
+            self._warn_of(e)
+            return None
 
     def _union(self, plan: ScanPlan) -> FilesAndTasks:
         assert plan.native is not None

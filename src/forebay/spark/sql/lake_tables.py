@@ -356,7 +356,7 @@ def readable(
 
     def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
         given.refuse_for_batches()
-        return scan.plan(context.cores, wanted, schema, use_native=given.use_native)
+        return scan.plan(context.cores, wanted, schema, use_native=given.use_native, serves=context.jvm.serves)
 
     def stream() -> Mapping[str, str]:
         if system == READ_OPTIMIZED:

@@ -397,7 +397,7 @@ def readable(
 
     def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
         scan = replace(shown, options=read(options)) if is_stream else shown
-        return scan.plan(context.connection, context.cores, wanted, schema)
+        return scan.plan(context.connection, context.cores, wanted, schema, serves=context.jvm.serves)
 
     def by_bucket(asked: Readable, wanted: Pushdown, schema: StructType, filters: JavaObject) -> ScanProxy | None:
         from forebay.spark.reading.bucketed import bucket_scan, live_buckets

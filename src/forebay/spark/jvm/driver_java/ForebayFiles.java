@@ -1,10 +1,18 @@
+import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Paths;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.util.ArrayList;
+import java.util.Iterator;
 import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.SparkSession;
@@ -25,6 +33,7 @@ import scala.jdk.javaapi.CollectionConverters;
 
 public class ForebayFiles extends PartitioningAwareFileIndex {
     private static final int BLOCK_BYTES = 1 << 27;
+    private static final int REQUESTS = 16; // at the same time, to stores that are not local
 
     private final String names;
     private final StructType columns;
@@ -32,9 +41,11 @@ public class ForebayFiles extends PartitioningAwareFileIndex {
     private final ArrayList groups = new ArrayList();
     private final LinkedHashMap statuses = new LinkedHashMap();
     private String missing = null;
+    private String failure = null;
 
-    public ForebayFiles(SparkSession session, String names, StructType columns) throws IOException {
-        super(session, (Map) Map$.MODULE$.empty(), Option.empty(), NoopCache$.MODULE$);
+    public ForebayFiles(SparkSession session, String names, StructType columns, java.util.Map settings)
+            throws IOException {
+        super(session, Map$.MODULE$.from(CollectionConverters.asScala(settings)), Option.empty(), NoopCache$.MODULE$);
         this.names = names;
         this.columns = columns;
         String[] parts = names.split("\0\0");
@@ -43,13 +54,64 @@ public class ForebayFiles extends PartitioningAwareFileIndex {
 
     private FileStatus[] statusesOf(String[] group) throws IOException {
         FileStatus[] made = new FileStatus[group.length];
+        List asked = new ArrayList();
         for (int i = 0; i < group.length; i++) {
-            Path path = new Path("file", null, group[i]);
-            made[i] = statusOf(group[i], path);
-            paths.add(path);
-            statuses.put(path, made[i]);
+            if (!group[i].startsWith("/")) {
+                asked.add(new StatusOf(new Path(group[i]), hadoopConf()));
+            }
+        }
+        List found = statusesOf(asked);
+        if (failure != null) { return new FileStatus[0]; }
+        Iterator answers = found.iterator();
+        for (int i = 0; i < group.length; i++) {
+            if (group[i].startsWith("/")) {
+                made[i] = statusOf(group[i], new Path("file", null, group[i]));
+            } else {
+                made[i] = (FileStatus) answers.next();
+                if (made[i].getModificationTime() < 0) { missing = group[i]; }
+            }
+            paths.add(made[i].getPath());
+            statuses.put(made[i].getPath(), made[i]);
         }
         return made;
+    }
+
+    private List statusesOf(List asked) throws IOException {
+        List found = new ArrayList();
+        if (asked.isEmpty()) { return found; }
+        ExecutorService threads = Executors.newFixedThreadPool(Math.min(REQUESTS, asked.size()));
+        try {
+            List answers = threads.invokeAll(asked);
+            for (int i = 0; i < answers.size(); i++) { found.add(((Future) answers.get(i)).get()); }
+        } catch (InterruptedException e) {
+            throw new java.io.InterruptedIOException();
+        } catch (ExecutionException e) {
+            failure = String.valueOf(e.getCause());
+        } finally {
+            threads.shutdownNow();
+        }
+        return found;
+    }
+
+    private static final class StatusOf implements Callable {
+        private final Path path;
+        private final Configuration conf;
+
+        StatusOf(Path path, Configuration conf) {
+            this.path = path;
+            this.conf = conf;
+        }
+
+        /** The status of a file; of a missing one with a negative time. */
+        public Object call() throws IOException {
+            try {
+                FileStatus found = path.getFileSystem(conf).getFileStatus(path);
+                return new FileStatus(
+                    found.getLen(), false, 1, BLOCK_BYTES, Math.max(0, found.getModificationTime()), path);
+            } catch (FileNotFoundException e) {
+                return new FileStatus(0, false, 1, BLOCK_BYTES, -1, path);
+            }
+        }
     }
 
     private FileStatus statusOf(String name, Path path) throws IOException {
@@ -63,6 +125,9 @@ public class ForebayFiles extends PartitioningAwareFileIndex {
     }
 
     public String missing() { return missing; }
+
+    /** What a store that is not local has answered, if it does not say how large its files are. */
+    public String failure() { return failure; }
 
     private static Seq seq(List items) { return CollectionConverters.asScala(items).toSeq(); }
 
