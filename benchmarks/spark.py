@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ from benchmarks.report import Figure, FigureTable, Section
 from benchmarks.running import BUCKETS, Bench, Run, bench, in_turns, scratch, seconds_of
 
 LOG_ROWS, KV_ROWS, INSERT_ROWS = 5_000_000, 2_000_000, 1_000_000
-LOG_RATIO_MIN, KV_RATIO_MIN = 0.7, 0.5
+LOG_RATIO_MIN, KV_RATIO_MIN, NARROW_RATIO_MIN = 1.3, 1.0, 1.0
 CORES = 2
 
 _LOG, _KV = "fluss.log_rows", "fluss.kv_rows"
@@ -29,7 +31,14 @@ _PARTS = ("server", "Python workers", "JVM")
 """The processes that use CPU time in a scan of ours; Parquet files are read by the JVM alone."""
 
 _CPU = "CPU time of {}, {}"
-_OURS, _THEIRS = "catalog, all columns", "parquet, all columns"
+_OURS, _THEIRS, _NARROW = "catalog, all columns", "parquet, all columns", ", 2 of 8 columns"
+_FORMAT = 'spark.read.format("forebay")'
+
+_SETTINGS = {"by columns from Python workers": "read.direct", "by rows": "read.columnar"}
+"""Slower ways of the same scan, and the options that are false for them."""
+
+_FIRST_SESSIONS = 3
+_FIRST_ROWS = 20_000
 
 
 def run(options: Run) -> Section:
@@ -45,9 +54,11 @@ def run(options: Run) -> Section:
             changes = _changes(options, server, session, inserted)
         finally:
             session.stop()
+        first = _first_queries(options, server)
     tables = [
         _scan_table("Scan of a log table", sizes[_LOG], scans[_LOG], LOG_RATIO_MIN),
         _scan_table("Scan of a primary-key table", sizes[_KV], scans[_KV], KV_RATIO_MIN),
+        first,
         _write_table(inserted, writes),
         changes,
     ]
@@ -87,29 +98,78 @@ def session_with(folder: Path, **catalog: Any) -> Any:
 
 
 def _scans(options: Run, server: Bench, session: Any, folder: Path, name: str) -> dict[str, float]:
-    def read_all(make: Callable[[], Any]) -> Callable[[], float]:
-        return lambda: seconds_of(lambda: make().write.format("noop").mode("overwrite").save())
+    def consume(make: Callable[[], Any], narrow: bool, off: str | None = None) -> None:
+        if off is not None:
+            session.conf.set(f"spark.sql.forebay.{off}", "false")
+        try:
+            frame = make()
+            (frame.select("id", "price") if narrow else frame).write.format("noop").mode("overwrite").save()
+        finally:
+            if off is not None:
+                session.conf.unset(f"spark.sql.forebay.{off}")
 
-    contenders = {
-        "spark.read.parquet": read_all(lambda: session.read.parquet(str(folder / name))),
-        f"catalog: SELECT * FROM forebay.{name}": read_all(lambda: session.table(f"forebay.{name}")),
-        'spark.read.format("forebay")': read_all(
-            lambda: session.read.format("forebay").option("bootstrap.servers", server.bootstrap).load(name)
-        ),
-        "parquet, 2 of 8 columns": read_all(lambda: session.read.parquet(str(folder / name)).select("id", "price")),
-        "catalog, 2 of 8 columns": read_all(lambda: session.table(f"forebay.{name}").select("id", "price")),
+    files, table = partial(session.read.parquet, str(folder / name)), partial(session.table, f"forebay.{name}")
+    by_format = session.read.format("forebay").option("bootstrap.servers", server.bootstrap)
+    ours = f"catalog: SELECT * FROM forebay.{name}"
+    work: dict[str, Callable[[], None]] = {
+        "spark.read.parquet": partial(consume, files, False),
+        ours: partial(consume, table, False),
+        **{
+            f"catalog, {way}": partial(consume, table, False, off)
+            for way, off in _SETTINGS.items()
+            if name == _LOG or off != "read.direct"
+        },
+        _FORMAT: partial(consume, partial(by_format.load, name), False),
+        f"parquet{_NARROW}": partial(consume, files, True),
+        f"catalog{_NARROW}": partial(consume, table, True),
     }
-    if session.table(f"forebay.{name}").count() != session.read.parquet(str(folder / name)).count():
+    if table().count() != files().count():
         raise AssertionError(f"{name} and its Parquet files differ in their number of rows")
+    contenders = {name: partial(seconds_of, one) for name, one in work.items()}
     in_turns(contenders, 1, lambda _: None)  # warm up
     seconds = in_turns(contenders, options.repeat, options.say)
-    for what, query in (
-        (_OURS, contenders[f"catalog: SELECT * FROM forebay.{name}"]),
-        (_THEIRS, contenders["spark.read.parquet"]),
-    ):
-        turns = [cpu_by_part(server, query) for _ in range(options.repeat)]
+    measured = {_OURS: ours, _THEIRS: "spark.read.parquet"}
+    measured |= {f"{who}{_NARROW}": f"{who}{_NARROW}" for who in ("catalog", "parquet")}
+    for what, query in measured.items():
+        turns = [cpu_by_part(server, work[query]) for _ in range(options.repeat)]
         seconds |= {_CPU.format(part, what): statistics.median(turn[part] for turn in turns) for part in _PARTS}
     return seconds
+
+
+def _first_queries(options: Run, server: Bench) -> FigureTable:
+    """The first query of sessions, each in a JVM of its own, in turns."""
+    server.create("small", primary_key=False).append(data.table(_FIRST_ROWS))
+    found: dict[str, list[float]] = {"by columns": [], "by rows": []}
+    for _ in range(_FIRST_SESSIONS):
+        for way, seconds in found.items():
+            options.say(f"the first query of a session, {way}")
+            command = [sys.executable, "-c", _FIRST_QUERY, server.bootstrap, str(way == "by columns").lower()]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            seconds.append(float(done.stdout.splitlines()[-1]))
+    table = FigureTable(
+        "First query of a session",
+        f"SELECT * of a log table of {_FIRST_ROWS:,} rows, collected, local[{CORES}]; the median of "
+        f"{_FIRST_SESSIONS} sessions, each in a JVM of its own. Ratios are times against reading rows.",
+    )
+    base = statistics.median(found["by rows"])
+    for way, seconds in found.items():
+        taken = statistics.median(seconds)
+        most = 1.0 if way == "by columns" else None
+        table.add(Figure(way, taken * 1000, "ms", ratio=taken / base, ratio_max=most))
+    return table
+
+
+_FIRST_QUERY = f"""
+import sys, time
+from forebay.spark import session
+
+conf = {{"spark.ui.enabled": False, "spark.log.level": "OFF", "spark.sql.forebay.read.columnar": sys.argv[2]}}
+spark = session("first", "local[{CORES}]", conf, catalog="forebay", bootstrap_servers=sys.argv[1])
+began = time.perf_counter()
+spark.sql("SELECT * FROM forebay.fluss.small").collect()
+print(time.perf_counter() - began)
+spark.stop()
+"""
 
 
 def cpu_by_part(server: Bench, work: Callable[[], Any]) -> dict[str, float]:
@@ -222,21 +282,22 @@ def _scan_table(title: str, rows: int, seconds: dict[str, float], ratio_min: flo
         f"{rows:,} rows in {BUCKETS} buckets, all columns, into Spark's noop sink, local[{CORES}]; each query ran once "
         "before. Ratios are against Spark's own reader on Parquet files (snappy) of the same rows and columns.",
     )
-    bases = {False: seconds["spark.read.parquet"], True: seconds["parquet, 2 of 8 columns"]}
     cpu = {name: taken for name, taken in seconds.items() if name.startswith("CPU")}
-    reason = _why(cpu)
     for name, taken in seconds.items():
         if name in cpu:
             continue
-        narrow = "2 of 8" in name
-        has_target = not narrow and "parquet" not in name
+        is_narrow = name.endswith(_NARROW)
+        base = f"parquet{_NARROW}" if is_narrow else "spark.read.parquet"
+        least = NARROW_RATIO_MIN if is_narrow else ratio_min
+        has_target = name.startswith("catalog:") or name == f"catalog{_NARROW}"
+        ours, theirs = (f"catalog{_NARROW}", base) if is_narrow else (_OURS, _THEIRS)
         table.add(
             Figure(
                 name,
                 rows / taken,
-                ratio=bases[narrow] / taken,
-                ratio_min=ratio_min if has_target else None,
-                reason=reason,
+                ratio=seconds[base] / taken,
+                ratio_min=least if has_target else None,
+                reason=_why(cpu, ours, theirs),
             )
         )
     for name, taken in cpu.items():
@@ -244,17 +305,12 @@ def _scan_table(title: str, rows: int, seconds: dict[str, float], ratio_min: flo
     return table
 
 
-def _why(cpu: dict[str, float]) -> str:
-    """The cause of a miss, in this run's own figures."""
-    ours = {part: cpu[_CPU.format(part, _OURS)] for part in _PARTS}
-    theirs = sum(cpu[_CPU.format(part, _THEIRS)] for part in _PARTS)
-    best = theirs / sum(ours.values()) if sum(ours.values()) else 0.0
-    return (
-        f"all {CORES} cores are busy: a scan costs {sum(ours.values()):.2f} s of CPU time, "
-        + ", ".join(f"{seconds:.2f} s in the {part}" for part, seconds in ours.items())
-        + f", and Parquet {theirs:.2f} s, so {best:.2f} x is the most that these cores allow; most of the JVM's part "
-        "is turning Arrow columns into Spark's rows, which no Python data source can avoid"
-    )
+def _why(cpu: dict[str, float], ours: str, theirs: str) -> str:
+    """Where the time of a scan goes, in this run's own figures."""
+    parts = {part: cpu[_CPU.format(part, ours)] for part in _PARTS}
+    other = sum(cpu[_CPU.format(part, theirs)] for part in _PARTS)
+    spent = ", ".join(f"{seconds:.2f} s in the {part}" for part, seconds in parts.items())
+    return f"a scan costs {sum(parts.values()):.2f} s of CPU time, {spent}, and Parquet {other:.2f} s"
 
 
 def _write_table(rows: int, seconds: dict[str, float]) -> FigureTable:

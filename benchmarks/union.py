@@ -39,7 +39,7 @@ ROWS = 5_000_000
 _TIERED_PART, _GROWTH_PART, _FRESH_PART = 20, 10, 50
 """Tables for other purposes than union reads have one row in this many."""
 
-TAILS = {0.0: 1.3, 0.01: 1.5, 0.1: 2.0}
+TAILS = {0.0: 0.9, 0.01: 1.0, 0.1: 1.3}
 """The maximum time of a union read relative to Spark's read of Parquet files, by share of the rows in the stream."""
 
 VISIBLE_MS_MAX = 300
