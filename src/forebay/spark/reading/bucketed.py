@@ -169,7 +169,8 @@ class ScanByBucket(ScanProxy):
         self, context: SessionContext, readable: Readable, wanted: Pushdown, schema: StructType, found: BucketPlan
     ) -> None:
         super().__init__(context, readable, wanted, schema)
-        self._made["plan"] = found.plan
+        by_python = None if found.plan.direct is None else "read.by-bucket is true"
+        self._made["plan"] = replace(found.plan, direct=by_python)
         self._found = found
         self._reported = [key for key in found.partition_keys if key.name in wanted.columns]
 

@@ -85,7 +85,8 @@ def direct_logs(connection: Connection, read: ReadFunction) -> DirectLogs | str:
     if reason is not None:
         return reason
     view = RowView(info, read.columns, read.predicate)
-    positions = sorted(info.schema.indexes(read.columns))
+    # Rows without columns are counted by the headers of batches, which the server cuts down to a narrow column.
+    positions = sorted(info.schema.indexes(read.columns)) or list(view.positions)
     columns = [info.schema.columns[position] for position in positions]
     places = [positions.index(position) for position in info.schema.indexes(read.columns)]
     stored = storage_schema(columns)
@@ -131,8 +132,6 @@ def direct_logs(connection: Connection, read: ReadFunction) -> DirectLogs | str:
 def _reason(read: ReadFunction) -> str | None:
     if read.include:
         return f"metadata columns ({', '.join(read.include)})"
-    if not read.columns:
-        return "no columns"
     if read.info.descriptor.log_format is not LogFormat.ARROW:
         return f"the log's format is {read.info.descriptor.log_format.value}"
     return None

@@ -78,7 +78,6 @@ class ForebayLogReader implements PartitionReader {
     private final boolean isFiltered;
     private final int[] order;
     private final ForebayArrow arrow;
-    private final ColumnVector[] columns;
     private final HashMap connections = new HashMap();
     private final CRC32C crc = new CRC32C();
     private int answerBytes;
@@ -127,7 +126,6 @@ class ForebayLogReader implements PartitionReader {
             factors[order[i]] = in.readLong();
         }
         arrow = new ForebayArrow(new StructType(fields), factors);
-        columns = new ColumnVector[order.length];
         in = new DataInputStream(new ByteArrayInputStream(task.ranges));
         ranges = new ForebayRange[in.readInt()];
         for (int i = 0; i < ranges.length; i++) { ranges[i] = new ForebayRange(in); }
@@ -305,10 +303,14 @@ class ForebayLogReader implements PartitionReader {
             }
             int first = (int) Math.max(position - base, 0);
             int stop = (int) Math.min(now.stop - base, records);
-            ColumnarBatch read = arrow.read(data.array(), body, at + batchBytes - body, first, stop);
-            if (arrow.rows() != records) { throw new IOException(arrow.rows() + " rows instead of " + records); }
-            for (int i = 0; i < order.length; i++) { columns[i] = read.column(order[i]); }
-            batch = new ColumnarBatch((ColumnVector[]) columns.clone(), read.numRows());
+            batch = new ColumnarBatch(new ColumnVector[0], stop - first);
+            if (order.length > 0) {
+                ColumnarBatch read = arrow.read(data.array(), body, at + batchBytes - body, first, stop);
+                if (arrow.rows() != records) { throw new IOException(arrow.rows() + " rows instead of " + records); }
+                ColumnVector[] columns = new ColumnVector[order.length];
+                for (int i = 0; i < columns.length; i++) { columns[i] = read.column(order[i]); }
+                batch = new ColumnarBatch(columns, read.numRows());
+            }
             position = Math.min(next, now.stop);
             return true;
         }
