@@ -21,7 +21,7 @@ import pyarrow as pa
 from forebay.client.encode import KvEncoder, seal
 from forebay.codec.cast import to_record_batches
 from forebay.codec.log_batch import build_arrow_batch
-from forebay.codec.rows import RowCodec, kv_batch_header, parse_kv_batch
+from forebay.codec.rows import DecodedRows, RowCodec, kv_batch_header, parse_kv_batch
 from forebay.fs.local import LocalFileSystem
 from forebay.kv import tablet as tablet_module
 from forebay.kv.engine import EngineFactory, KvEngine
@@ -143,7 +143,9 @@ def watched(bucket: LocalBucket) -> Iterator[Stopwatch]:
         mock.patch.object(HlogWrites, "put_records", watch.timed(PIECE, HlogWrites.put_records)),
         mock.patch.object(tablet_module, "parse_kv_batch", watch.timed(PARSE, parse_kv_batch)),
         mock.patch.object(tablet_module, "merge_plan", lambda *a: _TimedPlan(make_plan(*a), watch)),
-        mock.patch.object(RowCodec, "decode", watch.timed(DECODE, RowCodec.decode)),
+        mock.patch.object(RowCodec, "decode_rows", watch.timed(DECODE, RowCodec.decode_rows)),
+        mock.patch.object(DecodedRows, "is_plainly_sound", watch.timed(PROVE, DecodedRows.is_plainly_sound)),
+        mock.patch.object(DecodedRows, "has_keys", watch.timed(PROVE, DecodedRows.has_keys)),
         mock.patch.object(ChangelogCodec, "_check", watch.timed(PROVE, ChangelogCodec._check)),
         mock.patch.object(tablet_module, "build_arrow_batch", watch.timed(ENCODE, build_arrow_batch)),
         mock.patch.object(bucket.engine, "multi_get", watch.timed(FETCH, bucket.engine.multi_get)),

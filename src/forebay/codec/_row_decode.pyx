@@ -5,6 +5,7 @@ reached through offsets, which a liar could point at the same bytes again and ag
 bounds the work to what honest rows can need.
 """
 
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
@@ -552,3 +553,65 @@ def decode(RowLayout layout, RowSlices rows not None):
             raise MemoryError("decoding rows: out of memory, or a column above 2 GiB")
         raise CorruptData(f"row {failed} is malformed: {_REASONS[c.failure]}", ErrorCode.CORRUPT_RECORD_EXCEPTION)
     return array_capsule(out)
+
+
+cdef bint is_ascii(const uint8_t* data, int64_t size) noexcept nogil:
+    cdef uint64_t word
+    cdef uint64_t found = 0
+    cdef int64_t i = 0
+    while i + 8 <= size:
+        memcpy(&word, data + i, 8)
+        found |= word
+        i += 8
+    while i < size:
+        found |= data[i]
+        i += 1
+    return not found & <uint64_t> 0x8080808080808080
+
+
+cdef bint all_below(const ArrowArray* array, int digits) noexcept nogil:
+    """Whether all decimals of an array, of 64 bits at most, have so many digits."""
+    cdef const int64_t* values = <const int64_t*> array.buffers[1]
+    cdef int64_t limit = 1
+    cdef int64_t i
+    for i in range(digits):
+        limit *= 10
+    for i in range(array.length):
+        if values[2 * i] >= limit or values[2 * i] <= -limit:
+            return False
+    return True
+
+
+def is_plainly_sound(RowLayout layout, array_capsule_in, tuple required not None):
+    """Whether an array that `decode` has made, of all columns, needs no further proof.
+
+    That is so if it has values in all `required` columns, no text but ASCII, no decimal with more digits than its
+    column, and no types whose values would have to be looked at one by one. Other arrays may be sound all the same.
+    """
+    cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(array_capsule_in, "arrow_array")
+    cdef const ArrowArray* column
+    cdef const int32_t* offsets
+    cdef const Node* node
+    cdef int child = 1
+    cdef Py_ssize_t position
+    cdef bint sound = array.n_children == layout.field_count
+    for position in required:
+        if not 0 <= position < array.n_children or array.children[position].null_count != 0:
+            return False
+    if not sound:
+        return False
+    with nogil:
+        for position in range(array.n_children):
+            column = array.children[position]
+            node = &layout.nodes[child]
+            if node.kind in (KIND_STRING, KIND_CHAR):
+                offsets = <const int32_t*> column.buffers[1]
+                sound = is_ascii(<const uint8_t*> column.buffers[2], offsets[column.length])
+            elif node.kind == KIND_DECIMAL_COMPACT:
+                sound = all_below(column, node.parameter)
+            else:
+                sound = node.kind not in (KIND_TIME, KIND_DECIMAL, KIND_ARRAY, KIND_MAP, KIND_ROW)
+            if not sound:
+                break
+            child = node.end
+    return sound

@@ -7,7 +7,7 @@ side checks it). The output is a Binary array, one value a row, written front to
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from forebay.codec._arrow_c cimport ArrowArray
 from forebay.codec._builders cimport (
@@ -18,6 +18,7 @@ from forebay.codec._layout cimport (
     KIND_DECIMAL, KIND_DECIMAL_COMPACT, KIND_DOUBLE, KIND_FLOAT, KIND_INT8, KIND_INT16, KIND_INT32, KIND_INT64,
     KIND_MAP, KIND_ROW, KIND_STRING, KIND_TIME, KIND_TIMESTAMP, KIND_TIMESTAMP_COMPACT, Node, RowLayout,
 )
+from forebay.codec._slices cimport RowSlices
 from forebay.codec._wire cimport store_int32, store_int64, varint_size, write_varint
 
 from forebay.base.errors import ErrorCode, InvalidRequest
@@ -491,3 +492,44 @@ def encode(RowLayout layout, array_capsule_in):
             raise MemoryError("encoding rows: out of memory, or more than 2 GiB of rows in one batch")
         raise InvalidRequest(f"row {failed} cannot be stored: {_REASONS[c.failure]}", ErrorCode.INVALID_TABLE_EXCEPTION)
     return array_capsule(out)
+
+
+def encodes_to(RowLayout layout, array_capsule_in, tuple positions not None, RowSlices expected not None):
+    """Whether the columns at `positions` of an Arrow struct array encode, row by row, to exactly the bytes `expected`.
+
+    False also if a row cannot be encoded; `encode` says why.
+    """
+    cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(array_capsule_in, "arrow_array")
+    cdef Context c
+    cdef Builder out
+    cdef int child = 1
+    cdef Py_ssize_t position
+    cdef int64_t i = 0
+    if len(positions) != layout.field_count or array.length != expected.count:
+        return False
+    memset(&out, 0, sizeof(Builder))
+    c.nodes = layout.nodes
+    c.format = layout.format
+    c.failure = 0
+    c.out = &out
+    c.arrays = <const ArrowArray**> calloc(layout.node_count, sizeof(ArrowArray*))
+    if c.arrays == NULL:
+        raise MemoryError()
+    try:
+        for position in positions:
+            if not 0 <= position < array.n_children:
+                raise ValueError(f"there is no column {position}")
+            bind_arrays(&c, child, array.children[position])
+            child = layout.nodes[child].end
+        with nogil:
+            while i < array.length:
+                out.bytes_used = 0
+                if encode_row(&c, 0, array.offset + i) < 0:
+                    break
+                if out.bytes_used != expected.sizes[i] or memcmp(out.values, expected.data[i], out.bytes_used) != 0:
+                    break
+                i += 1
+    finally:
+        free(out.values)
+        free(c.arrays)
+    return i == array.length

@@ -229,10 +229,8 @@ def compressor(compression: str, level: int | None = None) -> tuple[Any, int]:
     return pa.Codec("zstd", compression_level=chosen), _CODEC_IDS[name]
 
 
-def encode_message(
-    batch: pa.RecordBatch, prefix: bytes = b"", compression: str = "none", level: int | None = None
-) -> bytearray:
-    """`prefix`, then the message of `batch`, in a new bytearray.
+def encode_message(batch: Any, prefix: bytes = b"", compression: str = "none", level: int | None = None) -> bytearray:
+    """`prefix`, then the message of `batch` (a `pa.RecordBatch`, or what exports one), in a new bytearray.
 
     The columns' types must be those of log batches; names do not matter, and a zone of a timestamp is dropped.
     Raises `InvalidRequest` otherwise, and for nulls in a field that is not nullable.

@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -311,8 +311,17 @@ class ChangeType(IntEnum):
 # ---- building -------------------------------------------------------------------------------------------------------
 
 
+class Rows(Protocol):
+    """Rows of all columns of a schema: a `pa.RecordBatch`, or what exports one."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]: ...
+
+
 def build_arrow_batch(
-    record_batch: pa.RecordBatch,
+    record_batch: Rows,
     *,
     schema_id: int,
     change_types: Buffer | None = None,
@@ -380,11 +389,14 @@ def build_empty_batch(
     return _finish(bytearray(pack_header(header)), magic)
 
 
+_CHANGE_TYPES = bytes(ChangeType)
+
+
 def _checked_change_types(change_types: Buffer, rows: int) -> bytes:
     types = bytes(change_types)
     if len(types) != rows:
         raise InvalidRequest(f"{len(types)} change types for {rows} rows")
-    if types and max(types) > max(ChangeType):
+    if types.translate(None, _CHANGE_TYPES):
         raise InvalidRequest(f"change type {max(types)} does not exist; 0 to 4 do")
     return types
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +38,8 @@ from forebay.codec import reference
 from forebay.codec._hash import buckets
 from forebay.codec._layout import RowLayout
 from forebay.codec._records import kv_record_sizes, parse_kv_records, write_kv_records
-from forebay.codec._row_decode import decode
-from forebay.codec._row_encode import encode
+from forebay.codec._row_decode import decode, is_plainly_sound
+from forebay.codec._row_encode import encode, encodes_to
 from forebay.codec._slices import RowSlices
 from forebay.codec.arrow_types import storage_schema, time_unit
 from forebay.codec.crc import crc32c
@@ -121,6 +121,32 @@ class _Exported:
         return self._schema.__arrow_c_schema__(), self._capsule
 
 
+class DecodedRows:
+    """Decoded rows of all columns, which are no batch of pyarrow yet: that would be a third of a small put."""
+
+    def __init__(self, codec: RowCodec, capsule: Any, count: int) -> None:
+        self._codec = codec
+        self._capsule = capsule
+        self.num_rows = count
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
+        return self._codec.schema_capsule, self._capsule
+
+    def is_plainly_sound(self, required: tuple[int, ...]) -> bool:
+        """Whether the rows are those of a sound batch with values in all `required` columns, without a closer look."""
+        return is_plainly_sound(self._codec.layout, self._capsule, required)
+
+    def has_keys(self, encoder: KeyEncoder, keys: RowSlices) -> bool:
+        """Whether `keys` are the keys of the rows, as far as keys are encoded like rows; False for others."""
+        return encoder.row_layout is not None and encodes_to(
+            encoder.row_layout, self._capsule, encoder.positions_in(self._codec), keys
+        )
+
+    def to_batch(self) -> pa.RecordBatch:
+        """The rows as a batch. They are in that alone from then on."""
+        return pa.record_batch(_Exported(self._codec.schema, self._capsule))
+
+
 class RowCodec:
     """Encodes and decodes rows of the given columns. Stateless and thread-safe; get one from `row_codec`."""
 
@@ -138,6 +164,15 @@ class RowCodec:
     def layout(self) -> Any:
         """The compiled layout, for kernels."""
         return self._layout
+
+    @cached_property
+    def schema_capsule(self) -> Any:
+        """The schema for the Arrow PyCapsule interface, to be read only."""
+        return self.schema.__arrow_c_schema__()
+
+    def decode_rows(self, rows: RowSlices) -> DecodedRows:
+        """All columns of `rows`, for kernels. Raises `CorruptData` naming the first malformed row."""
+        return DecodedRows(self, decode(self._layout, rows), len(rows))
 
     def encode(self, batch: pa.RecordBatch) -> pa.BinaryArray:
         """Rows of `batch`, one Binary value each.
@@ -189,11 +224,15 @@ class KeyEncoder:
     def __init__(self, columns: tuple[Column, ...], encoding: str | None) -> None:
         self.names = [column.name for column in columns]
         self._floats = [c.name for c in columns if c.data_type.root in (TypeRoot.FLOAT, TypeRoot.DOUBLE)]
+        self.row_layout: RowLayout | None = None
+        """The layout of keys that are encoded as rows are."""
+        self._positions: tuple[RowCodec | None, tuple[int, ...]] = (None, ())
         self._encode: Callable[[pa.RecordBatch], pa.BinaryArray]
         self._decode: Callable[[Sequence[bytes]], pa.RecordBatch]
         if encoding in (None, "lance", "compacted") or is_added_lake_format(encoding):
             codec = row_codec(columns, RowFormat.KEY)
             self._encode, self._decode = codec.encode, codec.decode
+            self.row_layout = codec.layout
         elif encoding == "paimon":
             codec = row_codec(columns, RowFormat.ALIGNED)
             self._encode, self._decode = codec.encode, codec.decode
@@ -214,6 +253,15 @@ class KeyEncoder:
     def decode(self, keys: Sequence[bytes]) -> pa.RecordBatch:
         """The key columns of `keys`, which `encode` has made."""
         return self._decode(keys)
+
+    def positions_in(self, codec: RowCodec) -> tuple[int, ...]:
+        """Where the key columns are among those of `codec`."""
+        known, positions = self._positions
+        if known is not codec:
+            names = [column.name for column in codec.columns]
+            positions = tuple(names.index(name) for name in self.names)
+            self._positions = codec, positions
+        return positions
 
     @property
     def changes_keys(self) -> bool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -245,7 +245,7 @@ class EngineState:
         count = self.row_count if self.row_count < 0 else self.row_count + rows
         before = 0 if self.applied_offset == 0 else self.digest
         digest = None if before is None or digest_change is None else added(before, digest_change)
-        return replace(self, applied_offset=applied_offset, row_count=count, digest=digest)
+        return EngineState(applied_offset, count, self.next_id, self.last_id, digest)
 
 
 @dataclass(frozen=True, slots=True)

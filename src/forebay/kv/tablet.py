@@ -23,8 +23,7 @@ key bytes are the encoding of the row's key columns. Otherwise a restart would n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -48,6 +47,7 @@ from forebay.codec.log_batch import (
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows import (
     HEADER_BYTES,
+    DecodedRows,
     KeyEncoder,
     KvBatch,
     kv_batch_header,
@@ -99,7 +99,7 @@ class ChangelogCodec:
         self._keys = primary_key_encoder(info.descriptor)
         self._rows = row_codec(self._columns, self._row_format)
         self._upgrade = ValueDecoder(self._columns, self._row_format, schema_by_id)
-        self._required = [position for position, c in enumerate(self._columns) if not c.data_type.nullable]
+        self._required = tuple(position for position, c in enumerate(self._columns) if not c.data_type.nullable)
 
     @cached_property
     def _compression(self) -> ArrowCompression:
@@ -181,8 +181,14 @@ class ChangelogCodec:
         schema_id = self.info.schema_id
         if not kinds:
             return build_empty_batch(schema_id=schema_id, writer_id=writer_id, batch_sequence=sequence)
-        batch = self._rows.decode(rows)
-        if not is_checked:
+        decoded = self._rows.decode_rows(rows)
+        batch: DecodedRows | pa.RecordBatch = decoded
+        if not is_checked and not (
+            isinstance(keys, RowSlices)
+            and decoded.is_plainly_sound(self._required)
+            and decoded.has_keys(self._keys, keys)
+        ):
+            batch = decoded.to_batch()
             self._check(batch, keys)
         if self._log_format is LogFormat.ARROW:
             return build_arrow_batch(
@@ -196,7 +202,8 @@ class ChangelogCodec:
             )
         encoded = rows.to_arrow()
         if self._log_format.value != self._row_format.value:
-            encoded = row_codec(self._columns, RowFormat(self._log_format.value)).encode(batch)
+            whole = batch.to_batch() if isinstance(batch, DecodedRows) else batch
+            encoded = row_codec(self._columns, RowFormat(self._log_format.value)).encode(whole)
         return build_row_batch(
             encoded, schema_id=schema_id, change_types=kinds, writer_id=writer_id, batch_sequence=sequence
         )
@@ -432,10 +439,13 @@ class KvTablet:
             )
             if merged is not None:
                 kinds, changelog, changed_keys, added = merged
-                with _taken_back_on_failure(group):
+                try:
                     log_batch = codec.build(
                         kinds, changelog, changed_keys, header.writer_id, header.sequence, is_checked=request.is_decided
                     )
+                except BaseException:
+                    group.take_back()
+                    raise
         if added is None:
             batch = codec.parsed(request)
             batch, rows = codec.with_canonical_keys(batch, codec.of_latest_schema(batch))
@@ -445,8 +455,11 @@ class KvTablet:
                 kinds, changelog, keys, batch.writer_id, batch.sequence, is_checked=request.is_decided
             )
             group.put(touched)
-        with _taken_back_on_failure(group):
+        try:
             appended = self._log.append_as_leader(log_batch)
+        except BaseException:
+            group.take_back()
+            raise
         check(not appended.duplicate, "a duplicate passed the check for duplicates")
         return appended.next_offset, added
 
@@ -595,16 +608,6 @@ class KvTablet:
             return None
         keys = list(writes)
         return _digest.change(writes, dict(zip(keys, self.engine.multi_get(keys))))
-
-
-@contextmanager
-def _taken_back_on_failure(group: GroupWrites) -> Iterator[None]:
-    """If the block fails, the last put is taken back."""
-    try:
-        yield
-    except BaseException:
-        group.take_back()
-        raise
 
 
 def _after_append(error: ForebayError) -> ForebayError:
