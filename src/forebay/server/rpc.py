@@ -193,6 +193,9 @@ class RpcProtocol(asyncio.BufferedProtocol):
         self.last_active = self._clock.monotonic()
         connection = self._connection
         connection.buffer_updated(nbytes)
+        may_start = not (self._is_queued or self._is_held or self._is_blocked) and self._connections.turns.is_idle
+        if may_start and self._serve_lone_short():
+            return
         if connection.large_bytes:
             self.memory.feed_large()
         elif self._is_queued or self._is_held or self._is_blocked:
@@ -200,6 +203,14 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self.balance()
         elif not self._connections.turns.is_idle or self.take_turn():
             self._join()
+
+    def _serve_lone_short(self) -> bool:
+        """Serve a short request, as a turn would; whether it was all that has arrived. Most often it is."""
+        connection = self._connection
+        short = connection.next_short()
+        if short is None or self._must_wait() or not self._short.serve(self, short):
+            return False
+        return not connection.has_unread_bytes
 
     def eof_received(self) -> bool:
         self._connection.receive_eof()
