@@ -14,6 +14,7 @@ from benchmarks import data, peer, put_steps
 from benchmarks.report import Figure, FigureTable, Section
 from benchmarks.running import BUCKETS, SHARED_BUCKETS, Bench, Run, bench, in_turns, scratch, seconds_of
 from forebay.client.table import Table
+from forebay.kv.engines import ENGINES
 from forebay.kv.hlog_engine import HlogEngine
 from forebay.metadata.table import TableInfo
 
@@ -37,13 +38,15 @@ def run(options: Run) -> Section:
     server_seconds = {name: median(taken) for name, taken in cpu.items()}
     client_seconds = {name: median(taken) for name, taken in client.items()}
     with scratch(options, "upsert-steps") as folder:
-        times = _steps(info, folder, load, changes)
+        times = _steps(info, folder / "steps", load, changes)
+        ways = _in_steps(info, folder, load, changes)
     options.say(f"  put in one process: {times.total:.0f} ns of CPU a row")
     tables = [
         _rates(rows, seconds, server_seconds[_OURS]),
         _client(rows, client_seconds),
         _server(rows, server_seconds),
         _by_step(times, server_seconds[_OURS] / rows * 1e9),
+        ways,
     ]
     return Section("upsert", "Upserting into a primary-key table", tables)
 
@@ -108,6 +111,32 @@ def _steps(
         return put_steps.measure(bucket, put_steps.encoded(info, changes))
     finally:
         bucket.close()
+
+
+def _in_steps(
+    info: TableInfo, folder: Path, load: Sequence[pa.RecordBatch], changes: Sequence[pa.RecordBatch]
+) -> FigureTable:
+    """Puts of whole rows and of some columns, which are no puts in one piece, with both engines."""
+    table = FigureTable(
+        "Puts in one piece, and in steps",
+        "Taken once, in one process, as the steps above. A put of whole rows goes in one piece with the engine hlog; a "
+        "partial update, here of the key and four more columns, goes in steps, as do auto-increment columns, merge "
+        "engines and rows of older schemas. Ratios are the time against the first row.",
+    )
+    whole, changed = put_steps.encoded(info, load), put_steps.encoded(info, changes)
+    base = None
+    for engine in ("hlog", "lmdb"):
+        for what, columns in (("whole rows", ()), ("five of eight columns", (0, 1, 2, 3, 4))):
+            bucket = put_steps.LocalBucket(info, folder / f"{engine}-{len(columns)}", ENGINES[engine])
+            try:
+                for records, _ in whole:
+                    bucket.put(records)
+                total = put_steps.measure(bucket, changed, columns).total
+            finally:
+                bucket.close()
+            base = base or total
+            table.add(Figure(f"{what}, {engine}", total, "ns/row", ratio=total / base))
+    return table
 
 
 def _rates(rows: int, seconds: dict[str, float], server_seconds: float) -> FigureTable:
