@@ -54,7 +54,7 @@ def test_upsert_reports_client_server_and_every_step(small: Run) -> None:
     assert [table.title.split("'s ")[1] for table in section.tables[:3]] == [
         "clock (acks=all)",
         "CPU time",
-        "CPU time (LMDB, the default)",
+        "CPU time (hlog, the default)",
     ]
     assert section.tables[3].title == "The server's CPU time for a row, by step"
     assert {"fetch old values", "merge", "encode the changelog", "sync the log", "apply to the engine"} <= set(
@@ -75,7 +75,7 @@ def test_engines_are_compared_figure_by_figure(small: Run) -> None:
     section = run_section("engines", small)
     check(section, "engines")
     engines = [what.rpartition(", ")[2] for what in whats(section)]
-    assert engines == ["LMDB", "RocksDB"] * (len(engines) // 2)
+    assert engines == ["hlog", "LMDB", "RocksDB"] * (len(engines) // 3)
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_recovery_reports_openings_by_size_and_both_replays(small: Run) -> None:
     section = run_section("recovery", small)
     check(section, "recovery")
     assert len(section.tables[0].figures) == 5
-    assert whats(section)[-2:] == ["LMDB", "RocksDB"]
+    assert whats(section)[-3:] == ["hlog", "LMDB", "RocksDB"]
 
 
 @pytest.mark.spark
