@@ -96,7 +96,11 @@ def test_only_keyed_tables_have_files_to_merge(tmp_path: Path, keyed: bool) -> N
 @pytest.mark.parametrize(
     ("more", "plain"),
     [
-        (("c", pa.list_(pa.int32())), {"id": True, "c": False}),
+        (("c", pa.list_(pa.int32())), {"id": True, "c": True}),
+        (("c", pa.list_(pa.struct([("x", pa.int32()), ("y", pa.map_(pa.string(), pa.int64()))]))), {"c": True}),
+        (("c", pa.struct([("x", pa.int32()), ("X", pa.int32())])), {"id": True, "c": False}),
+        (("c", pa.struct([("x", pa.time32("ms"))])), {"id": True, "c": False}),
+        (("c", pa.list_(pa.timestamp("ns"))), {"id": True, "c": False}),
         (("c", pa.time32("ms")), {"id": True, "c": False}),
         (("c", pa.timestamp("us")), {"id": True, "c": True}),
         (("c", pa.timestamp("ns")), {"id": True, "c": False}),
@@ -112,6 +116,13 @@ def test_columns_that_readers_find_in_several_ways_need_our_reader(
 
 def test_a_timestamp_beside_one_of_nanoseconds_is_written_otherwise(tmp_path: Path) -> None:
     columns = pa.schema([("id", pa.int64()), ("us", pa.timestamp("us")), ("ns", pa.timestamp("ns"))])
+    table = made(tmp_path, keyed=False, columns=columns, rows=[{"id": 1}])
+    assert [is_plain(table, split_of(table), [name]) for name in columns.names] == [True, False, False]
+
+
+def test_so_is_one_beside_one_inside_of_another_column(tmp_path: Path) -> None:
+    nested = pa.struct([("ns", pa.timestamp("ns"))])
+    columns = pa.schema([("id", pa.int64()), ("us", pa.timestamp("us")), ("row", nested)])
     table = made(tmp_path, keyed=False, columns=columns, rows=[{"id": 1}])
     assert [is_plain(table, split_of(table), [name]) for name in columns.names] == [True, False, False]
 
@@ -136,7 +147,8 @@ def test_files_in_part_and_in_other_formats_need_our_reader(
     [
         ([AddColumn(("later",), types.int_())], True),
         ([RenameColumn(("n",), "m")], False),
-        ([UpdateColumnType(("n",), types.bigint())], False),
+        ([UpdateColumnType(("n",), types.bigint())], True),
+        ([UpdateColumnType(("n",), types.double())], False),
         ([UpdateColumnNullability(("id",), True)], True),
         ([DropColumn(("n",))], True),
         ([DropColumn(("n",)), AddColumn(("n",), types.int_())], False),

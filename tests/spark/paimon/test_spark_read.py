@@ -12,7 +12,7 @@ import pytest
 
 from forebay.metadata import types
 from forebay.paimon import Catalog
-from forebay.paimon.store.schema_changes import AddColumn
+from forebay.paimon.store.schema_changes import AddColumn, UpdateColumnType
 from forebay.paimon.table import Table
 from tests.paimon.lake import altered, put
 from tests.paimon.stream.model import COLUMNS
@@ -148,6 +148,39 @@ def test_parts_of_nested_rows_are_read_alone(lake_catalog: Catalog, lake: str, l
     found = lake_sql("SELECT id, home.city, l.zip FROM {db}.nested ORDER BY id")
     assert found == [(1, "Rome", [7, 7]), (2, None, None)]
     assert lake_sql("SELECT id FROM {db}.nested WHERE home.zip = 7") == [(1,)]
+
+
+def test_nested_and_widened_columns_are_read_by_spark_as_by_python(
+    lake_session: Any, lake_catalog: Catalog, lake: str
+) -> None:
+    inner = types.row(types.field("city", types.string()), types.field("zip", types.int_()))
+    columns = {
+        "id": types.int_(), "tiny": types.tinyint(), "f": types.float_(), "home": inner, "l": types.array(inner),
+        "m": types.map_(types.string(), types.array(types.bigint())), "deep": types.row(types.field("home", inner)),
+    }  # fmt: skip
+    table = lake_catalog.create_table(f"{lake}.alike", columns)
+    home, empty = {"city": "Rome", "zip": 7}, {"city": None, "zip": None}
+    old = {"id": 1, "tiny": -5, "f": 0.1, "home": home, "l": [home, None, empty], "m": {"a": [1, None]}, "deep": None}
+    put(table, [old, dict.fromkeys(columns), {**old, "home": empty, "l": [], "m": {}, "deep": {"home": None}}])
+    for name, wider in (("id", types.bigint()), ("tiny", types.int_()), ("f", types.double())):
+        table = altered(table, [UpdateColumnType((name,), wider)])
+    put(table, [{**old, "id": 1 << 40, "tiny": 70_000, "f": 1e300, "deep": {"home": home}}])
+    for query in (
+        "SELECT * FROM lake.{db}.alike",
+        "SELECT id, home.city, l.zip, m['a'][0], deep.home.zip FROM lake.{db}.alike",
+        "SELECT tiny FROM lake.{db}.alike WHERE id = 1099511627776 OR home.zip = 7",
+        "SELECT home FROM lake.{db}.alike WHERE f > 1e200 OR f IS NULL OR tiny < -4",
+    ):
+        query = query.format(db=lake)
+        by_spark = sorted(map(repr, lake_session.sql(query).collect()))
+        assert "parquet" in plan_of(lake_session, query).lower()
+        lake_session.conf.set("spark.sql.forebay.read.native", "false")
+        try:
+            assert "parquet" not in plan_of(lake_session, query).lower()
+            assert by_spark == sorted(map(repr, lake_session.sql(query).collect()))
+        finally:
+            lake_session.conf.unset("spark.sql.forebay.read.native")
+    assert any("city='Rome', zip=7" in row for row in by_spark)
 
 
 @pytest.mark.slow

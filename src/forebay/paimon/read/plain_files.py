@@ -1,7 +1,8 @@
 """Splits that any Parquet reader can read: the rows of the files are the rows of the split, with the same names.
 
 A file does not qualify if our reader would have to process it: merging, a deletion vector, delete rows, or a column
-that had another name or type when the file was written. If in doubt, the file does not qualify.
+that had another name when the file was written, or a type from which readers do not widen its values. If in doubt, the
+file does not qualify.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 import pyarrow.parquet as pq
 
-from forebay.metadata.types import has_nanoseconds, is_plain, is_timestamp
+from forebay.metadata.types import DataType, TypeRoot, child, has_nanoseconds, is_plain, is_timestamp, walk
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
 from forebay.paimon.format.schema import VALUE_KIND, DataField, TableSchema
 from forebay.paimon.format.split import DataSplit
@@ -33,7 +34,7 @@ def plain_files(table: TableContext, split: DataSplit, fields: Sequence[DataFiel
     keyed = table.schema.has_primary_key
     if split.is_streaming or split.before_files or any(split.deletion_files or ()):
         return None
-    if (keyed and not split.raw_convertible) or not all(is_plain(f.type) for f in fields):
+    if (keyed and not split.raw_convertible) or not all(_is_read_alike(f.type) for f in fields):
         return None
     found = []
     for file in split.files:
@@ -50,8 +51,33 @@ def plain_files(table: TableContext, split: DataSplit, fields: Sequence[DataFiel
     return tuple(found)
 
 
+_WHOLE = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT)
+
+
+def _is_read_alike(t: DataType) -> bool:
+    """Whether all readers find the values of a type alike: plain ones, and nested ones of these with clear names."""
+    if t.root is TypeRoot.ROW:
+        names = {f.name.lower() for f in t.fields}
+        return 0 < len(names) == len(t.fields) and all(_is_read_alike(f.data_type) for f in t.fields)
+    if t.root is TypeRoot.ARRAY:
+        return _is_read_alike(child(t.element))
+    if t.root is TypeRoot.MAP:
+        return _is_read_alike(child(t.key)) and _is_read_alike(child(t.value))
+    return is_plain(t)
+
+
+def _widens(held: DataType, wanted: DataType) -> bool:
+    """Whether readers of Parquet give values of a narrower type as those of the wanted one."""
+    if held.root in _WHOLE and wanted.root in _WHOLE:
+        return _WHOLE.index(held.root) <= _WHOLE.index(wanted.root)
+    if held.root is TypeRoot.FLOAT and wanted.root is TypeRoot.DOUBLE:
+        return True
+    return held.as_nullable() == wanted.as_nullable()
+
+
 def _reads_alike(written: TableSchema, fields: Sequence[DataField]) -> bool:
-    """Whether a file of schema `written` has `fields` under the same names and types, or lacks them."""
+    """Whether a file of schema `written` has `fields` under the same names, in types that widen to them, or lacks
+    them."""
     by_id = {f.id: f for f in written.fields}
     names = {f.name.lower() for f in written.fields}
     for wanted in fields:
@@ -59,7 +85,7 @@ def _reads_alike(written: TableSchema, fields: Sequence[DataField]) -> bool:
         if held is None:
             if wanted.name.lower() in names:
                 return False
-        elif held.name != wanted.name or held.type.as_nullable() != wanted.type.as_nullable():
+        elif held.name != wanted.name or not _widens(held.type, wanted.type):
             return False
     return True
 
@@ -69,8 +95,8 @@ def _names_are_clear(written: TableSchema, fields: Sequence[DataField]) -> bool:
     names = [f.name.lower() for f in written.fields]
     if len(set(names)) != len(names):
         return False
-    mixed = any(has_nanoseconds(f.type) for f in written.fields)
-    return not (mixed and any(is_timestamp(f.type) for f in fields))
+    mixed = any(has_nanoseconds(t) for f in written.fields for t in walk(f.type))
+    return not (mixed and any(is_timestamp(t) for f in fields for t in walk(f.type)))
 
 
 def _may_have_deletes(io: FileIO, path: str, file: DataFileMeta) -> bool:
