@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
+from forebay.spark.derived_sessions import class_files
 from forebay.spark.jvm.executor_classes import class_jar
 from forebay.spark.jvm.gateway import Jvm
 from forebay.spark.writing.live_deltas import LiveDeltaWrite
@@ -433,6 +434,21 @@ def test_data_frames_merge(table: Sql, spark: Any, database: str) -> None:
     merge = source_frame.alias("s").mergeInto(f"forebay.{database}.t", F.expr("t.id = s.id"))
     merge.whenMatched().update({"name": F.col("s.name")}).whenNotMatchedBySource(F.expr("t.id = 4")).delete().merge()
     assert table(ALL) == [(1, "merged", 1.0), (2, "b", 1.0), (3, "c", 1.0)]
+
+
+def test_classes_of_catalogs_are_compiled_once_for_a_release_of_spark(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    jvm = Jvm.of(spark)
+    compiled: list[str] = []
+    bytecodes = Jvm.bytecodes
+    monkeypatch.setattr(Jvm, "bytecodes", lambda self, source: compiled.append(source) or bytecodes(self, source))
+    made = class_files(jvm)
+    assert compiled
+    compiled.clear()
+    assert class_files(jvm) == made
+    assert not compiled
 
 
 def test_compiled_classes_are_kept_and_replaced_where_they_are_damaged(spark: Any, tmp_path: Path) -> None:

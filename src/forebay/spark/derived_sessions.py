@@ -27,6 +27,7 @@ from py4j.protocol import Py4JJavaError
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.spark.jvm.gateway import JavaObject, Jvm
+from forebay.spark.jvm.kept_classes import CLASS_FILE, classes_of, kept_jar
 from forebay.spark.jvm.proxy import JavaProxy
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ CATALOG_CLASS = "org.forebay.SparkCatalog"
 VIEW_CATALOG_CLASS = "org.forebay.SparkViewCatalog"
 """The class of catalogs with views, which Spark before 4.2 does not have."""
 
-_CLASS_FILE = ".class"
 _SETTING = "spark.sql.catalog."
 _ATTACHMENT = "attachment"
 
@@ -131,7 +131,7 @@ def loaded_class(jvm: Jvm) -> Any:
                 file.write_bytes(code)
             loader.addURL(jvm.class_("java.io.File")(folder).toURI().toURL())
             for path in files:  # all of them, while the files are there
-                kind.forName(path.removesuffix(_CLASS_FILE).replace("/", "."), True, loader)
+                kind.forName(path.removesuffix(CLASS_FILE).replace("/", "."), True, loader)
             return kind.forName(CATALOG_CLASS, True, loader)
 
 
@@ -140,11 +140,16 @@ def class_files(jvm: Jvm) -> dict[str, bytes]:
     from forebay.spark.sql.catalog import RELATION_CATALOG, SqlCatalog
 
     of_views = [RELATION_CATALOG] if jvm.has_class(RELATION_CATALOG) else []
-    with jvm.known_layout("compiler of catalogs"):
+    python = jvm.java_source("ForebayPython")
+
+    def compiled(_: str) -> dict[str, bytes]:
         arguments = jvm.list(SqlCatalog.interfaces), jvm.list(of_views)
-        source = str(jvm.compiled("ForebayCatalogSource")(*arguments).toString())
-        made = jvm.bytecodes(source + jvm.java_source("ForebayPython"))
-    return {name.replace(".", "/") + _CLASS_FILE: code for name, code in made.items()}
+        return jvm.bytecodes(str(jvm.compiled("ForebayCatalogSource")(*arguments).toString()) + python)
+
+    # What the generated source is made of: its own order is another one in each JVM.
+    sources = "\0".join([jvm.java_source("ForebayCatalogSource"), python, *SqlCatalog.interfaces, *of_views])
+    with jvm.known_layout("compiler of catalogs"):
+        return classes_of(kept_jar("ForebayCatalog", sources, jvm.spark_version, compiled))
 
 
 def _shared_loader(jvm: Jvm) -> JavaObject:

@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ from pyspark.sql.types import StructType
 
 from forebay.base.errors import ErrorCode, ForebayError, UnsupportedOperation
 from forebay.spark.jvm.expressions import Expression, Function, Literal, Literals, Reference
+from forebay.spark.jvm.kept_classes import kept_jar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -407,21 +409,25 @@ class Jvm:
     # ---- classes of our own -----------------------------------------------------------------------------------------
 
     def compiled(self, name: str) -> Any:
-        """A constructor of the Java class `driver_java/<name>.java`; it exists on the driver only. Compiled once.
+        """A constructor of the Java class `driver_java/<name>.java`; it exists on the driver only. Compiled once, and
+        kept for later sessions (forebay.spark.jvm.kept_classes).
 
         forebay.spark.jvm.executor_classes has those of executors.
         """
         if name not in self._compiled:
             with self.known_layout("compiler"):
-                compiler = self.class_("org.codehaus.janino.SimpleCompiler")()
-                compiler.setParentClassLoader(self.spark_class_loader())
-                compiler.cook(self.java_source(name))
-                self._compiled[name] = compiler.getClassLoader().loadClass(name).getConstructors()[0]
+                jar = kept_jar(name, self.java_source(name), self.spark_version, self.bytecodes)
+                self._compiled[name] = self.class_of_jar(jar, name).getConstructors()[0]
         return self.maker(self._compiled[name])
 
     def maker(self, constructor: JavaObject) -> Callable[..., JavaObject]:
         """A function that calls a constructor, found by reflection; proxies may be among its arguments."""
         return lambda *args: constructor.newInstance(self.proxy_array("java.lang.Object", args))
+
+    def class_of_jar(self, jar: Path, name: str) -> JavaObject:
+        """The class `name` of a jar, by a class loader of its own."""
+        urls = self.array("java.net.URL", [self.class_("java.net.URI").create(jar.as_uri()).toURL()])
+        return self.class_("java.net.URLClassLoader")(urls, self.spark_class_loader()).loadClass(name)
 
     def spark_class_loader(self) -> JavaObject:
         """The loader of Spark's own classes."""
