@@ -10,12 +10,15 @@ from benchmarks.paimon_turns import Contender, Turns, take_turns
 from benchmarks.paimon_work import Lake, put
 from benchmarks.pipelines_hour import NONE, definition, live_files
 from benchmarks.pipelines_work import Pipelines
-from benchmarks.report import Grid, number
+from benchmarks.report import Figure, FigureTable, Grid, number
 from benchmarks.running import Run
 from benchmarks.union_work import check
 
 FILE_COUNTS = (10, 100, 1_000, 10_000)
 BUCKET_COUNTS = (1, 4, 16)
+
+SELECT_MAX = 1.2
+"""The maximum time of a SELECT, relative to Spark's read of the same files by their paths."""
 
 _FILES, _SELECT, _ADD, _COMPACT = (
     "spark.read.parquet of the same files",
@@ -25,12 +28,12 @@ _FILES, _SELECT, _ADD, _COMPACT = (
 )
 
 
-def tables(options: Run, pipelines: Pipelines, rows: int) -> list[Grid]:
+def tables(options: Run, pipelines: Pipelines, rows: int) -> list[FigureTable | Grid]:
     """Tables of `rows` rows."""
-    return [_by_files(options, pipelines, rows), _by_buckets(options, pipelines, rows)]
+    return [*_by_files(options, pipelines, rows), _by_buckets(options, pipelines, rows)]
 
 
-def _by_files(options: Run, pipelines: Pipelines, rows: int) -> Grid:
+def _by_files(options: Run, pipelines: Pipelines, rows: int) -> list[FigureTable | Grid]:
     counts = [files for files in FILE_COUNTS if files <= rows]
     names = [_of_files(pipelines, rows, files) for files in counts]
     labels = [f"{files:,} files" for files in counts]
@@ -49,12 +52,16 @@ def _by_files(options: Run, pipelines: Pipelines, rows: int) -> Grid:
     for name in names:
         check(live_files(pipelines.lake.open(name)) < counts[names.index(name)] / 20 + 14, f"{name} was not compacted")
     found[f"{_SELECT} after that"] = _turns(options, [acts[_SELECT](name) for name in names], labels)
-    return _grid(
-        "Growth with files, in Spark",
-        f"Append tables of {rows:,} rows in so many files, compacted only at the end.",
-        labels,
-        found,
+    explanation = f"Append tables of {rows:,} rows in so many files, compacted only at the end."
+    selects = FigureTable(
+        "SELECT over many small files, in Spark",
+        f"{explanation} Ratios are times against spark.read.parquet of the same files; below 1 is faster.",
     )
+    for label, ours, theirs in zip(labels, found[_SELECT], found[_FILES], strict=True):
+        reason = f"of CPU time it uses {ours.cpu:.2f} s and spark.read.parquet {theirs.cpu:.2f} s"
+        ratio = ours.wall / theirs.wall
+        selects.add(Figure(label, ours.wall * 1000, "ms", ratio=ratio, ratio_max=SELECT_MAX, reason=reason))
+    return [selects, _grid("Growth with files, in Spark", explanation, labels, found)]
 
 
 def _by_buckets(options: Run, pipelines: Pipelines, rows: int) -> Grid:

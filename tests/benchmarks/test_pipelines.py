@@ -67,7 +67,7 @@ def test_streams_hours_scans_inserts_and_growth_are_measured_and_written(tmp_pat
     for title in (
         "Streaming ingest by the clock", "Streaming ingest per core", "After 3 micro-batches: append table",
         "After 3 micro-batches: primary-key table", "Scan of a lake table", "INSERT into a lake table",
-        "Growth with files, in Spark", "Growth with buckets, in Spark",
+        "SELECT over many small files, in Spark", "Growth with files, in Spark", "Growth with buckets, in Spark",
     ):  # fmt: skip
         assert f"### {title}" in written
     for target in ("<= 1.3 x", "<= 1.5 x", "<= 2 x"):
