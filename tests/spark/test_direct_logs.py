@@ -24,6 +24,7 @@ from forebay.protocol.api import ServerNode, ServerRole
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.reading import direct
 from tests.every_run import every_run
+from tests.spark.releases import SPARK
 from tests.spark.tables import make_table, rows
 from tests.spark.test_columnar import COLUMNS, both, row_of
 
@@ -67,7 +68,11 @@ def test_timestamps_of_all_digits_are_those_that_python_reads(
 @pytest.mark.parametrize(
     ("declared", "reason"),
     [
-        ("TIME(3)", r"column 'x' is TIME\(3\)"),
+        pytest.param(
+            "TIME(3)",
+            r"column 'x' is TIME\(3\)",
+            marks=pytest.mark.skipif(SPARK < (4, 1), reason="Spark has TIME from 4.1 on"),
+        ),
         ("BINARY(3)", r"column 'x' is BINARY\(3\)"),
         ("ARRAY<TIMESTAMP(3)>", r"column 'x' is ARRAY<TIMESTAMP\(3\)>"),
     ],
