@@ -435,7 +435,10 @@ conf = {"spark.ui.enabled": False, "spark.log.level": "OFF", "spark.executorEnv.
 spark = fb.session("columns", "local-cluster[2,1,1024]", conf, bootstrap_servers=sys.argv[1])
 frame = spark.table("forebay.db.t")
 assert "by columns" in frame._jdf.queryExecution().executedPlan().toString()
-print(frame.selectExpr("count(*)", "sum(id)", "max(name)").collect()[0])
+log = spark.table("forebay.db.log")
+assert "logs without Python" in log._jdf.queryExecution().executedPlan().toString()
+for each in (frame, log):
+    print(each.selectExpr("count(*)", "sum(id)", "max(name)").collect()[0])
 
 def running():
     stages = [tracker.getStageInfo(n) for job in tracker.getActiveJobsIds() for n in tracker.getJobInfo(job).stageIds]
@@ -471,11 +474,12 @@ def test_executors_of_their_own_give_columns_and_outlive_a_cancelled_job(tmp_pat
         with forebay.connect(server.bootstrap_servers) as conn:
             conn.create_database("db")
             make_table(conn, "db.t", ["id"], buckets=4).upsert(rows(0, 50_000))
+            make_table(conn, "db.log", buckets=4).append(rows(0, 50_000))
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
         path = os.pathsep.join(p for p in sys.path if p)
         command = [sys.executable, "-c", CLUSTER, server.bootstrap_servers, path]
         done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    first, *rest = done.stdout.splitlines()
-    assert first == "Row(count(1)=50000, sum(id)=1249975000, max(name)='n9999')"
+    first, second, *rest = done.stdout.splitlines()
+    assert first == second == "Row(count(1)=50000, sum(id)=1249975000, max(name)='n9999')"
     assert rest == ["cancelled", "50000", "n7"]
