@@ -120,7 +120,7 @@ GROUP_BYTES_MAX = 2 << 20
 """Maximum number of writes in one group, and their total size, not counting the last one: bounds the memory and time of
 one group."""
 
-NOW_BYTES_MAX = 32 << 10
+NOW_BYTES_MAX = 64 << 10
 QUICK_SYNC_SECONDS = 250e-6
 QUICK_SYNCS_MIN = 32
 """Groups of up to this many bytes are written in the event loop's thread once so many syncs took no longer than that:
