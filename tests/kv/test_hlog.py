@@ -162,6 +162,7 @@ class Model:
         self.check()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_happens_the_rows_are_those_of_the_groups_that_were_applied(seed: int, tmp_path: Path) -> None:
     model = Model(tmp_path, seed)
@@ -272,6 +273,7 @@ def flipped(content: bytes, rng: random.Random) -> bytes:
     return bytes(damaged[: rng.randrange(len(damaged))] if rng.random() < 0.1 else damaged)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_files_of_any_content_are_damaged_or_hold_the_rows_that_were_written(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)

@@ -102,6 +102,7 @@ class Pair:
         assert self.hlog._log.digest == _digest.of_pairs(list(rows), list(rows.values()))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("seed", range(3))
 def test_puts_in_one_piece_and_in_steps_are_the_same(options: dict[str, str], seed: int, tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def test_a_folder_is_opened_with_the_engine_that_wrote_it(found: str, tmp_path: 
         engine.close()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("found", "wanted"), [*permutations(["hlog", "lmdb", "rocksdb"], 2)])
 def test_a_bucket_is_moved_when_its_table_names_another_engine(found: str, wanted: str, tmp_path: Path) -> None:
     folder = KvFolder(LocalFileSystem(), str(tmp_path / "kv-0"))

@@ -112,6 +112,7 @@ def both(spark: Any, query: str, *, direct: bool = False) -> list[tuple[Any, ...
     return found[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("key", ["", "id"], ids=["log", "key"])
 def test_all_types_are_the_same_as_by_rows(spark: Any, connection: Connection, database: str, key: str) -> None:
     table = connection.create_table(f"{database}.t", COLUMNS, primary_key=key or (), buckets=2)
@@ -311,6 +312,7 @@ def sent(batch: pa.RecordBatch, compression: str | None) -> bytes:
     return data
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
 @pytest.mark.parametrize("seed", every_run(range(20), lambda seed: seed == 0))
 def test_damaged_messages_are_errors_and_no_byte_outside_is_read(

@@ -37,6 +37,7 @@ def plan_of(frame: Any) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("compression", ["none", "lz4_frame", "zstd"])
 def test_all_compressions_are_read(spark: Any, connection: Connection, database: str, compression: str) -> None:
     options = {"table.log.arrow.compression.type": compression}
@@ -267,6 +268,7 @@ LIES: dict[str, Change] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("lied", every_run(LIES, lambda name: name in ("closed", "half", "no message")))
 def test_what_is_no_answer_is_left_to_python(spark: Any, log: str, lie: Any, lied: str) -> None:
     with lie(LIES[lied]) as liar:
@@ -274,6 +276,7 @@ def test_what_is_no_answer_is_left_to_python(spark: Any, log: str, lie: Any, lie
     assert liar.answers > 0
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("most", every_run((1, 2, 3), lambda most: most == 2))
 def test_a_server_that_goes_away_part_of_the_way_loses_and_repeats_no_row(
     spark: Any, log: str, lie: Any, monkeypatch: pytest.MonkeyPatch, most: int

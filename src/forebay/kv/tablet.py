@@ -223,8 +223,8 @@ class ChangelogCodec:
                     f"but {column.null_count} of the rows written have no value for it",
                     ErrorCode.INVALID_TARGET_COLUMN,
                 )
-        given = keys.to_arrow() if isinstance(keys, RowSlices) else pa.array(keys, pa.binary())
-        if not self._keys.encode(batch).equals(given):
+        given = keys if isinstance(keys, RowSlices) else RowSlices.from_values(keys)  # `pa.array` would import pandas
+        if not self._keys.encode(batch).equals(given.to_arrow()):
             raise CorruptData(
                 f"a record for table {self.info.path} has a key that is not the key of its row",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
