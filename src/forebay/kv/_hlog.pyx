@@ -165,7 +165,10 @@ cdef class HashLog:
                 raise ValueError(f"a segment at {position} does not follow the one at {last.position}")
         cdef void* memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0)
         if memory == MAP_FAILED:
-            raise OSError(f"{size} bytes of the log cannot be mapped")
+            raise OSError(
+                f"{size} bytes of the log cannot be mapped into memory; the system may allow this process no more maps "
+                "(vm.max_map_count)"
+            )
         cdef bint failed = False
         PyThread_acquire_lock(self.mutex, WAIT_LOCK)
         if self.end and self.count > self.first:

@@ -367,7 +367,8 @@ class HlogEngine:
             self._log.set_allocated(self._space.allocated)
             return
         whole = _SEGMENT_BYTES_MIN
-        while whole < needed or (whole < _SEGMENT_BYTES_MAX and whole * 8 < self._log.end - self._log.start):
+        # Few maps for a process that has many buckets (vm.max_map_count), and no large part of a log to clear at once.
+        while whole < needed or (whole < _SEGMENT_BYTES_MAX and whole * 4 < self._log.end - self._log.start):
             whole *= 2
         path = self._directory / _segment_name(position + size, whole)
         space = MapSpace(path, self._kept_free)
