@@ -4,17 +4,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
-import numpy as np
+from forebay.codec._prefetch cimport forebay_prefetch
 
-cdef extern from *:
-    """
-    #if defined(__GNUC__)
-    #define forebay_prefetch(address) __builtin_prefetch(address)
-    #else
-    #define forebay_prefetch(address) ((void) 0)
-    #endif
-    """
-    void forebay_prefetch(const void* address) noexcept nogil
+import numpy as np
 
 # A slot is 0 (free), or the number of an entry, from 1 on, in its lower half, and the upper half of its key's hash:
 # a missing key is recognised by the slots alone, without reading entries and keys, which are not in the cache.

@@ -20,20 +20,11 @@ from forebay.codec._layout cimport (
     KIND_DECIMAL_COMPACT, KIND_DOUBLE, KIND_FLOAT, KIND_INT8, KIND_INT16, KIND_INT32, KIND_INT64, KIND_MAP, KIND_ROW,
     KIND_STRING, KIND_TIME, KIND_TIMESTAMP, KIND_TIMESTAMP_COMPACT, Node, RowLayout,
 )
+from forebay.codec._prefetch cimport forebay_prefetch
 from forebay.codec._slices cimport RowSlices
 from forebay.codec._wire cimport load_int32, load_int64, read_varint
 
 from forebay.base.errors import CorruptData, ErrorCode
-
-cdef extern from *:
-    """
-    #if defined(__GNUC__)
-    #define forebay_prefetch(address) __builtin_prefetch(address)
-    #else
-    #define forebay_prefetch(address) ((void) 0)
-    #endif
-    """
-    void forebay_prefetch(const void* address) noexcept nogil
 
 cdef enum:
     AHEAD = 8  # rows that are fetched into the cache before they are decoded

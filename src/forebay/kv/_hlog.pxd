@@ -107,6 +107,8 @@ cdef class HashLog:
     cdef int grow(self, Bin* b, uint64_t h) noexcept nogil
     cdef int reserve_slot(self, uint64_t h) noexcept nogil
     cdef int move_origin(self) noexcept nogil
+    cdef void begin_reading(self) noexcept nogil
+    cdef void end_reading(self) noexcept nogil
     cdef int64_t before(self, int64_t position) noexcept nogil
     cdef const Record* seen(self, const uint8_t* key, Py_ssize_t size, uint64_t h, bint by_writer) noexcept nogil
     cdef void get_all(self, Wanted* all, Py_ssize_t n, bint by_writer) noexcept nogil

@@ -23,13 +23,13 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 
+from forebay.codec._prefetch cimport forebay_prefetch
 from forebay.codec._wire cimport store_int32
 from forebay.kv._digest cimport hash_pair
 
 cdef extern from *:
     """
     #if defined(__GNUC__)
-    #define forebay_prefetch(address) __builtin_prefetch(address)
     #define forebay_store(address, value) __atomic_store_n(address, value, __ATOMIC_RELEASE)
     #define forebay_load(address) __atomic_load_n(address, __ATOMIC_ACQUIRE)
     #endif
@@ -39,7 +39,6 @@ cdef extern from *:
         return (uint64_t) product ^ (uint64_t) (product >> 64);
     }
     """
-    void forebay_prefetch(const void* address) noexcept nogil
     void forebay_store(uint64_t* address, uint64_t value) noexcept nogil
     uint64_t forebay_load(const uint64_t* address) noexcept nogil
     uint64_t forebay_fold(uint64_t a, uint64_t b) noexcept nogil
@@ -98,11 +97,6 @@ cdef inline bint ends_segment(const Record* r) noexcept nogil:
 cdef inline uint64_t check_of(const Record* r) noexcept nogil:
     cdef uint64_t h = hash_pair(key_of(r), key_size_of(r), value_of(r), r.value_size)
     return h if kind_of(r) == ROW else ~h
-
-
-def record_bytes(Py_ssize_t key_size, Py_ssize_t value_size):
-    """Bytes of a record in the log."""
-    return size_for(key_size, value_size)
 
 
 cdef class HashLog:
@@ -784,9 +778,7 @@ cdef class HashLog:
         cdef Wanted* all = <Wanted*> malloc(n * sizeof(Wanted) + 1)
         if all == NULL:
             raise MemoryError()
-        PyThread_acquire_lock(self.mutex, WAIT_LOCK)
-        self.readers += 1
-        PyThread_release_lock(self.mutex)
+        self.begin_reading()
         try:
             for i in range(n):
                 key = wanted[i]
@@ -845,7 +837,13 @@ cdef class HashLog:
                 all[i + j].row = self.seen(all[i + j].key, all[i + j].size, hashes[j], by_writer)
             i += stop
 
-    def end_reading(self):
+    cdef void begin_reading(self) noexcept nogil:
+        """Keep all segments mapped until `end_reading`."""
+        PyThread_acquire_lock(self.mutex, WAIT_LOCK)
+        self.readers += 1
+        PyThread_release_lock(self.mutex)
+
+    cdef void end_reading(self) noexcept nogil:
         PyThread_acquire_lock(self.mutex, WAIT_LOCK)
         self.readers -= 1
         self.free_retired()
@@ -886,11 +884,6 @@ cdef class HashLog:
         self.free_retired()
         PyThread_release_lock(self.mutex)
 
-    @property
-    def snapshots_open(self):
-        """Number of snapshots that are not released."""
-        return self.snapshot_count
-
     def scan(self, int64_t snapshot, int64_t position, int64_t bytes_max, int64_t rows_max):
         """The values of a snapshot from `position` on: (value batch, rows, next position).
 
@@ -909,9 +902,7 @@ cdef class HashLog:
         out = <char*> malloc(capacity + 1)
         if out == NULL:
             raise MemoryError()
-        PyThread_acquire_lock(self.mutex, WAIT_LOCK)
-        self.readers += 1
-        PyThread_release_lock(self.mutex)
+        self.begin_reading()
         try:
             while True:
                 with nogil:
@@ -1197,11 +1188,3 @@ cdef class HashLog:
     def digest(self):
         """The digest of all rows, those that are not visible yet included."""
         return self.live_digest
-
-    @property
-    def head_numbers(self):
-        """(start, end) as the file has them."""
-        return (
-            <int64_t> forebay_load(<uint64_t*> (self.head + HEAD_START)),
-            <int64_t> forebay_load(<uint64_t*> (self.head + HEAD_END)),
-        )

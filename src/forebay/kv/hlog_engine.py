@@ -29,6 +29,7 @@ from forebay.base.ambient import SystemIds
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, StorageFailure, UnsupportedOperation, check
 from forebay.fs import names
 from forebay.fs.interface import RESERVE_BYTES, DiskFull, storage_failure
+from forebay.fs.local import LocalFileSystem
 from forebay.kv._hlog import FIRST_POSITION, HashLog
 from forebay.kv._hlog_put import put_records
 from forebay.kv.engine import (
@@ -441,7 +442,7 @@ class HlogEngine:
             with _created(directory / name) as descriptor:
                 os.write(descriptor, data)
                 os.fsync(descriptor)
-        _sync_folder(directory)
+        LocalFileSystem().sync_directory(str(directory))
 
     def _copy_segment(self, snapshot: int, position: int, until: int, target: Path) -> int:
         """Copy records into the new file `target`; return its checksum."""
@@ -464,7 +465,7 @@ class HlogEngine:
                     os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
-            _sync_folder(self._directory)
+            LocalFileSystem().sync_directory(str(self._directory))
         except OSError as e:
             raise storage_failure("sync the key-value state in", str(self._directory), e) from e
 
@@ -524,14 +525,6 @@ def _created(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, names.FILE_MODE)
     try:
         yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
