@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from forebay.base.errors import ForebayError
+from forebay.base.errors import ErrorCode, ForebayError
 from forebay.codec.rows import HEADER_BYTES, seal_kv_batch
 from forebay.fs.local import LocalFileSystem
 from forebay.kv import _digest
 from forebay.kv.engine import KvEngine
 from forebay.kv.hlog_engine import HlogEngine, HlogWrites
-from forebay.kv.tablet import KvTablet, PutRequest
+from forebay.kv.tablet import ChangelogCodec, KvTablet, PutRequest
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import Column
@@ -165,3 +165,31 @@ def test_what_the_log_refuses_leaves_no_trace_in_the_state(tmp_path: Path, monke
     assert len(rows) == 2
     assert rows != before
     assert sorted(row["name"] for row in pair.table.rows_of_values([v[4:] for v in rows.values()])) == ["b", "c"]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_first_look_at_staged_rows_passes_nothing_that_the_closer_one_refuses(
+    options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(tmp_path, options, 5)
+    passed: list[bool] = []
+    look = ChangelogCodec._has_plain_rows
+
+    def outcome(request: PutRequest) -> ErrorCode | None:
+        try:
+            ChangelogCodec(pair.table.info, pair.table.schema_by_id).check(request)
+        except ForebayError as e:
+            return e.code
+        return None
+
+    for turn in range(150):
+        request = pair.request()
+        with monkeypatch.context() as patch:
+            patch.setattr(ChangelogCodec, "_has_plain_rows", lambda *_: False)
+            closer = outcome(request)
+        with monkeypatch.context() as patch:
+            patch.setattr(ChangelogCodec, "_has_plain_rows", lambda *given: passed.append(look(*given)) or passed[-1])
+            assert outcome(request) == closer
+        if turn == 75:
+            pair.table.add_column(Column("note", types.string()))
+    assert set(passed) == {True, False}

@@ -24,6 +24,14 @@ def parse_kv_records(data, Py_ssize_t start, Py_ssize_t count):
 
     Raises `CorruptData` unless the records fill the buffer exactly.
     """
+    cdef RowSlices keys, rows
+    cdef Py_ssize_t i
+    keys, rows = slice_kv_records(data, start, count)
+    return [PyBytes_FromStringAndSize(<const char*> keys.data[i], keys.sizes[i]) for i in range(keys.count)], rows
+
+
+def slice_kv_records(data, Py_ssize_t start, Py_ssize_t count):
+    """As `parse_kv_records`, with the keys as RowSlices, too: without a copy."""
     cdef const uint8_t[::1] view = data
     cdef const uint8_t* p
     cdef const uint8_t* end
@@ -31,10 +39,12 @@ def parse_kv_records(data, Py_ssize_t start, Py_ssize_t count):
     cdef uint64_t key_size
     cdef int64_t size
     cdef Py_ssize_t i
+    cdef RowSlices keys = RowSlices.__new__(RowSlices)
     cdef RowSlices rows = RowSlices.__new__(RowSlices)
-    cdef list keys = []
     if start < 0 or start > view.shape[0] or count < 0 or count > (view.shape[0] - start) // 5:
         raise _corrupt(f"it claims {count} records in {view.shape[0] - start} bytes")
+    keys.owners.append(view)
+    keys.reserve(count)
     rows.owners.append(view)
     rows.reserve(count)
     if count == 0:
@@ -54,7 +64,7 @@ def parse_kv_records(data, Py_ssize_t start, Py_ssize_t count):
         p = read_varint(p, record_end, &key_size)
         if p == NULL or key_size > <uint64_t> (record_end - p):
             raise _corrupt(f"the key of record {i} is cut off")
-        keys.append(PyBytes_FromStringAndSize(<const char*> p, <Py_ssize_t> key_size))
+        keys.push(p, <int32_t> key_size)
         p += key_size
         if p == record_end:
             rows.push(NULL, -1)
