@@ -191,6 +191,22 @@ def test_more_short_writes_than_a_connection_may_have_open_are_all_answered(tmp_
         assert offsets == list(range(1, 101))
 
 
+@pytest.mark.parametrize("open_max", [1, 3, 5])
+def test_a_connection_that_has_all_it_may_have_open_is_read_from_again(tmp_path: Path, way: str, open_max: int) -> None:
+    """Exactly as many as it may have open, and more only once these have filled it."""
+    with running(tmp_path, netty_server_max__queued__requests=str(open_max)) as bench:
+        table_id = bench.create("log", LOG_COLUMNS)
+        bench.append(table_id, numbered(0))
+        for turn in range(20):
+            first = 1 + turn * open_max
+            requests = [produce(table_id, numbered(first + n)) for n in range(open_max)]
+            connection = bench.tablet.connection
+            sent = [connection.send_request(ApiKey.PRODUCE_LOG, request, (), None) for request in requests]
+            bench.tablet.send_bytes(b"".join(bytes(buffer) for each in sent for buffer in each.buffers))
+            offsets = [bench.tablet.receive(each.request_id).buckets_resp[0].base_offset for each in sent]
+            assert offsets == list(range(first, first + open_max))
+
+
 def test_a_client_that_leaves_has_its_writes_written(bench: Bench) -> None:
     table_id = bench.create("log", LOG_COLUMNS)
     bench.append(table_id, numbered(0))

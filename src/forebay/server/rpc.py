@@ -415,7 +415,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         outgoing.send((frame,))
         if not outgoing.drained.is_set():
             self.memory.count_unsent()
-        if self._is_held:
+        if self._is_held or not self._reading:
             self.balance()
 
     def answer(self, request_id: int, message: Message) -> None:
