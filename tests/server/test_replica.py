@@ -13,7 +13,7 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, NotFound, StorageFailure, Unavailable
-from forebay.kv.tablet import PutRequest
+from forebay.kv.tablet import PutRequest, PutResult
 from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
@@ -259,7 +259,7 @@ def test_puts_need_room_are_told_to_readers_and_keep_out_of_what_is_closed_or_se
         if any(request.records == b"new" for request in requests):
             bucket.log.append_as_leader(ONE)
             bucket.log.high_watermark = bucket.log.log_end_offset
-        return [None for _ in requests]
+        return [PutResult(1) for _ in requests]
 
     monkeypatch.setattr(state, "put_group", put_group, raising=False)
     replica._put_group([PutRequest(b"known"), PutRequest(b"too")])

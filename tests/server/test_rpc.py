@@ -26,6 +26,7 @@ from forebay.server import connections, rpc
 from forebay.server.config import ServerConfig
 from forebay.server.connections import REQUESTS_PER_TURN, Connections
 from forebay.server.context import HANDLERS, RequestCosts, ServerCall
+from forebay.server.counters import ServerCounters
 from forebay.server.rpc import RpcProtocol
 
 APIS = offered(ApiKey, ServerRole.TABLET)
@@ -95,7 +96,7 @@ class Client:
             if beside is None
             else beside.connections
         )
-        context: Any = SimpleNamespace(clock=self.clock, costs=self.costs, in_io=self.in_io)
+        context: Any = SimpleNamespace(clock=self.clock, costs=self.costs, in_io=self.in_io, counters=ServerCounters())
         self.may_parse = asyncio.Event()
         self.may_parse.set()
         self.wire = wire or Wire()

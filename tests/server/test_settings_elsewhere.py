@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.indirect import resolved
-from forebay.server.config import exposed_settings, parse_definition, read_settings_file, server_config
+from forebay.server.config import (
+    MonitoringSettings,
+    exposed_settings,
+    parse_definition,
+    read_settings_file,
+    server_config,
+)
 
 
 def test_values_are_taken_from_the_environment_a_file_or_a_folder_of_secrets(tmp_path, monkeypatch):
@@ -82,10 +86,13 @@ def test_secrets_on_the_command_line_are_found(tmp_path, monkeypatch):
     ]
 
 
-def test_metrics_reporters_are_refused_by_name_and_not_accepted_without_effect(tmp_path, caplog):
-    with (
-        caplog.at_level(logging.INFO),
-        pytest.raises(UnsupportedOperation, match=r"metrics reporters.*metrics\.reporters"),
-    ):
-        server_config(tmp_path, settings={"metrics.reporters": "prometheus"})
-    server_config(tmp_path, settings={"metrics.reporters": ""})
+def test_metrics_reporters_other_than_prometheus_are_refused_by_name(tmp_path):
+    for wanted, named in (("jmx", "jmx"), ("prometheus, prometheus-push", "prometheus-push")):
+        with pytest.raises(UnsupportedOperation, match=f"'{named}'"):
+            server_config(tmp_path, settings={"metrics.reporters": wanted})
+    assert server_config(tmp_path, settings={"metrics.reporters": ""}).monitoring is None
+    served = server_config(tmp_path, host="::1", settings={"metrics.reporters": " prometheus "}).monitoring
+    assert served == MonitoringSettings("::1", range(9249, 9250))
+    for ports in ("x", "5-4", "70000", "-1"):
+        with pytest.raises(InvalidRequest, match=r"metrics\.reporter\.prometheus\.port"):
+            server_config(tmp_path, settings={"metrics.reporter.prometheus.port": ports})

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
 
 Parser: TypeAlias = Callable[[Any], Any]
@@ -32,14 +32,18 @@ class Option:
     alterable: bool = False
 
     def read(self, value: Any, kind: str = "option", code: ErrorCode = ErrorCode.CONFIG_EXCEPTION) -> Any:
-        """The value of `value`. Raises `InvalidRequest` with `code`, which names the option as a `kind`."""
+        """The value of `value`.
+
+        Raises `InvalidRequest` or `UnsupportedOperation` with `code`, which names the option as a `kind`.
+        """
         if self.parse is None:
             return str(value)
         try:
             return self.parse(value)
         except (ForebayError, ValueError) as e:
             reason = e.message if isinstance(e, ForebayError) else str(e)
-            raise InvalidRequest(f"{kind} '{self.name}': {reason}", code) from e
+            error = UnsupportedOperation if isinstance(e, UnsupportedOperation) else InvalidRequest
+            raise error(f"{kind} '{self.name}': {reason}", code) from e
 
     @property
     def default_value(self) -> Any:

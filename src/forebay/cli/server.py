@@ -71,6 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     )
     parser.add_argument("--config", metavar="FILE", help="settings as 'key: value' lines (Fluss's server.yaml)")
     parser.add_argument(
+        "--metrics-port",
+        metavar="PORT",
+        help="serve metrics and health by HTTP on this port, or the first free one of a range such as 9250-9260",
+    )
+    parser.add_argument(
         "--ready-file", metavar="FILE", help="write the addresses to this file, as JSON, once the server is ready"
     )
     parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR (default: %(default)s)")
@@ -84,6 +89,8 @@ def run(options: argparse.Namespace) -> int:
         handler.addFilter(LogLimit())
     settings = read_settings_file(options.config) if options.config else {}
     settings |= dict(parse_definition(text) for text in options.definitions)
+    if options.metrics_port is not None:
+        settings |= {"metrics.reporters": "prometheus", "metrics.reporter.prometheus.port": options.metrics_port}
     config = server_config(
         options.data_dir,
         host=options.host,
@@ -156,6 +163,8 @@ def _welcome(addresses: Addresses, config: ServerConfig) -> str:
     ]
     if addresses.sasl_bootstrap_servers:
         lines.append(f"  SASL     {addresses.sasl_bootstrap_servers}")
+    if addresses.monitoring:
+        lines.append(f"  metrics  http://{addresses.monitoring}/metrics, /healthz, /readyz")
     return "\n".join([*lines, "Stop it with Ctrl-C or SIGTERM."])
 
 
@@ -165,6 +174,7 @@ def _write_ready_file(path: Path, addresses: Addresses) -> None:
         "bootstrap.servers": addresses.bootstrap_servers,
         "sasl.bootstrap.servers": addresses.sasl_bootstrap_servers,
         "tablet.servers": addresses.tablet_servers,
+        "monitoring": addresses.monitoring,
         "pid": os.getpid(),
     }
     temporary = path.with_name(path.name + ".tmp")

@@ -49,6 +49,28 @@ DESCRIPTORS_PER_BUCKET = 6
 """Descriptors of an open bucket that is written and read: its log, its key-value state, an older segment."""
 _CONNECTION_MEMORY_MIN, _CONNECTION_MEMORY_MAX = 128 << 20, 1 << 30
 _OPEN_BUCKETS_MIN, _OPEN_BUCKETS_MAX = 64, 4096
+_PORT_MAX = 65_535
+
+
+def _reporters(text: str) -> bool:
+    """Whether 'prometheus' is named, the only one there is."""
+    wanted = [name.strip() for name in text.split(",") if name.strip()]
+    for name in wanted:
+        if name != "prometheus":
+            raise UnsupportedOperation(
+                f"there is no metrics reporter '{name}' here, only 'prometheus' (docs/limits.md)",
+                ErrorCode.CONFIG_EXCEPTION,
+            )
+    return bool(wanted)
+
+
+def _ports(text: str) -> range:
+    first, dash, last = text.partition("-")
+    lowest = integer(first)
+    highest = integer(last) if dash else lowest
+    if not 0 <= lowest <= highest <= _PORT_MAX:
+        raise InvalidRequest(f"'{text}' is neither a port, 0 to {_PORT_MAX}, nor a range such as 9250-9260")
+    return range(lowest, highest + 1)
 
 
 SETTINGS: dict[str, Option] = by_name(
@@ -195,6 +217,14 @@ SETTINGS: dict[str, Option] = by_name(
             "further lake options, separated by commas, that clients may see (docs/server.md)",
         ),
         Option("tablet-server.id", integer, "0", "the number of this server"),
+        Option("metrics.reporters", _reporters, "", "'prometheus' serves /metrics, /healthz and /readyz by HTTP"),
+        Option(
+            "metrics.reporter.prometheus.port",
+            _ports,
+            "9249",
+            "their port, or a range such as 9250-9260 of which the first free one is taken; 0 lets the system choose",
+        ),
+        Option("metrics.reporter.prometheus.host", or_unset(str), "", "their address; if not set, that of the server"),
     )
 )
 """Settings that have an effect, besides those of the lake (`datalake.<format>.*`).
@@ -220,8 +250,16 @@ _UNSERVED = {
     "super.users": "access control lists",
     "remote.data.dir": "remote log storage",
     "kafka.": "the Kafka protocol",
-    "metrics.": "metrics reporters",
+    "metrics.": "other metrics settings",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringSettings:
+    """Where metrics and health are served: the first free one of `ports`."""
+
+    host: str
+    ports: range
 
 
 @dataclass(frozen=True)
@@ -303,6 +341,14 @@ class ServerConfig:
             public = key in SETTINGS or _without_role(key) in _SHOWN
             found[key] = text if public else told.get(key, HIDDEN)
         return found
+
+    @property
+    def monitoring(self) -> MonitoringSettings | None:
+        """Where metrics are served; None if they are not."""
+        if not self.value("metrics.reporters"):
+            return None
+        host = self.value("metrics.reporter.prometheus.host") or self.host
+        return MonitoringSettings(host, self.value("metrics.reporter.prometheus.port"))
 
     @property
     def scanner_limits(self) -> ScannerLimits:

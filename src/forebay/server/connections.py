@@ -30,6 +30,7 @@ from forebay.protocol.api import BULK_REQUESTS, Api, ServerRole, api_versions_re
 from forebay.protocol.connection import ServerConnection
 from forebay.protocol.messages import Buffer, Message
 from forebay.server.config import ServerConfig
+from forebay.server.counters import ServerCounters
 from forebay.server.logins import Logins
 
 _LOGGER = logging.getLogger(__name__)
@@ -311,8 +312,15 @@ class Admitted(Protocol):
 class Connections:
     """The admitted connections, by address, with their turns, memory and logins."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, config: ServerConfig) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        config: ServerConfig,
+        counters: ServerCounters | None = None,
+    ) -> None:
         self.clock = clock
+        self.counters = counters or ServerCounters()
         self.turns = RoundRobin(loop, clock)
         self.budget = MemoryBudget(
             config.connection_memory, self._consumers, config.seconds("server.connections.memory-wait")
@@ -335,7 +343,6 @@ class Connections:
         self._strangers: dict[Admitted, None] = {}
         """Connections that had not identified themselves when last checked, oldest first."""
         self._by_address: Counter[str] = Counter()
-        self._refused = 0
         self._warned_at: float | None = None
 
     def __iter__(self) -> Iterator[Admitted]:
@@ -382,12 +389,15 @@ class Connections:
             self._strangers[connection] = None
             self._by_address[address] += 1
             return None
-        self._refused += 1
+        self.counters.refused_connections += 1
         now = self.clock.monotonic()
         if self._warned_at is None or now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS:
             self._warned_at = now
             _LOGGER.warning(
-                "refusing a connection from %s: the server has %s (%d refused)", address, what, self._refused
+                "refusing a connection from %s: the server has %s (%d refused)",
+                address,
+                what,
+                self.counters.refused_connections,
             )
         return Unavailable(f"the server has {what}; close some, or retry later", ErrorCode.NETWORK_EXCEPTION)
 
@@ -513,7 +523,7 @@ class Owner(Protocol):
 
     def balance(self) -> None: ...
 
-    def send_error(self, request_id: int, error: BaseException) -> None: ...
+    def send_error(self, request_id: int, error: BaseException) -> int: ...
 
     def abort(self) -> None: ...
 

@@ -41,6 +41,7 @@ from forebay.protocol.messages import Buffer, Message, PerBucketAnswer, error_to
 from forebay.server.catalog import Descriptions, TableCatalog, buckets_of
 from forebay.server.config import ServerConfig
 from forebay.server.connections import Consumer, Half, MemoryBudget
+from forebay.server.counters import ServerCounters
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeTables
 from forebay.server.lake_tiering import TieringManager
@@ -86,6 +87,11 @@ class Rotation:
             jobs.append((future, function, arguments))
         self._executor.submit(self._do_next)
         return future
+
+    def __len__(self) -> int:
+        """How many jobs have not begun."""
+        with self._lock:
+            return sum(map(len, self._jobs.values()))
 
     def _do_next(self) -> None:
         with self._lock:
@@ -289,6 +295,11 @@ class ProgressNotifier:
         for event in self._waiters.get(bucket, ()):
             event.set()
 
+    @property
+    def waiting(self) -> int:
+        """How many waits there are: one for each bucket of a fetch."""
+        return sum(map(len, list(self._waiters.values())))
+
     def watch(self, event: asyncio.Event, bucket: TableBucket) -> None:
         """Set `event` whenever `bucket` moves, until `unwatch`."""
         self._waiters.setdefault(bucket, set()).add(event)
@@ -340,6 +351,7 @@ class ServerContext:
     """Threads for reads that may touch the disk."""
     costs: RequestCosts = field(default_factory=RequestCosts)
     """Limits of one request."""
+    counters: ServerCounters = field(default_factory=ServerCounters)
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
     """(coordinator, tablet server) addresses by listener."""
     descriptions: Descriptions = field(init=False)
@@ -353,6 +365,11 @@ class ServerContext:
         self.writer_ids = WriterIds(self.store)
         self._changes, self._reads = Rotation(self.coordinator), Rotation(self.io)
         self.descriptions = Descriptions(self.lake.tables.described)
+
+    @property
+    def queued_jobs(self) -> int:
+        """How many reads wait for a thread."""
+        return len(self._reads)
 
     async def in_coordinator(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a change of metadata, one at a time with all others."""

@@ -45,6 +45,7 @@ from forebay.kv.tablet import ACKS_ALL, KvTablet, PutRequest, PutResult
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import LogFormat, TableBucket
 from forebay.server.catalog import LiveTable
+from forebay.server.counters import BucketCounters, ServerCounters
 
 _UNMEASURED_SHARE = 1024
 _UNMEASURED_CALLS = 64
@@ -146,9 +147,10 @@ pool takes many more steps to begin a job."""
 class LaneScheduler:
     """Chooses the lane whose group a thread of the pool writes next."""
 
-    def __init__(self, executor: Executor, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, executor: Executor, clock: Clock = SYSTEM_CLOCK, counters: ServerCounters | None = None) -> None:
         self._executor = executor
         self._clock = clock
+        self._counters = counters or ServerCounters()
         self._quick_syncs = 0
         self._lock = threads.lock()
         self._short: deque[Callable[[], None]] = deque()
@@ -166,7 +168,9 @@ class LaneScheduler:
         return self._quick_syncs >= QUICK_SYNCS_MIN
 
     def synced(self, seconds: float) -> None:
-        """Note how long a sync took."""
+        """Note how long a sync took that a group of writes has waited for."""
+        with self._lock:
+            self._counters.syncs.observe(seconds)
         if seconds <= QUICK_SYNC_SECONDS:
             self._quick_syncs = min(self._quick_syncs + 1, 2 * QUICK_SYNCS_MIN)
         else:  # once in a while another process had the core meanwhile
@@ -199,6 +203,16 @@ class LaneScheduler:
         """As `join`, from inside a `write`: its thread continues with the next waiting lane."""
         with self._lock:
             self._append(write, size)
+
+    def wrote(self, writes: int) -> None:
+        """Count a group of writes."""
+        with self._lock:
+            self._counters.groups += 1
+            self._counters.group_writes += writes
+
+    def __len__(self) -> int:
+        """How many lanes wait for a thread."""
+        return len(self._short) + len(self._long)
 
     def close(self) -> None:
         """Let the threads go that wait for more to write."""
@@ -443,6 +457,7 @@ class BucketReplica:
         self._writing = threads.lock()
         self._is_sealed = False
         self.closed = False
+        self.counters = BucketCounters(log.log_end_offset)
         self.uses = 0
         """Number of requests and maintenance tasks using the replica (`OpenBuckets`)."""
 
@@ -495,7 +510,9 @@ class BucketReplica:
                 continue
             if request.acks != ACKS_ALL:
                 unsynced_end = appended.next_offset
+            self.counters.bytes_in += len(request.records)
             results.append(AppendResult(appended.base_offset))
+        self._turns.wrote(len(requests))
         if any(r.acks == ACKS_ALL and not a.error for r, a in zip(requests, results)):
             try:
                 self.log.sync()
@@ -527,7 +544,9 @@ class BucketReplica:
         self._require_unsealed()
         self._reserve.require(sum(len(request.records) for request in requests))
         results = self.kv.put_group(requests)
+        self._turns.wrote(len(requests))
         if self.log.high_watermark > before:
+            self.counters.bytes_in += sum(len(r.records) for r, done in zip(requests, results) if done.error is None)
             self._on_progress(self.bucket)
             if any(request.acks == ACKS_ALL for request in requests):
                 self._turns.synced(self.log.sync_seconds)

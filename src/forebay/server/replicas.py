@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from forebay.base import threads
 from forebay.base.ambient import Clock
@@ -34,7 +34,8 @@ from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
-from forebay.server.catalog import LiveTable, TableCatalog
+from forebay.server.catalog import LiveTable, TableCatalog, buckets_of
+from forebay.server.counters import ServerCounters
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.replica import BucketReplica, DiskReserve, LaneScheduler, ParkedBucket, SlowProgress
 
@@ -155,6 +156,25 @@ _COMMIT_SECONDS = 2.0
 """How long a table snapshot waits, in a thread, for a transaction that is writing to its table."""
 
 
+class WrittenAndRead(NamedTuple):
+    """Records appended to logs, bytes of appends and puts, and bytes read from logs."""
+
+    records: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    def plus(self, replica: BucketReplica) -> WrittenAndRead:
+        counters = replica.counters
+        return WrittenAndRead(
+            self.records + replica.log.log_end_offset - counters.first_offset,
+            self.bytes_in + counters.bytes_in,
+            self.bytes_out + counters.bytes_out,
+        )
+
+
+_NOTHING = WrittenAndRead()
+
+
 class DecidedWork(Protocol):
     """What transactions that are decided still have to write. Called in any thread."""
 
@@ -204,6 +224,7 @@ class ReplicaManager:
         open_max: int,
         checkpoint_records: int,
         engine_factory: EngineFactory | None = None,
+        counters: ServerCounters | None = None,
     ) -> None:
         """`open_max`: buckets that stay open while unused. `checkpoint_records`: changelog records that trigger a
         checkpoint. `engine_factory` replaces the library engines (for tests)."""
@@ -219,7 +240,7 @@ class ReplicaManager:
         self._engine_factory = engine_factory
         self._witnesses = witnesses
         self._clock = clock
-        self._turns = LaneScheduler(writers, clock)
+        self._turns = LaneScheduler(writers, clock, counters)
         self._on_progress = on_progress
         self._lock = threads.lock()
         self._checkpoint_records = checkpoint_records
@@ -228,6 +249,8 @@ class ReplicaManager:
         self._open = OpenBuckets(open_max, self._is_read)
         self.begin_if_open, self.end = self._open.begin, self._open.end
         self._parked: dict[TableBucket, ParkedBucket] = {}
+        self._closed_counts: dict[int, WrittenAndRead] = {}
+        """By table id, the counts of its buckets that were closed since the start."""
         self._saved: tuple[Mapping[TableBucket, int], Mapping[TableBucket, int]] | None = None
         self._closed = False
         self.decided: DecidedWork = NoDecidedWork()
@@ -387,6 +410,7 @@ class ReplicaManager:
             # Even if closing failed: damage of acknowledged data must not look like the torn tail of a file.
             self._recovery_points[bucket] = replica.log.synced_offset
             self._high_watermarks[bucket] = replica.log.high_watermark
+            self._closed_counts[bucket.table_id] = self._counts(bucket.table_id).plus(replica)
 
     def _open_replica(self, bucket: TableBucket, table: LiveTable, parked: ParkedBucket | None) -> BucketReplica:
         path, log_folder = self._log_folder(bucket, table)
@@ -504,6 +528,49 @@ class ReplicaManager:
             raise
         return taken
 
+    # ---- for metrics ------------------------------------------------------------------------------------------------
+
+    def written_and_read(self) -> dict[int, WrittenAndRead]:
+        """What was written to each table and read from its log since the start, by table id."""
+        with self._lock:
+            found = dict(self._closed_counts)
+            for replica in self._open.all():
+                table_id = replica.bucket.table_id
+                found[table_id] = found.get(table_id, _NOTHING).plus(replica)
+        return found
+
+    def _counts(self, table_id: int) -> WrittenAndRead:
+        return self._closed_counts.get(table_id, _NOTHING)
+
+    def known_ends(self, table: LiveTable) -> dict[TableBucket, int]:
+        """The offsets up to which clients read a table's buckets, but for those that were never opened."""
+        partitions = table.current.partitions_by_id
+        ends: dict[TableBucket, int] = {}
+        for bucket in buckets_of(table.info, list(partitions)):
+            replica = self._open.get(bucket)
+            end = self._high_watermarks.get(bucket) if replica is None else replica.log.high_watermark
+            if end is not None:
+                ends[bucket] = end
+        return ends
+
+    def row_counts(self) -> dict[int, int]:
+        """The rows of open buckets of primary-key tables, by table id, where they are known."""
+        found: dict[int, int] = {}
+        for replica in self._open.all():
+            if replica.has_kv and not replica.closed and (count := replica.kv.row_count) is not None:
+                found[replica.bucket.table_id] = found.get(replica.bucket.table_id, 0) + count
+        return found
+
+    @property
+    def accepts_writes(self) -> bool:
+        """Whether the reserve of the disk is free."""
+        return self._reserve.is_free()
+
+    @property
+    def queued_lanes(self) -> int:
+        """How many lanes wait for a thread to write."""
+        return len(self._turns)
+
     # ---- upkeep -----------------------------------------------------------------------------------------------------
 
     def replicas(self) -> list[BucketReplica]:
@@ -581,10 +648,14 @@ class ReplicaManager:
             self._close_readers(bucket)
             try:
                 if replica is not None:
+                    with self._lock:  # for the table, if only a partition goes
+                        self._closed_counts[bucket.table_id] = self._counts(bucket.table_id).plus(replica)
                     replica.abandon()
             finally:
                 self._moved(bucket, moving)
             self._on_progress(bucket)
+            if self._catalog.table_by_id(bucket.table_id) is None:
+                self._closed_counts.pop(bucket.table_id, None)
 
     def _begin_dropping(self, bucket: TableBucket) -> Future[None]:
         """Wait until the bucket is neither being opened nor parked, and prevent that from now on."""

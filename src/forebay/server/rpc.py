@@ -375,20 +375,22 @@ class RpcProtocol(asyncio.BufferedProtocol):
         if request.api.key in BULK_REQUESTS:
             self._short.flush()  # earlier writes of this client go first
         room = AnswerRoom(self._room, self._connections.budget, self.memory)
+        began = self._clock.monotonic()
         try:
             outcome = self._start(request, room)
         except Exception as e:  # noqa: BLE001 - the boundary: a bug is answered as one, and other requests go on
-            self.send_error(request.request_id, e)
+            self._answered(request, began, self.send_error(request.request_id, e))
             return
         if isinstance(outcome, Answer | Message):
             self._send(request.request_id, outcome)
+            self._answered(request, began)
             return
         size = len(request.body)
         if request.api.key not in BULK_REQUESTS and not self._is_blocked:
             size *= _PARSED_FACTOR
         size += _OPEN_REQUEST_BYTES
         self._count_open(request.api.key, size)
-        answering = self._finish(request, outcome, room)
+        answering = self._finish(request, outcome, room, began)
         task: asyncio.Task[None] | None
         if request.api.key in _BEGUN_AT_ONCE:
             task = begun(answering, self._tasks_context)
@@ -520,6 +522,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
             response = self._authenticator.receive(message)
         except AccessDenied:
             logins.failed(self.address, user)
+            self._context.counters.failed_logins += 1
             raise
         if self._authenticator.principal is not None:
             logins.succeeded(self.address, user)
@@ -527,7 +530,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         return response
 
     async def _finish(
-        self, request: RequestReceived, outcome: Coroutine[Any, Any, Answer | Message], room: AnswerRoom
+        self, request: RequestReceived, outcome: Coroutine[Any, Any, Answer | Message], room: AnswerRoom, began: float
     ) -> None:
         try:
             if (size := _LARGE_ANSWERS.get(request.api.key)) is not None:
@@ -536,12 +539,13 @@ class RpcProtocol(asyncio.BufferedProtocol):
             if isinstance(answer, Answer) and len(answer.payloads) > SHORT_LIST:
                 serialized = await self._context.in_io(serialize, answer.message, answer.payloads)
             self._send(request.request_id, answer, serialized)
+            self._answered(request, began)
             del answer, serialized  # what the peer does not read immediately is kept by `_outgoing`
             if room.is_held:
                 room.settle()
                 await self._outgoing.drained.wait()
         except Exception as e:  # noqa: BLE001 - the boundary, as above
-            self.send_error(request.request_id, e)
+            self._answered(request, began, self.send_error(request.request_id, e))
 
     def _finished(
         self,
@@ -564,7 +568,12 @@ class RpcProtocol(asyncio.BufferedProtocol):
         if not self._outgoing.drained.is_set():
             self.memory.count_unsent()
 
-    def send_error(self, request_id: int, error: BaseException) -> None:
+    def _answered(self, request: RequestReceived, began: float, error: int = 0) -> None:
+        seconds = self._clock.monotonic() - began
+        self._context.counters.count_request(request.api.key, len(request.body), seconds, error)
+
+    def send_error(self, request_id: int, error: BaseException) -> int:
+        """Send an error, and return its code."""
         if not isinstance(error, ForebayError):
             _LOGGER.error("internal error", exc_info=error)
         code, text = error_to_wire(error)
@@ -572,3 +581,4 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self._outgoing.send(self._connection.send_error(request_id, code, text))
             if code == ErrorCode.AUTHENTICATE_EXCEPTION and self._authenticator.principal is None:
                 self._transport.close()
+        return int(code)

@@ -12,8 +12,9 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
@@ -42,6 +43,7 @@ from forebay.server.catalog import TableCatalog
 from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, LakeParts, ProgressNotifier, RequestCosts, ServerContext
+from forebay.server.counters import ServerCounters
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeStorageFactory, LakeTables
 from forebay.server.lake_tiering import TieringManager
@@ -54,6 +56,9 @@ from forebay.server.short_requests import ShortRequests
 from forebay.server.stages import StageFiles
 from forebay.server.transactions import TransactionManager
 
+if TYPE_CHECKING:
+    from forebay.server.monitoring import Monitoring
+
 _LOGGER = logging.getLogger(__name__)
 
 COORDINATOR_EPOCH_COUNTER = "coordinator-epoch"
@@ -62,6 +67,7 @@ SASL_LISTENER = "CLIENT_SASL"
 _COORDINATOR_ID = 0
 _COMMITS_AT_ONCE = 2
 """Transactions whose rows are written at a time; others wait for their turn."""
+_PROBLEMS_SHOWN = 3
 _DRAIN_SECONDS = 5.0
 """How long a stopping server waits for requests in flight."""
 _PRODUCERS_SECONDS = 3600.0
@@ -75,6 +81,8 @@ class Addresses:
     bootstrap_servers: str
     sasl_bootstrap_servers: str | None
     tablet_servers: str
+    monitoring: str | None = None
+    """Where `/metrics`, `/healthz` and `/readyz` are served; None if they are not."""
 
 
 @dataclass
@@ -118,6 +126,7 @@ class ForebayServer:
         self._context: ServerContext | None = None
         self._directory: DataDirectory | None = None
         self._executors: list[Executor] = []
+        self._monitoring: Monitoring | None = None
 
     @property
     def context(self) -> ServerContext:
@@ -140,17 +149,50 @@ class ForebayServer:
         try:
             self._bound = _bind_all(self.config, self._injected.bind)
             self._open_parts()
-            self._connections = Connections(asyncio.get_running_loop(), self._injected.clock, self.config)
+            self._connections = Connections(
+                asyncio.get_running_loop(), self._injected.clock, self.config, self.context.counters
+            )
             await self._listen()
+            monitoring = self._start_monitoring()
         except BaseException:
             await self.stop()
             raise
         self._start_upkeep()
         if self.config.lake.enabled:
             self.context.io.submit(self.context.lake.tables.load)
-        addresses = self._addresses()
+        addresses = replace(self._addresses(), monitoring=monitoring)
         _LOGGER.info("serving %s on %s", self.config.data_dir, addresses.bootstrap_servers)
         return addresses
+
+    def _start_monitoring(self) -> str | None:
+        """Serve metrics and health, if that is wanted; return the address."""
+        settings = self.config.monitoring
+        if settings is None:
+            return None
+        from forebay.server.metrics import SAMPLE_SECONDS, ServerMetrics
+        from forebay.server.monitoring import Monitoring
+
+        data_dir = str(Path(self.config.data_dir).absolute())
+        metrics = ServerMetrics(self.context, self.connections, self._injected.fs, data_dir)
+        self._every(SAMPLE_SECONDS, metrics.sample)
+        self._monitoring = Monitoring(metrics, self._problems)
+        host, port = self._monitoring.start(settings.host, settings.ports)
+        _LOGGER.info("metrics on http://%s:%d/metrics", host, port)
+        return f"{host}:{port}"
+
+    def _problems(self) -> list[str]:
+        """Why the server is not ready."""
+        context, connections = self._context, self._connections
+        if context is None or connections is None or connections.is_closing:
+            return ["the server is stopping"]
+        found = []
+        offline = [replica for replica in context.replicas.replicas() if replica.log.is_offline]
+        if offline:
+            shown = ", ".join(str(replica.log.folder) for replica in offline[:_PROBLEMS_SHOWN])
+            found.append(f"{len(offline)} buckets are offline since writing to them failed, such as {shown}")
+        if not context.replicas.accepts_writes:
+            found.append("the data disk is full: writes are refused until space is free")
+        return found
 
     def _open_parts(self) -> None:
         config, injected = self.config, self._injected
@@ -172,6 +214,7 @@ class ForebayServer:
         lake.tables.opened(table.info for table in catalog.tables())
         scanners = ScannerManager(config.scanner_limits, injected.clock, injected.ids)
         table_snapshots = TableSnapshotManager(config.table_snapshot_limits, injected.clock, injected.ids)
+        counters = ServerCounters()
         notifier = ProgressNotifier(asyncio.get_running_loop(), lake.tiering)
         replicas = ReplicaManager(
             injected.fs,
@@ -190,6 +233,7 @@ class ForebayServer:
             clock=injected.clock,
             writers=writers,
             on_progress=notifier.progressed,
+            counters=counters,
         )
         transactions = self._transactions(store, catalog, replicas, reserve, data_dir)
         self._context = ServerContext(
@@ -210,6 +254,7 @@ class ForebayServer:
                 config.value("server.request.max-items"),
                 config.answer_bytes_max,
             ),
+            counters,
         )
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
@@ -349,6 +394,9 @@ class ForebayServer:
         for task in self._upkeep:
             task.cancel()
         self._upkeep.clear()
+        monitoring, self._monitoring = self._monitoring, None
+        if monitoring is not None:
+            await asyncio.get_running_loop().run_in_executor(None, monitoring.stop)
         connections = self._connections
         if connections is not None:
             connections.is_closing = True

@@ -69,13 +69,14 @@ class Client(Protocol):
 class _Write:
     """A write: its request, and what becomes of it (`forebay.server.replica.Receiver`)."""
 
-    __slots__ = ("client", "finished", "is_late", "item", "outcome", "replica", "request", "timer")
+    __slots__ = ("began", "client", "finished", "is_late", "item", "outcome", "replica", "request", "timer")
 
-    def __init__(self, client: Client, request: ShortRequest, replica: BucketReplica, item: Any) -> None:
+    def __init__(self, client: Client, request: ShortRequest, replica: BucketReplica, item: Any, began: float) -> None:
         self.client = client
         self.request = request
         self.replica = replica
         self.item = item
+        self.began = began
         self.outcome: Any = None
         self.is_late = False
 
@@ -109,6 +110,7 @@ class ShortRequests:
 
     def serve(self, client: Client, request: ShortRequest) -> bool:
         """Serve the request, the client's next one; False, and nothing is done, if it is for its handler."""
+        began = self._context.clock.monotonic()
         key = request.api_key
         if request.api_version < _VERSIONS_MIN[key] or self._context.has_openings:
             return False
@@ -116,7 +118,7 @@ class ShortRequests:
         if replica is None:
             return False
         if key == _LOOKUP:
-            return self._look_up(client, request, replica)
+            return self._look_up(client, request, replica, began)
         if request.acks not in _ACKNOWLEDGED or replica.closed or replica.has_kv is (key == _PRODUCE_LOG):
             self._end(replica)
             return False
@@ -128,7 +130,7 @@ class ShortRequests:
         else:
             item = PutRequest(records, request.targets, request.acks)
         collected = self._collected
-        collected.append(_Write(client, request, replica, item))
+        collected.append(_Write(client, request, replica, item, began))
         self._collected_bytes += len(records)
         if len(collected) >= _COLLECTED_MAX or self._collected_bytes >= _COLLECTED_BYTES_MAX:
             self.flush()
@@ -138,7 +140,7 @@ class ShortRequests:
 
     # ---- lookups ----------------------------------------------------------------------------------------------------
 
-    def _look_up(self, client: Client, request: ShortRequest, replica: BucketReplica) -> bool:
+    def _look_up(self, client: Client, request: ShortRequest, replica: BucketReplica, began: float) -> bool:
         keys = request.keys
         try:
             values = replica.kv.lookup(keys[:_KEYS_AT_FIRST])
@@ -153,6 +155,7 @@ class ShortRequests:
         if _size(values) > _ANSWER_BYTES_MAX:
             return False
         client.answer_short(request, encode_values(request, values), was_begun=False)
+        self._count(_LOOKUP, sum(map(len, keys)), began)
         return True
 
     # ---- writes -----------------------------------------------------------------------------------------------------
@@ -214,8 +217,13 @@ class ShortRequests:
         write.is_late = True
         self._answer(write, write_too_late(write.request.timeout_ms))
 
+    def _count(self, key: int, size: int, began: float) -> None:
+        context = self._context
+        context.counters.count_request(key, size, context.clock.monotonic() - began)
+
     def _answer(self, write: _Write, outcome: Any) -> None:
         request = write.request
+        self._count(request.api_key, len(request.records), write.began)
         error = outcome if isinstance(outcome, Exception) else outcome.error
         is_append = request.api_key == _PRODUCE_LOG
         if error is None:

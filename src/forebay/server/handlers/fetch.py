@@ -388,6 +388,8 @@ async def _answer(context: ServerContext, fetches: list[_BucketFetch]) -> Answer
         answer.log_start_offset = fetch.log_start_offset
         if fetch.filtered_end_offset is not None:
             answer.filtered_end_offset = fetch.filtered_end_offset
+        if (replica := context.replicas.opened(bucket)) is not None:
+            replica.counters.bytes_out += fetch.size
         answer.records = b""
         payloads.append(fetch.data[0] if len(fetch.data) == 1 else b"".join(fetch.data))
 

@@ -1,0 +1,152 @@
+"""HTTP for those who watch a server: `/metrics` for Prometheus, `/healthz` and `/readyz` for what restarts and routes.
+
+A port of its own, with threads of its own: a server whose event loop hangs can still say so. It only reads, has no
+login, and shows names of tables but no rows, no settings and no users; it listens where `metrics.reporter.prometheus.
+host` says, which is the server's own address if it is not set.
+
+`/healthz` answers 200 while the event loop takes its turns: else the process should be restarted. `/readyz` answers 200
+while the server serves all it has: it is not stopping, no bucket is offline, and its disk takes writes; 503 names what
+is wrong, one line each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from forebay.base import threads
+from forebay.base.errors import ErrorCode, InvalidRequest
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from forebay.server.metrics import ServerMetrics
+
+_LOGGER = logging.getLogger(__name__)
+
+_AT_ONCE = 4
+"""Requests that are answered at a time; further ones wait in the queue of the socket."""
+_PEER_SECONDS = 10.0
+"""How long a client may take to send its request, or to read a part of its answer."""
+LOOP_SECONDS = 5.0
+"""An event loop that has not taken a turn for this long hangs: pieces of work take milliseconds."""
+_TEXT = "text/plain; charset=utf-8"
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _PEER_SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the standard library
+        _LOGGER.debug("monitoring: " + format, *args)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._places = threads.condition()
+        self._free = _AT_ONCE
+        super().__init__(*arguments, **named)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._places:
+            self._places.wait_for(lambda: self._free > 0)
+            self._free -= 1
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._places:
+                self._free += 1
+                self._places.notify_all()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        _LOGGER.debug("monitoring: a client went away", exc_info=True)
+
+
+class Monitoring:
+    """The HTTP server of one Forebay server. `start` and `stop` belong to the event loop's thread."""
+
+    def __init__(self, metrics: ServerMetrics, problems: Callable[[], list[str]]) -> None:
+        """`problems` says why the server is not ready; it is called in any thread."""
+        from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
+
+        registry = CollectorRegistry()
+        registry.register(metrics)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=registry)
+        self._metrics = make_wsgi_app(registry)
+        self._problems = problems
+        self._loop = asyncio.get_running_loop()
+        self._server: _Server | None = None
+        self._thread: threads.Thread | None = None
+
+    def start(self, host: str, ports: Iterable[int]) -> tuple[str, int]:
+        """Listen on the first of `ports` that is free; return the address. Raises `InvalidRequest` if none is."""
+        error: OSError | None = None
+        for port in ports:
+            try:
+                server = make_server(host, port, self._answer, server_class=_Server, handler_class=_Handler)
+            except OSError as e:
+                error = e
+                continue
+            self._server = server
+            self._thread = threads.thread(server.serve_forever, name="forebay-monitoring")
+            self._thread.start()
+            return host, server.server_port
+        reason = "no port is given" if error is None else error.strerror or str(error)
+        raise InvalidRequest(
+            f"metrics cannot be served on {host}: {reason}. Set 'metrics.reporter.prometheus.port' to a free port, or "
+            "to a range such as 9250-9260 (0 lets the system choose)",
+            ErrorCode.CONFIG_EXCEPTION,
+        ) from error
+
+    def stop(self) -> None:
+        """Stop listening. Answers under way are still sent."""
+        server, self._server = self._server, None
+        if server is not None and self._thread is not None:
+            server.shutdown()
+            self._thread.join()
+            server.server_close()
+
+    # ---- answers ----------------------------------------------------------------------------------------------------
+
+    def _answer(self, environment: WSGIEnvironment, respond: StartResponse) -> Iterable[bytes]:
+        path = environment.get("PATH_INFO", "/")
+        if environment.get("REQUEST_METHOD") not in ("GET", "HEAD"):
+            return _say(respond, "405 Method Not Allowed", ["use GET"])
+        if path == "/metrics":
+            return self._metrics(environment, respond)  # type: ignore[no-any-return] # untyped there
+        if path == "/healthz":
+            return _say(respond, *_outcome(self._hangs()))
+        if path == "/readyz":
+            return _say(respond, *_outcome(self._hangs() or self._problems()))
+        if path == "/":
+            return _say(respond, "200 OK", ["/metrics", "/healthz", "/readyz"])
+        return _say(respond, "404 Not Found", [f"there is no {path!r} here: see /metrics, /healthz and /readyz"])
+
+    def _hangs(self) -> list[str]:
+        turn = threads.event()
+        try:
+            self._loop.call_soon_threadsafe(turn.set)
+        except RuntimeError:
+            return ["the server has stopped"]
+        return [] if turn.wait(LOOP_SECONDS) else [f"the event loop has not taken a turn for {LOOP_SECONDS:g} s"]
+
+
+def _outcome(problems: list[str]) -> tuple[str, list[str]]:
+    return ("503 Service Unavailable", problems) if problems else ("200 OK", ["ok"])
+
+
+def _say(respond: StartResponse, status: str, lines: list[str]) -> Iterable[bytes]:
+    body = "".join(line + "\n" for line in lines).encode()
+    respond(status, [("Content-Type", _TEXT), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")])
+    return [body]

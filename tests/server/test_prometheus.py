@@ -1,0 +1,95 @@
+"""A real Prometheus (Debian: `apt install prometheus`) with the files of deploy/: it scrapes, its alerts are sound."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import forebay
+from forebay.server.embedded import EmbeddedServer
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+pytestmark = [
+    pytest.mark.foreign,
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no Prometheus: apt install prometheus"),
+]
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[str]:
+    """The address of a Prometheus that scrapes a server of ours twice a second."""
+    settings = {"metrics.reporters": "prometheus", "metrics.reporter.prometheus.port": "0"}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with EmbeddedServer(tmp_path / "data", settings=settings) as server:
+        config = (DEPLOY / "prometheus.yml").read_text()
+        config = config.replace("127.0.0.1:9249", str(server.addresses.monitoring)).replace("15s", "500ms")
+        (tmp_path / "prometheus.yml").write_text(config)
+        shutil.copy(DEPLOY / "alerts.yml", tmp_path)
+        process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={tmp_path / 'prometheus.yml'}",
+                f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+                f"--web.listen-address={address}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            with forebay.connect(server.bootstrap_servers) as connection:
+                table = connection.create_table("fluss.t", pa.schema([("id", pa.int64())]), buckets=1)
+                table.append(pa.table({"id": range(100)}))
+                yield address
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def ask(address: str, path: str, **parameters: str) -> Any:
+    with urllib.request.urlopen(f"http://{address}{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as answer:
+        found = json.loads(answer.read())
+    assert found["status"] == "success"
+    return found["data"]
+
+
+def test_it_scrapes_and_evaluates_all_that_deploy_has(prometheus: str) -> None:
+    query = 'forebay_table_records_total{table="t"}'
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            result = ask(prometheus, "/api/v1/query", query=query)["result"]
+        except OSError:  # it does not listen yet
+            result = []
+        if result or time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    assert [found["value"][1] for found in result] == ["100"]
+    [target] = ask(prometheus, "/api/v1/targets")["activeTargets"]
+    assert (target["health"], target["lastError"]) == ("up", "")
+    panels = json.loads((DEPLOY / "grafana-dashboard.json").read_text())["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    for expression in expressions:
+        expression = expression.replace("$__rate_interval", "1m")
+        ask(prometheus, "/api/v1/query", query=re.sub(r'"\$instance"', '".*"', expression))
+    deadline = time.monotonic() + 60
+    while True:
+        rules = ask(prometheus, "/api/v1/rules")["groups"][0]["rules"]
+        if all(rule["health"] != "unknown" for rule in rules) or time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    assert {rule["health"] for rule in rules} == {"ok"}
+    assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
