@@ -14,6 +14,7 @@ from pathlib import Path
 
 from forebay.base.garbage import ShortRounds
 from forebay.base.host import raise_open_files_max
+from forebay.cli.logs import add_log_arguments, configure_logs
 from forebay.server.config import (
     SETTINGS,
     ServerConfig,
@@ -22,7 +23,6 @@ from forebay.server.config import (
     read_settings_file,
     server_config,
 )
-from forebay.server.log_limit import LogLimit
 from forebay.server.server import Addresses, ForebayServer
 
 _LOGGER = logging.getLogger(__name__)
@@ -78,15 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument(
         "--ready-file", metavar="FILE", help="write the addresses to this file, as JSON, once the server is ready"
     )
-    parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR (default: %(default)s)")
+    add_log_arguments(parser, "INFO")
 
 
 def run(options: argparse.Namespace) -> int:
-    logging.basicConfig(
-        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(LogLimit())
+    configure_logs(options, limits_lines=True)
     settings = read_settings_file(options.config) if options.config else {}
     settings |= dict(parse_definition(text) for text in options.definitions)
     if options.metrics_port is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from forebay.base.errors import InvalidRequest, Unavailable
 from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
 from forebay.cli.jobs import definitions, ended_by_signals, spark_context
+from forebay.cli.logs import add_log_arguments, configure_logs
 from forebay.cli.output import text_table
 from forebay.client.connection import Connection, connect
 from forebay.tiering.lag import table_lag
@@ -67,15 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument(
         "--spark-conf", action="append", default=[], metavar="key=value", help="a setting of Spark; may be repeated"
     )
-    parser.add_argument("--log-level", default="WARNING", help="DEBUG, INFO, WARNING or ERROR (default: %(default)s)")
+    add_log_arguments(parser, "WARNING")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.table and not (options.once or options.lag):
         raise InvalidRequest("the server says whose turn it is: give --table together with --once")
-    logging.basicConfig(
-        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
+    configure_logs(options)
     lake = TieringLake(lake_options_of(options))
     if options.lag:
         with connect(options.bootstrap_servers, options.user, password_of(options)) as connection:
