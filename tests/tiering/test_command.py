@@ -97,7 +97,7 @@ def test_the_service_runs_until_it_is_told_to_stop(paimon_lake: LakeCluster) -> 
     table.append(ROWS)
     command = [
         sys.executable, "-m", "forebay", "tiering", "-b", paimon_lake.server.bootstrap_servers, "--without-spark",
-        "--poll-seconds", "0.05",
+        "--poll-seconds", "0.05", "--metrics-port", "0",
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -108,6 +108,7 @@ def test_the_service_runs_until_it_is_told_to_stop(paimon_lake: LakeCluster) -> 
         process.kill()
         process.wait()
     assert process.returncode == 0, out
+    assert "metrics on http://127.0.0.1:" in out
     assert "fluss.t: 2 rows in lake snapshot 1" in out
     assert "stopped, " in out
     assert len(paimon_lake.check_complete(table)) == 2

@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import parse_bool, parse_duration_ms, parse_memory_bytes
 
+_PORT_MAX = 65_535
+
 Parser: TypeAlias = Callable[[Any], Any]
 
 
@@ -109,6 +111,16 @@ def up_to(most: int) -> Parser:
         return number
 
     return parse
+
+
+def ports(text: str) -> range:
+    """A port, or a range of ports such as "9250-9260". Raises `InvalidRequest`."""
+    first, dash, last = text.partition("-")
+    lowest = integer(first)
+    highest = integer(last) if dash else lowest
+    if not 0 <= lowest <= highest <= _PORT_MAX:
+        raise InvalidRequest(f"'{text}' is neither a port, 0 to {_PORT_MAX}, nor a range such as 9250-9260")
+    return range(lowest, highest + 1)
 
 
 def share(value: Any) -> float:

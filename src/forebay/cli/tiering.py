@@ -7,9 +7,11 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import InvalidRequest, Unavailable
+from forebay.base.options import ports
 from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
 from forebay.cli.jobs import definitions, ended_by_signals, spark_context
 from forebay.cli.logs import add_log_arguments, configure_logs
@@ -21,6 +23,9 @@ from forebay.tiering.round import TieringLake
 from forebay.tiering.runner import SplitRunner, ThreadRunner
 from forebay.tiering.service import POLL_SECONDS, TABLES_MAX, TieringService
 from forebay.tiering.status import HEADER, ServiceStatus
+
+if TYPE_CHECKING:
+    from forebay.base.monitoring import Monitoring
 
 _REDRAW_SECONDS = 0.5
 _CONNECT_PAUSE_SECONDS = 2.0
@@ -68,6 +73,15 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--spark-conf", action="append", default=[], metavar="key=value", help="a setting of Spark; may be repeated"
     )
     add_log_arguments(parser, "WARNING")
+    parser.add_argument(
+        "--metrics-port",
+        type=_ports,
+        metavar="PORT",
+        help="serve metrics and health by HTTP on this port, or the first free one of a range such as 9250-9260",
+    )
+    parser.add_argument(
+        "--metrics-host", default="127.0.0.1", metavar="HOST", help="where it listens (default: %(default)s)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -178,6 +192,7 @@ def _serve(
     )
     print(f"tiering the lake tables of {options.bootstrap_servers}; stop it with Ctrl-C or SIGTERM", flush=True)
     service.start()
+    monitoring = _monitoring(service, options)
     try:
         if watched:
             _watch(service, ending)
@@ -187,8 +202,34 @@ def _serve(
         service.stop()
     finally:
         service.stop(now=True)  # does nothing if it has stopped
+        if monitoring is not None:
+            monitoring.stop()
     print(service.status().title)
     return 0
+
+
+def _ports(text: str) -> range:
+    try:
+        return ports(text)
+    except InvalidRequest as e:
+        raise argparse.ArgumentTypeError(e.message) from e
+
+
+def _monitoring(service: TieringService, options: argparse.Namespace) -> Monitoring | None:
+    """What serves metrics and health, if that is wanted."""
+    if options.metrics_port is None:
+        return None
+    from forebay.base.monitoring import Monitoring
+    from forebay.tiering.metrics import TieringMetrics, faults, problems
+
+    monitoring = Monitoring(TieringMetrics(service), partial(faults, service), partial(problems, service))
+    try:
+        host, port = monitoring.start(options.metrics_host, options.metrics_port)
+    except BaseException:
+        service.stop(now=True)
+        raise
+    print(f"metrics on http://{host}:{port}/metrics, /healthz, /readyz", flush=True)
+    return monitoring
 
 
 def _watch(service: TieringService, ending: threading.Event) -> None:

@@ -27,6 +27,7 @@ from forebay.base.options import (
     milliseconds,
     names,
     or_unset,
+    ports,
     positive,
     share,
     size,
@@ -49,7 +50,6 @@ DESCRIPTORS_PER_BUCKET = 6
 """Descriptors of an open bucket that is written and read: its log, its key-value state, an older segment."""
 _CONNECTION_MEMORY_MIN, _CONNECTION_MEMORY_MAX = 128 << 20, 1 << 30
 _OPEN_BUCKETS_MIN, _OPEN_BUCKETS_MAX = 64, 4096
-_PORT_MAX = 65_535
 
 
 def _reporters(text: str) -> bool:
@@ -62,15 +62,6 @@ def _reporters(text: str) -> bool:
                 ErrorCode.CONFIG_EXCEPTION,
             )
     return bool(wanted)
-
-
-def _ports(text: str) -> range:
-    first, dash, last = text.partition("-")
-    lowest = integer(first)
-    highest = integer(last) if dash else lowest
-    if not 0 <= lowest <= highest <= _PORT_MAX:
-        raise InvalidRequest(f"'{text}' is neither a port, 0 to {_PORT_MAX}, nor a range such as 9250-9260")
-    return range(lowest, highest + 1)
 
 
 SETTINGS: dict[str, Option] = by_name(
@@ -220,7 +211,7 @@ SETTINGS: dict[str, Option] = by_name(
         Option("metrics.reporters", _reporters, "", "'prometheus' serves /metrics, /healthz and /readyz by HTTP"),
         Option(
             "metrics.reporter.prometheus.port",
-            _ports,
+            ports,
             "9249",
             "their port, or a range such as 9250-9260 of which the first free one is taken; 0 lets the system choose",
         ),

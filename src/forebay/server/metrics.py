@@ -7,7 +7,7 @@ from which Prometheus computes rates of any range, begin with `forebay_`. docs/m
 Cost: a scrape takes time in proportion to tables and open buckets. What lies on the disk is counted again once a minute
 at most, and takes no more than a hundredth of the time.
 
-Threads: `collect` runs in the threads of `forebay.server.monitoring`. What it reads belongs to others, so it takes
+Threads: `collect` runs in the threads of `forebay.base.monitoring`. What it reads belongs to others, so it takes
 copies, and sums may be of slightly different moments.
 """
 

@@ -57,7 +57,7 @@ from forebay.server.stages import StageFiles
 from forebay.server.transactions import TransactionManager
 
 if TYPE_CHECKING:
-    from forebay.server.monitoring import Monitoring
+    from forebay.base.monitoring import Monitoring
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -68,6 +68,8 @@ _COORDINATOR_ID = 0
 _COMMITS_AT_ONCE = 2
 """Transactions whose rows are written at a time; others wait for their turn."""
 _PROBLEMS_SHOWN = 3
+LOOP_SECONDS = 5.0
+"""An event loop that has not taken a turn for this long hangs: pieces of work take milliseconds."""
 _DRAIN_SECONDS = 5.0
 """How long a stopping server waits for requests in flight."""
 _PRODUCERS_SECONDS = 3600.0
@@ -169,16 +171,31 @@ class ForebayServer:
         settings = self.config.monitoring
         if settings is None:
             return None
+        from forebay.base.monitoring import Monitoring
         from forebay.server.metrics import SAMPLE_SECONDS, ServerMetrics
-        from forebay.server.monitoring import Monitoring
 
         data_dir = str(Path(self.config.data_dir).absolute())
         metrics = ServerMetrics(self.context, self.connections, self._injected.fs, data_dir)
         self._every(SAMPLE_SECONDS, metrics.sample)
-        self._monitoring = Monitoring(metrics, self._problems)
+        self._monitoring = Monitoring(metrics, self._hangs(), self._problems)
         host, port = self._monitoring.start(settings.host, settings.ports)
         _LOGGER.info("metrics on http://%s:%d/metrics", host, port)
         return f"{host}:{port}"
+
+    @staticmethod
+    def _hangs() -> Callable[[], list[str]]:
+        """Whether the running event loop takes its turns, to be asked in any other thread."""
+        loop = asyncio.get_running_loop()
+
+        def faults() -> list[str]:
+            turn = threads.event()
+            try:
+                loop.call_soon_threadsafe(turn.set)
+            except RuntimeError:
+                return ["the server has stopped"]
+            return [] if turn.wait(LOOP_SECONDS) else [f"the event loop has not taken a turn for {LOOP_SECONDS:g} s"]
+
+        return faults
 
     def _problems(self) -> list[str]:
         """Why the server is not ready."""

@@ -1,17 +1,13 @@
-"""HTTP for those who watch a server: `/metrics` for Prometheus, `/healthz` and `/readyz` for what restarts and routes.
+"""HTTP for those who watch a program: `/metrics` for Prometheus, `/healthz` and `/readyz` for what restarts and routes.
 
-A port of its own, with threads of its own: a server whose event loop hangs can still say so. It only reads, has no
-login, and shows names of tables but no rows, no settings and no users; it listens where `metrics.reporter.prometheus.
-host` says, which is the server's own address if it is not set.
+A port of its own, with threads of its own: a program that hangs can still say so. It only reads and has no login.
 
-`/healthz` answers 200 while the event loop takes its turns: else the process should be restarted. `/readyz` answers 200
-while the server serves all it has: it is not stopping, no bucket is offline, and its disk takes writes; 503 names what
-is wrong, one line each.
+`/healthz` answers 200 while the program works: else it should be restarted. `/readyz` answers 200 while it also does
+all that it is for; 503 names what is wrong, one line each.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
@@ -24,7 +20,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-    from forebay.server.metrics import ServerMetrics
+    from prometheus_client.registry import Collector
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -32,8 +28,6 @@ _AT_ONCE = 4
 """Requests that are answered at a time; further ones wait in the queue of the socket."""
 _PEER_SECONDS = 10.0
 """How long a client may take to send its request, or to read a part of its answer."""
-LOOP_SECONDS = 5.0
-"""An event loop that has not taken a turn for this long hangs: pieces of work take milliseconds."""
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -73,10 +67,10 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class Monitoring:
-    """The HTTP server of one Forebay server. `start` and `stop` belong to the event loop's thread."""
+    """The HTTP server of one program. `stop` blocks until none of its threads listens any more."""
 
-    def __init__(self, metrics: ServerMetrics, problems: Callable[[], list[str]]) -> None:
-        """`problems` says why the server is not ready; it is called in any thread."""
+    def __init__(self, metrics: Collector, faults: Callable[[], list[str]], problems: Callable[[], list[str]]) -> None:
+        """`faults` are reasons to restart the program, `problems` those why it is not ready. Called in any thread."""
         from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
 
         registry = CollectorRegistry()
@@ -84,12 +78,12 @@ class Monitoring:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
         self._metrics = make_wsgi_app(registry)
+        self._faults = faults
         self._problems = problems
-        self._loop = asyncio.get_running_loop()
         self._server: _Server | None = None
         self._thread: threads.Thread | None = None
 
-    def start(self, host: str, ports: Iterable[int]) -> tuple[str, int]:
+    def start(self, host: str, ports: range) -> tuple[str, int]:
         """Listen on the first of `ports` that is free; return the address. Raises `InvalidRequest` if none is."""
         error: OSError | None = None
         for port in ports:
@@ -104,8 +98,8 @@ class Monitoring:
             return host, server.server_port
         reason = "no port is given" if error is None else error.strerror or str(error)
         raise InvalidRequest(
-            f"metrics cannot be served on {host}: {reason}. Set 'metrics.reporter.prometheus.port' to a free port, or "
-            "to a range such as 9250-9260 (0 lets the system choose)",
+            f"metrics cannot be served on {host}, at port {_shown(ports)}: {reason}. Choose a free port, or a range "
+            "such as 9250-9260 (0 lets the system choose)",
             ErrorCode.CONFIG_EXCEPTION,
         ) from error
 
@@ -126,20 +120,16 @@ class Monitoring:
         if path == "/metrics":
             return self._metrics(environment, respond)  # type: ignore[no-any-return] # untyped there
         if path == "/healthz":
-            return _say(respond, *_outcome(self._hangs()))
+            return _say(respond, *_outcome(self._faults()))
         if path == "/readyz":
-            return _say(respond, *_outcome(self._hangs() or self._problems()))
+            return _say(respond, *_outcome(self._faults() or self._problems()))
         if path == "/":
             return _say(respond, "200 OK", ["/metrics", "/healthz", "/readyz"])
         return _say(respond, "404 Not Found", [f"there is no {path!r} here: see /metrics, /healthz and /readyz"])
 
-    def _hangs(self) -> list[str]:
-        turn = threads.event()
-        try:
-            self._loop.call_soon_threadsafe(turn.set)
-        except RuntimeError:
-            return ["the server has stopped"]
-        return [] if turn.wait(LOOP_SECONDS) else [f"the event loop has not taken a turn for {LOOP_SECONDS:g} s"]
+
+def _shown(ports: range) -> str:
+    return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"
 
 
 def _outcome(problems: list[str]) -> tuple[str, list[str]]:
