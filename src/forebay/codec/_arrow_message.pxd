@@ -76,6 +76,9 @@ cdef class MessageLayout:
     cdef int _link(self, int index, int parent, int column, list child_counts) except -1
 
 cdef int parse_message(const uint8_t* data, int64_t available, Message* out) noexcept nogil
+cdef int check_body(
+    MessageLayout layout, const Message* message, int64_t rows, int64_t decoded_bytes_max, Finding* finding
+) noexcept nogil
 cdef int check_places(const Message* message, Finding* finding) noexcept nogil
 cdef int64_t metadata_size(int64_t node_count, int64_t buffer_count, int codec) noexcept nogil
 cdef uint8_t* write_metadata(

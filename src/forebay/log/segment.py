@@ -180,6 +180,11 @@ class SegmentIndex:
         """Entries of the offset index."""
         return len(self._offsets)
 
+    @property
+    def next_position(self) -> int:
+        """A batch that begins before this position gets no entry."""
+        return self._last_position + self._interval_bytes
+
     def note(self, offset: int, position: int, timestamp_ms: int) -> None:
         """Record the batch at `position`, which follows the last recorded one; it gets an entry if one is due."""
         if position - self._last_position <= self._interval_bytes or offset - self._base_offset > _RELATIVE_MAX:
@@ -275,11 +280,8 @@ class LogSlice(NamedTuple):
     position: int
 
 
-class BatchToAppend(NamedTuple):
-    """The place of a batch of an append: its offset, and its distance from the start of the append."""
-
-    base_offset: int
-    distance: int
+BatchPlace = tuple[int, int]
+"""The place of a batch of an append: its offset, and its distance from the start of the append."""
 
 
 class LogSegment:
@@ -341,7 +343,7 @@ class LogSegment:
         self,
         buffers: Sequence[Buffer],
         size: int,
-        batches: Sequence[BatchToAppend],
+        batches: Sequence[BatchPlace],
         next_offset: int,
         timestamp_ms: int,
     ) -> None:
@@ -354,8 +356,10 @@ class LogSegment:
         if start != self.view.size:
             raise InternalError(f"{self.path}: appended at {start}, published up to {self.view.size}")
         with self._mutex:  # A reader may be about to replace the index by one made from the log.
-            for batch in batches:
-                self._index.note(batch.base_offset, start + batch.distance, timestamp_ms)
+            index = self._index
+            for base_offset, distance in batches:
+                if start + distance >= index.next_position:
+                    index.note(base_offset, start + distance, timestamp_ms)
             self._last_timestamp_ms = timestamp_ms
             self.view = SegmentView(start + size, next_offset)
 

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import (
+    Conflict,
     CorruptData,
     ErrorCode,
     ForebayError,
@@ -43,6 +44,7 @@ from forebay.base.errors import (
     StorageFailure,
     check,
 )
+from forebay.codec._plain_batches import PlainBatch, stamp_together
 from forebay.codec.log_batch import CRC_OFFSETS, MAGIC_V2, NO_LEADER_EPOCH, LogBatchHeader, iter_headers, verify_crc
 from forebay.fs import names
 from forebay.fs.interface import DiskFull, FileMissing, FileSystem
@@ -56,7 +58,7 @@ from forebay.log.recovery import (
     take_writer_snapshot,
 )
 from forebay.log.scan import corrupt_batch
-from forebay.log.segment import BatchToAppend, LogSegment, LogSlice
+from forebay.log.segment import BatchPlace, LogSegment, LogSlice
 from forebay.log.writer_state import WriterBatch, WriterStates
 
 if TYPE_CHECKING:
@@ -320,14 +322,14 @@ def parse_request(
 
 def stamped(
     records: memoryview, headers: list[LogBatchHeader], base_offset: int, timestamp_ms: int, leader_epoch: int
-) -> tuple[list[Buffer], list[BatchToAppend], int]:
+) -> tuple[list[Buffer], list[BatchPlace], int]:
     """Return buffers that together are `records` with offsets from `base_offset` on, each batch's position, and the
     next offset.
 
     Only the part of each header before the checksum is rewritten; the checksum does not cover it.
     """
     buffers: list[Buffer] = []
-    batches = []
+    batches: list[BatchPlace] = []
     position = 0
     for header in headers:
         size = header.size_bytes
@@ -336,7 +338,7 @@ def stamped(
         else:
             buffers.append(_PREFIX(base_offset, header.length, header.magic, timestamp_ms))
         buffers.append(records[position + CRC_OFFSETS[header.magic] : position + size])
-        batches.append(BatchToAppend(base_offset, position))
+        batches.append((base_offset, position))
         position += size
         base_offset += header.last_offset_delta + 1
     return buffers, batches, base_offset
@@ -477,28 +479,76 @@ class LogTablet(LogReads):
                 return AppendInfo(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms, True)
             return self._append(memoryview(records), headers, timestamp_ms, leader_epoch)
 
+    def append_together(self, requests: list[bytes], batches: Sequence[PlainBatch]) -> list[AppendInfo | Conflict]:
+        """Append what several clients sent, each one batch, with one write; `batches` are what `read_plain` found.
+
+        The result of each request: as `append_as_leader` would return it, or raise it, had it been called for one after
+        the other. If they cannot be written together, nothing is appended, and the error is raised.
+        """
+        with self._append_lock:
+            self._require_usable()
+            now_ms = self._clock.now_ms()
+            timestamp_ms = max(now_ms, self._last_timestamp_ms)
+            results: list[AppendInfo | Conflict] = []
+            written: list[int] = []
+            offset = self._log_end_offset
+            with self._writers.restored_on_error():
+                for place, batch in enumerate(batches):
+                    if batch.has_writer_id:
+                        try:
+                            duplicate = self._writers.check((batch,), timestamp_ms, now_ms)
+                        except Conflict as e:
+                            results.append(e)
+                            continue
+                        if duplicate is not None:
+                            results.append(
+                                AppendInfo(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms, True)
+                            )
+                            continue
+                        self._writers.record(batch, offset, timestamp_ms)
+                    last = offset + batch.last_offset_delta
+                    results.append(AppendInfo(offset, last, timestamp_ms, False))
+                    written.append(place)
+                    offset = last + 1
+                if len(written) < len(requests):
+                    requests, batches = [requests[i] for i in written], [batches[i] for i in written]
+                if batches:
+                    self._write_together(requests, batches, timestamp_ms)
+            return results
+
+    def _write_together(self, requests: list[bytes], batches: Sequence[PlainBatch], timestamp_ms: int) -> None:
+        data, places, next_offset = stamp_together(
+            requests, batches, self._log_end_offset, timestamp_ms, NO_LEADER_EPOCH
+        )
+        self._write([data], len(data), places, next_offset, timestamp_ms)
+
     def _append(
         self, records: memoryview, headers: list[LogBatchHeader], timestamp_ms: int, leader_epoch: int
     ) -> AppendInfo:
         base_offset = self._log_end_offset
-        buffers, batches, next_offset = stamped(records, headers, base_offset, timestamp_ms, leader_epoch)
+        buffers, places, next_offset = stamped(records, headers, base_offset, timestamp_ms, leader_epoch)
+        self._write(buffers, records.nbytes, places, next_offset, timestamp_ms)
+        for header, (offset, _) in zip(headers, places, strict=True):
+            self._writers.record(header, offset, timestamp_ms)
+        return AppendInfo(base_offset, next_offset - 1, timestamp_ms, False)
+
+    def _write(
+        self, buffers: Sequence[Buffer], size: int, places: Sequence[BatchPlace], next_offset: int, timestamp_ms: int
+    ) -> None:
         segment = self._segments[-1]
         try:
-            if not segment.has_room(records.nbytes, next_offset - 1):
+            if not segment.has_room(size, next_offset - 1):
                 segment = self._roll()
             try:
-                segment.append(buffers, records.nbytes, batches, next_offset, timestamp_ms)
+                segment.append(buffers, size, places, next_offset, timestamp_ms)
             except BaseException:
                 self._undo_append(segment)
                 raise
         except DiskFull as e:
             self._require_usable()
-            raise DiskFull(f"{e.message}. {records.nbytes} bytes were not written", ErrorCode.DISK_WRITE_LOCKED) from e
-        for header, batch in zip(headers, batches, strict=True):
-            self._writers.record(header, batch.base_offset, timestamp_ms)
+            raise DiskFull(f"{e.message}. {size} bytes were not written", ErrorCode.DISK_WRITE_LOCKED) from e
         self._last_timestamp_ms = timestamp_ms
         self._log_end_offset = next_offset
-        return AppendInfo(base_offset, next_offset - 1, timestamp_ms, False)
 
     def _undo_append(self, segment: LogSegment) -> None:
         try:

@@ -26,11 +26,13 @@ of batches 1; per batch: sequence 4, base offset 8, last offset delta 4, commit 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from heapq import nsmallest
 from typing import NamedTuple
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode
+from forebay.codec._plain_batches import PlainBatch
 from forebay.codec.crc import crc32c
 from forebay.codec.log_batch import BATCH_SEQUENCE_MAX, NO_BATCH_SEQUENCE, LogBatchHeader
 
@@ -58,6 +60,9 @@ class WriterBatch(NamedTuple):
     timestamp_ms: int
 
 
+_Header = LogBatchHeader | PlainBatch
+
+
 class WriterStates:
     """The states of all writers of one bucket. Not thread-safe: the tablet's lock guards it."""
 
@@ -68,6 +73,8 @@ class WriterStates:
         self.kept: frozenset[int] = frozenset()
         """Writers that are not forgotten, however long they are silent: those of decided transactions."""
         self._writers: dict[int, tuple[WriterBatch, ...]] = {}
+        self._before: dict[int, tuple[WriterBatch, ...] | None] | None = None
+        """What `restored_on_error` restores."""
 
     def __len__(self) -> int:
         return len(self._writers)
@@ -88,7 +95,23 @@ class WriterStates:
         remembered = self._writers.get(writer_id)
         return remembered[-1].sequence if remembered else NO_BATCH_SEQUENCE
 
-    def check(self, headers: Iterable[LogBatchHeader], timestamp_ms: int, now_ms: int) -> WriterBatch | None:
+    @contextmanager
+    def restored_on_error(self) -> Iterator[None]:
+        """Forget what the block has recorded if it raises."""
+        self._before = before = dict[int, tuple[WriterBatch, ...] | None]()
+        try:
+            yield
+        except BaseException:
+            for writer_id, batches in before.items():
+                if batches is None:
+                    del self._writers[writer_id]
+                else:
+                    self._writers[writer_id] = batches
+            raise
+        finally:
+            self._before = None
+
+    def check(self, headers: Iterable[_Header], timestamp_ms: int, now_ms: int) -> WriterBatch | None:
         """Apply the rules to the batches of one request, which would get the commit timestamp `timestamp_ms`.
 
         Returns the remembered batch that the first duplicate repeats, or None when all may be appended. Raises
@@ -115,7 +138,7 @@ class WriterStates:
             last_sequences[writer_id] = sequence
         return None
 
-    def record(self, header: LogBatchHeader, base_offset: int, timestamp_ms: int) -> None:
+    def record(self, header: _Header, base_offset: int, timestamp_ms: int) -> None:
         """Remember a batch that was appended, or is replayed from the log. Does not apply the rules.
 
         A batch out of order is from a writer that was forgotten in between, so nothing older counts any more. Replay
@@ -125,6 +148,8 @@ class WriterStates:
             return
         batch = WriterBatch(header.batch_sequence, base_offset, base_offset + header.last_offset_delta, timestamp_ms)
         remembered = self._writers.get(header.writer_id, ())
+        if self._before is not None:
+            self._before.setdefault(header.writer_id, remembered or None)
         if remembered and batch.sequence != next_sequence(remembered[-1].sequence):
             remembered = ()
         self._writers[header.writer_id] = (*remembered[1 - BATCHES_REMEMBERED :], batch)

@@ -28,6 +28,8 @@ from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
 from forebay.base.threads import Executor, Future, Lock
+from forebay.codec._plain_batches import PlainBatch, read_plain
+from forebay.codec.arrow_message import DECODED_BYTES_MAX, message_codec
 from forebay.codec.log_batch import (
     LogBatchHeader,
     decode_row_batch,
@@ -500,18 +502,15 @@ class BucketReplica:
         self._require_unsealed()
         results: list[AppendResult] = []
         unsynced_end = -1
-        for request in requests:
-            try:
-                self._reserve.require(len(request.records))
-                found = check_log_batches(self.table, request.records)
-                appended = self.log.append_as_leader(request.records, found=found)
-            except ForebayError as e:
-                results.append(AppendResult(error=e))
-                continue
-            if request.acks != ACKS_ALL:
-                unsynced_end = appended.next_offset
-            self.counters.bytes_in += len(request.records)
-            results.append(AppendResult(appended.base_offset))
+        for together, batches in self._runs(requests):
+            appended = self._append_together(together, batches) if batches else None
+            if appended is None:
+                appended = [self._append_alone(request) for request in together]
+            results += [found[1] for found in appended]
+            for request, (end, _) in zip(together, appended, strict=True):
+                if request.acks != ACKS_ALL and end > unsynced_end:
+                    unsynced_end = end
+        self.counters.bytes_in += sum([len(r.records) for r, a in zip(requests, results) if not a.error])
         self._turns.wrote(len(requests))
         if any(r.acks == ACKS_ALL and not a.error for r, a in zip(requests, results)):
             try:
@@ -521,6 +520,53 @@ class BucketReplica:
             self._turns.synced(self.log.sync_seconds)
         self._raise_high_watermark(max(unsynced_end, self.log.synced_offset))
         return results
+
+    def _runs(
+        self, requests: Sequence[AppendRequest]
+    ) -> Iterator[tuple[Sequence[AppendRequest], Sequence[PlainBatch]]]:
+        """Plain requests that follow each other, with their batches, and each of the others alone, without."""
+        info = self.table.info
+        if info.descriptor.log_format is LogFormat.ARROW and all(type(each.records) is bytes for each in requests):
+            layout = message_codec(self.table.schema_by_id(info.schema_id).columns).layout
+            found = read_plain(
+                [each.records for each in requests],  # type: ignore[misc]
+                layout, info.schema_id, self.log.config.batch_bytes_max, DECODED_BYTES_MAX,
+            )  # fmt: skip
+        else:
+            found = [None] * len(requests)
+        first = 0
+        for place, batch in enumerate(found):
+            if batch is None:
+                if first < place:
+                    yield requests[first:place], found[first:place]  # type: ignore[misc]
+                yield requests[place : place + 1], ()
+                first = place + 1
+        if first < len(requests):
+            yield requests[first:], found[first:]  # type: ignore[misc]
+
+    def _append_together(
+        self, requests: Sequence[AppendRequest], batches: Sequence[PlainBatch]
+    ) -> list[tuple[int, AppendResult]] | None:
+        """The end offset and the result of each request; None, and nothing is appended, if they have to be appended
+        one after the other: some may fit where all do not."""
+        try:
+            self._reserve.require(sum([batch.size_bytes for batch in batches]))
+            found = self.log.append_together([each.records for each in requests], batches)  # type: ignore[misc]
+        except ForebayError:
+            return None
+        return [
+            (-1, AppendResult(error=each)) if isinstance(each, ForebayError) else (each[1] + 1, AppendResult(each[0]))
+            for each in found
+        ]
+
+    def _append_alone(self, request: AppendRequest) -> tuple[int, AppendResult]:
+        try:
+            self._reserve.require(len(request.records))
+            found = check_log_batches(self.table, request.records)
+            appended = self.log.append_as_leader(request.records, found=found)
+        except ForebayError as e:
+            return -1, AppendResult(error=e)
+        return appended.next_offset, AppendResult(appended.base_offset)
 
     def _raise_high_watermark(self, offset: int) -> None:
         if offset > self.log.high_watermark:
