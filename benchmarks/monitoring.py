@@ -28,7 +28,7 @@ def main(tables: int = 2_000) -> None:
     counters = ServerCounters()
     began = time.process_time()
     for _ in range(_COUNTED):
-        counters.count_request(1014, 300, 0.0003)
+        counters.count_requests(1014, 1, 300, 0.0003)
     counting = (time.process_time() - began) / _COUNTED
     settings = {"metrics.reporters": "prometheus", "metrics.reporter.prometheus.port": "0"}
     with tempfile.TemporaryDirectory() as folder, ServerProcess(Path(folder) / "data", settings=settings) as server:

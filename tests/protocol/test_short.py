@@ -162,7 +162,7 @@ def test_the_answer_to_a_lookup_has_the_bytes_of_protobuf(
 ) -> None:
     values = [bytes(size), *values]
     message = pb.LookupRequest(table_id=1)
-    message.buckets_req.add(bucket_id=bucket_id, partition_id=partition_id, keys=[b"k"])
+    message.buckets_req.add(bucket_id=bucket_id, partition_id=partition_id, keys=[b"k"] * len(values))
     request = short(ApiKey.LOOKUP, message)
     assert request is not None
     expected = pb.LookupResponse()
@@ -170,3 +170,8 @@ def test_the_answer_to_a_lookup_has_the_bytes_of_protobuf(
     for value in values:
         answer.values.add(values=value)
     assert body_of(encode_values(request, values)) == expected.SerializeToString()
+    of_several = [b"other", *(value if value is None else b"skip" + value for value in values), b"another"]
+    assert body_of(encode_values(request, of_several, 1, 4)) == expected.SerializeToString()
+    for first, skipped in ((-1, 0), (3, 0), (0, 6)):
+        with pytest.raises(ValueError, match="value"):
+            encode_values(request, of_several, first, skipped)

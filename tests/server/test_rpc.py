@@ -79,7 +79,7 @@ class Wire(asyncio.Transport):
         self.is_reading_now = True
 
 
-NO_SHORT_REQUESTS: Any = SimpleNamespace(serve=lambda *_: False, flush=lambda: None)
+NO_SHORT_REQUESTS: Any = SimpleNamespace(take=lambda *_: False, flush=lambda: None)
 
 
 class Client:
@@ -256,7 +256,7 @@ async def test_what_open_requests_take_is_counted_until_they_are_answered(work: 
     await work.finish(2)
     assert (receiving.used, memory.open_control_bytes) == (2 * SIZE, 2 * SIZE)
     await work.finish(0, 1)
-    assert (receiving.used, memory.open_control_bytes, client.protocol._open_bytes) == (0, 0, 0)
+    assert (receiving.used, memory.open_control_bytes, client.protocol.open_bytes) == (0, 0, 0)
     assert not client.protocol._tasks
 
 
@@ -513,10 +513,10 @@ async def test_a_write_that_is_answered_before_it_is_written_counts_until_it_is(
     client = Client().connect()
     await client.send((0, ApiKey.PRODUCE_LOG, APPEND))
     assert client.answers() == [(0, None)]
-    assert (client.protocol._open_bytes, client.wire.is_reading_now) == (size, False)
+    assert (client.protocol.open_bytes, client.wire.is_reading_now) == (size, False)
     written.set_result(None)
     await settle()
-    assert (client.protocol._open_bytes, client.wire.is_reading_now) == (0, True)
+    assert (client.protocol.open_bytes, client.wire.is_reading_now) == (0, True)
 
 
 # ---- failures -------------------------------------------------------------------------------------------------------

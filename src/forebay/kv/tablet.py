@@ -540,13 +540,15 @@ class KvTablet:
 
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return `schema id | row` of each key, None if there is none."""
+        return [None if v is None else v[LENGTH_PREFIX_BYTES:] for v in self.stored_values(keys)]
+
+    def stored_values(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key as it is stored, which is `LENGTH_PREFIX_BYTES` before what `lookup` returns."""
         keys = self._keys.canonical(keys)
         if not all(keys):  # no row has an empty key, and engines store their state under it
             found = dict(zip(filled := [key for key in keys if key], self.engine.multi_get(filled)))
-            values = [found.get(key) for key in keys]
-        else:
-            values = self.engine.multi_get(keys)
-        return [None if v is None else v[LENGTH_PREFIX_BYTES:] for v in values]
+            return [found.get(key) for key in keys]
+        return self.engine.multi_get(keys)
 
     @cached_property
     def _keys(self) -> KeyEncoder:

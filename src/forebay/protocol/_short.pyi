@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from typing import Any
 
 from typing_extensions import Buffer
 
@@ -16,7 +16,8 @@ class ShortRequest:
     records: bytes
     keys: list[bytes]
     targets: tuple[int, ...]
+    client: Any
 
 def decode(buffer: Buffer, start: int, end: int) -> ShortRequest | None: ...
 def encode_written(request: ShortRequest, offset: int) -> bytes: ...
-def encode_values(request: ShortRequest, values: Sequence[bytes | None]) -> bytes: ...
+def encode_values(request: ShortRequest, values: list[bytes | None], first: int = 0, skipped: int = 0) -> bytes: ...

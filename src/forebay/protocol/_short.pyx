@@ -20,9 +20,6 @@ KEYS_MAX = 256
 cdef enum:
     _FRAME_BYTES_MAX = 32 * 1024
     _KEYS_MAX = 256
-    _PRODUCE_LOG = 1014
-    _PUT_KV = 1016
-    _LOOKUP = 1017
     _HEADER_BYTES = 8
     _VARINT = 0
     _DELIMITED = 2
@@ -31,14 +28,7 @@ cdef enum:
 
 cdef class ShortRequest:
     """One of them. `bucket` is (table id, bucket, partition id or None), `end` the position behind the frame,
-    `targets` the columns that a put names."""
-
-    cdef readonly int api_key, api_version, request_id, acks, timeout_ms
-    cdef readonly Py_ssize_t end
-    cdef readonly tuple bucket
-    cdef readonly bytes records
-    cdef readonly list keys
-    cdef readonly tuple targets
+    `targets` the columns that a put names, `client` is for who serves it."""
 
 
 cdef inline uint32_t _load_big(const uint8_t* p) noexcept nogil:
@@ -52,12 +42,12 @@ def decode(buffer, Py_ssize_t start, Py_ssize_t end):
     try:
         if not 0 <= start <= end <= held.len:
             return None
-        return _frame(<const uint8_t*> held.buf, start, end)
+        return read_frame(<const uint8_t*> held.buf, start, end)
     finally:
         PyBuffer_Release(&held)
 
 
-cdef ShortRequest _frame(const uint8_t* data, Py_ssize_t start, Py_ssize_t end):
+cdef ShortRequest read_frame(const uint8_t* data, Py_ssize_t start, Py_ssize_t end):
     cdef const uint8_t* p = data + start
     cdef uint32_t length
     cdef int api_key
@@ -68,7 +58,7 @@ cdef ShortRequest _frame(const uint8_t* data, Py_ssize_t start, Py_ssize_t end):
     if length < _HEADER_BYTES or length > _FRAME_BYTES_MAX or length > end - start - 4:
         return None
     api_key = (p[4] << 8) | p[5]
-    if api_key != _PRODUCE_LOG and api_key != _PUT_KV and api_key != _LOOKUP:
+    if api_key != PRODUCE_LOG and api_key != PUT_KV and api_key != LOOKUP:
         return None
     request = ShortRequest.__new__(ShortRequest)
     request.targets = ()
@@ -84,9 +74,9 @@ cdef bint _message(const uint8_t* p, const uint8_t* end, ShortRequest request) e
     """Read the request's message; whether it is short."""
     cdef uint64_t tag, value
     cdef int64_t table_id = 0
-    cdef bint is_lookup = request.api_key == _LOOKUP
+    cdef bint is_lookup = request.api_key == LOOKUP
     cdef int table_field = 1 if is_lookup else 2
-    cdef int buckets_field = 2 if is_lookup else (4 if request.api_key == _PRODUCE_LOG else 5)
+    cdef int buckets_field = 2 if is_lookup else (4 if request.api_key == PRODUCE_LOG else 5)
     cdef const uint8_t* bucket = NULL
     cdef const uint8_t* bucket_end = NULL
     cdef uint32_t seen = 0
@@ -121,7 +111,7 @@ cdef bint _message(const uint8_t* p, const uint8_t* end, ShortRequest request) e
             request.acks = <int32_t> value
         elif field == 3:
             request.timeout_ms = <int32_t> value
-        elif request.api_key != _PUT_KV or field != 6 or value:
+        elif request.api_key != PUT_KV or field != 6 or value:
             return False  # the default is the only mode of aggregation that is short
     if bucket == NULL or not seen >> table_field & 1:
         return False
@@ -145,7 +135,7 @@ cdef bint _targets(const uint8_t* p, const uint8_t* end, ShortRequest request) e
 
 cdef bint _bucket(const uint8_t* p, const uint8_t* end, int64_t table_id, ShortRequest request) except -1:
     cdef uint64_t tag, value
-    cdef bint is_lookup = request.api_key == _LOOKUP
+    cdef bint is_lookup = request.api_key == LOOKUP
     cdef uint32_t seen = 0
     cdef int field
     cdef object partition = None
@@ -229,7 +219,7 @@ cdef bytes _begin(ShortRequest request, Py_ssize_t inner, uint8_t** at):
     return frame
 
 
-def encode_written(ShortRequest request, int64_t offset):
+cpdef bytes encode_written(ShortRequest request, int64_t offset):
     """The frame that answers an append with its base offset, or a put with the log's end offset."""
     cdef uint8_t* p
     cdef bytes frame = _begin(request, _place_bytes(request.bucket) + 1 + varint_size(<uint64_t> offset), &p)
@@ -238,31 +228,40 @@ def encode_written(ShortRequest request, int64_t offset):
     return frame
 
 
-def encode_values(ShortRequest request, list values):
-    """The frame that answers a lookup with the value of each key, None where there is none."""
-    cdef Py_ssize_t inner = _place_bytes(request.bucket), size
-    cdef bytes value, frame
+cpdef bytes encode_values(ShortRequest request, list values, Py_ssize_t first=0, Py_ssize_t skipped=0):
+    """The frame that answers a lookup: for each of its keys one of `values`, from the `first` one on; None where there
+    is none. The first `skipped` bytes of each value are left out."""
+    cdef Py_ssize_t inner = _place_bytes(request.bucket), size, i
+    cdef object value
+    cdef bytes frame
     cdef uint8_t* p
-    for value in values:
+    cdef Py_ssize_t end = first + len(request.keys)
+    if first < 0 or end > len(values):
+        raise ValueError(f"{len(values)} values, but {len(request.keys)} keys from {first} on")
+    for i in range(first, end):
+        value = values[i]
         if value is None:
             inner += 2
-        else:
-            size = PyBytes_GET_SIZE(value)
-            size += 1 + varint_size(<uint64_t> size)
-            inner += 1 + varint_size(<uint64_t> size) + size
+            continue
+        size = len(<bytes?> value) - skipped
+        if size < 0:
+            raise ValueError(f"a value of {skipped + size} bytes, of which {skipped} are skipped")
+        size += 1 + varint_size(<uint64_t> size)
+        inner += 1 + varint_size(<uint64_t> size) + size
     frame = _begin(request, inner, &p)
-    for value in values:
+    for i in range(first, end):
+        value = values[i]
         p[0] = 5 << 3 | _DELIMITED
         p += 1
         if value is None:
             p[0] = 0
             p += 1
             continue
-        size = PyBytes_GET_SIZE(value)
+        size = PyBytes_GET_SIZE(value) - skipped
         p += write_varint(p, <uint64_t> (1 + varint_size(<uint64_t> size) + size))
         p[0] = 1 << 3 | _DELIMITED
         p += 1
         p += write_varint(p, <uint64_t> size)
-        memcpy(p, PyBytes_AS_STRING(value), size)
+        memcpy(p, PyBytes_AS_STRING(value) + skipped, size)
         p += size
     return frame

@@ -420,7 +420,8 @@ class ServerConnection(_ConnectionEnd):
     `offered` is what this server serves here (`api.offered`). With `authenticate` the client has to authenticate
     first. Frames are at most `frame_bytes_max` long; before the client has authenticated, or has sent a first request
     where it need not, at most `first_frame_bytes_max`. `body_limits` says how long the body of a request of an API may
-    be, by its key; a longer one is thrown away as it comes, and rejected.
+    be, by its key; a longer one is thrown away as it comes, and rejected. `open_requests`, if given, is where the open
+    requests stand.
     """
 
     def __init__(
@@ -431,6 +432,7 @@ class ServerConnection(_ConnectionEnd):
         *,
         first_frame_bytes_max: int | None = None,
         body_limits: Callable[[int], int] | None = None,
+        open_requests: dict[int, Api | None] | None = None,
     ) -> None:
         first = frame_bytes_max if first_frame_bytes_max is None else min(first_frame_bytes_max, frame_bytes_max)
         decoder = FrameDecoder(
@@ -443,10 +445,8 @@ class ServerConnection(_ConnectionEnd):
         super().__init__(decoder, _SERVER_STEPS, State.AUTHENTICATING if authenticate else State.READY)
         self._offered = offered
         self._body_limits = body_limits
-        self._open: dict[int, Api | None] = {}
-        self._short_apis = {
-            key: api for key, api in offered.items() if body_limits is None or body_limits(key) >= SHORT_BYTES_MAX
-        }
+        self.open: dict[int, Api | None] = {} if open_requests is None else open_requests
+        """Requests without an answer, by id."""
         self._frame_bytes_max = frame_bytes_max
         self.is_trusted = first == frame_bytes_max
         """Whether the client has authenticated, or has sent a first request where it need not."""
@@ -493,41 +493,49 @@ class ServerConnection(_ConnectionEnd):
         if header is None:
             return None
         api_key, api_version, request_id = _REQUEST_HEADER.unpack(header)
-        if request_id in self._open:
+        if request_id in self.open:
             return None
-        self._open[request_id] = None
+        self.open[request_id] = None
         return RequestRejected(request_id, api_key, api_version, error)
 
     # ---- requests and answers ---------------------------------------------------------------------------------------
 
-    def next_short(self) -> ShortRequest | None:
-        """The next request, if it is a short one that may be served; None, and `next_event` tells, for all others.
+    @property
+    def takes_short(self) -> bool:
+        """Whether short requests may be served, and nothing else has arrived."""
+        return self.state is State.READY and self.is_trusted and not self.decoder.has_frames
 
-        It stays the next one until `begin_short` opens it, or `pass_short` passes it, which is then answered at once.
+    def next_short(self) -> ShortRequest | None:
+        """The next request, if it is a short one; None, and `next_event` tells, for all others, and for whatever comes
+        before the client may send requests.
+
+        It stays the next one until `pass_short`. Whether it may be served is judged by who serves it: its id must not
+        be open, its API be one of `short_apis`, in a version that this offers.
         """
         if self.state is not State.READY or not self.is_trusted:
             return None
-        request = self.decoder.peek_short()
-        if request is None or request.request_id in self._open:
-            return None
-        api = self._short_apis.get(request.api_key)
-        if api is None or not api.server_versions.min <= request.api_version <= api.server_versions.max:
-            return None
-        return request
+        return self.decoder.peek_short()
 
-    def begin_short(self, request: ShortRequest) -> None:
-        """Open the request that `next_short` returned, and go on to the next one."""
-        self._open[request.request_id] = self._short_apis[request.api_key]
-        self.decoder.pass_short(request)
+    @property
+    def short_apis(self) -> Mapping[int, Api]:
+        """The offered APIs of which a short request is no longer than a body may be."""
+        limits = self._body_limits
+        return {key: api for key, api in self._offered.items() if limits is None or limits(key) >= SHORT_BYTES_MAX}
 
-    def end_short(self, request: ShortRequest) -> bool:
-        """A short request is answered by a frame of its own making; whether the connection still wants it."""
-        return self._open.pop(request.request_id, None) is not None
+    def open_short(self, request: ShortRequest) -> None:
+        """Open a short request, which is answered later."""
+        self.open[request.request_id] = self._offered[request.api_key]
+
+    def received_short(self, request: ShortRequest, message: Message) -> RequestReceived:
+        """Open such a request; the event that `next_event` would have returned for it."""
+        self.open_short(request)
+        body = b"".join(serialize(message))
+        return RequestReceived(request.request_id, self._offered[request.api_key], request.api_version, body)
 
     @property
     def open_requests(self) -> int:
         """The number of requests without a response."""
-        return len(self._open)
+        return len(self.open)
 
     def authenticated(self) -> None:
         """Mark the client as authenticated: from now on all offered APIs are served."""
@@ -551,10 +559,10 @@ class ServerConnection(_ConnectionEnd):
         if self.state is State.CLOSED:
             return []
         self._check_open(request_id)
-        check_answers(self._open[request_id], type(message))
+        check_answers(self.open[request_id], type(message))
         body = serialize(message, payloads) if serialized is None else serialized
         buffers = encode_response(FrameType.SUCCESS, request_id, body)
-        del self._open[request_id]
+        del self.open[request_id]
         return buffers
 
     def send_error(self, request_id: int, code: int, text: str | None = None) -> list[Buffer]:
@@ -566,7 +574,7 @@ class ServerConnection(_ConnectionEnd):
         if text is not None:
             message.error_message = sendable_text(text)
         buffers = encode_response(FrameType.ERROR, request_id, serialize(message))
-        del self._open[request_id]
+        del self.open[request_id]
         return buffers
 
     def send_failure(self, code: int, text: str) -> list[Buffer]:
@@ -576,29 +584,29 @@ class ServerConnection(_ConnectionEnd):
         return [encode_server_failure(body)]
 
     def _check_open(self, request_id: int) -> None:
-        if request_id not in self._open:
+        if request_id not in self.open:
             raise InternalError(f"request {request_id} is not open: it was answered already, or never came")
 
     def give_up_requests(self) -> tuple[int, ...]:
-        request_ids = tuple(self._open)
-        self._open.clear()
+        request_ids = tuple(self.open)
+        self.open.clear()
         return request_ids
 
     def judge(self, frame: Frame) -> Event:
         api_key, api_version, request_id = _REQUEST_HEADER.unpack(frame.header)
-        if request_id in self._open:
+        if request_id in self.open:
             return self.violated(CorruptData(f"the client used request id {request_id} again before its answer"))
         api = self._select(api_key, api_version)
         if isinstance(api, ForebayError):
-            self._open[request_id] = None
+            self.open[request_id] = None
             return RequestRejected(request_id, api_key, api_version, api)
         body_bytes = frame.dropped_bytes or len(frame.body)
         if self._body_limits is not None and body_bytes > (limit := self._body_limits(api_key)):
-            self._open[request_id] = None
+            self.open[request_id] = None
             return RequestRejected(request_id, api_key, api_version, _too_long(api.key, body_bytes, limit))
         if not self.is_trusted and self.state is State.READY:
             self._trust()
-        self._open[request_id] = api
+        self.open[request_id] = api
         return RequestReceived(request_id, api, api_version, frame.body)
 
     def _select(self, api_key: int, api_version: int) -> Api | ForebayError:

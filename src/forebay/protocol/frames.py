@@ -116,6 +116,11 @@ class FrameDecoder:
         """Whether there are bytes after the frames that `next_frame` has returned."""
         return self._start != self._end or self._large_total > 0 or self._to_drop > 0
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether anything has arrived that `next_frame` has not returned, whole or in part, or `error` is set."""
+        return bool(self._frames) or self.has_partial_frame or self.error is not None
+
     # ---- memory -----------------------------------------------------------------------------------------------------
 
     @property

@@ -29,6 +29,7 @@ from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.protocol.api import BULK_REQUESTS, Api, ServerRole, api_versions_response
 from forebay.protocol.connection import ServerConnection
 from forebay.protocol.messages import Buffer, Message
+from forebay.server._sockets import Peer
 from forebay.server.config import ServerConfig
 from forebay.server.counters import ServerCounters
 from forebay.server.logins import Logins
@@ -664,8 +665,10 @@ _ROUND_BYTES = 2 << 20
 class Outgoing:
     """The queue of frames to send. Belongs to the event loop's thread."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
-        """`changed` is called when more was handed over than the transport asked for."""
+    def __init__(self, changed: Callable[[], None], peer: Peer | None = None) -> None:
+        """`changed` is called when more was handed over than the transport asked for; `peer` notes whether what was
+        sent is unread."""
+        self._peer = peer
         self.transport: asyncio.Transport | None = None
         """Set by the owner of the connection. Without it, or while it closes, nothing is sent."""
         self._waiting: deque[Buffer] = deque()
@@ -675,8 +678,13 @@ class Outgoing:
         self._changed = changed
         self._next_round: asyncio.Handle | None = None
         self.drained = asyncio.Event()
-        """Set while the peer reads fast enough."""
-        self.drained.set()
+        """Set while the peer reads fast enough, and nothing waits."""
+        self._note_drained(True)
+
+    def _note_drained(self, is_drained: bool) -> None:
+        if self._peer is not None:
+            self._peer.is_unread = not is_drained
+        (self.drained.set if is_drained else self.drained.clear)()
 
     @property
     def unsent_bytes(self) -> int:
@@ -705,7 +713,7 @@ class Outgoing:
     def pause(self) -> None:
         """Pause: the transport's buffer is full."""
         self._is_paused = True
-        self.drained.clear()
+        self._note_drained(False)
 
     def resume(self) -> None:
         """Resume: the transport accepts more."""
@@ -725,11 +733,11 @@ class Outgoing:
         while self._waiting and not self._is_paused and sent < _ROUND_BYTES and not transport.is_closing():
             sent += self._send_slice(transport)
         if self._waiting:
-            self.drained.clear()
+            self._note_drained(False)
             if not self._is_paused:
                 self._next_round = asyncio.get_running_loop().call_soon(self._go_on)
         elif not self._is_paused:
-            self.drained.set()
+            self._note_drained(True)
 
     def _go_on(self) -> None:
         self._send_some()

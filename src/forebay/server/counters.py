@@ -29,10 +29,10 @@ class Histogram:
         self.seconds = 0.0
         self.buckets = [0] * (len(SECONDS) + 1)
 
-    def observe(self, seconds: float) -> None:
-        self.count += 1
-        self.seconds += seconds
-        self.buckets[bisect_left(SECONDS, seconds)] += 1
+    def observe(self, seconds: float, count: int = 1) -> None:
+        self.count += count
+        self.seconds += seconds * count
+        self.buckets[bisect_left(SECONDS, seconds)] += count
 
 
 def quantile(share: float, buckets: Sequence[int]) -> float:
@@ -78,15 +78,16 @@ class ServerCounters:
         self.refused_connections = 0
         self.failed_logins = 0
 
-    def count_request(self, api_key: int, size: int, seconds: float, error: int = 0) -> None:
-        """Count an answered request of `size` bytes; `error` is its code, if it failed as a whole."""
+    def count_requests(self, api_key: int, count: int, size: int, seconds: float, error: int = 0) -> None:
+        """Count requests, together of `size` bytes, that took `seconds` each; `error` is their code, if they failed as
+        a whole."""
         counter = self.requests.get(api_key)
         if counter is None:
             counter = self.requests[api_key] = RequestCounter()
         counter.bytes_in += size
-        counter.times.observe(seconds)
+        counter.times.observe(seconds, count)
         if error:
-            counter.errors[error] = counter.errors.get(error, 0) + 1
+            counter.errors[error] = counter.errors.get(error, 0) + count
 
 
 class BucketCounters:

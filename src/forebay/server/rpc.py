@@ -36,6 +36,7 @@ from forebay.protocol.connection import (
 )
 from forebay.protocol.messages import Buffer, Message, check_list_of_records, error_to_wire, has_more_entries, serialize
 from forebay.protocol.sasl import Authenticator
+from forebay.server._sockets import Peer, Socket
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX, REQUESTS_PER_TURN, ConnectionMemory, Connections, Outgoing
 from forebay.server.context import (
     HANDLERS,
@@ -47,6 +48,7 @@ from forebay.server.context import (
     begun,
     context_of,
 )
+from forebay.server.short_requests import VERSIONS_MIN as SHORT_VERSIONS_MIN
 from forebay.server.short_requests import ShortRequests
 
 _LOGGER = logging.getLogger(__name__)
@@ -91,8 +93,13 @@ _BEGUN_AT_ONCE = frozenset({ApiKey.PRODUCE_LOG, ApiKey.PUT_KV, ApiKey.LOOKUP})
 they do. Writes all begin at once, so that none overtakes another one of its connection."""
 
 
-class RpcProtocol(asyncio.BufferedProtocol):
-    """One connection of a client."""
+class RpcProtocol(Peer, asyncio.BufferedProtocol):
+    """One connection of a client.
+
+    `is_queued`: it waits for its turn, or has it. `is_held`: there may be requests that are not started because too
+    many are in flight. `is_blocked`: a request must end its first step before the next one may start. `is_unread`: the
+    peer does not read what was sent.
+    """
 
     def __init__(
         self,
@@ -118,35 +125,31 @@ class RpcProtocol(asyncio.BufferedProtocol):
             frame_bytes_max=connections.frame_bytes_max,
             first_frame_bytes_max=FIRST_FRAME_BYTES_MAX,
             body_limits=connections.body_bytes_max,
+            open_requests=self.open,
         )
+        for key, api in self._connection.short_apis.items():
+            if key in SHORT_VERSIONS_MIN:
+                versions = api.server_versions
+                self.offer_short(key, max(versions.min, SHORT_VERSIONS_MIN[key]), versions.max)
         me = weakref.proxy(self)  # no cycles: its buffers must go with the connection, not with the next full round
         self.memory = ConnectionMemory(me, self._connection, connections.budget, self._clock)
-        self._open_requests_max = connections.open_requests_max
+        self.open_requests_max = connections.open_requests_max
         self.address = ""
         self._transport: asyncio.Transport | None = None
-        self._outgoing = Outgoing(lambda: me._unsent_changed())
+        self._outgoing = Outgoing(lambda: me._unsent_changed(), me)
         self._tasks: set[asyncio.Task[None]] = set()
         self._tasks_context = context_of(id(self))
         self._room = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
-        self._open_bytes = 0
-        self._is_refused = False
-        self._is_stopping = False
-        self._has_eof = False
+        self.open_bytes_max = _OPEN_BYTES_MAX
         self._reading = True
-        self._is_queued = False
-        """Whether it waits for its turn, or has it."""
-        self._is_held = False
-        """Whether there may be requests that are not started because too many are in flight."""
         self._is_behind = False
         """Whether more bytes arrived while requests waited for their turn: reading stops until they are served."""
-        self._is_blocked = False
-        """Whether a request must end its first step before the next one may start."""
         self.last_active = self.opened = self._clock.monotonic()
 
     # ---- asyncio's side ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        assert isinstance(transport, asyncio.Transport | Socket)
         self._transport = self._outgoing.transport = transport
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) and peer else "an unknown address"
@@ -156,7 +159,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
 
     def _refuse(self, transport: asyncio.Transport, error: ForebayError) -> None:
         """Send the client the reason, give it a moment to read it, and close."""
-        self._is_refused = True
+        self.is_refused = True
         refused = self._connections.refused
         if len(refused) >= _REFUSALS_MAX:
             transport.abort()
@@ -185,43 +188,47 @@ class RpcProtocol(asyncio.BufferedProtocol):
             task.cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(bytearray(4096)) if self._is_refused else self._connection.get_buffer(sizehint)
+        return memoryview(bytearray(4096)) if self.is_refused else self._connection.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._is_refused:
+        if self.is_refused:
             return
         self.last_active = self._clock.monotonic()
         connection = self._connection
         connection.buffer_updated(nbytes)
-        may_start = not (self._is_queued or self._is_held or self._is_blocked) and self._connections.turns.is_idle
+        may_start = not (self.is_queued or self.is_held or self.is_blocked) and self._connections.turns.is_idle
         if may_start and self._serve_lone_short():
+            self.is_plain = True
             return
         if connection.large_bytes:
             self.memory.feed_large()
-        elif self._is_queued or self._is_held or self._is_blocked:
+        elif self.is_queued or self.is_held or self.is_blocked:
             self._is_behind = True
             self.balance()
         elif not self._connections.turns.is_idle or self.take_turn():
             self._join()
+        self.is_plain = connection.takes_short
 
     def _serve_lone_short(self) -> bool:
         """Serve a short request, as a turn would; whether it was all that has arrived. Most often it is."""
         connection = self._connection
         short = connection.next_short()
-        if short is None or self._must_wait() or not self._short.serve(self, short):
+        if short is None or self._must_wait() or not self._short.take(self, short):
             return False
+        connection.pass_short(short)
         return not connection.has_unread_bytes
 
     def eof_received(self) -> bool:
+        self._short.flush()
         self._connection.receive_eof()
-        if self._is_queued or self._is_held or self._is_blocked:
-            self._has_eof = True  # earlier requests are served first
+        if self.is_queued or self.is_held or self.is_blocked:
+            self.has_eof = True  # earlier requests are served first
             return True
         if not self._connections.turns.is_idle or self.take_turn():
             self._join()
-        elif not self._is_held:
+        elif not self.is_held:
             return False
-        self._has_eof = True
+        self.has_eof = True
         return True
 
     def pause_writing(self) -> None:
@@ -239,7 +246,8 @@ class RpcProtocol(asyncio.BufferedProtocol):
 
     def stop_reading(self) -> None:
         """Accept no more requests; those in flight are answered."""
-        self._is_stopping = True
+        self.is_stopping = True
+        self._short.flush()
         self.balance()
 
     def close(self) -> None:
@@ -279,14 +287,14 @@ class RpcProtocol(asyncio.BufferedProtocol):
     # ---- turns ------------------------------------------------------------------------------------------------------
 
     def _join(self, is_new: bool = True) -> None:
-        self._is_queued = True
+        self.is_queued = True
         self._connections.turns.join(self, is_new=is_new)
 
     def take_turn(self, requests_max: int = REQUESTS_PER_TURN) -> bool:
         """Start a few requests. Return whether more are waiting and may start."""
-        self._is_queued = True
+        self.is_queued = True
         more = self._start_some(requests_max)
-        self._is_queued = more
+        self.is_queued = more
         if not more:
             self._is_behind = False
         if self.memory.large_counted != self._connection.large_bytes:
@@ -298,13 +306,16 @@ class RpcProtocol(asyncio.BufferedProtocol):
         connection = self._connection
         for _ in range(requests_max):
             if self._must_wait():
-                self._is_held = True
+                self.is_held = True
                 return False
             short = connection.next_short()
-            if short is not None and self._short.serve(self, short):
-                if connection.has_unread_bytes or self._has_eof:
+            if short is not None and self._short.take(self, short):
+                connection.pass_short(short)
+                if connection.has_unread_bytes or self.has_eof:
                     continue
                 return False
+            if self.has_eof:
+                self._short.flush()  # its answers go before the end
             event = connection.next_event()
             match event:
                 case None:
@@ -318,7 +329,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
                     self.close()
                     return False
                 case ConnectionClosed():
-                    if self._has_eof:
+                    if self.has_eof:
                         self.close()
                     return False
                 case _:
@@ -328,10 +339,10 @@ class RpcProtocol(asyncio.BufferedProtocol):
     def _must_wait(self) -> bool:
         """Return whether no further request may start now."""
         if (
-            self._connection.open_requests >= self._open_requests_max
-            or self._open_bytes >= _OPEN_BYTES_MAX
-            or self._is_blocked
-            or self._is_stopping
+            self._connection.open_requests >= self.open_requests_max
+            or self.open_bytes >= self.open_bytes_max
+            or self.is_blocked
+            or self.is_stopping
             or not self._outgoing.drained.is_set()
         ):
             return True
@@ -344,28 +355,28 @@ class RpcProtocol(asyncio.BufferedProtocol):
     def _is_over_share(self) -> bool:
         """Return whether small requests have to wait for memory: first those of connections with much in flight."""
         return self.memory.is_overfull and (
-            self._open_bytes > self._connections.open_bytes_share or self.memory.receiving.is_twice_full
+            self.open_bytes > self._connections.open_bytes_share or self.memory.receiving.is_twice_full
         )
 
     def balance(self) -> None:
         """Stop reading while too much is in flight or pending; continue afterwards."""
         transport, connection = self._transport, self._connection
-        if transport is None or transport.is_closing() or self._is_refused:
+        if transport is None or transport.is_closing() or self.is_refused:
             return
         waiting = connection.open_requests
         is_unread = not self._outgoing.drained.is_set()
-        is_barred = self._is_blocked or self._is_stopping or self.memory.is_starved or is_unread
-        has_room = waiting <= self._open_requests_max // 2 and self._open_bytes <= _OPEN_BYTES_MAX // 2
-        if self._is_held and not self._is_queued and has_room and not is_barred and not self._is_over_share:
-            self._is_held = False
+        is_barred = self.is_blocked or self.is_stopping or self.memory.is_starved or is_unread
+        has_room = waiting <= self.open_requests_max // 2 and self.open_bytes <= _OPEN_BYTES_MAX // 2
+        if self.is_held and not self.is_queued and has_room and not is_barred and not self._is_over_share:
+            self.is_held = False
             self._join(is_new=False)
-        is_full = waiting >= self._open_requests_max or self._open_bytes >= _OPEN_BYTES_MAX
-        must_stop = is_barred or is_full or self._is_held or self._is_behind
+        is_full = waiting >= self.open_requests_max or self.open_bytes >= self.open_bytes_max
+        must_stop = is_barred or is_full or self.is_held or self._is_behind
         if self._reading:
             if must_stop:
                 self._reading = False
                 transport.pause_reading()
-        elif not must_stop and not self._has_eof:
+        elif not must_stop and not self.has_eof:
             self._reading = True
             transport.resume_reading()
 
@@ -386,7 +397,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
             self._answered(request, began)
             return
         size = len(request.body)
-        if request.api.key not in BULK_REQUESTS and not self._is_blocked:
+        if request.api.key not in BULK_REQUESTS and not self.is_blocked:
             size *= _PARSED_FACTOR
         size += _OPEN_REQUEST_BYTES
         self._count_open(request.api.key, size)
@@ -405,33 +416,41 @@ class RpcProtocol(asyncio.BufferedProtocol):
 
     # ---- short requests (forebay.server.short_requests.Client) ------------------------------------------------------
 
+    def serve_apart(self, request: ShortRequest, message: Message) -> None:
+        if self._is_connected:
+            self._serve(self._connection.received_short(request, message))
+
+    def fail_short(self, request: ShortRequest, message: Message) -> None:
+        if self._is_connected:
+            self._connection.open_short(request)
+            self._send(request.request_id, message)
+
     def begin_short(self, request: ShortRequest) -> None:
-        self._connection.begin_short(request)
+        if self._is_connected:
+            self._connection.open_short(request)
+        self._count_open(ApiKey.PRODUCE_LOG, len(request.records) + _OPEN_REQUEST_BYTES)
 
-    def answer_short(self, request: ShortRequest, frame: bytes, *, was_begun: bool = True) -> None:
-        if not was_begun:
-            self._connection.pass_short(request)
-        elif not self._connection.end_short(request):
-            return
-        outgoing = self._outgoing
-        outgoing.send((frame,))
-        if not outgoing.drained.is_set():
+    def end_short(self, request: ShortRequest) -> bool:
+        return self.open.pop(request.request_id, self) is not self
+
+    def release_short(self, request: ShortRequest) -> None:
+        self._count_open(ApiKey.PRODUCE_LOG, -len(request.records) - _OPEN_REQUEST_BYTES)
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a frame behind what the peer has not read yet."""
+        self._outgoing.send((frame,))
+        if self.is_unread:
             self.memory.count_unsent()
-        if self._is_held or not self._reading:
-            self.balance()
 
-    def answer(self, request_id: int, message: Message) -> None:
-        self._send(request_id, message)
-
-    def count_short(self, request: ShortRequest, *, ends: bool = False) -> None:
-        size = len(request.records) + _OPEN_REQUEST_BYTES
-        self._count_open(ApiKey.PRODUCE_LOG, -size if ends else size)
+    @property
+    def _is_connected(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
 
     # ---- all others -------------------------------------------------------------------------------------------------
 
     def _count_open(self, key: ApiKey, size: int) -> None:
         """Count the memory of an unanswered request, or release it."""
-        self._open_bytes += size
+        self.open_bytes += size
         if key not in BULK_REQUESTS:
             self.memory.open_control_bytes += size
         if size > 0:
@@ -449,7 +468,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         if len(request.body) >= _PARSED_APART_BYTES and (
             key not in BULK_REQUESTS or has_more_entries(request.api.request, request.body, _PARSED_APART_ENTRIES)
         ):
-            self._is_blocked = True
+            self.is_blocked = True
             return self._parse_apart(request, room)
         return self._dispatch(request, room, *request.parse_split(request.api.request))
 
@@ -461,7 +480,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         call = ServerCall(message, payloads, request.api_version, self._role, self._listener, name, room, is_long)
         outcome = HANDLERS[request.api.key](self._context, call)
         if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message):
-            self._is_blocked = True
+            self.is_blocked = True
             return self._write_alone(outcome)
         return outcome
 
@@ -492,9 +511,9 @@ class RpcProtocol(asyncio.BufferedProtocol):
             return outcome if isinstance(outcome, Answer | Message) else await outcome
 
     def _unblock(self) -> None:
-        self._is_blocked = False
-        if self._is_behind and not self._is_queued:
-            self._is_held = True
+        self.is_blocked = False
+        if self._is_behind and not self.is_queued:
+            self.is_held = True
         self.balance()
 
     def _authenticate(self, request: RequestReceived) -> Message | Coroutine[Any, Any, Message]:
@@ -505,7 +524,7 @@ class RpcProtocol(asyncio.BufferedProtocol):
         seconds = self._connections.logins.wait_seconds(self.address, user)
         if not seconds:
             return self._log_in(message, user)
-        self._is_blocked = True
+        self.is_blocked = True
         return self._log_in_later(message, user, seconds)
 
     async def _log_in_later(self, message: pb.AuthenticateRequest, user: str, seconds: float) -> Message:
@@ -570,14 +589,14 @@ class RpcProtocol(asyncio.BufferedProtocol):
 
     def _answered(self, request: RequestReceived, began: float, error: int = 0) -> None:
         seconds = self._clock.monotonic() - began
-        self._context.counters.count_request(request.api.key, len(request.body), seconds, error)
+        self._context.counters.count_requests(request.api.key, 1, len(request.body), seconds, error)
 
     def send_error(self, request_id: int, error: BaseException) -> int:
         """Send an error, and return its code."""
         if not isinstance(error, ForebayError):
             _LOGGER.error("internal error", exc_info=error)
         code, text = error_to_wire(error)
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and self._is_connected:
             self._outgoing.send(self._connection.send_error(request_id, code, text))
             if code == ErrorCode.AUTHENTICATE_EXCEPTION and self._authenticator.principal is None:
                 self._transport.close()

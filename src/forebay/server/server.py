@@ -38,6 +38,8 @@ from forebay.protocol.listeners import (
     parse_listeners,
 )
 from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
+from forebay.server._sockets import AVAILABLE as HAS_SOCKETS
+from forebay.server._sockets import Sockets
 from forebay.server.auto_partitions import follow_the_clock
 from forebay.server.catalog import TableCatalog
 from forebay.server.config import ServerConfig
@@ -124,6 +126,7 @@ class ForebayServer:
         self._injected = injected or Injected()
         self._connections: Connections | None = None
         self._bound: list[_Bound] = []
+        self._sockets: Sockets | None = None
         self._upkeep: list[asyncio.Task[None]] = []
         self._context: ServerContext | None = None
         self._directory: DataDirectory | None = None
@@ -324,7 +327,9 @@ class ForebayServer:
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
-        connections, short = self.connections, ShortRequests(self.context)
+        connections, short = self.connections, ShortRequests(self.context, self.connections)
+        if HAS_SOCKETS and all(isinstance(sock, socket.socket) for bound in self._bound for sock in bound.sockets):
+            self._sockets = Sockets(loop, self._injected.clock, short)
         for bound in self._bound:
             apis = offered((ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE, *HANDLERS), bound.role)
             authenticators = authenticator_factory(bound.listener, _security_settings(self.config))
@@ -334,7 +339,10 @@ class ForebayServer:
                 return RpcProtocol(self.context, bound.role, name, apis, authenticators(), connections, short)
 
             for sock in bound.sockets:
-                bound.server = await loop.create_server(connection, sock=sock)
+                if self._sockets is None:  # simulated ones, or no epoll
+                    bound.server = await loop.create_server(connection, sock=sock)
+                else:
+                    self._sockets.listen(sock, connection)
 
     def _addresses(self) -> Addresses:
         def of(role: ServerRole, protocol: SecurityProtocol) -> str | None:
@@ -423,6 +431,9 @@ class ForebayServer:
             for transport in list(connections.refused):
                 transport.abort()
             connections.budget.close()
+        sockets, self._sockets = self._sockets, None
+        if sockets is not None:
+            await sockets.close()
         context, self._context = self._context, None
         directory, self._directory = self._directory, None
         executors, self._executors = self._executors, []
@@ -442,6 +453,8 @@ class ForebayServer:
 
     async def _close_listeners(self) -> None:
         loop = asyncio.get_running_loop()
+        if self._sockets is not None:
+            self._sockets.stop_listening()
         for bound in self._bound:
             if bound.server is not None:
                 for sock in bound.sockets:

@@ -2,10 +2,11 @@
 
 Clients that wait for every row send these, so each takes few steps: no protobuf objects, no task and no future.
 
-Lookups are answered at once. Writes of one iteration of the event loop are collected and written at its end, in a group
-for each bucket: in the loop's own thread where it need not wait (`forebay.server.replica.BucketReplica.write_now`),
-else in the bucket's lane, whose thread wakes the loop once for all that is done. No write overtakes another one of its
-connection: the handlers of longer writes begin after `ShortRequests.flush`.
+Those that arrive in one iteration of the event loop form a group for each bucket (`forebay.server._sockets`): its
+lookups are one look at the state, its writes are written together and synced once. The loop's own thread writes where
+it need not wait (`forebay.server.replica.BucketReplica.write_now`), else the bucket's lane, whose thread wakes the loop
+once for all that is done. No write overtakes another one of its connection: the handlers of longer writes begin after
+`ShortRequests.flush`.
 
 The rule: a request that is special in any way, or cannot be served, is left to its handler before anything is done, so
 only there are errors made. What fails later, in writing, is answered here.
@@ -20,31 +21,29 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from forebay.base.errors import ForebayError
+from forebay.codec.value_batch import LENGTH_PREFIX_BYTES
 from forebay.kv.tablet import PutRequest
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol._short import ShortRequest, encode_values, encode_written
+from forebay.protocol._short import ShortRequest, encode_values
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
+from forebay.server._sockets import Group, ShortGroups
+from forebay.server.connections import Connections
 from forebay.server.context import ServerContext, put_error, write_too_late
-from forebay.server.replica import AppendRequest, BucketReplica
+from forebay.server.replica import AppendRequest
 
 _LOGGER = logging.getLogger(__name__)
 
-_PRODUCE_LOG, _LOOKUP = int(ApiKey.PRODUCE_LOG), int(ApiKey.LOOKUP)
-_VERSIONS_MIN = {int(ApiKey.PRODUCE_LOG): 0, int(ApiKey.PUT_KV): 2, int(ApiKey.LOOKUP): 1}
+_PRODUCE_LOG = int(ApiKey.PRODUCE_LOG)
+VERSIONS_MIN = {int(ApiKey.PRODUCE_LOG): 0, int(ApiKey.PUT_KV): 2, int(ApiKey.LOOKUP): 1}
 """Older versions have rules of their own, for keys or for errors."""
-
-_ACKNOWLEDGED = (-1, 1)
 
 _ANSWER_BYTES_MAX = 1 << 16
 """Values of a lookup that is answered at once."""
 
 _KEYS_AT_FIRST, _BYTES_AT_FIRST = 16, 1 << 12
+_KEYS_AT_ONCE = 256
 """More keys are looked up if the values of the first ones are small."""
-
-_COLLECTED_MAX = 256
-_COLLECTED_BYTES_MAX = 256 << 10
-"""Writes that are collected before the iteration has ended, and their size."""
 
 _NOW_SECONDS = 5e-3
 """After this time the groups of further buckets go to their lanes: a round of the loop takes no longer elsewhere."""
@@ -53,34 +52,40 @@ _NOW_SECONDS = 5e-3
 class Client(Protocol):
     """The part of a connection that short requests use."""
 
-    def begin_short(self, request: ShortRequest) -> None:
-        """Take the request, which is answered later."""
+    def serve_apart(self, request: ShortRequest, message: Message) -> None:
+        """Leave a request to its handler, as the message that it is."""
         ...
 
-    def answer_short(self, request: ShortRequest, frame: bytes, *, was_begun: bool = True) -> None: ...
+    def fail_short(self, request: ShortRequest, message: Message) -> None:
+        """Answer a request that is not open."""
+        ...
 
-    def answer(self, request_id: int, message: Message) -> None: ...
+    def begin_short(self, request: ShortRequest) -> None:
+        """Open a write that waits for its lane, and count its memory."""
+        ...
 
-    def count_short(self, request: ShortRequest, *, ends: bool = False) -> None:
-        """Count the memory of a write that waits for its lane, until it `ends`."""
+    def end_short(self, request: ShortRequest) -> bool:
+        """Close such a request before it is answered; whether the connection still wants the answer."""
+        ...
+
+    def release_short(self, request: ShortRequest) -> None:
+        """Release its memory."""
         ...
 
 
 class _Write:
-    """A write: its request, and what becomes of it (`forebay.server.replica.Receiver`)."""
+    """A write that waits for its lane: its request, and what becomes of it (`forebay.server.replica.Receiver`)."""
 
-    __slots__ = ("began", "client", "finished", "is_late", "item", "outcome", "replica", "request", "timer")
+    __slots__ = ("began", "finished", "group", "is_late", "outcome", "request", "timer")
 
-    def __init__(self, client: Client, request: ShortRequest, replica: BucketReplica, item: Any, began: float) -> None:
-        self.client = client
+    def __init__(self, group: Group, request: ShortRequest, began: float, finished: Callable[[_Write], None]) -> None:
+        self.group = group
         self.request = request
-        self.replica = replica
-        self.item = item
         self.began = began
+        self.finished = finished
         self.outcome: Any = None
         self.is_late = False
 
-    finished: Callable[[_Write], None]
     timer: asyncio.TimerHandle
 
     def set_result(self, result: Any) -> None:
@@ -92,115 +97,133 @@ class _Write:
         self.finished(self)
 
 
-def _size(values: list[bytes | None]) -> int:
+def _size(values: Sequence[bytes | None]) -> int:
     return sum([len(value) for value in values if value is not None])
 
 
-class ShortRequests:
-    """Those of one server. `serve` and `flush` belong to the event loop's thread."""
+class ShortRequests(ShortGroups):
+    """Those of one server. All but `_has_finished` belongs to the event loop's thread."""
 
-    def __init__(self, context: ServerContext) -> None:
+    def __init__(self, context: ServerContext, connections: Connections) -> None:
+        super().__init__(asyncio.get_running_loop())
         self._context = context
-        self._loop = asyncio.get_running_loop()
+        self._turns, self._receiving = connections.turns, connections.budget.receiving
         self._begin, self._end = context.replicas.begin_if_open, context.replicas.end
-        self._collected: list[_Write] = []
-        self._collected_bytes = 0
         self._finished: deque[_Write] = deque()
         self._is_waking = False
 
-    def serve(self, client: Client, request: ShortRequest) -> bool:
-        """Serve the request, the client's next one; False, and nothing is done, if it is for its handler."""
-        began = self._context.clock.monotonic()
-        key = request.api_key
-        if request.api_version < _VERSIONS_MIN[key] or self._context.has_openings:
-            return False
-        replica = self._begin(request.bucket)  # type: ignore[arg-type] # equal to a TableBucket
+    def may_begin(self) -> bool:
+        return not (self._context.has_openings or self._receiving.is_overfull)
+
+    def may_begin_round(self) -> bool:
+        return self._turns.is_idle and self.may_begin()
+
+    def begin_group(self, bucket: tuple[int, int, int | None]) -> Group | None:
+        replica = self._begin(bucket)  # type: ignore[arg-type] # equal to a TableBucket
         if replica is None:
-            return False
-        if key == _LOOKUP:
-            return self._look_up(client, request, replica, began)
-        if request.acks not in _ACKNOWLEDGED or replica.closed or replica.has_kv is (key == _PRODUCE_LOG):
+            return None
+        if replica.closed:
             self._end(replica)
-            return False
-        client.begin_short(request)
-        records = request.records
-        item: Any
-        if key == _PRODUCE_LOG:
-            item = AppendRequest(records, request.acks)
-        else:
-            item = PutRequest(records, request.targets, request.acks)
-        collected = self._collected
-        collected.append(_Write(client, request, replica, item, began))
-        self._collected_bytes += len(records)
-        if len(collected) >= _COLLECTED_MAX or self._collected_bytes >= _COLLECTED_BYTES_MAX:
-            self.flush()
-        elif len(collected) == 1:
-            self._loop.call_soon(self.flush)
-        return True
+            return None
+        return Group(replica, replica.has_kv)
+
+    def serve_groups(self, groups: list[Group]) -> None:
+        monotonic = self._context.clock.monotonic
+        began = monotonic()
+        for group in groups:
+            if group.lookups:
+                self._look_up(group, began)
+        end = None if len(groups) == 1 else monotonic() + _NOW_SECONDS
+        for group in groups:
+            if group.writes:
+                self._write(group, began, may_be_now=end is None or monotonic() < end)
+            self._end_one(group)
+
+    def _end_one(self, group: Group) -> None:
+        group.left -= 1
+        if not group.left:
+            self._end(group.replica)
 
     # ---- lookups ----------------------------------------------------------------------------------------------------
 
-    def _look_up(self, client: Client, request: ShortRequest, replica: BucketReplica, began: float) -> bool:
-        keys = request.keys
+    def _look_up(self, group: Group, began: float) -> None:
+        lookups = group.lookups
+        keys = [key for request in lookups for key in request.keys]
         try:
-            values = replica.kv.lookup(keys[:_KEYS_AT_FIRST])
-            if len(keys) > _KEYS_AT_FIRST:
-                if _size(values) > _BYTES_AT_FIRST:
-                    return False
-                values += replica.kv.lookup(keys[_KEYS_AT_FIRST:])
-        except ForebayError:
-            return False
-        finally:
-            self._end(replica)
-        if _size(values) > _ANSWER_BYTES_MAX:
-            return False
-        client.answer_short(request, encode_values(request, values), was_begun=False)
-        self._count(_LOOKUP, sum(map(len, keys)), began)
-        return True
+            values = self._values(group, keys)
+        except ForebayError:  # of a key that is none, for instance: each says so for its own keys
+            values = None
+        if values is None:
+            if len(lookups) == 1:
+                self._leave_to_handler(lookups[0])
+                return
+            for request in lookups:
+                alone = Group(group.replica, True)
+                alone.lookups.append(request)
+                self._look_up(alone, began)
+            return
+        first = 0
+        for request in lookups:
+            self.answer(request, encode_values(request, values, first, LENGTH_PREFIX_BYTES))
+            first += len(request.keys)
+        self._count(_LOOKUP, len(lookups), sum(map(len, keys)), began)
+
+    def _values(self, group: Group, keys: list[bytes]) -> list[bytes | None] | None:
+        """The values of all keys; None if they are too large to be answered at once."""
+        look_up = group.replica.kv.stored_values
+        size_max = _ANSWER_BYTES_MAX * len(group.lookups)
+        if len(keys) <= _KEYS_AT_FIRST:
+            values = look_up(keys)
+            return values if _size(values) <= size_max else None
+        values = look_up(keys[:_KEYS_AT_FIRST])
+        if _size(values) > _BYTES_AT_FIRST:
+            return None
+        for first in range(_KEYS_AT_FIRST, len(keys), _KEYS_AT_ONCE):
+            values += look_up(keys[first : first + _KEYS_AT_ONCE])
+        return values if _size(values) <= size_max else None
+
+    def _leave_to_handler(self, request: ShortRequest) -> None:
+        table_id, bucket_id, partition_id = request.bucket
+        message = pb.LookupRequest(table_id=table_id)
+        message.buckets_req.add(bucket_id=bucket_id, partition_id=partition_id, keys=request.keys)
+        request.client.serve_apart(request, message)
 
     # ---- writes -----------------------------------------------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Write what was collected, or queue it."""
-        collected, self._collected = self._collected, []
-        self._collected_bytes = 0
-        if len(collected) == 1:
-            self._write(collected[0].replica, collected)
-            return
-        groups: dict[BucketReplica, list[_Write]] = {}
-        for write in collected:
-            groups.setdefault(write.replica, []).append(write)
-        monotonic = self._context.clock.monotonic
-        end = monotonic() + _NOW_SECONDS
-        for replica, group in groups.items():
-            self._write(replica, group, may_be_now=monotonic() < end)
-
-    def _write(self, replica: BucketReplica, group: list[_Write], *, may_be_now: bool = True) -> None:
-        size = sum(len(write.request.records) for write in group)
+    def _write(self, group: Group, began: float, *, may_be_now: bool) -> None:
+        requests, replica = group.writes, group.replica
+        if replica.has_kv:
+            items: list[Any] = [PutRequest(each.records, each.targets, each.acks) for each in requests]
+        else:
+            items = [AppendRequest(each.records, each.acks) for each in requests]
         results: Sequence[Any] | None = None
         try:
             if may_be_now:
-                results = replica.write_now([write.item for write in group], size)
+                results = replica.write_now(items, group.bytes)
         except Exception as e:  # noqa: BLE001 - as in a lane, it is the outcome of each
-            results = [e] * len(group)
+            results = [e] * len(items)
         if results is not None:
-            for write, result in zip(group, results, strict=True):
-                self._end(replica)
-                self._answer(write, result)
+            for request, result in self.answer_written(requests, results):
+                self._answer_failed(request, result)
+            self._count(_PUT_KV if replica.has_kv else _PRODUCE_LOG, len(requests), group.bytes, began)
             return
-        for write in group:
-            write.finished = self._has_finished
-            write.client.count_short(write.request)
-            write.timer = self._loop.call_later(write.request.timeout_ms / 1000, self._expire, write)
-        replica.write_later([(write.item, write, len(write.request.records)) for write in group])
+        group.left += len(requests)
+        writes = [_Write(group, request, began, self._has_finished) for request in requests]
+        for write in writes:
+            request = write.request
+            request.client.begin_short(request)
+            write.timer = self.loop.call_later(request.timeout_ms / 1000, self._expire, write)
+        replica.write_later(
+            [(item, write, len(write.request.records)) for item, write in zip(items, writes, strict=True)]
+        )
 
     def _has_finished(self, write: _Write) -> None:
         """Called in the lane's thread."""
         self._finished.append(write)
         if not self._is_waking:
             self._is_waking = True
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._answer_finished)
+            if not self.loop.is_closed():
+                self.loop.call_soon_threadsafe(self._answer_finished)
 
     def _answer_finished(self) -> None:
         self._is_waking = False  # first, so that what finishes from now on wakes the loop again
@@ -208,29 +231,29 @@ class ShortRequests:
         while finished:
             write = finished.popleft()
             write.timer.cancel()
-            self._end(write.replica)
-            if not write.is_late:
-                self._answer(write, write.outcome)
-            write.client.count_short(write.request, ends=True)
+            self._end_one(write.group)
+            request = write.request
+            if not write.is_late and request.client.end_short(request):
+                self._answer_one(request, write.outcome, write.began)
+            request.client.release_short(request)
 
     def _expire(self, write: _Write) -> None:
         write.is_late = True
-        self._answer(write, write_too_late(write.request.timeout_ms))
+        if write.request.client.end_short(write.request):
+            self._answer_one(write.request, write_too_late(write.request.timeout_ms), write.began)
 
-    def _count(self, key: int, size: int, began: float) -> None:
+    def _answer_one(self, request: ShortRequest, outcome: Any, began: float) -> None:
+        self._count(request.api_key, 1, len(request.records), began)
+        for failed, result in self.answer_written([request], [outcome]):
+            self._answer_failed(failed, result)
+
+    def _count(self, key: int, count: int, size: int, began: float) -> None:
         context = self._context
-        context.counters.count_request(key, size, context.clock.monotonic() - began)
+        context.counters.count_requests(key, count, size, context.clock.monotonic() - began)
 
-    def _answer(self, write: _Write, outcome: Any) -> None:
-        request = write.request
-        self._count(request.api_key, len(request.records), write.began)
+    def _answer_failed(self, request: ShortRequest, outcome: Any) -> None:
         error = outcome if isinstance(outcome, Exception) else outcome.error
-        is_append = request.api_key == _PRODUCE_LOG
-        if error is None:
-            offset = outcome.base_offset if is_append else outcome.log_end_offset
-            write.client.answer_short(request, encode_written(request, offset))
-            return
-        response: Any = pb.ProduceLogResponse() if is_append else pb.PutKvResponse()
+        response: Any = pb.ProduceLogResponse() if request.api_key == _PRODUCE_LOG else pb.PutKvResponse()
         _, bucket_id, partition_id = request.bucket
         put_error(response.buckets_resp.add(bucket_id=bucket_id, partition_id=partition_id), error)
-        write.client.answer(request.request_id, response)
+        request.client.fail_short(request, response)
