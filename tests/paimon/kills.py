@@ -45,6 +45,7 @@ class KillingFileIO:
     """The local disk. The process dies at the step `kill_at`; all steps are counted and noted."""
 
     supports_atomic_create = True
+    is_remote = False
 
     def __init__(self, kill_at: str | None = None) -> None:
         self.inner: FileIO = LocalFileIO(sync=False)

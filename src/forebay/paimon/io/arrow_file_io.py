@@ -22,6 +22,7 @@ PutIfAbsent = Callable[[str, bytes], bool]
 """Creates an object (path without scheme, content); returns False if it already exists."""
 
 _RENAME_NEVER_OVERWRITES = ("hdfs", "viewfs")
+_IN_THIS_MACHINE = ("local", "mock")
 
 
 class ArrowFileIO:
@@ -43,6 +44,10 @@ class ArrowFileIO:
     @property
     def supports_atomic_create(self) -> bool:
         return self._put_if_absent is not None or self._renames_safely
+
+    @property
+    def is_remote(self) -> bool:
+        return self._fs.type_name not in _IN_THIS_MACHINE
 
     def read(self, path: str) -> bytes:
         with _errors("read", path), self._fs.open_input_file(self._inside(path)) as f:

@@ -73,6 +73,10 @@ class FailingFileIO:
     def supports_atomic_create(self) -> bool:
         return self.inner.supports_atomic_create
 
+    @property
+    def is_remote(self) -> bool:
+        return self.inner.is_remote
+
     def fail_at(self, operation: str, part: str = "", *, after: bool = False, times: int = 1) -> None:
         """Fail the next `times` matching operations."""
         self.points.append(FailPoint(operation, part, after, times))

@@ -29,6 +29,11 @@ class FileIO(Protocol):
         """Whether `create` is atomic across processes and machines. If not, commits need a catalog lock."""
         ...
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether reads wait for a network, so that files are read ahead."""
+        ...
+
     def read(self, path: str) -> bytes:
         """The contents of a file. Raises `NotFound`."""
         ...

@@ -80,6 +80,7 @@ class LocalFileIO:
     """The local file system. Stateless; `sync=False` disables durability (for benchmarks of everything else)."""
 
     supports_atomic_create = True
+    is_remote = False
 
     def __init__(self, ids: IdSource = SYSTEM_IDS, sync: bool = True) -> None:
         self._ids = ids

@@ -10,6 +10,7 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -118,13 +119,13 @@ class LakeScan(Scan):
         return table, lambda: None if self._reads_changes(table) else snapshot_by_options(table)
 
     def _readers(self, table: TableContext, scan_filter: ScanFilter) -> tuple[pa.Schema, Callable[[Any], Any]]:
-        """The schema of the rows, and a function that reads a split."""
+        """The schema of the rows, and a function that reads splits."""
         if self._reads_changes(table):
             changes = ChangeReader(table, self._request.columns, scan_filter)
             schema = changes.schema.remove(changes.schema.get_field_index(ROW_KIND))
-            return schema, lambda split: _added(changes, split)
+            return schema, partial(_added, changes)
         reader = SplitReader(table, self._request.columns, scan_filter)
-        return reader.schema, reader.read
+        return reader.schema, reader.read_all
 
     def _reads_changes(self, table: TableContext) -> bool:
         return self._as_of is None and chooses_snapshot(table.options) and is_of_changes(table)
@@ -164,7 +165,7 @@ class LakeScan(Scan):
 
     def _reader_of(self, work: _Work) -> LakeReader:
         snapshot_id = None if work.snapshot is None or work.is_of_changes else work.snapshot.id
-        batches = (batch for split in work.splits for batch in work.read(split))
+        batches = work.read(work.splits)
         told = told_of_expiry(batches, work.context.snapshots, snapshot_id)
         return LakeReader(work.schema, told, self._request.limit, f"lake table {self._name}")
 
@@ -177,7 +178,7 @@ class LakeScan(Scan):
         table, _ = self._found()
         schema, read = self._readers(table, ScanFilter.of(table.schema, self._request.predicate))
         snapshot_id = split.snapshot_id if isinstance(split, DataSplit) else None
-        told = told_of_expiry(read(split), table.snapshots, snapshot_id)
+        told = told_of_expiry(read([split]), table.snapshots, snapshot_id)
         return LakeReader(schema, told, self._request.limit, f"a split of lake table {self._name}")
 
     def count(self) -> int:
@@ -220,9 +221,9 @@ class LakeScan(Scan):
         return f" of lake table {self._name}{when}"
 
 
-def _added(reader: ChangeReader, split: ChangeSplit) -> Iterator[pa.RecordBatch]:
+def _added(reader: ChangeReader, splits: Sequence[ChangeSplit]) -> Iterator[pa.RecordBatch]:
     """The rows that changes added; deletes are left out (system table `audit_log` has them)."""
-    for batch in reader.read(split):
+    for batch in (batch for split in splits for batch in reader.read(split)):
         rows = without_deletes(batch, batch.column(ROW_KIND))
         if rows.num_rows:
             yield rows.drop_columns([ROW_KIND])

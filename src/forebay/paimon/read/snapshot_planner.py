@@ -272,7 +272,7 @@ def exact_rows(schema: TableSchema, split: DataSplit) -> int | None:
 def _may_hold_deletes(schema: TableSchema, file: DataFileMeta) -> bool:
     """Whether a file of a raw split may hold deletes, because their count is unknown or unreliable.
 
-    The reader then looks for deletes itself (SplitReader._read_raw).
+    The reader then looks for deletes itself (SplitReader.read).
     """
     return schema.has_primary_key and (file.level == LEVEL_0 or file.delete_row_count is None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from forebay.codec.arrow_types import int8_array
 from forebay.codec.filters import BoundPredicate, filter_rows
 from forebay.metadata.types import bigint, tinyint
 from forebay.paimon.files.pruning import columns_of
-from forebay.paimon.files.reader import ROW_INDEX_FIELD, DataFileReader, Positions
+from forebay.paimon.files.reader import GROUP_BYTES_MAX, ROW_INDEX_FIELD, DataFileReader, Positions
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.deletion_vector import read_deletion_vector
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
@@ -31,6 +31,7 @@ from forebay.paimon.format.schema import (
     DataField,
 )
 from forebay.paimon.format.split import DataSplit, DeletionFile
+from forebay.paimon.io.ahead import SOURCES_MAX, Ahead, Source, one_after_the_other, read_ahead
 from forebay.paimon.io.closing import close_sources, closed_after
 from forebay.paimon.merge.intervals import Section
 from forebay.paimon.merge.leveled import LevelRules, merge_leveled, with_level, without_deletes
@@ -45,6 +46,9 @@ from forebay.paimon.store.context import TableContext
 SEQUENCE_FIELD = DataField(SEQUENCE_NUMBER_ID, SEQUENCE_NUMBER, bigint().not_null())
 KIND_FIELD = DataField(VALUE_KIND_ID, VALUE_KIND, tinyint().not_null())
 _DELETES = int8_array(1, 3)
+_UNPACKED_FACTOR = 4
+"""Rows in memory are about so much larger than their file."""
+
 _FOLDING = (MergeEngine.PARTIAL_UPDATE, MergeEngine.AGGREGATION)
 
 
@@ -84,13 +88,25 @@ class SplitReader:
 
     def read(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
         """The matching rows of `split`, in no guaranteed order (append tables: in the order they were written)."""
-        if self._spec is None or split.raw_convertible:
-            return self._read_raw(split)
-        return self._read_merged(split)
+        return self.read_all([split])
+
+    def read_all(self, splits: Sequence[DataSplit]) -> Iterator[pa.RecordBatch]:
+        """The rows of `splits`, one after the other, each as `read` returns them."""
+        sources = [source for split in splits for source in self._sources(split)]
+        if len(sources) < 2 or not self._table.io.is_remote:
+            return one_after_the_other(sources)
+        return read_ahead(sources)
+
+    def _sources(self, split: DataSplit) -> list[Source]:
+        """The rows of a split, in parts that can be read at the same time."""
+        if self._spec is not None and not split.raw_convertible:
+            size = sum(_memory(file) for file in split.files)
+            return [Source(min(size, GROUP_BYTES_MAX), partial(self._read_merged, split))]
+        return self._files(split)
 
     def read_sorted(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
         """Like `read`, but by ascending key (append tables: in the order rows were written)."""
-        return self._read_raw(split) if self._spec is None else self._read_merged(split)
+        return self.read(split) if self._spec is None else self._read_merged(split)
 
     def read_bucket(self, splits: Sequence[DataSplit]) -> Iterator[pa.RecordBatch]:
         """The rows of all `splits` of one bucket as one sorted read: ascending by `order`, each key once.
@@ -116,16 +132,24 @@ class SplitReader:
             return None
         return RowKeyOrder(self._table.schema.fields_named(self._table.schema.trimmed_primary_keys))
 
-    def _read_raw(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
+    def _files(self, split: DataSplit) -> list[Source]:
+        """The rows of each file of a split in which no row replaces another one."""
         deletions = split.deletion_files or (None,) * len(split.files)
-        for file, deletion in zip(split.files, deletions, strict=True):
-            # Delete counts are missing in old files, and wrong (0) in level 0 files of one known writer.
-            checks = self._spec is not None and (file.level == LEVEL_0 or file.delete_row_count is None)
-            path = self._table.paths.data_file(split.partition, split.bucket, file)
-            reader = self._kinded_reader if checks else self._plain_reader
-            with closed_after(reader.read(file, path, self._deleted(deletion))) as batches:
-                for batch in batches:
-                    yield from self._finished(_without_deletes(batch) if checks else batch, self._raw_fields, None)
+        return [
+            Source(_memory(file), partial(self._read_file, split, file, deletion))
+            for file, deletion in zip(split.files, deletions, strict=True)
+        ]
+
+    def _read_file(
+        self, split: DataSplit, file: DataFileMeta, deletion: DeletionFile | None
+    ) -> Iterator[pa.RecordBatch]:
+        # Delete counts are missing in old files, and wrong (0) in level 0 files of one known writer.
+        checks = self._spec is not None and (file.level == LEVEL_0 or file.delete_row_count is None)
+        path = self._table.paths.data_file(split.partition, split.bucket, file)
+        reader = self._kinded_reader if checks else self._plain_reader
+        with closed_after(reader.read(file, path, self._deleted(deletion))) as batches:
+            for batch in batches:
+                yield from self._finished(_without_deletes(batch) if checks else batch, self._raw_fields, None)
 
     @cached_property
     def _plain_reader(self) -> DataFileReader:
@@ -154,13 +178,18 @@ class SplitReader:
             runs: Sequence[Iterable[pa.RecordBatch]] = [self._run(split, run, held, part) for run in section]
             if len(runs) > 1 and self._newest_decides:
                 runs = self._newest(section, runs)
+            elif 1 < len(runs) <= SOURCES_MAX and self._table.io.is_remote:
+                runs = [Ahead(partial(iter, run), part // 2) for run in runs]
             merged = (
                 _merged_lowest(runs, self._spec, names, keep_deletes)
                 if self._lowest_only
                 else merge_runs(runs, self._spec, columns=names, keep_deletes=keep_deletes)
             )
-            with closed_after(merged):
-                yield from merged
+            try:
+                with closed_after(merged):
+                    yield from merged
+            finally:
+                close_sources(runs)
 
     @property
     def _newest_decides(self) -> bool:
@@ -241,6 +270,11 @@ class SplitReader:
             # The recorded length excludes the length field before the bitmap and the checksum after it.
             data = source.read(deletion.length + 8)
         return np.asarray(read_deletion_vector(data), np.int64)
+
+
+def _memory(file: DataFileMeta) -> int:
+    """About the bytes that reading a file takes in memory at a time."""
+    return min(_UNPACKED_FACTOR * file.file_size, GROUP_BYTES_MAX)
 
 
 def _merged_lowest(
