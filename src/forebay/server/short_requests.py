@@ -34,7 +34,7 @@ from forebay.server.replica import AppendRequest
 
 _LOGGER = logging.getLogger(__name__)
 
-_PRODUCE_LOG = int(ApiKey.PRODUCE_LOG)
+_PRODUCE_LOG, _PUT_KV, _LOOKUP = int(ApiKey.PRODUCE_LOG), int(ApiKey.PUT_KV), int(ApiKey.LOOKUP)
 VERSIONS_MIN = {int(ApiKey.PRODUCE_LOG): 0, int(ApiKey.PUT_KV): 2, int(ApiKey.LOOKUP): 1}
 """Older versions have rules of their own, for keys or for errors."""
 
