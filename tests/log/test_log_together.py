@@ -53,7 +53,8 @@ def test_the_log_is_as_if_they_came_one_after_the_other(groups: list[list[bytes]
         expected: list[Any] = []
         for each in group:
             try:
-                expected.append(alone.append_as_leader(each))
+                appended = alone.append_as_leader(each)
+                expected.append((appended.base_offset, appended.next_offset))
             except Conflict as e:
                 expected.append(e.message)
         found = together.append_together(group, plain(group))

@@ -98,10 +98,11 @@ def stamp_together(
     list requests, list batches, int64_t base_offset, int64_t timestamp_ms, int32_t leader_epoch
 ):
     """The requests one after the other, with offsets from `base_offset` on; the place of each: (its offset, its
-    distance from the beginning); and the next offset. `batches` is what `read_plain` has found in them."""
+    distance from the beginning); and the offsets of each: (the first, the end). `batches` is what `read_plain` has found
+    in them."""
     cdef int64_t total = 0, distance = 0
     cdef PlainBatch batch
-    cdef list places = []
+    cdef list places = [], ranges = []
     cdef bytes records, data
     cdef uint8_t* p
     cdef Py_ssize_t i
@@ -121,5 +122,6 @@ def stamp_together(
         places.append((base_offset, distance))
         p += batch.size_bytes
         distance += batch.size_bytes
+        ranges.append((base_offset, base_offset + batch.last_offset_delta + 1))
         base_offset += batch.last_offset_delta + 1
-    return data, places, base_offset
+    return data, places, ranges

@@ -356,10 +356,11 @@ class LogSegment:
         if start != self.view.size:
             raise InternalError(f"{self.path}: appended at {start}, published up to {self.view.size}")
         with self._mutex:  # A reader may be about to replace the index by one made from the log.
-            index = self._index
+            due = self._index.next_position - start
             for base_offset, distance in batches:
-                if start + distance >= index.next_position:
-                    index.note(base_offset, start + distance, timestamp_ms)
+                if distance >= due:
+                    self._index.note(base_offset, start + distance, timestamp_ms)
+                    due = self._index.next_position - start
             self._last_timestamp_ms = timestamp_ms
             self.view = SegmentView(start + size, next_offset)
 

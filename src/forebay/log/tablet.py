@@ -479,17 +479,21 @@ class LogTablet(LogReads):
                 return AppendInfo(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms, True)
             return self._append(memoryview(records), headers, timestamp_ms, leader_epoch)
 
-    def append_together(self, requests: list[bytes], batches: Sequence[PlainBatch]) -> list[AppendInfo | Conflict]:
+    def append_together(
+        self, requests: list[bytes], batches: Sequence[PlainBatch]
+    ) -> Sequence[tuple[int, int] | Conflict]:
         """Append what several clients sent, each one batch, with one write; `batches` are what `read_plain` found.
 
-        The result of each request: as `append_as_leader` would return it, or raise it, had it been called for one after
-        the other. If they cannot be written together, nothing is appended, and the error is raised.
+        The first offset and the end of each request, or its error, as if `append_as_leader` had been called for one
+        after the other. If they cannot be written together, nothing is appended, and the error is raised.
         """
         with self._append_lock:
             self._require_usable()
             now_ms = self._clock.now_ms()
             timestamp_ms = max(now_ms, self._last_timestamp_ms)
-            results: list[AppendInfo | Conflict] = []
+            if not any(batch.has_writer_id for batch in batches):
+                return self._write_together(requests, batches, timestamp_ms)
+            results: list[tuple[int, int] | Conflict] = []
             written: list[int] = []
             offset = self._log_end_offset
             with self._writers.restored_on_error():
@@ -501,26 +505,25 @@ class LogTablet(LogReads):
                             results.append(e)
                             continue
                         if duplicate is not None:
-                            results.append(
-                                AppendInfo(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp_ms, True)
-                            )
+                            results.append((duplicate.base_offset, duplicate.last_offset + 1))
                             continue
                         self._writers.record(batch, offset, timestamp_ms)
-                    last = offset + batch.last_offset_delta
-                    results.append(AppendInfo(offset, last, timestamp_ms, False))
+                    end = offset + batch.last_offset_delta + 1
+                    results.append((offset, end))
                     written.append(place)
-                    offset = last + 1
+                    offset = end
                 if len(written) < len(requests):
                     requests, batches = [requests[i] for i in written], [batches[i] for i in written]
                 if batches:
                     self._write_together(requests, batches, timestamp_ms)
             return results
 
-    def _write_together(self, requests: list[bytes], batches: Sequence[PlainBatch], timestamp_ms: int) -> None:
-        data, places, next_offset = stamp_together(
-            requests, batches, self._log_end_offset, timestamp_ms, NO_LEADER_EPOCH
-        )
-        self._write([data], len(data), places, next_offset, timestamp_ms)
+    def _write_together(
+        self, requests: list[bytes], batches: Sequence[PlainBatch], timestamp_ms: int
+    ) -> list[tuple[int, int]]:
+        data, places, ranges = stamp_together(requests, batches, self._log_end_offset, timestamp_ms, NO_LEADER_EPOCH)
+        self._write([data], len(data), places, ranges[-1][1], timestamp_ms)
+        return ranges
 
     def _append(
         self, records: memoryview, headers: list[LogBatchHeader], timestamp_ms: int, leader_epoch: int

@@ -500,19 +500,20 @@ class BucketReplica:
 
     def _appended(self, requests: Sequence[AppendRequest]) -> list[AppendResult]:
         self._require_unsealed()
-        results: list[AppendResult] = []
-        unsynced_end = -1
+        appended: list[tuple[int, AppendResult]] = []
         for together, batches in self._runs(requests):
-            appended = self._append_together(together, batches) if batches else None
-            if appended is None:
-                appended = [self._append_alone(request) for request in together]
-            results += [found[1] for found in appended]
-            for request, (end, _) in zip(together, appended, strict=True):
-                if request.acks != ACKS_ALL and end > unsynced_end:
-                    unsynced_end = end
-        self.counters.bytes_in += sum([len(r.records) for r, a in zip(requests, results) if not a.error])
+            found = self._append_together(together, batches) if batches else None
+            appended += [self._append_alone(request) for request in together] if found is None else found
+        results = [result for _, result in appended]
+        unsynced_end, is_synced = -1, False
+        for request, (end, result) in zip(requests, appended, strict=True):
+            if request.acks != ACKS_ALL:
+                unsynced_end = max(unsynced_end, end)
+            elif result.error is None:
+                is_synced = True
+        self.counters.bytes_in += sum([len(r.records) for r, a in zip(requests, results) if a.error is None])
         self._turns.wrote(len(requests))
-        if any(r.acks == ACKS_ALL and not a.error for r, a in zip(requests, results)):
+        if is_synced:
             try:
                 self.log.sync()
             except ForebayError as e:
@@ -525,13 +526,16 @@ class BucketReplica:
         self, requests: Sequence[AppendRequest]
     ) -> Iterator[tuple[Sequence[AppendRequest], Sequence[PlainBatch]]]:
         """Plain requests that follow each other, with their batches, and each of the others alone, without."""
-        info = self.table.info
-        if info.descriptor.log_format is LogFormat.ARROW and all(type(each.records) is bytes for each in requests):
+        info, records = self.table.info, [each.records for each in requests]
+        if info.descriptor.log_format is LogFormat.ARROW and set(map(type, records)) == {bytes}:
             layout = message_codec(self.table.schema_by_id(info.schema_id).columns).layout
             found = read_plain(
-                [each.records for each in requests],  # type: ignore[misc]
+                records,  # type: ignore[arg-type]
                 layout, info.schema_id, self.log.config.batch_bytes_max, DECODED_BYTES_MAX,
             )  # fmt: skip
+            if None not in found:
+                yield requests, found  # type: ignore[misc]
+                return
         else:
             found = [None] * len(requests)
         first = 0
@@ -555,7 +559,7 @@ class BucketReplica:
         except ForebayError:
             return None
         return [
-            (-1, AppendResult(error=each)) if isinstance(each, ForebayError) else (each[1] + 1, AppendResult(each[0]))
+            (each[1], AppendResult(each[0])) if type(each) is tuple else (-1, AppendResult(error=each))  # type: ignore[arg-type]
             for each in found
         ]
 

@@ -1,7 +1,7 @@
 """Reading ahead: what several sources of rows yield is fetched by threads, while earlier rows are being processed.
 
 A file in an object store costs several round trips before its first row. So of some files at a time each has a thread,
-which reads until enough of its rows wait. Local files are read without: they wait for nothing.
+which reads until enough of its rows wait. Local files are read without them, because they need not wait.
 
 The memory is bounded: see `ROWS_BYTES_MAX` and `UNDER_WAY_BYTES_MAX`.
 """
