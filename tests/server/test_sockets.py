@@ -6,6 +6,7 @@ import random
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +20,7 @@ from forebay.server.replica import BucketReplica
 from tests.server.raw_client import ApiKey, RawClient, address, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS
+from tests.server.test_short_requests import replica_of
 
 
 @pytest.fixture(params=["sockets", "asyncio"])
@@ -141,6 +143,8 @@ def test_a_key_that_is_none_is_refused_and_others_of_its_group_are_served(bench:
 def test_a_client_that_has_said_all_gets_every_answer_and_the_end(bench: Bench) -> None:
     table_id = bench.create("log", LOG_COLUMNS)
     bench.append(table_id, log_records([0]))
+    while not replica_of(bench, table_id).is_idle:  # what waits for a lane when a client ends is written, not answered
+        time.sleep(0.001)
     with RawClient(bench.server.addresses.tablet_servers) as client:
         sent = [client.send(ApiKey.PRODUCE_LOG, produce(table_id, log_records([n]))) for n in range(50)]
         client.socket.shutdown(socket.SHUT_WR)
@@ -182,6 +186,25 @@ def test_a_connection_that_is_reset_is_forgotten(bench: Bench) -> None:
     assert len(bench.server.server.connections) == before
     assert bench.server.server.connections.budget.receiving.used == 0
     assert bench.append(table_id, log_records([1])).error_code == 0
+
+
+def test_many_large_answers_of_a_round_are_sent_before_it_ends(bench: Bench) -> None:
+    table_id = bench.create("kv", KV_COLUMNS, ["id"])
+    names = {n: f"{n}" * 15_000 for n in range(10)}
+    bench.put(table_id, kv_records([{"id": n, "name": name} for n, name in names.items()]))
+    with ExitStack() as stack:
+        looking = clients(bench, 8, stack)
+        for client in looking:
+            client.call(ApiKey.LOOKUP, lookup(table_id, 1))
+        _, go_on = held(bench)
+        sent = [
+            (client, [client.send(ApiKey.LOOKUP, lookup(table_id, n % 10)) for n in range(60)]) for client in looking
+        ]
+        go_on.set()
+        for client, request_ids in sent:
+            for number, request_id in enumerate(request_ids):
+                (value,) = client.receive(request_id).buckets_resp[0].values
+                assert names[number % 10].encode() in value.values
 
 
 def test_a_request_id_that_is_used_again_before_its_answer_ends_the_connection(bench: Bench) -> None:

@@ -94,6 +94,7 @@ cdef enum:
     TAKEN_MAX = 32                # short requests of one socket in a round
     COLLECTED_MAX = 256           # short requests before groups are served, and the bytes of their records
     COLLECTED_BYTES_MAX = 256 << 10
+    ANSWER_BYTES_MAX = 1 << 20    # that wait for the end of a round
     UNLOCKED_BYTES_MIN = 16 << 10 # Python's lock is given up to send or receive so much
     HIGH_WATER = 64 << 10         # the protocol pauses with so much unsent, as with asyncio
 
@@ -101,6 +102,9 @@ AVAILABLE = bool(HAS_EPOLL)
 """Whether this system has what is needed here."""
 
 _LOGGER = logging.getLogger(__name__)
+
+_POLL_SECONDS = 5e-3
+"""After this time other callbacks of the loop have their turn."""
 
 _ACCEPTED_MAX = 100
 _ACCEPT_PAUSE_SECONDS = 1.0
@@ -200,10 +204,10 @@ cdef class ShortGroups:
         cdef bint is_first
         if self.count >= COLLECTED_MAX or self.bytes >= COLLECTED_BYTES_MAX:
             self.flush()
-        is_first = self.count == 0
+        is_first = self.count == 0 and self.round is None  # a round has asked
         if (is_first and not self.may_begin()) or not self.collect(peer, request):
             return False
-        if is_first and self.round is None:
+        if is_first:
             self.loop.call_soon(self.flush)
         return True
 
@@ -251,11 +255,15 @@ cdef class ShortGroups:
             peer.send_frame(frame)
         elif self.round is None:
             socket.write(frame)
-        elif socket.answer is None:
-            socket.answer = frame
-            self.round.touched.append(socket)
         else:
-            socket.answer += frame
+            if socket.answer is None:
+                socket.answer = frame
+                self.round.touched.append(socket)
+            else:
+                socket.answer += frame
+            self.round.answer_bytes += PyBytes_GET_SIZE(frame)
+            if self.round.answer_bytes >= ANSWER_BYTES_MAX:
+                self.round.send_answers()
         if peer.is_held:
             peer.balance()
 
@@ -532,6 +540,7 @@ cdef class Sockets:
     cdef int epoll
     cdef dict all                 # by file descriptor
     cdef list touched             # sockets with an answer of the round
+    cdef Py_ssize_t answer_bytes
     cdef uint8_t* slots
     cdef set listening
 
@@ -634,8 +643,9 @@ cdef class Sockets:
     def poll(self):
         """Serve what has arrived."""
         cdef int rounds
+        cdef double end = self.monotonic() + _POLL_SECONDS
         for rounds in range(ROUNDS_MAX):
-            if self.serve_round() < MORE_MIN:
+            if self.serve_round() < MORE_MIN or self.monotonic() >= end:
                 return
 
     cdef int serve_round(self) except -1:
@@ -742,9 +752,11 @@ cdef class Sockets:
         cdef int errors[SOCKETS_MAX]
         cdef int n = 0, i
         cdef Socket socket
-        cdef list sockets = [], answers = []
+        cdef list sockets = [], answers = [], touched = self.touched
         cdef bytes answer
-        for socket in self.touched:
+        self.touched = []
+        self.answer_bytes = 0
+        for socket in touched:
             if socket.answer is None:
                 continue
             if n == SOCKETS_MAX or socket.is_closed or socket.buffers is not None:
@@ -755,7 +767,6 @@ cdef class Sockets:
             sockets.append(socket)
             answers.append(answer)
             n += 1
-        self.touched.clear()
         with nogil:
             for i in range(n):
                 sent[i] = send(fds[i], data[i], sizes[i], MSG_NOSIGNAL | MSG_DONTWAIT)
