@@ -495,27 +495,33 @@ class LogTablet(LogReads):
                 return self._write_together(requests, batches, timestamp_ms)
             results: list[tuple[int, int] | Conflict] = []
             written: list[int] = []
+            before: dict[int, tuple[WriterBatch, ...]] = {}
             offset = self._log_end_offset
-            with self._writers.restored_on_error():
-                for place, batch in enumerate(batches):
-                    if batch.has_writer_id:
-                        try:
-                            duplicate = self._writers.check((batch,), timestamp_ms, now_ms)
-                        except Conflict as e:
-                            results.append(e)
-                            continue
-                        if duplicate is not None:
-                            results.append((duplicate.base_offset, duplicate.last_offset + 1))
-                            continue
-                        self._writers.record(batch, offset, timestamp_ms)
-                    end = offset + batch.last_offset_delta + 1
-                    results.append((offset, end))
-                    written.append(place)
-                    offset = end
-                if len(written) < len(requests):
-                    requests, batches = [requests[i] for i in written], [batches[i] for i in written]
-                if batches:
-                    self._write_together(requests, batches, timestamp_ms)
+            for place, batch in enumerate(batches):
+                if batch.has_writer_id:
+                    try:
+                        duplicate = self._writers.check((batch,), timestamp_ms, now_ms)
+                    except Conflict as e:
+                        results.append(e)
+                        continue
+                    if duplicate is not None:
+                        results.append((duplicate.base_offset, duplicate.last_offset + 1))
+                        continue
+                    before.setdefault(batch.writer_id, self._writers.remembered(batch.writer_id))
+                    self._writers.record(batch, offset, timestamp_ms)
+                end = offset + batch.last_offset_delta + 1
+                results.append((offset, end))
+                written.append(place)
+                offset = end
+            if not written:
+                return results
+            if len(written) < len(requests):
+                requests, batches = [requests[i] for i in written], [batches[i] for i in written]
+            try:
+                self._write_together(requests, batches, timestamp_ms)
+            except BaseException:
+                self._writers.restore(before)
+                raise
             return results
 
     def _write_together(

@@ -26,8 +26,7 @@ of batches 1; per batch: sequence 4, base offset 8, last offset delta 4, commit 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -73,8 +72,6 @@ class WriterStates:
         self.kept: frozenset[int] = frozenset()
         """Writers that are not forgotten, however long they are silent: those of decided transactions."""
         self._writers: dict[int, tuple[WriterBatch, ...]] = {}
-        self._before: dict[int, tuple[WriterBatch, ...] | None] | None = None
-        """What `restored_on_error` restores."""
 
     def __len__(self) -> int:
         return len(self._writers)
@@ -95,21 +92,17 @@ class WriterStates:
         remembered = self._writers.get(writer_id)
         return remembered[-1].sequence if remembered else NO_BATCH_SEQUENCE
 
-    @contextmanager
-    def restored_on_error(self) -> Iterator[None]:
-        """Forget what the block has recorded if it raises."""
-        self._before = before = dict[int, tuple[WriterBatch, ...] | None]()
-        try:
-            yield
-        except BaseException:
-            for writer_id, batches in before.items():
-                if batches is None:
-                    del self._writers[writer_id]
-                else:
-                    self._writers[writer_id] = batches
-            raise
-        finally:
-            self._before = None
+    def remembered(self, writer_id: int) -> tuple[WriterBatch, ...]:
+        """The remembered batches of a writer, for `restore`."""
+        return self._writers.get(writer_id, ())
+
+    def restore(self, states: Mapping[int, tuple[WriterBatch, ...]]) -> None:
+        """Take back what was recorded since `remembered` returned these."""
+        for writer_id, batches in states.items():
+            if batches:
+                self._writers[writer_id] = batches
+            else:
+                self._writers.pop(writer_id, None)
 
     def check(self, headers: Iterable[_Header], timestamp_ms: int, now_ms: int) -> WriterBatch | None:
         """Apply the rules to the batches of one request, which would get the commit timestamp `timestamp_ms`.
@@ -148,8 +141,6 @@ class WriterStates:
             return
         batch = WriterBatch(header.batch_sequence, base_offset, base_offset + header.last_offset_delta, timestamp_ms)
         remembered = self._writers.get(header.writer_id, ())
-        if self._before is not None:
-            self._before.setdefault(header.writer_id, remembered or None)
         if remembered and batch.sequence != next_sequence(remembered[-1].sequence):
             remembered = ()
         self._writers[header.writer_id] = (*remembered[1 - BATCHES_REMEMBERED :], batch)
