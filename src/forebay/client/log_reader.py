@@ -392,7 +392,8 @@ class LogReader(ArrowStream):
         if self._filter is not None:
             table.filter_predicate.CopyFrom(self._filter)
             table.filter_schema_id = self._info.schema_id
-        for bucket, state in states.items():
+        # The server fills its answer in this order: first those with the least to decode.
+        for bucket, state in sorted(states.items(), key=lambda each: each[1].waiting):
             table.buckets_req.add(
                 partition_id=bucket.partition_id,
                 bucket_id=bucket.bucket,

@@ -98,7 +98,7 @@ OPTIONS: dict[str, Option] = by_name(
         Option("client.scanner.log.check-crc", boolean, True, "whether checksums of log batches are verified"),
         Option("client.scanner.log.max-poll-records", between(1), 500, "no effect: batches are returned whole"),
         Option("client.scanner.log.fetch.max-bytes", size, 16 << 20, "maximum size of a fetch response"),
-        Option("client.scanner.log.fetch.max-bytes-for-bucket", size, 1 << 20, "the same per bucket"),
+        Option("client.scanner.log.fetch.max-bytes-for-bucket", size, 4 << 20, "the same per bucket"),
         Option("client.scanner.log.fetch.wait-max-time", seconds, 0.5, "how long the server waits for new records"),
         Option("client.scanner.log.fetch.min-bytes", size, 1, "bytes of new records that end that wait"),
         Option(
