@@ -232,7 +232,13 @@ def test_a_snapshot_timer_continues_after_an_error(tmp_path, monkeypatch):
 def test_forebay_server_serves_says_so_and_ends_on_sigterm(tmp_path):
     settings = {"security.sasl.plain.credentials": "a:b"}
     with ServerProcess(tmp_path / "data", sasl=True, settings=settings, arguments=["--plain"]) as server:
-        assert set(server.ready) == {"bootstrap.servers", "sasl.bootstrap.servers", "tablet.servers", "pid"}
+        assert set(server.ready) == {
+            "bootstrap.servers",
+            "sasl.bootstrap.servers",
+            "tablet.servers",
+            "monitoring",
+            "pid",
+        }
         assert int(server.ready["pid"]) == server.pid
         with RawClient(server.bootstrap_servers) as client:
             assert client.call(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss")).exists
