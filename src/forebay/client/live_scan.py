@@ -48,8 +48,7 @@ from forebay.base.errors import (
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.planning import check_bucket, plan_buckets
 from forebay.client.rpc import Call
-from forebay.client.views import RowView
-from forebay.codec.value_batch import ValueDecoder, parse_value_batch
+from forebay.client.views import Pages, RowView
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
@@ -77,14 +76,14 @@ class BucketScan:
         view: RowView,
         limit: int | None = None,
         *,
-        decoder: ValueDecoder | None = None,
+        pages: Pages | None = None,
         wake: Callable[[], None] | None = None,
     ) -> None:
         self._session = session
         self._info = info
         self.bucket = bucket
         self._view = view
-        self._decoder = decoder or view.decoder(session.cluster)
+        self._pages = pages or Pages(view, session.cluster)
         self._wake = wake
         self._limit = limit
         self._page_bytes: int = session.settings["client.scanner.kv.fetch.max-bytes"]
@@ -131,13 +130,12 @@ class BucketScan:
         if self._process != os.getpid():
             raise InvalidRequest("this scan belongs to the process that began it; begin another one after a fork")
         try:
-            if self._scanner_id is None:
-                self._node = self._session.cluster.leader(self._info.path, self.bucket)
-                if self._must_replay(self._node):
-                    self._replay_instead()
-                    return
             request = pb.ScanKvRequest(call_seq_id=self._sequence, batch_size_bytes=self._page_bytes)
             if self._scanner_id is None:
+                self._node = node = self._session.cluster.leader(self._info.path, self.bucket)
+                if self._must_replay(node):
+                    self._replay_instead()
+                    return
                 request.bucket_scan_req.CopyFrom(
                     pb.PbScanReqForBucket(
                         table_id=self.bucket.table_id,
@@ -146,6 +144,9 @@ class BucketScan:
                         limit=self._limit,
                     )
                 )
+                wanted = self._pages.wanted_of(node)
+                if wanted is not None:
+                    request.as_arrow.CopyFrom(wanted)
             else:
                 request.scanner_id = self._scanner_id
             self._call = self._send(request, self._answered)
@@ -179,15 +180,15 @@ class BucketScan:
             self.log_offset = response.log_offset
         if response.HasField("scanner_id"):
             self._scanner_id = response.scanner_id
-        page = parse_value_batch(payloads[0]) if payloads else None
-        self.rows_handed_out += 0 if page is None else len(page[1])
+        page = self._pages.page(response, payloads)
+        self.rows_handed_out += page.rows
         if response.has_more_results:
             self._sequence += 1
             self.ask()
         else:
             self._scanner_id = None
             self.finished = True
-        return None if page is None else self._view.show(self._decoder.decode(*page))
+        return self._view.show(page.decode()) if page.rows else None
 
     def wait(self) -> None:
         """Wait until `take` does not block."""
@@ -408,7 +409,7 @@ class LiveReader(RowReader):
         self._session, self._info = session, info
         self._view = RowView(info, request.columns, request.predicate)
         super().__init__(self._view.schema, request.limit)
-        self._decoder = self._view.decoder(session.cluster)
+        self._pages = Pages(self._view, session.cluster)
         buckets = plan_buckets(session.cluster, info, request.partitions, request.buckets)
         self.buckets: Sequence[TableBucket] = tuple(buckets)
         self._waiting = deque(buckets if request.limit != 0 else ())
@@ -464,7 +465,7 @@ class LiveReader(RowReader):
                 self._waiting.popleft(),
                 self._view,
                 self._left if self._pushed_limit else None,
-                decoder=self._decoder,
+                pages=self._pages,
                 wake=self._changed.set,
             )
             self._active.append(scan)

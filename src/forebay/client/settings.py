@@ -116,6 +116,12 @@ OPTIONS: dict[str, Option] = by_name(
             "(Forebay) buckets that a live scan reads concurrently",
         ),
         Option(
+            "client.scanner.kv.compression",
+            one_of("none", "lz4", "zstd"),
+            "none",
+            "(Forebay) how pages in Arrow are compressed on their way",
+        ),
+        Option(
             "client.scanner.kv.open-timeout",
             seconds,
             30.0,

@@ -22,8 +22,7 @@ from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.planning import explained
 from forebay.client.rpc import Call
-from forebay.client.views import RowView
-from forebay.codec.value_batch import ValueDecoder, parse_value_batch
+from forebay.client.views import Pages, RowView
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -50,7 +49,7 @@ class Pinned(Protocol):
     def is_exact(self) -> bool: ...
 
     def bucket_scan(
-        self, bucket: TableBucket, view: RowView, limit: int | None, *, decoder: ValueDecoder
+        self, bucket: TableBucket, view: RowView, limit: int | None, resume_after: bytes | None, *, pages: Pages
     ) -> SnapshotBucketScan: ...
 
 
@@ -70,13 +69,13 @@ class SnapshotBucketScan:
         limit: int | None = None,
         resume_after: bytes | None = None,
         *,
-        decoder: ValueDecoder | None = None,
+        pages: Pages | None = None,
     ) -> None:
         self._snapshot = snapshot
         self._session = snapshot.connection
         self.bucket = bucket
         self._view = view
-        self._decoder = decoder or view.decoder(self._session.cluster)
+        self._pages = pages or Pages(view, self._session.cluster)
         self._left = limit
         self._pushes_limit = view.bound is None
         self.position = resume_after
@@ -116,6 +115,9 @@ class SnapshotBucketScan:
         )
         try:
             node = cluster.leader(self._snapshot.info.path, bucket)
+            wanted = self._pages.wanted_of(node)
+            if wanted is not None:
+                request.as_arrow.CopyFrom(wanted)
             self._asked = cluster.send(node, ApiKey.SCAN_KV, request)
         except ForebayError as e:
             self._failed(e)
@@ -143,22 +145,22 @@ class SnapshotBucketScan:
         return self._page(response, payloads)
 
     def _page(self, response: pb.ScanKvResponse, payloads: Sequence[memoryview]) -> pa.RecordBatch | None:
-        page = parse_value_batch(payloads[0]) if payloads else None
-        rows = 0 if page is None else len(page[1])
-        if rows and not response.HasField("position"):
+        page = self._pages.page(response, payloads)
+        is_at_end = not response.has_more_results
+        if not response.HasField("position") and (page.rows or not is_at_end):
             raise CorruptData(f"a page of bucket {self.bucket} came without its position")
         if self._left is not None and self._pushes_limit:
-            self._left -= rows
-        self.finished = not response.has_more_results or self._left == 0
-        if rows:
+            self._left -= page.rows
+        self.finished = is_at_end or self._left == 0
+        if response.HasField("position"):
             self._next_position = response.position
-        if not rows:
-            return None
-        assert page is not None
         here = self._next_position
         if not self.finished and (self._pushes_limit or self._left is None):
             self.ask()
-        batch = self._view.show(self._decoder.decode(*page))
+        if not page.rows:  # the filter may have excluded each row of a page
+            self.position = here
+            return None
+        batch = self._view.show(page.decode())
         if self._left is not None and not self._pushes_limit:
             if batch.num_rows > self._left:
                 self.finished = True
@@ -211,15 +213,13 @@ class LiveBucketScan(SnapshotBucketScan):
         view: RowView,
         limit: int | None = None,
         *,
-        decoder: ValueDecoder | None = None,
+        pages: Pages | None = None,
     ) -> None:
         from forebay.client.live_scan import BucketScan
 
-        super().__init__(snapshot, bucket, view, limit, decoder=decoder)
+        super().__init__(snapshot, bucket, view, limit, pages=pages)
         pushed = limit if self._pushes_limit else None
-        self._live: BucketScan = BucketScan(
-            snapshot.connection, snapshot.info, bucket, view, pushed, decoder=self._decoder
-        )
+        self._live: BucketScan = BucketScan(snapshot.connection, snapshot.info, bucket, view, pushed, pages=self._pages)
 
     @property
     def log_offset(self) -> int:
@@ -256,15 +256,26 @@ def gone(what: str, error: ForebayError) -> NotFound:
 
 
 class SnapshotReader(RowReader):
-    """A reader of a table snapshot, which reads several buckets concurrently: `snapshot.scan().reader()`."""
+    """A reader of a table snapshot, which reads several buckets concurrently: `snapshot.scan().reader()`.
 
-    def __init__(self, snapshot: Pinned, buckets: Sequence[TableBucket], view: RowView, limit: int | None) -> None:
+    `after` are the positions of buckets that another reader has begun to read.
+    """
+
+    def __init__(
+        self,
+        snapshot: Pinned,
+        buckets: Sequence[TableBucket],
+        view: RowView,
+        limit: int | None,
+        after: Mapping[TableBucket, bytes] | None = None,
+    ) -> None:
         super().__init__(view.schema, limit)
         self._snapshot = snapshot
         self._view = view
         self._limit = limit
         self.buckets = tuple(buckets)
-        self._begun: set[TableBucket] = set()
+        self._after = {} if after is None else after
+        self._begun: set[TableBucket] = set(self._after)
         self._finished: set[TableBucket] = set()
 
     @property
@@ -286,14 +297,16 @@ class SnapshotReader(RowReader):
 
     def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
         session = self._snapshot.connection
-        decoder = self._view.decoder(session.cluster)
+        pages = Pages(self._view, session.cluster)
         waiting = deque(() if self._limit == 0 else self.buckets)
         active: deque[SnapshotBucketScan] = deque()
         # With a limit, buckets are read one at a time: prefetching would be wasted.
         most = 1 if self._limit is not None else session.settings["client.scanner.kv.max-sessions"]
         while active or waiting:
             while waiting and len(active) < most:
-                scan = self._snapshot.bucket_scan(waiting.popleft(), self._view, self._left, decoder=decoder)
+                bucket = waiting.popleft()
+                after = self._after.get(bucket)
+                scan = self._snapshot.bucket_scan(bucket, self._view, self._left, after, pages=pages)
                 scan.ask()
                 active.append(scan)
             scan = active.popleft()

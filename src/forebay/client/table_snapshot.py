@@ -40,9 +40,8 @@ from forebay.base.retrying import BackOff
 from forebay.client.cluster import ClusterClient
 from forebay.client.planning import LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
 from forebay.client.snapshot_scan import GONE, LiveBucketScan, SnapshotBucketScan, SnapshotScan, gone
-from forebay.client.views import RowView
+from forebay.client.views import Pages, RowView
 from forebay.codec.arrow_types import user_schema
-from forebay.codec.value_batch import ValueDecoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
@@ -152,17 +151,17 @@ class TableSnapshot(ArrowStream):
         limit: int | None = None,
         resume_after: bytes | None = None,
         *,
-        decoder: ValueDecoder | None = None,
+        pages: Pages | None = None,
     ) -> SnapshotBucketScan:
-        """The same with a shared view and decoder."""
+        """The same with a shared view and reader of pages."""
         if self.is_exact:
-            return SnapshotBucketScan(self, bucket, view, limit, resume_after, decoder=decoder)
+            return SnapshotBucketScan(self, bucket, view, limit, resume_after, pages=pages)
         if resume_after is not None:
             raise UnsupportedOperation(
                 f"a scan of table {self.info.path} cannot be resumed: this cluster has no table snapshots. Read the "
                 "bucket again from its beginning"
             )
-        return LiveBucketScan(self, bucket, view, limit, decoder=decoder)
+        return LiveBucketScan(self, bucket, view, limit, pages=pages)
 
     def _own(self, bucket: TableBucket | int) -> TableBucket:
         resolved = check_bucket(self.info, bucket)

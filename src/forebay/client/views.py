@@ -6,18 +6,19 @@ TIMESTAMP_LTZ columns have the zone UTC. Converting between them is zero-copy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
+from forebay.codec.arrow_message import message_codec
 from forebay.codec.arrow_types import storage_schema, user_schema
 from forebay.codec.filters import BoundPredicate, bind, filter_rows, normalize
 from forebay.codec.reference import RowFormat
-from forebay.codec.value_batch import ValueDecoder
+from forebay.codec.value_batch import ValueDecoder, parse_value_batch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, TableInfo
 from forebay.protocol import fluss_pb2 as pb
@@ -25,6 +26,7 @@ from forebay.protocol.predicates import predicate_to_pb
 
 if TYPE_CHECKING:
     from forebay.client.cluster import ClusterClient
+    from forebay.protocol.api import ServerNode
 
 
 class RowView:
@@ -95,6 +97,52 @@ class RowView:
         info = self.info
         row_format = RowFormat(info.descriptor.kv_format.value)
         return ValueDecoder(self.read, row_format, lambda schema_id: cluster.schema(info, schema_id))
+
+
+class Pages:
+    """Asks for the pages of ScanKv and reads them, with the columns `read` of a view.
+
+    A server that can decodes the rows and sends these columns in Arrow, without rows that the filter excludes.
+    """
+
+    def __init__(self, view: RowView, cluster: ClusterClient) -> None:
+        self._view = view
+        self._cluster = cluster
+        self._decoder = view.decoder(cluster)
+        self._wanted = pb.PbArrowRows(
+            schema_id=view.info.schema_id, projected_fields=view.positions, filter_predicate=view.wire_filter()
+        )
+        compression = _COMPRESSIONS[cluster.settings["client.scanner.kv.compression"]]
+        if compression:
+            self._wanted.compression = compression
+
+    def wanted_of(self, node: ServerNode) -> pb.PbArrowRows | None:
+        """What to ask a server for; None if it answers with rows only."""
+        return self._wanted if self._cluster.channel(node).versions.scans_in_arrow else None
+
+    def page(self, response: pb.ScanKvResponse, payloads: Sequence[memoryview]) -> Page:
+        """What an answer has. Raises `CorruptData`."""
+        if not payloads:
+            return Page(0, self._nothing)
+        data = payloads[0]
+        if not response.HasField("arrow_rows"):
+            schema_ids, rows = parse_value_batch(data)
+            return Page(len(rows), lambda: self._decoder.decode(schema_ids, rows))
+        count = response.arrow_rows
+        return Page(count, lambda: message_codec(self._view.read).decode(data, 0, len(data), count))
+
+    def _nothing(self) -> pa.RecordBatch:
+        return self._decoder.schema.empty_table().to_batches()[0]
+
+
+class Page(NamedTuple):
+    """The number of rows of a page, and what decodes them, with the storage schema."""
+
+    rows: int
+    decode: Callable[[], pa.RecordBatch]
+
+
+_COMPRESSIONS = {"none": 0, "lz4": 1, "zstd": 2}
 
 
 def rows_without_columns(rows: int) -> pa.RecordBatch:

@@ -203,6 +203,15 @@ def filter_rows(data: Any, bound: BoundPredicate) -> Any:
     return data.filter(mask(bound, data))
 
 
+def leaves(bound: BoundPredicate) -> Iterator[BoundLeaf]:
+    """The leaves of a bound predicate."""
+    if isinstance(bound, BoundLeaf):
+        yield bound
+    else:
+        for child in bound.children:
+            yield from leaves(child)
+
+
 def _combine(bound: BoundPredicate, evaluate: Callable[[BoundLeaf], Operand]) -> Operand:
     if isinstance(bound, BoundLeaf):
         return evaluate(bound)

@@ -1,5 +1,7 @@
 """Value batches and stored values: how rows travel in the answers of ScanKv, LimitScan and lookups.
 
+`ArrowRows` makes record batch messages of them, for answers in Arrow.
+
 A value is `schema id i16 | row`. A value batch is `length i32 | magic i8 = 0 | record count i32 | records`, each record
 `length i32 | value`. Our key-value state stores values *with* that length, so that the records of a scan page are
 plain concatenation (docs/format/value_batch.md).
@@ -15,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.base.errors import CorruptData, ErrorCode
+from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 from forebay.codec._records import parse_value_records
 from forebay.codec._slices import RowSlices
+from forebay.codec.arrow_message import encode_message
+from forebay.codec.filters import BoundPredicate, filter_rows, leaves
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows import row_codec
 from forebay.metadata.table import Column, Schema
@@ -125,6 +129,88 @@ class ValueDecoder:
             for place, field in zip(places, self.schema)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class ArrowRows:
+    """Makes record batch messages of value batches: some columns of a schema, without rows that a filter excludes."""
+
+    def __init__(
+        self,
+        schema: Schema,
+        positions: Sequence[int],
+        row_format: RowFormat,
+        schema_by_id: SchemaById,
+        bound: BoundPredicate | None = None,
+        compression: str = "none",
+    ) -> None:
+        """`positions` of the wanted columns ascend; without any, messages have rows and no columns.
+
+        Raises `InvalidRequest` (INVALID_COLUMN_PROJECTION).
+        """
+        count = len(schema.columns)
+        if list(positions) != sorted(set(positions)) or not all(0 <= position < count for position in positions):
+            shown = f"{list(positions[:20])}{' ...' if len(positions) > 20 else ''}"
+            raise InvalidRequest(
+                f"{shown} are no ascending positions of {count} columns", ErrorCode.INVALID_COLUMN_PROJECTION
+            )
+        self._names = [schema.columns[position].name for position in positions]
+        self._bound = bound
+        self._compression = compression
+        needed = {*self._names, *(() if bound is None else (leaf.column.name for leaf in leaves(bound)))}
+        columns = [column for column in schema.columns if column.name in needed]
+        self._decoder = ValueDecoder(columns, row_format, schema_by_id) if columns else None
+        types = [] if self._decoder is None else self._decoder.schema.types
+        self._row_bytes = max(1, sum(map(_bytes_of, types)))
+        self._growth = max(map(_growth, types), default=1)
+
+    def limits(self, bytes_max: int) -> tuple[int, int]:
+        """How many bytes of values, and how many rows, may be in a value batch so that its columns have few more bytes.
+
+        Stored rows take a bit for a NULL, and columns a whole value.
+        """
+        return max(1, bytes_max // self._growth), max(1, bytes_max // self._row_bytes)
+
+    def message(self, records: bytes) -> tuple[bytearray, int]:
+        """The message of the rows in a value batch, and how many it has. Raises `CorruptData` for malformed ones."""
+        schema_ids, rows = parse_value_batch(records)
+        if self._decoder is None:
+            structs = pa.StructArray.from_buffers(pa.struct([]), len(rows), [None])
+            return encode_message(pa.RecordBatch.from_struct_array(structs)), len(rows)
+        batch = self._decoder.decode(schema_ids, rows)
+        if self._bound is not None:
+            batch = filter_rows(batch, self._bound)
+        if len(self._names) < batch.num_columns:
+            batch = batch.select(self._names)
+        return encode_message(batch, compression=self._compression), batch.num_rows
+
+
+def _bytes_of(t: pa.DataType) -> int:
+    """The bytes of a column for one value, NULL or not, without those that lists and texts have beside."""
+    if pa.types.is_struct(t):
+        return sum(map(_bytes_of, t.fields))
+    if pa.types.is_nested(t) or pa.types.is_string(t) or pa.types.is_binary(t):
+        return 4
+    bits: int = t.bit_width
+    return max(1, bits // 8)
+
+
+def _growth(t: pa.DataType) -> int:
+    """How many times as many bytes as elements of lists are stored in, their columns may have."""
+    if pa.types.is_struct(t):
+        return max(map(_growth, t.fields), default=1)
+    if pa.types.is_map(t):
+        return max(_growth(pa.list_(t.key_type)), _growth(pa.list_(t.item_type)))
+    if not pa.types.is_list(t):
+        return 1
+    element = t.value_type
+    return max(-(-_bytes_of(element) // _slot_bytes(element)), _growth(element))
+
+
+def _slot_bytes(t: pa.DataType) -> int:
+    """The bytes in which an element of this type is stored at least."""
+    if pa.types.is_time(t):
+        return 4
+    return min(8, _bytes_of(t)) if pa.types.is_primitive(t) else 8
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

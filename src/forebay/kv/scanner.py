@@ -29,6 +29,7 @@ from itertools import takewhile
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
+from forebay.codec.value_batch import ArrowRows
 from forebay.kv.engine import KvSnapshot
 from forebay.metadata.table import TableBucket
 
@@ -54,16 +55,24 @@ class ScannerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ScanPage:
-    """One response: a value batch, and whether the scan continues."""
+    """One response: a value batch, and whether the scan continues; or a message in Arrow with `arrow_rows` rows."""
 
-    records: bytes
+    records: bytes | bytearray
     has_more: bool
+    arrow_rows: int | None = None
 
 
 class ScanSession:
     """One scan of one bucket. `ScannerManager` creates sessions and guards their use."""
 
-    def __init__(self, scanner_id: bytes, bucket: TableBucket, snapshot: KvSnapshot, limit: int | None) -> None:
+    def __init__(
+        self,
+        scanner_id: bytes,
+        bucket: TableBucket,
+        snapshot: KvSnapshot,
+        limit: int | None,
+        as_arrow: ArrowRows | None = None,
+    ) -> None:
         self.scanner_id = scanner_id
         self.bucket = bucket
         self.log_offset = snapshot.state.applied_offset
@@ -74,6 +83,7 @@ class ScanSession:
         self._position: bytes | None = None
         self.is_empty = not snapshot.page(None, 0, 1).rows
         self._remaining = limit
+        self._as_arrow = as_arrow
         self._use = threads.lock()
         self.is_closed = False
 
@@ -103,11 +113,19 @@ class ScanSession:
     def next_page(self, bytes_max: int) -> ScanPage:
         """Return the next rows: at least one, and no more once `bytes_max` bytes are reached. Call it in use only."""
         rows_max = (1 << 62) if self._remaining is None else self._remaining
+        as_arrow = self._as_arrow
+        if as_arrow is not None:
+            bytes_max, arrow_rows_max = as_arrow.limits(bytes_max)
+            rows_max = min(rows_max, arrow_rows_max)
         page = self._snapshot.page(self._position, bytes_max, rows_max)
         self._position = page.position
         if self._remaining is not None:
             self._remaining -= page.rows
-        return ScanPage(page.records, page.has_more and self._remaining != 0)
+        has_more = page.has_more and self._remaining != 0
+        if as_arrow is None:
+            return ScanPage(page.records, has_more)
+        message, rows = as_arrow.message(page.records)
+        return ScanPage(message, has_more, rows)
 
 
 class ScannerManager:
@@ -146,9 +164,15 @@ class ScannerManager:
     # ---- the three calls of the protocol ----------------------------------------------------------------------------
 
     def open(
-        self, bucket: TableBucket, take_snapshot: Callable[[], KvSnapshot], limit: int | None
+        self,
+        bucket: TableBucket,
+        take_snapshot: Callable[[], KvSnapshot],
+        limit: int | None,
+        as_arrow: ArrowRows | None = None,
     ) -> tuple[ScanSession | None, int]:
         """Begin a scan; return (session, or None if the bucket is empty; log offset that the snapshot contains).
+
+        `as_arrow` makes its pages.
 
         Raises `LimitExceeded` (TOO_MANY_SCANNERS).
         """
@@ -161,7 +185,7 @@ class ScannerManager:
         session: ScanSession | None = None
         try:
             scanner_id = self._ids.token_hex().encode()
-            session = ScanSession(scanner_id, bucket, take_snapshot(), limit if (limit or 0) > 0 else None)
+            session = ScanSession(scanner_id, bucket, take_snapshot(), limit if (limit or 0) > 0 else None, as_arrow)
         finally:
             with self._lock:
                 self._opening -= 1

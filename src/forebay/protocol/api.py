@@ -18,6 +18,7 @@ Versions above 0, and what they mean:
 * PutKv 1, Lookup 1 and PrefixLookup 1: for a table of kv format version 2 whose bucket key is not its whole primary
   key, keys are in Fluss's compacted encoding; in version 0 they are in the lake's encoding. So a server answers
   version 0 with error 2 where the two would differ.
+* OpenTableSnapshot 1 (Forebay's own): the server answers ScanKv in Arrow where a request asks for it (`as_arrow`).
 * CommitTransaction 1 (Forebay's own) knows conditions (`unchanged_since`).
 
 Source: `api_key.rs` of fluss-rs 1.0.0 and `ApiKeys.java`, and the gateways of Fluss's servers for the roles.
@@ -198,7 +199,7 @@ _TABLE = (
     Api(_K.LIMIT_SCAN, pb.LimitScanRequest, pb.LimitScanResponse, _TABLET),
     Api(_K.SCAN_KV, pb.ScanKvRequest, pb.ScanKvResponse, _TABLET),
     # table snapshots (Forebay)
-    Api(_K.OPEN_TABLE_SNAPSHOT, pb.OpenTableSnapshotRequest, pb.OpenTableSnapshotResponse, _TABLET),
+    Api(_K.OPEN_TABLE_SNAPSHOT, pb.OpenTableSnapshotRequest, pb.OpenTableSnapshotResponse, _TABLET, *_V1),
     Api(_K.RENEW_TABLE_SNAPSHOT, pb.RenewTableSnapshotRequest, pb.RenewTableSnapshotResponse, _TABLET),
     Api(_K.RELEASE_TABLE_SNAPSHOT, pb.ReleaseTableSnapshotRequest, pb.ReleaseTableSnapshotResponse, _TABLET),
     Api(_K.LIST_TABLE_SNAPSHOTS, pb.ListTableSnapshotsRequest, pb.ListTableSnapshotsResponse, _TABLET),
@@ -326,6 +327,11 @@ class NegotiatedVersions:
             offer = "does not offer it" if theirs is None else f"offers versions {theirs}, this client speaks {ours}"
             raise UnsupportedOperation(f"{key.name} is not possible here: the server {offer}")
         return newest
+
+    @property
+    def scans_in_arrow(self) -> bool:
+        """Whether the server answers ScanKv in Arrow."""
+        return self.newest.get(ApiKey.OPEN_TABLE_SNAPSHOT, 0) >= 1
 
 
 @dataclass(frozen=True, slots=True)

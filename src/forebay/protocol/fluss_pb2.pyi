@@ -1053,7 +1053,7 @@ class LimitScanResponse(_Message):
     def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., is_log_table: bool = ..., records: _Optional[bytes] = ...) -> None: ...
 
 class ScanKvRequest(_Message):
-    __slots__ = ("scanner_id", "bucket_scan_req", "call_seq_id", "batch_size_bytes", "close_scanner", "table_snapshot_id", "resume_after")
+    __slots__ = ("scanner_id", "bucket_scan_req", "call_seq_id", "batch_size_bytes", "close_scanner", "table_snapshot_id", "resume_after", "as_arrow")
     SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_SCAN_REQ_FIELD_NUMBER: _ClassVar[int]
     CALL_SEQ_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1061,6 +1061,7 @@ class ScanKvRequest(_Message):
     CLOSE_SCANNER_FIELD_NUMBER: _ClassVar[int]
     TABLE_SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     RESUME_AFTER_FIELD_NUMBER: _ClassVar[int]
+    AS_ARROW_FIELD_NUMBER: _ClassVar[int]
     scanner_id: bytes
     bucket_scan_req: PbScanReqForBucket
     call_seq_id: int
@@ -1068,10 +1069,23 @@ class ScanKvRequest(_Message):
     close_scanner: bool
     table_snapshot_id: bytes
     resume_after: bytes
-    def __init__(self, scanner_id: _Optional[bytes] = ..., bucket_scan_req: _Optional[_Union[PbScanReqForBucket, _Mapping[str, _Any]]] = ..., call_seq_id: _Optional[int] = ..., batch_size_bytes: _Optional[int] = ..., close_scanner: bool = ..., table_snapshot_id: _Optional[bytes] = ..., resume_after: _Optional[bytes] = ...) -> None: ...
+    as_arrow: PbArrowRows
+    def __init__(self, scanner_id: _Optional[bytes] = ..., bucket_scan_req: _Optional[_Union[PbScanReqForBucket, _Mapping[str, _Any]]] = ..., call_seq_id: _Optional[int] = ..., batch_size_bytes: _Optional[int] = ..., close_scanner: bool = ..., table_snapshot_id: _Optional[bytes] = ..., resume_after: _Optional[bytes] = ..., as_arrow: _Optional[_Union[PbArrowRows, _Mapping[str, _Any]]] = ...) -> None: ...
+
+class PbArrowRows(_Message):
+    __slots__ = ("schema_id", "projected_fields", "filter_predicate", "compression")
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    PROJECTED_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    FILTER_PREDICATE_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    schema_id: int
+    projected_fields: RepeatedScalars[int]
+    filter_predicate: PbPredicate
+    compression: int
+    def __init__(self, schema_id: _Optional[int] = ..., projected_fields: _Optional[_Iterable[int]] = ..., filter_predicate: _Optional[_Union[PbPredicate, _Mapping[str, _Any]]] = ..., compression: _Optional[int] = ...) -> None: ...
 
 class ScanKvResponse(_Message):
-    __slots__ = ("error_code", "error_message", "scanner_id", "has_more_results", "records", "log_offset", "position")
+    __slots__ = ("error_code", "error_message", "scanner_id", "has_more_results", "records", "log_offset", "position", "arrow_rows")
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1079,6 +1093,7 @@ class ScanKvResponse(_Message):
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    ARROW_ROWS_FIELD_NUMBER: _ClassVar[int]
     error_code: int
     error_message: str
     scanner_id: bytes
@@ -1086,7 +1101,8 @@ class ScanKvResponse(_Message):
     records: bytes
     log_offset: int
     position: bytes
-    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., scanner_id: _Optional[bytes] = ..., has_more_results: bool = ..., records: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., position: _Optional[bytes] = ...) -> None: ...
+    arrow_rows: int
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., scanner_id: _Optional[bytes] = ..., has_more_results: bool = ..., records: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., position: _Optional[bytes] = ..., arrow_rows: _Optional[int] = ...) -> None: ...
 
 class PbScanReqForBucket(_Message):
     __slots__ = ("table_id", "partition_id", "bucket_id", "limit", "routing_bucket_count")

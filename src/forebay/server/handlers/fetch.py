@@ -191,9 +191,7 @@ async def _bucket_fetches(context: ServerContext, request: Any, named: int) -> l
     def messages() -> Iterator[tuple[int, _TableFetch, Any]]:
         for table in request.tables_req:
             projected = tuple(table.projected_fields) if table.projection_pushdown_enabled else None
-            filter_message = None
-            if table.HasField("filter_predicate") and table.filter_predicate.ByteSize() <= _FILTER_BYTES_MAX:
-                filter_message = table.filter_predicate
+            filter_message = table.filter_predicate if table.HasField("filter_predicate") else None
             of_table = _TableFetch(projected, filter_message, table.filter_schema_id)
             yield from ((table.table_id, of_table, message) for message in table.buckets_req)
 
@@ -361,12 +359,21 @@ def _bound_filter(fetch: _TableFetch, table: LiveTable) -> BoundPredicate | None
     info = table.info
     if fetch.filter_message is None or info.descriptor.log_format is not LogFormat.ARROW:
         return None
+    return usable_filter(table, fetch.filter_message, fetch.filter_schema_id or info.schema_id)
+
+
+def usable_filter(table: LiveTable, message: Any, schema_id: int) -> BoundPredicate | None:
+    """The filter in a PbPredicate for columns of a schema; None for one that cannot be used.
+
+    A filter is a hint: the client applies it to every row anyway, so it can be ignored, as Fluss does.
+    """
+    if message.ByteSize() > _FILTER_BYTES_MAX:
+        return None
     try:
-        schema = table.schema_by_id(fetch.filter_schema_id or info.schema_id)
-        return bind(predicate_from_pb(fetch.filter_message, schema), schema)
+        schema = table.schema_by_id(schema_id)
+        return bind(predicate_from_pb(message, schema), schema)
     except (InvalidRequest, NotFound) as e:
-        # A filter is a hint: the client applies it to every row anyway, so it can be ignored, as Fluss does.
-        _LOGGER.debug("ignoring a filter that does not fit %s: %s", info.path, e)
+        _LOGGER.debug("ignoring a filter that does not fit %s: %s", table.info.path, e)
         return None
 
 

@@ -1,6 +1,7 @@
 """ScanKv: full scans of the key-value state, page by page (FIP-17). Errors travel in the answer, never as frames.
 
-Rules, in the order in which they are checked: reference fluss.md, 3.3. Sessions: forebay.kv.scanner.
+Rules, in the order in which they are checked: reference fluss.md, 3.3. Sessions: forebay.kv.scanner. Rows are decoded
+to Arrow for those who ask for that (docs/protocol.md), and only then.
 """
 
 from __future__ import annotations
@@ -8,12 +9,24 @@ from __future__ import annotations
 from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.codec.filters import BoundPredicate, leaves
+from forebay.codec.literals import is_floating
+from forebay.codec.reference import RowFormat
+from forebay.codec.value_batch import ArrowRows
+from forebay.kv.engine import KvPage
 from forebay.kv.scanner import FIRST_CALL, ScanPage
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, partition_id_of
+from forebay.server.catalog import LiveTable
 from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
+from forebay.server.handlers.fetch import usable_filter
+
+_COMPARISONS_MAX = 64
+"""A filter that compares each row more often is ignored: a page would take seconds."""
+
+_COMPRESSIONS = ("none", "lz4", "zstd")
 
 
 @serves(ApiKey.SCAN_KV)
@@ -52,6 +65,8 @@ def _check_shape(request: Any) -> None:
         raise _invalid("a page of a table snapshot is requested by its bucket and position alone")
     if request.HasField("resume_after") and not of_snapshot:
         raise _invalid("only a table snapshot can be resumed after a position")
+    if request.HasField("as_arrow") and not opens:
+        raise _invalid("a scan gives its rows in Arrow if that was asked for when it was opened")
     if not request.close_scanner and not (request.HasField("batch_size_bytes") and request.batch_size_bytes > 0):
         raise _invalid("its batch_size_bytes is missing or not positive")
 
@@ -65,7 +80,10 @@ async def _open(context: ServerContext, request: Any, response: Any, payloads: l
     bucket = TableBucket(target.table_id, target.bucket_id, partition_id_of(target))
     limit = target.limit if target.HasField("limit") else None
     async with context.using(bucket) as replica:
-        session, log_offset = await context.in_io(context.scanners.open, bucket, replica.kv.snapshot, limit)
+        as_arrow = None
+        if request.HasField("as_arrow"):
+            as_arrow = await context.in_io(_arrow_rows, request.as_arrow, replica.table)
+        session, log_offset = await context.in_io(context.scanners.open, bucket, replica.kv.snapshot, limit, as_arrow)
     response.log_offset = log_offset
     if session is None:
         response.has_more_results = False
@@ -81,23 +99,58 @@ async def _page(context: ServerContext, request: Any, scanner_id: bytes, respons
     page: ScanPage = await context.in_io(context.scanners.page, scanner_id, call, request.batch_size_bytes)
     response.scanner_id = scanner_id
     response.has_more_results = page.has_more
+    if page.arrow_rows is not None:
+        response.arrow_rows = page.arrow_rows
     response.records = b""
     payloads.append(page.records)
+
+
+def _arrow_rows(wanted: pb.PbArrowRows, table: LiveTable) -> ArrowRows:
+    """How rows are decoded for whoever asks for Arrow."""
+    if not 0 <= wanted.compression < len(_COMPRESSIONS):
+        raise _invalid(f"compression {wanted.compression} does not exist; there are 0 to {len(_COMPRESSIONS) - 1}")
+    bound = None
+    if wanted.HasField("filter_predicate"):
+        bound = usable_filter(table, wanted.filter_predicate, wanted.schema_id)
+        bound = None if bound is None or _comparisons(bound) > _COMPARISONS_MAX else bound
+    return ArrowRows(
+        table.schema_by_id(wanted.schema_id),
+        wanted.projected_fields,
+        RowFormat(table.info.descriptor.kv_format.value),
+        table.schema_by_id,
+        bound,
+        _COMPRESSIONS[wanted.compression],
+    )
+
+
+def _comparisons(bound: BoundPredicate) -> int:
+    """How often a filter compares each row. Lists of numbers and texts are looked up at once."""
+    return sum(len(leaf.literals) if is_floating(leaf.column.data_type) else 1 for leaf in leaves(bound))
 
 
 async def _snapshot_page(context: ServerContext, request: Any, response: Any, payloads: list[Buffer]) -> None:
     """Return a page of a table snapshot, which has no session and so no call number."""
-    target = request.bucket_scan_req
-    page = await context.in_io(
-        context.table_snapshots.page,
-        request.table_snapshot_id,
-        TableBucket(target.table_id, target.bucket_id, partition_id_of(target)),
-        request.resume_after if request.HasField("resume_after") else None,
-        request.batch_size_bytes,
-        target.limit if target.HasField("limit") else None,
-    )
+    page, records, arrow_rows = await context.in_io(_read_page, context, request)
     response.has_more_results = page.has_more
     if page.position is not None:
         response.position = page.position
+    if arrow_rows is not None:
+        response.arrow_rows = arrow_rows
     response.records = b""
-    payloads.append(page.records)
+    payloads.append(records)
+
+
+def _read_page(context: ServerContext, request: Any) -> tuple[KvPage, Buffer, int | None]:
+    """A page of a table snapshot, its rows as they are sent, and how many these are if they are in Arrow."""
+    target = request.bucket_scan_req
+    bucket = TableBucket(target.table_id, target.bucket_id, partition_id_of(target))
+    limit = target.limit if target.HasField("limit") and target.limit > 0 else None
+    bytes_max = request.batch_size_bytes
+    table = context.catalog.table_by_id(bucket.table_id) if request.HasField("as_arrow") else None
+    as_arrow = None if table is None else _arrow_rows(request.as_arrow, table)
+    if as_arrow is not None:
+        bytes_max, rows_max = as_arrow.limits(min(bytes_max, context.table_snapshots.limits.page_bytes_max))
+        limit = rows_max if limit is None else min(limit, rows_max)
+    after = request.resume_after if request.HasField("resume_after") else None
+    page = context.table_snapshots.page(request.table_snapshot_id, bucket, after, bytes_max, limit)
+    return (page, page.records, None) if as_arrow is None else (page, *as_arrow.message(page.records))
