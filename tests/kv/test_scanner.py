@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, StorageFailure
 from forebay.codec.value_batch import parse_value_batch, stored_value
-from forebay.kv.engine import EngineState, KvPage, page_of
+from forebay.kv.engine import EngineState, KvPage, KvRows, page_of
+from forebay.kv.engine import rows_of as rows_of_page
 from forebay.kv.scanner import PRESSED_SECONDS, ScannerLimits, ScannerManager, ScanPage, ScanSession
 from forebay.metadata.table import TableBucket
 
@@ -44,6 +45,9 @@ class FakeSnapshot:
     def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
         self.is_opened = rows_max > 1  # opening a scan asks for one row
         return page_of(self.values(int(after or b"0")), lambda: b"%d" % self.taken, bytes_max, rows_max)
+
+    def rows(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvRows:
+        return rows_of_page(self.page(after, bytes_max, rows_max))
 
     def close(self) -> None:
         self.closes += 1

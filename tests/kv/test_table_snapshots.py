@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, StorageFailure
 from forebay.codec.value_batch import parse_value_batch, stored_value
-from forebay.kv.engine import EngineState, KvEngine, KvPage, KvSnapshot
+from forebay.kv.engine import EngineState, KvEngine, KvPage, KvRows, KvSnapshot
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.rocksdb_engine import RocksDbEngine
 from forebay.kv.table_snapshots import OpenedSnapshot, TableSnapshotLimits, TableSnapshotManager
@@ -50,11 +50,18 @@ class CountedSnapshot:
         return self._snapshot.values()
 
     def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
+        self._note_read()
+        return self._snapshot.page(after, bytes_max, rows_max)
+
+    def rows(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvRows:
+        self._note_read()
+        return self._snapshot.rows(after, bytes_max, rows_max)
+
+    def _note_read(self) -> None:
         if self.pauses:
             self.paused.set()
             assert self.resume.wait(10)
         self.read_after_close = self.read_after_close or self.closes > 0
-        return self._snapshot.page(after, bytes_max, rows_max)
 
     def close(self) -> None:
         self.closes += 1

@@ -12,8 +12,8 @@ from libc.string cimport memcpy, memset
 
 from forebay.codec._arrow_c cimport ArrowArray
 from forebay.codec._builders cimport (
-    Builder, append_bytes, append_null, array_capsule, free_builders, grow_rows, move_row_to_arrow, reserve_row,
-    set_bit,
+    Builder, append_bytes, append_null, array_capsule, free_builders, grow_bytes, grow_rows, move_row_to_arrow,
+    reserve_row, set_bit,
 )
 from forebay.codec._layout cimport (
     FORMAT_ALIGNED, FORMAT_INDEXED, FORMAT_KEY, KIND_ARRAY, KIND_BINARY, KIND_BOOLEAN, KIND_BYTES, KIND_CHAR, KIND_DECIMAL,
@@ -27,7 +27,8 @@ from forebay.codec._wire cimport load_int32, load_int64, read_varint
 from forebay.base.errors import CorruptData, ErrorCode
 
 cdef enum:
-    AHEAD = 8  # rows that are fetched into the cache before they are decoded
+    AHEAD = 8    # rows that are fetched into the cache before they are decoded
+    SAMPLE = 64  # rows from which the bytes of texts are guessed
 
 cdef enum Failure:
     FAILED_MEMORY = 1
@@ -57,6 +58,8 @@ cdef struct Context:
     int format
     int failure
     int64_t budget
+    int64_t total_bytes       # of all rows
+    int fields                # of the row itself that are looked at: those up to the last that is wanted
 
 
 cdef inline const uint8_t* fail(Context* c, int failure) noexcept nogil:
@@ -428,6 +431,7 @@ cdef int decode_row(Context* c, int row, const uint8_t* p, const uint8_t* end) n
     cdef int64_t null_bytes = 0 if c.format == FORMAT_KEY else (node.child_count + 7) >> 3
     cdef const uint8_t* nulls = p
     cdef const uint8_t* lengths = p + null_bytes
+    cdef int fields = c.fields if row == 0 else node.child_count
     cdef int child = row + 1
     cdef int position
     if c.format == FORMAT_ALIGNED:
@@ -436,7 +440,7 @@ cdef int decode_row(Context* c, int row, const uint8_t* p, const uint8_t* end) n
         c.failure = FAILED_TRUNCATED
         return -1
     p = lengths + (4 * node.length_list_size if c.format == FORMAT_INDEXED else 0)
-    for position in range(node.child_count):
+    for position in range(fields):
         if null_bytes and (nulls[position >> 3] >> (position & 7)) & 1:
             if c.nodes[child].wanted and append_null(c.nodes, child, c.builders) < 0:
                 c.failure = FAILED_MEMORY
@@ -449,7 +453,7 @@ cdef int decode_row(Context* c, int row, const uint8_t* p, const uint8_t* end) n
             if p == NULL:
                 return -1
         child = c.nodes[child].end
-    if p != end:
+    if fields == node.child_count and p != end:
         c.failure = FAILED_TRAILING
         return -1
     return 0
@@ -493,16 +497,40 @@ cdef int row_spans(
     return 0 if p == end else -1
 
 
+cdef int expect_bytes(Context* c, int64_t rows) noexcept nogil:
+    """Make room for the texts of all rows as the first `SAMPLE` ones let expect: growing step by step copies them."""
+    cdef Builder* b
+    cdef int child = 1
+    cdef int64_t more
+    while child < c.nodes[0].end:
+        b = &c.builders[child]
+        if c.nodes[child].wanted and c.nodes[child].kind in (KIND_STRING, KIND_CHAR, KIND_BYTES):
+            more = min(b.bytes_used * (rows - SAMPLE) / SAMPLE * 9 / 8, c.total_bytes)
+            more = min(more, <int64_t> 0x7FFFFFFF - b.bytes_used)
+            if b.bytes_used + more > b.bytes_capacity and grow_bytes(b, more) < 0:
+                return -1
+        child = c.nodes[child].end
+    return 0
+
+
 cdef int64_t decode_all(Context* c, RowSlices rows) noexcept nogil:
     """Decode every row; the number of the row that failed, or -1."""
     cdef Py_ssize_t i
     cdef int child = 1
+    cdef int position = 0
+    c.fields = 0
     while child < c.nodes[0].end:
-        if c.nodes[child].wanted and grow_rows(&c.nodes[child], &c.builders[child], rows.count) < 0:
-            c.failure = FAILED_MEMORY
-            return 0
+        position += 1
+        if c.nodes[child].wanted:
+            c.fields = position
+            if grow_rows(&c.nodes[child], &c.builders[child], rows.count) < 0:
+                c.failure = FAILED_MEMORY
+                return 0
         child = c.nodes[child].end
     for i in range(rows.count):
+        if i == SAMPLE and expect_bytes(c, rows.count) < 0:
+            c.failure = FAILED_MEMORY
+            return i
         if i + AHEAD < rows.count:  # old rows of a changelog lie anywhere in the key-value state
             forebay_prefetch(rows.data[i + AHEAD])
             forebay_prefetch(rows.data[i + AHEAD] + 64)
@@ -517,7 +545,7 @@ cdef int64_t decode_all(Context* c, RowSlices rows) noexcept nogil:
 def decode(RowLayout layout, RowSlices rows not None):
     """Decode `rows` to one Arrow struct array, as an `arrow_array` capsule whose children are the wanted columns.
 
-    Raises `CorruptData` naming the first malformed row.
+    Raises `CorruptData` naming the first malformed row. Fields behind the last one that is wanted are not looked at.
     """
     cdef Context c
     cdef int64_t failed
@@ -525,7 +553,8 @@ def decode(RowLayout layout, RowSlices rows not None):
     c.nodes = layout.nodes
     c.format = layout.format
     c.failure = 0
-    c.budget = (rows.total_bytes + 64 * rows.count + 64) * (layout.node_count + 1)
+    c.total_bytes = rows.total_bytes
+    c.budget = (c.total_bytes + 64 * rows.count + 64) * (layout.node_count + 1)
     c.builders = <Builder*> calloc(layout.node_count, sizeof(Builder))
     out = <ArrowArray*> calloc(1, sizeof(ArrowArray))
     if c.builders == NULL or out == NULL:

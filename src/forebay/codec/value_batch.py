@@ -1,6 +1,6 @@
 """Value batches and stored values: how rows travel in the answers of ScanKv, LimitScan and lookups.
 
-`ArrowRows` makes record batch messages of them, for answers in Arrow.
+`ArrowRows` makes record batch messages of stored rows, for answers in Arrow.
 
 A value is `schema id i16 | row`. A value batch is `length i32 | magic i8 = 0 | record count i32 | records`, each record
 `length i32 | value`. Our key-value state stores values *with* that length, so that the records of a scan page are
@@ -108,9 +108,11 @@ class ValueDecoder:
 
     def decode(self, schema_ids: npt.NDArray[np.int16], rows: RowSlices) -> pa.RecordBatch:
         """The target columns of `rows`, in order. Raises `CorruptData` for malformed rows."""
+        if not len(rows):
+            return _empty(self.schema)
+        if (schema_ids == schema_ids[0]).all():
+            return self._decode_version(int(schema_ids[0]), rows)
         versions = np.unique(schema_ids)
-        if len(versions) <= 1:
-            return self._decode_version(int(versions[0]), rows) if len(versions) else _empty(self.schema)
         parts, positions = [], []
         for version in versions:
             where = np.flatnonzero(schema_ids == version)
@@ -132,7 +134,7 @@ class ValueDecoder:
 
 
 class ArrowRows:
-    """Makes record batch messages of value batches: some columns of a schema, without rows that a filter excludes."""
+    """Makes record batch messages of stored rows: some columns of a schema, without rows that a filter excludes."""
 
     def __init__(
         self,
@@ -164,15 +166,14 @@ class ArrowRows:
         self._growth = max(map(_growth, types), default=1)
 
     def limits(self, bytes_max: int) -> tuple[int, int]:
-        """How many bytes of values, and how many rows, may be in a value batch so that its columns have few more bytes.
+        """How many bytes of values, and how many rows, may be read so that their columns have few more bytes.
 
         Stored rows take a bit for a NULL, and columns a whole value.
         """
         return max(1, bytes_max // self._growth), max(1, bytes_max // self._row_bytes)
 
-    def message(self, records: bytes) -> tuple[bytearray, int]:
-        """The message of the rows in a value batch, and how many it has. Raises `CorruptData` for malformed ones."""
-        schema_ids, rows = parse_value_batch(records)
+    def message(self, schema_ids: npt.NDArray[np.int16], rows: RowSlices) -> tuple[bytearray, int]:
+        """The message of `rows`, and how many it has. Raises `CorruptData` for malformed ones."""
         if self._decoder is None:
             structs = pa.StructArray.from_buffers(pa.struct([]), len(rows), [None])
             return encode_message(pa.RecordBatch.from_struct_array(structs)), len(rows)

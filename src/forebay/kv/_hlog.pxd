@@ -1,6 +1,8 @@
 # The compiled part of the engine `hlog`, for the put in one piece. See _hlog.pyx.
 from cpython.pythread cimport PyThread_type_lock
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from forebay.codec._slices cimport RowSlices
 
 cdef enum:
     HEADER_BYTES = 24
@@ -117,6 +119,10 @@ cdef class HashLog:
     cdef int64_t scan_some(
         self, int64_t snapshot, int64_t* position, char* out, int64_t* used, int64_t capacity, int64_t bytes_max,
         int64_t* rows, int64_t rows_max,
+    ) noexcept nogil
+    cdef bint rows_some(
+        self, int64_t snapshot, int64_t* position, int64_t* used, int64_t bytes_max, int64_t rows_max, RowSlices rows,
+        int16_t* ids, int64_t* failed,
     ) noexcept nogil
     cdef int64_t rows_at_end(self) noexcept nogil
     cdef int expect_rows(self, int64_t rows) except -1

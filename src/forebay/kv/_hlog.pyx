@@ -14,18 +14,22 @@ The index is a directory of bins (extendible hashing), so that it never grows in
 (erased), or 24 bits of the key's hash and a position in units of eight bytes from `origin` on, plus one.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.pythread cimport (
     PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock, WAIT_LOCK,
 )
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 
 from forebay.codec._prefetch cimport forebay_prefetch
+from forebay.codec._slices cimport RowSlices
 from forebay.codec._wire cimport store_int32
 from forebay.kv._digest cimport hash_pair
+
+import numpy as np
 
 cdef extern from *:
     """
@@ -55,6 +59,7 @@ cdef enum:
     COMMIT_NUMBERS_BYTES = 16
     COMMIT_BYTES_MAX = 128
     VALUE_BATCH_HEADER_BYTES = 9  # length i32, magic i8, count i32
+    STORED_PREFIX_BYTES = 6       # length i32, schema id i16
 
 cdef uint32_t KEY_MASK = 0x3FFFFFFF
 cdef uint64_t ERASED = ~(<uint64_t> 0)
@@ -959,6 +964,76 @@ cdef class HashLog:
         position[0] = snapshot
         return 0
 
+    def rows(self, int64_t snapshot, int64_t position, int64_t bytes_max, int64_t rows_max):
+        """The rows of a snapshot from `position` on, where they lie: (schema ids, rows, next position), as `scan`."""
+        cdef RowSlices rows = RowSlices.__new__(RowSlices)
+        cdef int64_t used = 0
+        cdef int64_t failed = 0
+        cdef bint is_full = True
+        cdef int16_t* ids = NULL
+        cdef int16_t* grown
+        cdef int16_t[::1] view
+        rows.owners.append(Reading(self))
+        try:
+            while is_full:
+                rows.reserve(1024)
+                grown = <int16_t*> realloc(ids, rows.capacity * sizeof(int16_t))
+                if grown == NULL:
+                    raise MemoryError()
+                ids = grown
+                with nogil:
+                    is_full = self.rows_some(snapshot, &position, &used, bytes_max, rows_max, rows, ids, &failed)
+            if failed:
+                raise ValueError(f"the record at {failed} holds no stored value")
+            found = np.empty(rows.count, np.int16)
+            if rows.count:
+                view = found
+                memcpy(&view[0], ids, rows.count * sizeof(int16_t))
+            return found, rows, position
+        finally:
+            free(ids)
+
+    cdef bint rows_some(
+        self, int64_t snapshot, int64_t* position, int64_t* used, int64_t bytes_max, int64_t rows_max, RowSlices rows,
+        int16_t* ids, int64_t* failed,
+    ) noexcept nogil:
+        """Note rows until there is no room for more of them (True), or there need not be."""
+        cdef int64_t p = position[0]
+        cdef int64_t stop
+        cdef Segment s
+        cdef const Record* r
+        cdef const uint8_t* value
+        cdef uint64_t dead_at
+        while p < snapshot:
+            PyThread_acquire_lock(self.mutex, WAIT_LOCK)
+            s = self.segments[self.segment_at(p)]
+            PyThread_release_lock(self.mutex)
+            stop = min(snapshot, s.position + s.size - HEADER_BYTES + 1)
+            while p < stop:
+                r = <const Record*> (s.memory + (p - s.position))
+                if ends_segment(r):
+                    break
+                if kind_of(r) == ROW:
+                    dead_at = forebay_load(&r.dead_at)
+                    if dead_at == 0 or dead_at >= <uint64_t> snapshot:
+                        position[0] = p
+                        if rows.count >= rows_max or (rows.count and used[0] >= bytes_max):
+                            return False
+                        if rows.count == rows.capacity:
+                            return True
+                        value = value_of(r)
+                        if r.value_size < STORED_PREFIX_BYTES:
+                            failed[0] = p
+                            return False
+                        memcpy(&ids[rows.count], value + STORED_PREFIX_BYTES - 2, 2)
+                        rows.push(value + STORED_PREFIX_BYTES, <int32_t> r.value_size - STORED_PREFIX_BYTES)
+                        used[0] += r.value_size
+                p += size_of(r)
+            if p < snapshot:
+                p = s.position + s.size
+        position[0] = snapshot
+        return False
+
     def items(self, int64_t snapshot, int64_t position, int64_t rows_max):
         """([(key, value)], the next position) of a snapshot, which must be open, some rows at once."""
         cdef Segment s
@@ -1188,3 +1263,16 @@ cdef class HashLog:
     def digest(self):
         """The digest of all rows, those that are not visible yet included."""
         return self.live_digest
+
+
+@cython.no_gc_clear
+cdef class Reading:
+    """Keeps all segments mapped for as long as it lives."""
+    cdef HashLog log
+
+    def __cinit__(self, HashLog log not None):
+        self.log = log
+        log.begin_reading()
+
+    def __dealloc__(self):
+        self.log.end_reading()

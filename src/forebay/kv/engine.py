@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Protocol, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from forebay.base.errors import ErrorCode
 from forebay.base.host import file_system_type
 from forebay.codec._records import join_value_batch
 from forebay.codec._slices import RowSlices
-from forebay.codec.value_batch import EMPTY_VALUE_BATCH
+from forebay.codec.value_batch import EMPTY_VALUE_BATCH, parse_value_batch
 from forebay.fs.interface import DiskFull, storage_failure
 from forebay.fs.local import local_failure
 from forebay.kv._digest import added
@@ -274,6 +275,22 @@ def page_of(values: Iterator[bytes], position: Callable[[], bytes], bytes_max: i
 
 
 @dataclass(frozen=True, slots=True)
+class KvRows:
+    """The same rows for those who decode them: schema ids and rows, which may lie where the engine has them."""
+
+    schema_ids: npt.NDArray[np.int16]
+    rows: RowSlices
+    position: bytes | None
+    has_more: bool
+
+
+def rows_of(page: KvPage) -> KvRows:
+    """Return the rows in a page."""
+    schema_ids, rows = parse_value_batch(page.records)
+    return KvRows(schema_ids, rows, page.position, page.has_more)
+
+
+@dataclass(frozen=True, slots=True)
 class WriteSize:
     """How much one `apply` writes. Deletes are among the keys.
 
@@ -355,6 +372,10 @@ class KvSnapshot(Protocol):
         At least one row, if there is one; then no more once they hold `bytes_max` bytes or are `rows_max`. Raises
         `InvalidRequest` for an invalid position.
         """
+        ...
+
+    def rows(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvRows:
+        """Return the same as `page`. The rows stay good when the snapshot is closed."""
         ...
 
     def close(self) -> None: ...

@@ -36,6 +36,7 @@ from forebay.kv.engine import (
     UNBOUNDED,
     EngineState,
     KvPage,
+    KvRows,
     MapSpace,
     MergedPut,
     just_longer_than,
@@ -102,16 +103,32 @@ class HlogSnapshot:
         return self._log
 
     def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
-        log = self._require_open()
-        place = self._start
-        if after is not None:
-            place, proof = _POSITION.unpack(after) if len(after) == _POSITION.size else (-1, 0)
-            # Reading from anywhere but the beginning of a record would take bytes of rows for sizes.
-            if not self._start <= place <= self._end or proof != log.proof(place):
-                raise InvalidRequest(f"these {len(after)} bytes are no position in a bucket's rows: {after[:64].hex()}")
+        log, place = self._require_open(), self._place(after)
         records, rows, place = log.scan(self._end, place, max(0, bytes_max), max(1, rows_max))
-        position = _POSITION.pack(place, log.proof(place)) if rows else None
-        return KvPage(records, rows, position, place < self._end and bool(log.items(self._end, place, 1)[0]))
+        return KvPage(records, rows, self._position(place) if rows else None, self._has_rows(place))
+
+    def rows(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvRows:
+        log, place = self._require_open(), self._place(after)
+        schema_ids, rows, place = log.rows(self._end, place, max(0, bytes_max), max(1, rows_max))
+        return KvRows(schema_ids, rows, self._position(place) if len(rows) else None, self._has_rows(place))
+
+    def _place(self, position: bytes | None) -> int:
+        """Where to go on. Raises `InvalidRequest` for bytes that are no position."""
+        if position is None:
+            return self._start
+        place, proof = _POSITION.unpack(position) if len(position) == _POSITION.size else (-1, 0)
+        # Reading from anywhere but the beginning of a record would take bytes of rows for sizes.
+        if not self._start <= place <= self._end or proof != self._require_open().proof(place):
+            raise InvalidRequest(
+                f"these {len(position)} bytes are no position in a bucket's rows: {position[:64].hex()}"
+            )
+        return int(place)
+
+    def _position(self, place: int) -> bytes:
+        return _POSITION.pack(place, self._require_open().proof(place))
+
+    def _has_rows(self, place: int) -> bool:
+        return place < self._end and bool(self._require_open().items(self._end, place, 1)[0])
 
     def close(self) -> None:
         log, self._log = self._log, None

@@ -41,6 +41,7 @@ from forebay.kv.engine import (
     BufferedWrites,
     EngineState,
     KvPage,
+    KvRows,
     MapSpace,
     TreeSize,
     WriteSize,
@@ -49,6 +50,7 @@ from forebay.kv.engine import (
     just_longer_than,
     page_of,
     pages_at_most,
+    rows_of,
     size_of,
 )
 from forebay.kv.lmdb_file import DATA_FILE, LONG_KEY_BYTES, LONG_KEYS, META, ROWS, STATE_KEY
@@ -104,6 +106,9 @@ class LmdbSnapshot:
             return key
 
         return page_of(cursor.iternext(keys=False, values=True), position, bytes_max, rows_max) if found else NO_ROWS
+
+    def rows(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvRows:
+        return rows_of(self.page(after, bytes_max, rows_max))
 
     def close(self) -> None:
         transaction, self._transaction = self._transaction, None

@@ -32,10 +32,12 @@ from forebay.kv.engine import (
     BufferedWrites,
     EngineState,
     KvPage,
+    KvRows,
     MapSpace,
     WriteSize,
     just_longer_than,
     page_of,
+    rows_of,
 )
 
 _DAMAGE = ("Corruption", "No such file", "is not the state")
@@ -93,6 +95,9 @@ class RocksDbSnapshot:
         if after is not None and not after:
             raise InvalidRequest("0 bytes cannot be a position in a bucket's rows")
         return end.page(after, bytes_max, rows_max)
+
+    def rows(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvRows:
+        return rows_of(self.page(after, bytes_max, rows_max))
 
     def close(self) -> None:
         # Both iterators keep files and memory of RocksDB alive.

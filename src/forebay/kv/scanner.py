@@ -30,7 +30,7 @@ from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
 from forebay.codec.value_batch import ArrowRows
-from forebay.kv.engine import KvSnapshot
+from forebay.kv.engine import KvPage, KvRows, KvSnapshot
 from forebay.metadata.table import TableBucket
 
 FIRST_CALL = 0
@@ -113,19 +113,20 @@ class ScanSession:
     def next_page(self, bytes_max: int) -> ScanPage:
         """Return the next rows: at least one, and no more once `bytes_max` bytes are reached. Call it in use only."""
         rows_max = (1 << 62) if self._remaining is None else self._remaining
-        as_arrow = self._as_arrow
-        if as_arrow is not None:
-            bytes_max, arrow_rows_max = as_arrow.limits(bytes_max)
-            rows_max = min(rows_max, arrow_rows_max)
-        page = self._snapshot.page(self._position, bytes_max, rows_max)
-        self._position = page.position
+        if self._as_arrow is None:
+            page = self._snapshot.page(self._position, bytes_max, rows_max)
+            return ScanPage(page.records, self._goes_on(page, page.rows))
+        bytes_max, arrow_rows_max = self._as_arrow.limits(bytes_max)
+        found = self._snapshot.rows(self._position, bytes_max, min(rows_max, arrow_rows_max))
+        message, rows = self._as_arrow.message(found.schema_ids, found.rows)
+        return ScanPage(message, self._goes_on(found, len(found.rows)), rows)
+
+    def _goes_on(self, found: KvPage | KvRows, rows: int) -> bool:
+        """Note how far the scan has come; return whether there is more."""
+        self._position = found.position
         if self._remaining is not None:
-            self._remaining -= page.rows
-        has_more = page.has_more and self._remaining != 0
-        if as_arrow is None:
-            return ScanPage(page.records, has_more)
-        message, rows = as_arrow.message(page.records)
-        return ScanPage(message, has_more, rows)
+            self._remaining -= rows
+        return found.has_more and self._remaining != 0
 
 
 class ScannerManager:

@@ -25,12 +25,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
-from forebay.kv.engine import EngineState, KvPage, KvSnapshot
+from forebay.kv.engine import EngineState, KvPage, KvRows, KvSnapshot
 from forebay.metadata.table import TableBucket
+
+T = TypeVar("T")
 
 _ENDED_REMEMBERED = 1000
 """Number of ended handles whose reason is remembered."""
@@ -77,12 +80,10 @@ class _Pin:
         self._snapshot: KvSnapshot | None = snapshot
         self._use = threads.lock()
 
-    def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage | None:
-        """Return a page, or None if the pin is released."""
+    def read(self, read: Callable[[KvSnapshot], T]) -> T | None:
+        """Return what `read` gives, or None if the pin is released."""
         with self._use:
-            if self._snapshot is None:
-                return None
-            return self._snapshot.page(after, bytes_max, rows_max)
+            return None if self._snapshot is None else read(self._snapshot)
 
     def close(self) -> None:
         """Release the snapshot, once no page of it is being built."""
@@ -168,6 +169,25 @@ class TableSnapshotManager:
 
         Raises `NotFound` (SCANNER_EXPIRED, UNKNOWN_SCANNER_ID), `InvalidRequest` (INVALID_SCAN_REQUEST).
         """
+        limits = self._limits_of_page(bytes_max, rows_max)
+        page = self._read(snapshot_id, bucket, lambda snapshot: snapshot.page(after, *limits))
+        self._note_read(snapshot_id, len(page.records))
+        return page
+
+    def rows(
+        self, snapshot_id: bytes, bucket: TableBucket, after: bytes | None, bytes_max: int, rows_max: int | None
+    ) -> KvRows:
+        """Return the same rows for those who decode them. Raises as `page` does."""
+        limits = self._limits_of_page(bytes_max, rows_max)
+        found = self._read(snapshot_id, bucket, lambda snapshot: snapshot.rows(after, *limits))
+        self._note_read(snapshot_id, found.rows.total_bytes)
+        return found
+
+    def _limits_of_page(self, bytes_max: int, rows_max: int | None) -> tuple[int, int]:
+        rows = (1 << 62) if rows_max is None or rows_max <= 0 else rows_max
+        return min(bytes_max, self.limits.page_bytes_max), rows
+
+    def _read(self, snapshot_id: bytes, bucket: TableBucket, read: Callable[[KvSnapshot], T]) -> T:
         with self._lock:
             handle = self._find(snapshot_id)
             self._extend(handle)
@@ -177,19 +197,22 @@ class TableSnapshotManager:
                     f"table snapshot {_shown(snapshot_id)} does not hold bucket {bucket}",
                     ErrorCode.INVALID_SCAN_REQUEST,
                 )
-        rows = (1 << 62) if rows_max is None or rows_max <= 0 else rows_max
-        page = None if pin is None else pin.page(after, min(bytes_max, self.limits.page_bytes_max), rows)
-        if page is None:
+        found = None if pin is None else pin.read(read)
+        if found is None:
             raise NotFound(
                 f"bucket {bucket} is no longer in table snapshot {_shown(snapshot_id)}: it was dropped, had to grow "
                 "or was closed; open another table snapshot",
                 ErrorCode.SCANNER_EXPIRED,
             )
+        return found
+
+    def _note_read(self, snapshot_id: bytes, size: int) -> None:
         with self._lock:
-            handle.pages += 1
-            handle.read_bytes += len(page.records)
-            self._extend(handle)
-        return page
+            handle = self._handles.get(snapshot_id)
+            if handle is not None:
+                handle.pages += 1
+                handle.read_bytes += size
+                self._extend(handle)
 
     def renew(self, snapshot_id: bytes, lease_seconds: float | None = None) -> float:
         """Renew the lease, with another length if one is given; return the seconds that the handle will live unused.

@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from forebay.kv.engine import UNBOUNDED, BufferedWrites, EngineState, KvPage, WriteSize, just_longer_than, page_of
+from forebay.kv.engine import (
+    UNBOUNDED,
+    BufferedWrites,
+    EngineState,
+    KvPage,
+    KvRows,
+    WriteSize,
+    just_longer_than,
+    page_of,
+    rows_of,
+)
 
 
 class MemorySnapshot:
@@ -29,6 +39,9 @@ class MemorySnapshot:
                 yield self._rows[key]
 
         return page_of(values(), lambda: given[0], bytes_max, rows_max)
+
+    def rows(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvRows:
+        return rows_of(self.page(after, bytes_max, rows_max))
 
     def close(self) -> None:
         self._rows = {}

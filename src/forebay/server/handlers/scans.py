@@ -13,7 +13,7 @@ from forebay.codec.filters import BoundPredicate, leaves
 from forebay.codec.literals import is_floating
 from forebay.codec.reference import RowFormat
 from forebay.codec.value_batch import ArrowRows
-from forebay.kv.engine import KvPage
+from forebay.kv.engine import KvPage, KvRows
 from forebay.kv.scanner import FIRST_CALL, ScanPage
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
@@ -140,17 +140,18 @@ async def _snapshot_page(context: ServerContext, request: Any, response: Any, pa
     payloads.append(records)
 
 
-def _read_page(context: ServerContext, request: Any) -> tuple[KvPage, Buffer, int | None]:
+def _read_page(context: ServerContext, request: Any) -> tuple[KvPage | KvRows, Buffer, int | None]:
     """A page of a table snapshot, its rows as they are sent, and how many these are if they are in Arrow."""
-    target = request.bucket_scan_req
+    target, snapshots = request.bucket_scan_req, context.table_snapshots
     bucket = TableBucket(target.table_id, target.bucket_id, partition_id_of(target))
-    limit = target.limit if target.HasField("limit") and target.limit > 0 else None
-    bytes_max = request.batch_size_bytes
-    table = context.catalog.table_by_id(bucket.table_id) if request.HasField("as_arrow") else None
-    as_arrow = None if table is None else _arrow_rows(request.as_arrow, table)
-    if as_arrow is not None:
-        bytes_max, rows_max = as_arrow.limits(min(bytes_max, context.table_snapshots.limits.page_bytes_max))
-        limit = rows_max if limit is None else min(limit, rows_max)
+    rows_max = target.limit if target.HasField("limit") and target.limit > 0 else None
     after = request.resume_after if request.HasField("resume_after") else None
-    page = context.table_snapshots.page(request.table_snapshot_id, bucket, after, bytes_max, limit)
-    return (page, page.records, None) if as_arrow is None else (page, *as_arrow.message(page.records))
+    wanted = request.table_snapshot_id, bucket, after
+    table = context.catalog.table_by_id(bucket.table_id) if request.HasField("as_arrow") else None
+    if table is None:
+        page = snapshots.page(*wanted, request.batch_size_bytes, rows_max)
+        return page, page.records, None
+    as_arrow = _arrow_rows(request.as_arrow, table)
+    bytes_max, most = as_arrow.limits(min(request.batch_size_bytes, snapshots.limits.page_bytes_max))
+    found = snapshots.rows(*wanted, bytes_max, most if rows_max is None else min(most, rows_max))
+    return found, *as_arrow.message(found.schema_ids, found.rows)
