@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from forebay.spark.jvm.gateway import JavaObject, Jvm
 from forebay.spark.jvm.kept_classes import kept_jar
 
-_PARTS = {"ForebayColumnarFactory": ("ForebayArrow", "ForebayLogs")}
+_PARTS = {"ForebayColumnarFactory": ("ForebayArrow", "ForebayDirect", "ForebayLogs", "ForebayPages")}
 """Other sources whose classes a class needs; they are compiled together with it."""
 
 _jars: WeakKeyDictionary[Jvm, dict[str, tuple[Path, JavaObject]]] = WeakKeyDictionary()

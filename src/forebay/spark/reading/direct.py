@@ -1,10 +1,11 @@
-"""Logs that Spark's executors read from the servers themselves, without a Python worker.
+"""Logs and buckets that Spark's executors read from the servers themselves, without a Python worker.
 
 The driver writes down all that needs knowledge: addresses, how to begin a connection, the requests but for their
-offsets, the order of the columns. Java (`ForebayLogReader`) sends these requests and puts columns over the batches that
-come. It reads what is plain: log tables whose values Spark holds as they are on the wire, or as another multiple of
-time. All else is left to Python workers: here, for the reason that EXPLAIN shows; there, where something is not as
-expected, with the offset from which on a worker reads (`SplitsPartition.resumed`).
+offsets and positions, the order of the columns. Java (`ForebayDirectReader`) sends these requests and puts columns over
+the batches that come. It reads what is plain: log tables, and buckets of primary-key tables as a table snapshot pins
+them, whose values Spark holds as they are on the wire, or as another multiple of time. All else is left to Python
+workers: here, for the reason that EXPLAIN shows; there, where something is not as expected, with the place from which
+on a worker reads (`SplitsPartition.resumed`).
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import pyarrow as pa
 from forebay.base.errors import ForebayError
 from forebay.client.connection import Connection
 from forebay.client.rpc import SOFTWARE
+from forebay.client.table_snapshot import TableSnapshot
 from forebay.client.views import RowView
 from forebay.codec.arrow_types import storage_schema
-from forebay.metadata.table import LogFormat, TableInfo
+from forebay.metadata.table import LogFormat, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
 from forebay.protocol.sasl import PlainClient
-from forebay.spark.reading.live_read import LogInput, ReadFunction
+from forebay.spark.reading.live_read import KvBatchSplit, LogInput, ReadFunction
 from forebay.spark.reading.plan import SplitsPartition
 
 _CHECK_CRC = "client.scanner.log.check-crc"
@@ -36,8 +38,14 @@ _SET_LATER = 0
 _ANSWER_BYTES = 4 << 20
 """Bytes of a bucket's log in one answer. A task has one answer, and the next on its way."""
 
+_PAGE_BYTES = 1 << 20
+"""Stored bytes of the rows of one page of a bucket. Columns of smaller ones stay in the processor's cache."""
+
 _CONNECT_SECONDS_MAX = 10.0
 """Then a worker tries, which waits for servers that are down."""
+
+_MANY = (1 << 63) - 1
+"""Rows where there is no limit."""
 
 _ANY_SCHEMA = -1
 """Of batches that the server has projected, which have the columns that were asked for."""
@@ -63,39 +71,73 @@ class DirectLogs:
             return b""
         written = [struct.pack(">i", len(logs))]
         for log in logs:
-            try:
-                node = self.connection.cluster.leader(self.info.path, log.bucket)
-            except ForebayError:  # the worker waits for one, or says what is wrong
-                return b""
             bucket = pb.PbFetchLogReqForBucket(
                 partition_id=log.bucket.partition_id,
                 bucket_id=log.bucket.bucket,
                 fetch_offset=_SET_LATER,
                 max_fetch_bytes=_SET_LATER,
             )
-            written += [_text(node.host.encode()), struct.pack(">i", node.port)]
-            written += [_text(bucket.SerializeToString()), struct.pack(">qq", log.start, log.stop)]
+            address = _address(self.connection, self.info, log.bucket)
+            if address is None:
+                return b""
+            written += [address, _text(bucket.SerializeToString()), struct.pack(">qq", log.start, log.stop)]
         return b"".join(written)
+
+
+@dataclass(frozen=True)
+class DirectBuckets:
+    """How the buckets of one scan are read. `source` is what Java's `ForebayPageReader` reads first."""
+
+    connection: Connection
+    info: TableInfo
+    as_arrow: pb.PbArrowRows
+    limit: int | None
+    source: bytes = field(repr=False)
+
+    def ranges(self, partitions: Sequence[SplitsPartition]) -> bytes:
+        """The buckets of each task, of none those of one that has to be left to Python."""
+        return b"".join(_text(self._ranges(partition)) for partition in partitions)
+
+    def _ranges(self, partition: SplitsPartition) -> bytes:
+        buckets = [split.bucket for split in partition.splits if isinstance(split, KvBatchSplit)]
+        snapshot = partition.snapshot
+        if not buckets or len(buckets) < len(partition.splits) or snapshot is None or not snapshot.is_exact:
+            return b""
+        written = [struct.pack(">i", len(buckets))]
+        for bucket in buckets:
+            address = _address(self.connection, self.info, bucket)
+            if address is None:
+                return b""
+            written += [address, _text(self._request(snapshot, bucket).SerializeToString())]
+        return b"".join(written)
+
+    def _request(self, snapshot: TableSnapshot, bucket: TableBucket) -> pb.ScanKvRequest:
+        return pb.ScanKvRequest(
+            table_snapshot_id=snapshot.raw_id,
+            batch_size_bytes=_PAGE_BYTES,
+            bucket_scan_req=pb.PbScanReqForBucket(
+                table_id=bucket.table_id,
+                partition_id=bucket.partition_id,
+                bucket_id=bucket.bucket,
+                limit=self.limit,
+            ),
+            as_arrow=self.as_arrow,
+        )
 
 
 def direct_logs(connection: Connection, read: ReadFunction) -> DirectLogs | str:
     """How executors read the logs of `read`, or why Python workers have to."""
     info = read.info
-    reason = _reason(read)
-    if reason is not None:
-        return reason
+    if read.include:
+        return f"metadata columns ({', '.join(read.include)})"
+    if info.descriptor.log_format is not LogFormat.ARROW:
+        return f"the log's format is {info.descriptor.log_format.value}"
     view = RowView(info, read.columns, read.predicate)
     # Rows without columns are counted by the headers of batches, which the server cuts down to a narrow column.
     positions = sorted(info.schema.indexes(read.columns)) or list(view.positions)
-    columns = [info.schema.columns[position] for position in positions]
-    places = [positions.index(position) for position in info.schema.indexes(read.columns)]
-    stored = storage_schema(columns)
-    factors = []
-    for place, wanted in zip(places, read.schema, strict=True):
-        factor = _factor(stored.field(place).type, wanted.type)
-        if factor is None:
-            return f"column '{wanted.name}' is {columns[place].data_type}, and Spark asks for {wanted.type}"
-        factors.append(factor)
+    columns = _columns(read, positions)
+    if isinstance(columns, str):
+        return columns
     # Batches of older schemas get the columns that they lack from the server.
     is_projected = len(positions) < len(info.schema.columns) or info.schema_id > 1
     table = pb.PbFetchLogReqForTable(
@@ -104,10 +146,58 @@ def direct_logs(connection: Connection, read: ReadFunction) -> DirectLogs | str:
         projected_fields=positions if is_projected else (),
         filter_predicate=view.wire_filter(),
     )
-    if table.HasField("filter_predicate"):
+    is_filtered = table.HasField("filter_predicate")
+    if is_filtered:
         table.filter_schema_id = info.schema_id
-    settings = read.settings
     request = pb.FetchLogRequest(follower_server_id=_CLIENT, max_bytes=_SET_LATER, max_wait_ms=500, min_bytes=1)
+    source = [
+        struct.pack(">?", False),
+        _handshake(read),
+        columns,
+        _text(request.SerializeToString()),
+        _text(table.SerializeToString()),
+        struct.pack(">ii", _ANSWER_BYTES, _ANY_SCHEMA if is_projected else info.schema_id),
+        struct.pack(">??", read.settings[_CHECK_CRC], is_filtered),
+    ]
+    return DirectLogs(connection, info, b"".join(source))
+
+
+def direct_buckets(connection: Connection, read: ReadFunction, buckets: Sequence[TableBucket]) -> DirectBuckets | str:
+    """How executors read `buckets` of a primary-key table, or why Python workers have to."""
+    info, cluster = read.info, connection.cluster
+    if read.include:
+        return f"metadata columns ({', '.join(read.include)})"
+    try:
+        nodes = {cluster.leader(info.path, bucket) for bucket in buckets}
+        if not all(cluster.channel(node).versions.scans_in_arrow for node in nodes):
+            return "the cluster does not scan in Arrow"
+    except ForebayError as e:  # workers wait for servers
+        return e.message
+    if len(nodes) > 1:
+        return f"the buckets are on {len(nodes)} servers, which have no snapshot of one instant"
+    positions = sorted(info.schema.indexes(read.columns))
+    columns = _columns(read, positions)
+    if isinstance(columns, str):
+        return columns
+    view = RowView(info, read.columns, read.predicate)
+    as_arrow = pb.PbArrowRows(schema_id=info.schema_id, projected_fields=positions, filter_predicate=view.wire_filter())
+    limit = read.limit if read.predicate is None else None
+    source = [struct.pack(">?", True), _handshake(read), columns, struct.pack(">q", _MANY if limit is None else limit)]
+    return DirectBuckets(connection, info, as_arrow, limit, b"".join(source))
+
+
+def _address(connection: Connection, info: TableInfo, bucket: TableBucket) -> bytes | None:
+    """The server that has a bucket; None if there is none: the worker waits for one, or says what is wrong."""
+    try:
+        node = connection.cluster.leader(info.path, bucket)
+    except ForebayError:
+        return None
+    return _text(node.host.encode()) + struct.pack(">i", node.port)
+
+
+def _handshake(read: ReadFunction) -> bytes:
+    """How a connection begins, and how long Java waits."""
+    settings = read.settings
     name, version = SOFTWARE
     hellos: list[tuple[ApiKey, Message]] = [
         (ApiKey.API_VERSIONS, pb.ApiVersionsRequest(client_software_name=name, client_software_version=version))
@@ -115,26 +205,24 @@ def direct_logs(connection: Connection, read: ReadFunction) -> DirectLogs | str:
     if settings.credentials is not None:
         hellos.append((ApiKey.AUTHENTICATE, PlainClient(*settings.credentials).initial_request()))
     connect = min(settings["client.connect-timeout"], _CONNECT_SECONDS_MAX)
-    is_filtered = table.HasField("filter_predicate")
     milliseconds = [round(seconds * 1000) for seconds in (connect, settings["client.request-timeout"])]
-    source = [
-        struct.pack(">iii", *milliseconds, len(hellos)),
-        *(struct.pack(">h", key) + _text(message.SerializeToString()) for key, message in hellos),
-        _text(request.SerializeToString()),
-        _text(table.SerializeToString()),
-        struct.pack(">ii", _ANSWER_BYTES, _ANY_SCHEMA if is_projected else info.schema_id),
-        struct.pack(">??i", settings[_CHECK_CRC], is_filtered, len(places)),
-        *(struct.pack(">iq", place, factor) for place, factor in zip(places, factors, strict=True)),
-    ]
-    return DirectLogs(connection, info, b"".join(source))
+    sent = (struct.pack(">h", key) + _text(message.SerializeToString()) for key, message in hellos)
+    return struct.pack(">iii", *milliseconds, len(hellos)) + b"".join(sent)
 
 
-def _reason(read: ReadFunction) -> str | None:
-    if read.include:
-        return f"metadata columns ({', '.join(read.include)})"
-    if read.info.descriptor.log_format is not LogFormat.ARROW:
-        return f"the log's format is {read.info.descriptor.log_format.value}"
-    return None
+def _columns(read: ReadFunction, positions: Sequence[int]) -> bytes | str:
+    """Where each of Spark's columns is among those at `positions`, and how it becomes Spark's; or why it does not."""
+    info = read.info
+    columns = [info.schema.columns[position] for position in positions]
+    places = [positions.index(position) for position in info.schema.indexes(read.columns)]
+    stored = storage_schema(columns)
+    written = [struct.pack(">i", len(places))]
+    for place, wanted in zip(places, read.schema, strict=True):
+        factor = _factor(stored.field(place).type, wanted.type)
+        if factor is None:
+            return f"column '{wanted.name}' is {columns[place].data_type}, and Spark asks for {wanted.type}"
+        written.append(struct.pack(">iq", place, factor))
+    return b"".join(written)
 
 
 def _factor(stored: pa.DataType, wanted: pa.DataType) -> int | None:

@@ -259,7 +259,8 @@ class LiveScan:
         files, and those of stores that it `serves`.
 
         Keys that the filters fix are looked up (`look_up`): when the plan is opened, or else when a task reads. A query
-        that names the bucket of its rows has each read with its bucket instead. `use_direct`: the JVM may read logs.
+        that names the bucket of its rows has each read with its bucket instead. `use_direct`: the JVM may read logs
+        and buckets.
         """
         if self.reads_lake:
             self.refuse_metadata(wanted.columns)
@@ -294,19 +295,22 @@ class LiveScan:
                 snapshot = self.open_snapshot(connection, tasks)
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
-        direct = self._direct(connection, read) if use_direct else None
+        direct = self._direct(connection, read, tasks) if use_direct else None
         rows = estimated_rows(tasks, wanted.limit)
         return ScanPlan(read, tasks, rows, opened, native, beside, estimated_rows(beside), chosen, direct)
 
-    def _direct(self, connection: Connection, read: ReadFunction) -> Direct | str | None:
-        """How the JVM reads the logs of a log table itself, or why it does not."""
-        if self.is_changelog or self.info.has_primary_key:
+    def _direct(
+        self, connection: Connection, read: ReadFunction, tasks: Sequence[tuple[Split, ...]]
+    ) -> Direct | str | None:
+        """How the JVM reads the logs of a log table, or buckets, itself, or why it does not."""
+        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+        if self.is_changelog or (self.info.has_primary_key and not buckets) or read.strategy != SERVER_SCAN:
             return None
         if not self.options.use_direct:
             return "read.direct is false"
-        from forebay.spark.reading.direct import direct_logs
+        from forebay.spark.reading.direct import direct_buckets, direct_logs
 
-        return direct_logs(connection, read)
+        return direct_buckets(connection, read, buckets) if buckets else direct_logs(connection, read)
 
 
 def open_for_query(

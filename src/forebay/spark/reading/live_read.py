@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -135,7 +135,9 @@ class ReadFunction(TaskRead):
         self, connection: Connection, partition: SplitsPartition, buckets: list[TableBucket]
     ) -> Iterator[pa.RecordBatch]:
         if partition.snapshot is not None:
-            yield from self._snapshot_rows(connection, partition.snapshot.on(connection), buckets)
+            kv = [split for split in partition.splits if isinstance(split, KvBatchSplit)]
+            after = {split.bucket: split.after for split in kv if split.after is not None}
+            yield from self._snapshot_rows(connection, partition.snapshot.on(connection), buckets, after)
             return
         if self.strategy == SERVER_SCAN:
             table = connection.table(self.info)
@@ -147,7 +149,11 @@ class ReadFunction(TaskRead):
             yield from current_rows(connection, self.info, bucket, view, self.limit).batches
 
     def _snapshot_rows(
-        self, connection: Connection, snapshot: TableSnapshot, buckets: list[TableBucket]
+        self,
+        connection: Connection,
+        snapshot: TableSnapshot,
+        buckets: list[TableBucket],
+        after: Mapping[TableBucket, bytes],
     ) -> Iterator[pa.RecordBatch]:
         """Rows of a table snapshot. One that has ended is rebuilt from the changelog up to its log offsets.
 
@@ -156,7 +162,7 @@ class ReadFunction(TaskRead):
         on like that, since their order is another one; then the task fails, and the next attempt has not begun any.
         """
         view = RowView(self.info, self.columns, self.predicate)
-        reader = SnapshotReader(snapshot, buckets, view, self.limit)
+        reader = SnapshotReader(snapshot, buckets, view, self.limit, after)
         try:
             with reader:
                 yield from reader
@@ -296,10 +302,18 @@ def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True)
 class KvBatchSplit:
-    """All rows of a bucket. `rows` is an estimate; None if the server does not count."""
+    """All rows of a bucket. `rows` is an estimate; None if the server does not count.
+
+    `after` is the position in a table snapshot behind which they are to be read; None: from the first row on.
+    """
 
     bucket: TableBucket
     rows: int | None = None
+    after: bytes | None = None
+
+    def resumed(self, place: str) -> KvBatchSplit:
+        """The rows behind `place`, which Java has got to."""
+        return replace(self, after=bytes.fromhex(place) or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +327,10 @@ class LogInput:
     @property
     def rows(self) -> int:
         return self.stop - self.start
+
+    def resumed(self, place: str) -> LogInput:
+        """The records from the offset `place` on."""
+        return replace(self, start=int(place))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -151,10 +151,10 @@ class SplitsPartition(InputPartition):
         self.reader = reader
 
     def resumed(self, rest: bytes) -> SplitsPartition:
-        """What is left of ranges of logs when the JVM has read some: "the number of a split, the offset in it"."""
-        number, offset = map(int, rest.split())
-        first, *others = self.splits[number:]
-        return SplitsPartition((replace(first, start=offset), *others), self.snapshot, self.reader)
+        """What is left when the JVM has read some: "the number of a split, the place in it"."""
+        number, _, place = rest.decode().partition(" ")
+        first, *others = self.splits[int(number) :]
+        return SplitsPartition((first.resumed(place), *others), self.snapshot, self.reader)
 
     def __repr__(self) -> str:
         return f"SplitsPartition({', '.join(map(str, self.splits))})"
@@ -172,7 +172,7 @@ class OpenedScan:
 
 
 class Direct(Protocol):
-    """How the JVM reads ranges of logs itself (forebay.spark.reading.direct)."""
+    """How the JVM reads logs or buckets itself (forebay.spark.reading.direct)."""
 
     @property
     def source(self) -> bytes: ...
@@ -188,7 +188,7 @@ class ScanPlan:
     they have, before filters; None where that is not known. `opened` makes the input partitions of tasks.
     `beside_native` are the tasks of what is not in `native`, the part that Spark can read directly, and `rows_beside`
     about their rows. `chosen` says what the filters leave to read, if they fix keys or buckets. `direct` is how the JVM
-    reads logs, or why Python does; None of scans that have none.
+    reads logs or buckets, or why Python does; None of scans that have none.
     """
 
     read: TaskReader
@@ -269,7 +269,7 @@ def task_readers(jvm: Jvm, read: ReadTasks, schema: StructType, by_rows: bool) -
 def java_partitions(
     jvm: Jvm, partitions: Sequence[SplitsPartition], direct: Direct | str | None, by_rows: bool
 ) -> JavaObject:
-    """The input partitions of a scan's tasks; of logs that the JVM reads itself, with what it needs for that."""
+    """The input partitions of a scan's tasks; of what the JVM reads itself, with what it needs for that."""
     made = jvm.input_partitions(partitions)
     if by_rows or direct is None or isinstance(direct, str):
         return made

@@ -240,8 +240,9 @@ class ScanProxy(JavaProxy):
             parts.append("by columns" if reason is None else f"by rows: {reason}")
             plan = self._made.get("plan")
             if reason is None and plan is not None and plan.direct is not None:
-                why = plan.direct
-                parts.append(f"logs by Python: {why}" if isinstance(why, str) else "logs without Python")
+                what = "logs" if self._readable.strategy is None else "buckets"
+                why = f"by Python: {plan.direct}" if isinstance(plan.direct, str) else "without Python"
+                parts.append(f"{what} {why}")
         return ", ".join(parts)
 
     def _filters_in_words(self) -> list[str]:

@@ -33,11 +33,11 @@ public class ForebayColumnarFactory implements PartitionReaderFactory {
     }
 
     public PartitionReader createColumnarReader(InputPartition partition) {
-        if (!(partition instanceof ForebayLogTask)) {
+        if (!(partition instanceof ForebayDirectTask)) {
             return new ForebayWorkerReader(python.createReader(partition), schema);
         }
         try {
-            return new ForebayLogReader(python, schema, (ForebayLogTask) partition);
+            return ForebayDirectReader.of(python, schema, (ForebayDirectTask) partition);
         } catch (IOException e) {
             throw new IllegalStateException("a task that cannot be read: " + e.getMessage());
         }
@@ -49,7 +49,7 @@ public class ForebayColumnarFactory implements PartitionReaderFactory {
         InputPartition[] made = new InputPartition[tasks.length];
         for (int i = 0; i < made.length; i++) {
             byte[] own = ForebayWire.readBytes(in);
-            made[i] = own.length == 0 ? tasks[i] : new ForebayLogTask((PythonInputPartition) tasks[i], source, own);
+            made[i] = own.length == 0 ? tasks[i] : new ForebayDirectTask((PythonInputPartition) tasks[i], source, own);
         }
         return made;
     }
