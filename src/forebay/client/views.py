@@ -102,7 +102,8 @@ class RowView:
 class Pages:
     """Asks for the pages of ScanKv and reads them, with the columns `read` of a view.
 
-    A server that can decodes the rows and sends these columns in Arrow, without rows that the filter excludes.
+    A server that can decodes the rows and sends these columns in Arrow, without rows that the filter excludes. Whole rows
+    are decoded here: that takes as long, and there are more clients than servers.
     """
 
     def __init__(self, view: RowView, cluster: ClusterClient) -> None:
@@ -117,8 +118,9 @@ class Pages:
             self._wanted.compression = compression
 
     def wanted_of(self, node: ServerNode) -> pb.PbArrowRows | None:
-        """What to ask a server for; None if it answers with rows only."""
-        return self._wanted if self._cluster.channel(node).versions.scans_in_arrow else None
+        """What to ask a server for; None: for its rows as they are."""
+        is_less = self._view.is_projected or self._view.predicate is not None
+        return self._wanted if is_less and self._cluster.channel(node).versions.scans_in_arrow else None
 
     def page(self, response: pb.ScanKvResponse, payloads: Sequence[memoryview]) -> Page:
         """What an answer has. Raises `CorruptData`."""

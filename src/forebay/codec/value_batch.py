@@ -188,7 +188,7 @@ class ArrowRows:
 def _bytes_of(t: pa.DataType) -> int:
     """The bytes of a column for one value, NULL or not, without those that lists and texts have beside."""
     if pa.types.is_struct(t):
-        return sum(map(_bytes_of, t.fields))
+        return sum(_bytes_of(field.type) for field in t.fields)
     if pa.types.is_nested(t) or pa.types.is_string(t) or pa.types.is_binary(t):
         return 4
     bits: int = t.bit_width
@@ -198,7 +198,7 @@ def _bytes_of(t: pa.DataType) -> int:
 def _growth(t: pa.DataType) -> int:
     """How many times as many bytes as elements of lists are stored in, their columns may have."""
     if pa.types.is_struct(t):
-        return max(map(_growth, t.fields), default=1)
+        return max((_growth(field.type) for field in t.fields), default=1)
     if pa.types.is_map(t):
         return max(_growth(pa.list_(t.key_type)), _growth(pa.list_(t.item_type)))
     if not pa.types.is_list(t):

@@ -39,7 +39,9 @@ _ANSWER_BYTES = 4 << 20
 """Bytes of a bucket's log in one answer. A task has one answer, and the next on its way."""
 
 _PAGE_BYTES = 1 << 20
-"""Stored bytes of the rows of one page of a bucket. Columns of smaller ones stay in the processor's cache."""
+_NARROW_PAGE_FACTOR_MAX = 4
+"""Stored bytes of the rows of one page of a bucket, so that its columns stay in the processor's cache; more where the
+columns that are wanted are a small part of them."""
 
 _CONNECT_SECONDS_MAX = 10.0
 """Then a worker tries, which waits for servers that are down."""
@@ -112,9 +114,10 @@ class DirectBuckets:
         return b"".join(written)
 
     def _request(self, snapshot: TableSnapshot, bucket: TableBucket) -> pb.ScanKvRequest:
+        stored, wanted = len(self.info.schema.columns), max(1, len(self.as_arrow.projected_fields))
         return pb.ScanKvRequest(
             table_snapshot_id=snapshot.raw_id,
-            batch_size_bytes=_PAGE_BYTES,
+            batch_size_bytes=_PAGE_BYTES * min(_NARROW_PAGE_FACTOR_MAX, stored // wanted),
             bucket_scan_req=pb.PbScanReqForBucket(
                 table_id=bucket.table_id,
                 partition_id=bucket.partition_id,
