@@ -96,6 +96,7 @@ SPARK_SESSIONS = (
         "spark/test_spark_time_travel.py",
         "spark/test_columnar.py",
         "spark/test_direct_logs.py",
+        "spark/test_direct_buckets.py",
     ),
     (
         "spark/test_spark_streaming.py",

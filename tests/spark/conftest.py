@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import forebay
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
 from tests.jvm import QUICK
+from tests.spark.liars import Change, Liar
 from tests.spark.releases import SPARK
 
 SESSIONS_MAX = 6
@@ -95,3 +98,25 @@ def sql(spark: Any, database: str) -> Callable[[str], list[tuple[Any, ...]]]:
         return [tuple(row) for row in spark.sql(statement.replace("{db}", f"forebay.{database}")).collect()]
 
     return run
+
+
+@pytest.fixture
+def lie(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], Any]:
+    """Lets executors (and no Python) read from a server that changes answers, in a `with`."""
+
+    from forebay.spark.reading import direct
+
+    @contextmanager
+    def lying(change: Change) -> Iterator[Liar]:
+        with forebay.connect(server.bootstrap_servers) as conn:
+            conn.cluster.refresh()
+            port = next(iter(conn.cluster.view.tablet_servers.values())).port
+        liar = Liar(port, change)
+        address = struct.pack(">i9si", 9, b"127.0.0.1", liar.port)
+        monkeypatch.setattr(direct, "_address", lambda *_: address)
+        try:
+            yield liar
+        finally:
+            liar.close()
+
+    return lying

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import random
 import re
-import socket
 import struct
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -20,10 +15,10 @@ import pytest
 import forebay
 import forebay.spark
 from forebay.client.connection import Connection
-from forebay.protocol.api import ServerNode, ServerRole
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.reading import direct
 from tests.every_run import every_run
+from tests.spark.liars import LIES
 from tests.spark.releases import SPARK
 from tests.spark.tables import make_table, rows
 from tests.spark.test_columnar import COLUMNS, both, row_of
@@ -151,92 +146,6 @@ def test_servers_that_ask_for_a_password_get_it(spark: Any, tmp_path: Path) -> N
 
 # ---- servers that lie -----------------------------------------------------------------------------------------------
 
-Change = Callable[[bytearray], "bytearray | None"]
-"""Changes the payload of an answer; None: the connection ends instead."""
-
-
-class Liar:
-    """A server between executors and the real one. `change` gets every answer to a fetch."""
-
-    def __init__(self, port: int, change: Change) -> None:
-        self._target, self._change = port, change
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.answers = 0
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
-            thread.start()
-            self._threads.append(thread)
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._target)) as server:
-            while (request := self._frame(client)) is not None:
-                server.sendall(struct.pack(">i", len(request)) + request)
-                answer = self._frame(server)
-                if answer is None:
-                    return
-                if struct.unpack_from(">h", request)[0] == 1015:
-                    self.answers += 1
-                    answer = self._change(answer)
-                    if answer is None:
-                        return
-                try:
-                    client.sendall(struct.pack(">i", len(answer)) + answer)
-                except OSError:
-                    return
-
-    @staticmethod
-    def _frame(peer: socket.socket) -> bytearray | None:
-        found = bytearray()
-        size = 4
-        while len(found) < size:
-            try:
-                more = peer.recv(size - len(found))
-            except OSError:
-                return None
-            if not more:
-                return None
-            found += more
-            if len(found) == 4 == size:
-                size += struct.unpack(">i", found)[0]
-        return found[4:]
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(10)
-
-
-@pytest.fixture
-def lie(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], Any]:
-    """Lets executors (and no Python) read from a server that changes answers, in a `with`."""
-    real = direct.DirectLogs._ranges
-
-    @contextmanager
-    def lying(change: Change) -> Iterator[Liar]:
-        with forebay.connect(server.bootstrap_servers) as conn:
-            conn.cluster.refresh()
-            port = next(iter(conn.cluster.view.tablet_servers.values())).port
-        liar = Liar(port, change)
-        node = ServerNode(0, "127.0.0.1", liar.port, ServerRole.TABLET)
-        connection = SimpleNamespace(cluster=SimpleNamespace(leader=lambda _path, _bucket: node))
-        monkeypatch.setattr(direct.DirectLogs, "_ranges", lambda self, p: real(replace(self, connection=connection), p))
-        try:
-            yield liar
-        finally:
-            liar.close()
-
-    return lying
-
 
 @pytest.fixture
 def log(connection: Connection, database: str) -> str:
@@ -254,18 +163,6 @@ def everything(spark: Any, log: str) -> tuple[Any, ...]:
     """What is in `log`, read by two tasks that begin in the middle."""
     where = f"{log} WITH ('scan.maxRecordsPerPartition' = '2222')"
     return tuple(spark.sql(f"SELECT count(id), sum(id), count(DISTINCT name, amount) FROM {where}").collect()[0])
-
-
-LIES: dict[str, Change] = {
-    "closed": lambda answer: None,
-    "empty": lambda answer: answer[:5],
-    "half": lambda answer: answer[: len(answer) // 2],
-    "refused": lambda answer: bytearray(b"\x01") + answer[1:],
-    "other": lambda answer: answer[:1] + b"\0\0\0\x77" + answer[5:],
-    "no message": lambda answer: bytearray(answer.replace(b"\xff\xff\xff\xff", b"\xff\xff\xff\xfe")),
-    "long field": lambda answer: answer + b"\x0a\xff\xff\xff\xff\x0f",
-    "nothing": lambda answer: bytearray(),
-}
 
 
 @pytest.mark.one_in(2)

@@ -138,7 +138,7 @@ def test_a_bucket_that_was_being_read_is_not_gone_on_with_in_another_order(table
     assert partition.snapshot is not None
     buckets = partition.snapshot.buckets
     connection = shared_connection(small)
-    batches = plan.read._snapshot_rows(connection, partition.snapshot.on(connection), buckets)
+    batches = plan.read._snapshot_rows(connection, partition.snapshot.on(connection), buckets, {})
     next(batches)
     snapshot.release()
     with pytest.raises(NotFound, match="open another one"):
