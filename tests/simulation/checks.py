@@ -6,6 +6,7 @@ from typing import Any
 
 from forebay.base.errors import CorruptData, ForebayError, StorageFailure, Unavailable
 from forebay.client.connection import Connection
+from forebay.metadata.predicate import col
 from forebay.metadata.table import TableBucket
 from tests.simulation.histories import TooHard, is_linearizable
 from tests.simulation.scheduler import Process
@@ -47,6 +48,8 @@ class Checks:
             self.seen.check_extra(KV, row)
         scanned = {row["id"]: row["name"] for row in rows}
         self.same("full scan", scanned, "fold of the changelog", folded)
+        named = table.scan(["name", "id"], col("id") >= 0).to_arrow().to_pylist()
+        self.same("scan in Arrow", {row["id"]: row["name"] for row in named}, "fold of the changelog", folded)
         found = table.lookup([{"id": key} for key in range(KEYS)]).to_pylist()
         looked_up = {key: row["name"] for key, row in enumerate(found) if row["id"] is not None}
         self.same("lookups", looked_up, "fold of the changelog", folded)

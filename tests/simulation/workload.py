@@ -11,6 +11,7 @@ from forebay.base.errors import Conflict, CorruptData, ForebayError, InternalErr
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.client.transaction import Transaction
+from forebay.metadata.predicate import Predicate, col
 from forebay.metadata.table import TableBucket
 from tests.simulation.histories import NEVER, Op
 from tests.simulation.merging import ENGINES, MERGED, Merging
@@ -371,10 +372,14 @@ class Workload:
     def scan(self, connection: Connection, who: str) -> None:
         table = connection.table(KV)
         asked = self.sched.now
-        scan = table.scan().reader()
+        scan = table.scan(filter=self._every_key()).reader()
         rows = scan.read_all().to_pylist()
         found = self._record_rows(rows, asked, f"{who} scan")
         self.seen.views.append(View(f"{who} scan", found, dict(scan.log_offsets)))
+
+    def _every_key(self) -> Predicate | None:
+        """A filter that leaves every row, in every second scan: these are answered in Arrow."""
+        return col("id") >= 0 if len(self.seen.views) % 2 else None
 
     def union(self, connection: Connection, who: str) -> None:
         path = self.rng.choice((KV, KV, LOG))
@@ -398,7 +403,7 @@ class Workload:
         with table.snapshot() as snapshot:
             opened = self.sched.now
             self.sched.sleep(self.rng.random() * 0.5)
-            rows = snapshot.scan().to_arrow().to_pylist()
+            rows = snapshot.scan(filter=self._every_key()).to_arrow().to_pylist()
             offsets = dict(snapshot.log_offsets)
         for row in rows:
             self.seen.check_extra(KV, row)

@@ -102,8 +102,8 @@ class RowView:
 class Pages:
     """Asks for the pages of ScanKv and reads them, with the columns `read` of a view.
 
-    A server that can decodes the rows and sends these columns in Arrow, without rows that the filter excludes. Whole rows
-    are decoded here: that takes as long, and there are more clients than servers.
+    A server that can decodes the rows and sends these columns in Arrow, without rows that the filter excludes. Whole
+    rows are decoded here: that takes as long, and there are more clients than servers.
     """
 
     def __init__(self, view: RowView, cluster: ClusterClient) -> None:

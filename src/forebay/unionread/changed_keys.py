@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from forebay.client.views import array_of, integers
 from forebay.codec.arrow_types import storage_schema
-from forebay.codec.key_index import KeyIndex
+from forebay.codec.key_index import KeyIndex, distinct_numbers
 from forebay.codec.rows import KeyEncoder, primary_key_encoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.tail import changes
@@ -63,8 +63,8 @@ def _distinct(found: Iterable[pa.RecordBatch], encoder: KeyEncoder, keys_min: in
         parts.append(_numbers(batch, encoder))
         rows += batch.num_rows
         if rows >= max(keys_min, len(known)):
-            known, parts, rows = np.unique(np.concatenate([known, *parts])), [], 0
-    return np.unique(np.concatenate([known, *parts]))
+            known, parts, rows = distinct_numbers(np.concatenate([known, *parts])), [], 0
+    return distinct_numbers(np.concatenate([known, *parts]))
 
 
 def _numbers(keys: pa.RecordBatch, encoder: KeyEncoder) -> npt.NDArray[np.int64]:
