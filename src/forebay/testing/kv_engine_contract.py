@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import UnsupportedOperation
-from forebay.kv.engine import EngineState, GroupWrites, KvEngine, KvSnapshot, just_longer_than
+from forebay.codec.value_batch import parse_value_batch, stored_value
+from forebay.kv.engine import EngineState, GroupWrites, KvEngine, KvRows, KvSnapshot, just_longer_than
 
 Operation = tuple[bytes, bytes | None]
 _operations = st.lists(
@@ -115,6 +116,41 @@ class KvEngineContract:
                 assert not page.rows or not snapshot.page(page.position, bytes_max, rows_max).rows
                 return
             after = page.position
+
+    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+    @given(
+        rows=st.lists(st.tuples(st.integers(-(1 << 15), (1 << 15) - 1), st.binary(max_size=20)), max_size=40),
+        bytes_max=st.integers(0, 200),
+        rows_max=st.integers(1, 50),
+    )
+    def test_rows_to_decode_are_those_of_pages_and_stay_when_the_engine_goes_on(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        rows: list[tuple[int, bytes]],
+        bytes_max: int,
+        rows_max: int,
+    ) -> None:
+        engine = self.open_engine(tmp_path_factory.mktemp("engine") / "db")
+        engine.apply({b"%d" % i: stored_value(*row) for i, row in enumerate(rows)}, EngineState(1, len(rows)))
+        snapshot = engine.snapshot()
+        found: list[KvRows] = []
+        expected: list[tuple[int, bytes | None]] = []
+        while not found or found[-1].has_more:
+            after = found[-1].position if found else None
+            page = snapshot.page(after, bytes_max, rows_max)
+            found.append(snapshot.rows(after, bytes_max, rows_max))
+            schema_ids, of_page = parse_value_batch(page.records)
+            expected += [(int(schema_ids[i]), of_page[i]) for i in range(len(of_page))]
+            assert len(found[-1].rows) == page.rows
+            assert (found[-1].position, found[-1].has_more) == (page.position, page.has_more)
+        snapshot.close()
+        for turn in range(2, 6):  # until the log has been compacted
+            engine.apply({b"%d" % i: stored_value(0, b"x" * (1 << 15)) for i in range(60)}, EngineState(turn, 60))
+        read = [(int(part.schema_ids[i]), part.rows[i]) for part in found for i in range(len(part.rows))]
+        assert read == expected
+        assert sorted(read, key=repr) == sorted(rows, key=repr)
+        engine.close()
+        assert [part.rows[i] for part in found for i in range(len(part.rows))] == [row for _, row in read]
 
     def test_a_snapshot_does_not_see_later_writes_and_knows_its_offset(self, engine: KvEngine) -> None:
         engine.apply({b"a": b"1", b"b": b"2"}, EngineState(10, 2))
