@@ -18,9 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
+from forebay.codec._arrow_encode import encode_message
 from forebay.codec._records import parse_value_records
 from forebay.codec._slices import RowSlices
-from forebay.codec.arrow_message import encode_message
+from forebay.codec.arrow_message import compressor
 from forebay.codec.filters import BoundPredicate, filter_rows, leaves
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows import row_codec
@@ -157,7 +158,7 @@ class ArrowRows:
             )
         self._names = [schema.columns[position].name for position in positions]
         self._bound = bound
-        self._compression = compression
+        self._compressor = compressor(compression)
         needed = {*self._names, *(() if bound is None else (leaf.column.name for leaf in leaves(bound)))}
         columns = [column for column in schema.columns if column.name in needed]
         self._decoder = ValueDecoder(columns, row_format, schema_by_id) if columns else None
@@ -176,13 +177,13 @@ class ArrowRows:
         """The message of `rows`, and how many it has. Raises `CorruptData` for malformed ones."""
         if self._decoder is None:
             structs = pa.StructArray.from_buffers(pa.struct([]), len(rows), [None])
-            return encode_message(pa.RecordBatch.from_struct_array(structs)), len(rows)
+            return encode_message(pa.RecordBatch.from_struct_array(structs), b""), len(rows)
         batch = self._decoder.decode(schema_ids, rows)
         if self._bound is not None:
             batch = filter_rows(batch, self._bound)
         if len(self._names) < batch.num_columns:
             batch = batch.select(self._names)
-        return encode_message(batch, compression=self._compression), batch.num_rows
+        return encode_message(batch, b"", *self._compressor), batch.num_rows
 
 
 def _bytes_of(t: pa.DataType) -> int:

@@ -19,7 +19,7 @@ from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, partition_id_of
-from forebay.server.catalog import LiveTable
+from forebay.server.catalog import CatalogTable, LiveTable
 from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
 from forebay.server.handlers.fetch import usable_filter
 
@@ -27,6 +27,11 @@ _COMPARISONS_MAX = 64
 """A filter that compares each row more often is ignored: a page would take seconds."""
 
 _COMPRESSIONS = ("none", "lz4", "zstd")
+
+_KEPT_MAX, _KEPT_BYTES_MAX = 64, 4096
+"""How many ways of decoding are kept for the next page, of requests that are no longer than this."""
+
+_kept: dict[tuple[int, bytes], tuple[CatalogTable, ArrowRows]] = {}
 
 
 @serves(ApiKey.SCAN_KV)
@@ -106,7 +111,20 @@ async def _page(context: ServerContext, request: Any, scanner_id: bytes, respons
 
 
 def _arrow_rows(wanted: pb.PbArrowRows, table: LiveTable) -> ArrowRows:
-    """How rows are decoded for whoever asks for Arrow."""
+    """How rows are decoded for whoever asks for Arrow: the same for all pages, as long as the table is."""
+    current, key = table.current, (table.info.table_id, wanted.SerializeToString())
+    known = _kept.get(key)
+    if known is not None and known[0] is current:
+        return known[1]
+    made = _new_arrow_rows(wanted, table)
+    if len(key[1]) <= _KEPT_BYTES_MAX:
+        if len(_kept) >= _KEPT_MAX:
+            _kept.clear()
+        _kept[key] = current, made
+    return made
+
+
+def _new_arrow_rows(wanted: pb.PbArrowRows, table: LiveTable) -> ArrowRows:
     if not 0 <= wanted.compression < len(_COMPRESSIONS):
         raise _invalid(f"compression {wanted.compression} does not exist; there are 0 to {len(_COMPRESSIONS) - 1}")
     bound = None
