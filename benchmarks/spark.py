@@ -114,11 +114,7 @@ def _scans(options: Run, server: Bench, session: Any, folder: Path, name: str) -
     work: dict[str, Callable[[], None]] = {
         "spark.read.parquet": partial(consume, files, False),
         ours: partial(consume, table, False),
-        **{
-            f"catalog, {way}": partial(consume, table, False, off)
-            for way, off in _SETTINGS.items()
-            if name == _LOG or off != "read.direct"
-        },
+        **{f"catalog, {way}": partial(consume, table, False, off) for way, off in _SETTINGS.items()},
         _FORMAT: partial(consume, partial(by_format.load, name), False),
         f"parquet{_NARROW}": partial(consume, files, True),
         f"catalog{_NARROW}": partial(consume, table, True),
