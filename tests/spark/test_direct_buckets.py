@@ -64,6 +64,9 @@ def test_rows_are_read_page_by_page(
         "SELECT count(name) FROM {} WHERE amount IS NULL OR name LIKE '%7'",
     ):
         both(spark, asked.format(name), direct=True)
+    for compression in ("lz4", "zstd"):
+        packed = f"{name} WITH ('client.scanner.kv.compression' = '{compression}')"
+        assert both(spark, f"SELECT * FROM {packed} ORDER BY id", direct=True) == found
     frame = spark.sql(f"SELECT count(*) FROM {name}")
     assert "buckets without Python" in plan_of(frame)
     assert frame.collect()[0][0] == 2000

@@ -26,6 +26,7 @@ from forebay.protocol.predicates import predicate_to_pb
 
 if TYPE_CHECKING:
     from forebay.client.cluster import ClusterClient
+    from forebay.client.settings import Settings
     from forebay.protocol.api import ServerNode
 
 
@@ -110,12 +111,7 @@ class Pages:
         self._view = view
         self._cluster = cluster
         self._decoder = view.decoder(cluster)
-        self._wanted = pb.PbArrowRows(
-            schema_id=view.info.schema_id, projected_fields=view.positions, filter_predicate=view.wire_filter()
-        )
-        compression = _COMPRESSIONS[cluster.settings["client.scanner.kv.compression"]]
-        if compression:
-            self._wanted.compression = compression
+        self._wanted = arrow_rows(view, view.positions, cluster.settings)
 
     def wanted_of(self, node: ServerNode) -> pb.PbArrowRows | None:
         """What to ask a server for; None: for its rows as they are."""
@@ -145,6 +141,17 @@ class Page(NamedTuple):
 
 
 _COMPRESSIONS = {"none": 0, "lz4": 1, "zstd": 2}
+
+
+def arrow_rows(view: RowView, positions: Sequence[int], settings: Settings) -> pb.PbArrowRows:
+    """What asks for the columns at `positions`, without rows that the filter of `view` excludes."""
+    wanted = pb.PbArrowRows(
+        schema_id=view.info.schema_id, projected_fields=positions, filter_predicate=view.wire_filter()
+    )
+    compression = _COMPRESSIONS[settings["client.scanner.kv.compression"]]
+    if compression:
+        wanted.compression = compression
+    return wanted
 
 
 def rows_without_columns(rows: int) -> pa.RecordBatch:

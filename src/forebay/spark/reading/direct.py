@@ -20,7 +20,7 @@ from forebay.base.errors import ForebayError
 from forebay.client.connection import Connection
 from forebay.client.rpc import SOFTWARE
 from forebay.client.table_snapshot import TableSnapshot
-from forebay.client.views import RowView
+from forebay.client.views import RowView, arrow_rows
 from forebay.codec.arrow_types import storage_schema
 from forebay.metadata.table import LogFormat, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
@@ -182,8 +182,7 @@ def direct_buckets(connection: Connection, read: ReadFunction, buckets: Sequence
     columns = _columns(read, positions)
     if isinstance(columns, str):
         return columns
-    view = RowView(info, read.columns, read.predicate)
-    as_arrow = pb.PbArrowRows(schema_id=info.schema_id, projected_fields=positions, filter_predicate=view.wire_filter())
+    as_arrow = arrow_rows(RowView(info, read.columns, read.predicate), positions, read.settings)
     limit = read.limit if read.predicate is None else None
     source = [struct.pack(">?", True), _handshake(read), columns, struct.pack(">q", _MANY if limit is None else limit)]
     return DirectBuckets(connection, info, as_arrow, limit, b"".join(source))
