@@ -1,15 +1,25 @@
-"""Figures, sections, and their output: text tables for the terminal, Markdown for docs/benchmarks.md."""
+"""Figures, sections, and their output: text tables for the terminal, Markdown for docs/benchmarks.md.
+
+The document begins with one table of all kinds of work. Its lines come from the sections' `Kind`s, which the document
+keeps in comments behind each section: so a part that is written alone renews its own lines, and the others stay.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from forebay.cli.output import text_table
 
 OK, MISS = "ok", "MISS"
 _PART = re.compile(r"<!-- part (?P<name>\w+): begin -->\n.*?<!-- part (?P=name): end -->\n?", re.DOTALL)
+_KIND = re.compile(r"^<!-- kind (?P<section>\w+): (?P<kind>\{.*\}) -->$", re.MULTILINE)
+_PAGE = re.compile(r"<!-- first page: begin -->\n.*?<!-- first page: end -->\n", re.DOTALL)
+_ORDER = ("peers", "spark", "paimon", "pipelines", "union")
+"""Sections in the order of the first page; others follow."""
+
 _UNEXPLAINED = "not explained yet."
 _NO_MISS = "Nothing in this run."
 HEADER = ["what", "figure", "ratio", "target", ""]
@@ -121,14 +131,54 @@ class Grid:
         yield from (f"| {' | '.join(row)} |" for row in self.rows)
 
 
+@dataclass(frozen=True)
+class Limit:
+    """What bounds a kind of work on this machine, and how much of it that allows, in the unit of the work."""
+
+    what: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A line of the first page: ours, each peer, and the limit of the machine, in one unit.
+
+    More is better where the unit is a rate; less is where it is a time, `ms`.
+    """
+
+    what: str
+    unit: str
+    ours: float
+    peers: Mapping[str, float] = field(default_factory=dict)
+    limit: Limit | None = None
+
+    def cells(self, date: str) -> list[str]:
+        is_time = self.unit == "ms"
+        peer, theirs = min(self.peers.items(), key=lambda one: one[1] if is_time else -one[1], default=("", 0.0))
+
+        def ratio(other: float) -> float:
+            return other / self.ours if is_time else self.ours / other
+
+        return [
+            self.what,
+            f"{number(self.ours)} {self.unit}",
+            f"{number(theirs)}: {peer}" if peer else "",
+            f"{ratio(theirs):.2f} x" if peer else "",
+            f"{number(self.limit.value)}: {self.limit.what}" if self.limit else "",
+            f"{100 * ratio(self.limit.value):.0f} %" if self.limit else "",
+            date,
+        ]
+
+
 @dataclass
 class Section:
-    """One part of the report. `notes` are remarks on how to read it."""
+    """One part of the report. `notes` are remarks on how to read it; `kinds` are its lines of the first page."""
 
     name: str
     title: str
     tables: Sequence[FigureTable | Grid] = ()
     notes: list[str] = field(default_factory=list)
+    kinds: list[Kind] = field(default_factory=list)
 
     @property
     def figures(self) -> list[Figure]:
@@ -139,14 +189,27 @@ class Section:
         return [figure for figure in self.figures if figure.verdict == MISS]
 
 
+def duration(seconds: float) -> str:
+    """A length of time: 45 s, 12 min."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
 def section_text(section: Section) -> str:
     """A section for the terminal."""
     lines = [f"== {section.title}"]
     for table in section.tables:
         lines += ["", table.title, *("  " + line for line in table.lines())]
+    if section.kinds:
+        lines += [
+            "",
+            "On the first page",
+            *text_table(_PAGE_HEADER, [kind.cells("") for kind in section.kinds], {1, 3, 5}),
+        ]
     lines += [f"  {figure.what}: {figure.reason}" for figure in section.misses if figure.reason]
     return "\n".join(lines) + "\n"
 
+
+_PAGE_HEADER = ["work", "Forebay", "the best peer", "ratio", "this machine allows", "reached", "measured"]
 
 _INTRODUCTION = """# Benchmarks
 
@@ -154,12 +217,19 @@ Written by `make bench`, and the parts at the end by `make bench-paimon`, `make 
 `make bench-peers`; do not edit. It measures Forebay, other software that does the same, and the limits of the
 machine, in one run. One part alone:
 `python -m benchmarks upsert --repeat 3 --out /tmp/upsert.md`.
+"""
 
-How to read it: figures of one table were taken in turns, on the same machine, server and rows, so **ratios** carry over
-to other machines better than absolute figures do. A ratio is a speed against the row that the text above its table
-names; above 1 is faster. Where there is a target, the last column says `ok` or `MISS`, and a list below all tables says
-why. Each figure is the median of the repetitions, unless its text says that it was taken once; values in brackets are
-the least and the most of the repetitions.
+_PAGE_TEXT = """Each line is one kind of work; the section or part that measures it says how. The peer is the one that
+was fastest beside us in that run, and a ratio above 1 means that we are faster. Of several clients, each server is
+judged by the one that it is fastest with; Java Fluss does not sync its log to the disk before it answers, and we do.
+What the machine allows was measured in the same run without us and without the peer: the part of the work that neither
+can do without, done alone, mostly by one core."""
+
+_HOW_TO_READ = """How to read the rest: figures of one table were taken in turns, on the same machine, server and
+rows, so **ratios** carry over to other machines better than absolute figures do. A ratio is a speed against the row
+that the text above its table names; above 1 is faster. Where there is a target, the last column says `ok` or `MISS`,
+and a list below all tables says why. Each figure is the median of the repetitions, unless its text says that it was
+taken once; values in brackets are the least and the most of the repetitions.
 The rows have 8 columns (BIGINT key, INT, DOUBLE, two
 STRINGs of 12 and 8 characters, TIMESTAMP(6), BOOLEAN, DECIMAL(12, 2)), about 70 bytes a row.
 """
@@ -167,11 +237,12 @@ STRINGs of 12 and 8 characters, TIMESTAMP(6), BOOLEAN, DECIMAL(12, 2)), about 70
 
 def document(sections: Sequence[Section], facts: Sequence[tuple[str, str]]) -> str:
     """docs/benchmarks.md: the machine and the versions (`facts`), all tables, and the reasons of misses."""
-    lines = [_INTRODUCTION, *_facts_lines(facts)]
+    lines = [*_facts_lines(facts)]
     for section in sections:
-        lines += ["", *_section_lines(section)]
+        lines += ["", *_section_lines(section), *_kinds_lines(section, facts)]
     lines += ["", "## What misses its target", "", *_misses_lines(sections)]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return f"{_INTRODUCTION}\n{_first_page(text)}\n{_HOW_TO_READ}\n{text}"
 
 
 def part(section: Section, facts: Sequence[tuple[str, str]]) -> str:
@@ -184,6 +255,7 @@ def part(section: Section, facts: Sequence[tuple[str, str]]) -> str:
         if figure.verdict == MISS
     ]
     lines += ["", "### What misses its target here", "", *(missing or [_NO_MISS])]
+    lines += _kinds_lines(section, facts)
     return "\n".join([*lines, "", f"<!-- part {section.name}: end -->"]) + "\n"
 
 
@@ -196,7 +268,34 @@ def merged(before: str, sections: Sequence[Section], parts: Sequence[Section], f
     rest = _PART.sub("", before)
     text = document(sections, facts) if sections or not rest.strip() else rest
     kept |= {section.name: part(section, facts).rstrip("\n") for section in parts}
-    return "\n\n".join([text.rstrip("\n"), *(kept[name] for name in sorted(kept))]) + "\n"
+    whole = "\n\n".join([text.rstrip("\n"), *(kept[name] for name in sorted(kept))]) + "\n"
+    page = _first_page(whole)
+    if _PAGE.search(whole):
+        return _PAGE.sub(lambda _: page, whole, count=1)
+    return whole.replace("\n\n", f"\n\n{page}\n", 1)  # behind the title of a document that has no first page yet
+
+
+def _first_page(text: str) -> str:
+    """The table of all kinds of work that the sections of a document keep in comments."""
+    found: dict[str, list[list[str]]] = {}
+    for match in _KIND.finditer(text):
+        kept = json.loads(match["kind"])
+        date, limit = kept.pop("date"), kept.pop("limit")
+        kind = Kind(**kept, limit=limit and Limit(**limit))
+        found.setdefault(match["section"], []).append(kind.cells(date))
+    lines = ["<!-- first page: begin -->", "## Each kind of work", "", _PAGE_TEXT, ""]
+    lines += [f"| {' | '.join(_PAGE_HEADER)} |", "|---|--:|---|--:|---|--:|---|"]
+    for name in sorted(found, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
+        lines += [f"| {' | '.join(cells)} |" for cells in found[name]]
+    return "\n".join([*lines, "<!-- first page: end -->"]) + "\n"
+
+
+def _kinds_lines(section: Section, facts: Sequence[tuple[str, str]]) -> list[str]:
+    date = dict(facts).get("date", "")
+    return [
+        f"<!-- kind {section.name}: {json.dumps({'date': date, **asdict(kind)}, sort_keys=True)} -->"
+        for kind in section.kinds
+    ]
 
 
 def _facts_lines(facts: Sequence[tuple[str, str]]) -> list[str]:

@@ -8,7 +8,20 @@ from pathlib import Path
 import pytest
 
 from benchmarks import data, machine
-from benchmarks.report import MISS, OK, Figure, FigureTable, Grid, Section, document, merged, number, section_text
+from benchmarks.report import (
+    MISS,
+    OK,
+    Figure,
+    FigureTable,
+    Grid,
+    Kind,
+    Limit,
+    Section,
+    document,
+    merged,
+    number,
+    section_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +93,30 @@ def test_parts_and_the_rest_of_the_document_do_not_replace_each_other() -> None:
     again = merged(renewed, [section_of("append", "log 2")], [], facts)
     assert again == renewed.replace("| log |", "| log 2 |").replace("append, log: log is", "append, log 2: log 2 is")
     assert merged("", [], [section_of("paimon", "lake 2")], facts).startswith("# Benchmarks\n")
+
+
+def with_kind(name: str, ours: float) -> Section:
+    kind = Kind(f"{name} work", "rows/s", ours, {"slow": 2.0, "quick 1.0": 8.0}, Limit("the disk", 32.0))
+    return Section(name, name, kinds=[kind])
+
+
+def test_the_first_page_names_the_best_peer_and_the_limit_and_keeps_the_lines_of_other_sections() -> None:
+    facts = [("date", "2026-01-01")]
+    whole = merged("", [with_kind("spark", 16)], [with_kind("peers", 4)], facts)
+    page = whole[: whole.index("How to read the rest")]
+    assert "| peers work | 4.00 rows/s | 8.00: quick 1.0 | 0.50 x | 32.0: the disk | 12 % | 2026-01-01 |" in page
+    assert page.index("peers work") < page.index("spark work") < page.index("first page: end")
+    renewed = merged(whole, [], [with_kind("peers", 16)], [("date", "2026-02-02")])
+    assert "| peers work | 16.0 rows/s | 8.00: quick 1.0 | 2.00 x | 32.0: the disk | 50 % | 2026-02-02 |" in renewed
+    assert renewed.count("| spark work | 16.0 rows/s |") == renewed.count("| peers work |") == 1
+    older = "# Benchmarks\n\nWithout a first page.\n"
+    assert "| peers work |" in merged(older, [], [with_kind("peers", 4)], facts)
+
+
+def test_of_times_the_least_is_the_best() -> None:
+    kind = Kind("plan", "ms", 4.0, {"slow": 9.0, "quick": 2.0}, Limit("the manifests' bytes", 1.0))
+    assert kind.cells("")[2:6] == ["2.00: quick", "0.50 x", "1.00: the manifests' bytes", "25 %"]
+    assert Kind("alone", "ms", 4.0).cells("")[2:6] == [""] * 4
 
 
 def test_the_machine_is_described_without_names_of_hosts_and_paths(tmp_path: Path) -> None:
