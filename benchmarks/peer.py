@@ -54,6 +54,22 @@ def append_seconds(bootstrap: str, table: Table, batches: Sequence[pa.RecordBatc
     return float(_with_table(bootstrap, table, work))
 
 
+def read_seconds(bootstrap: str, table: Table, rows: int) -> float:
+    """Read a log table of one bucket from its start into Arrow tables."""
+
+    async def work(their: Any) -> float:
+        scanner = await their.new_scan().create_record_batch_log_scanner()
+        began, found = time.perf_counter(), 0
+        scanner.subscribe(0, 0)
+        while found < rows:
+            found += (await scanner.poll_arrow(500)).num_rows
+        if found != rows:
+            raise AssertionError(f"pyfluss read {found} of {rows} rows")
+        return time.perf_counter() - began
+
+    return float(_with_table(bootstrap, table, work))
+
+
 def python_rows(batches: Sequence[pa.RecordBatch]) -> list[list[Any]]:
     """Rows in the form that pyfluss accepts for upserts: lists of Python values."""
     return [list(row) for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns))]

@@ -21,3 +21,7 @@ def test_both_sides_do_all_of_the_work(tmp_path: Path) -> None:
     assert all(len(row) == len(grid.header) for row in grid.rows)
     assert {row[1] for row in grid.rows} >= {"forebay", "frames"}
     assert all(float(row[4].removesuffix(" x")) > 0 for row in grid.rows)
+    kinds = {kind.what: kind for kind in section.kinds}
+    assert set(kinds) == {row[0] for row in grid.rows}
+    assert all(kind.peers for kind in kinds.values())
+    assert sum(kind.limit is not None for kind in kinds.values()) >= 8

@@ -165,6 +165,14 @@ class RealFluss:
         process = self._apart.pop(number)
         process.kill()
         process.communicate()
+        self.start_tablet_server(number)
+
+    def stop_tablet_server(self, number: int) -> None:
+        """Shut a tablet server that is a process down gracefully."""
+        self._apart.pop(number).communicate("stop\n", timeout=self._start_seconds)
+
+    def start_tablet_server(self, number: int) -> None:
+        """Start a tablet server again, which was stopped, on other ports."""
         listeners = self._start_apart(number)
         self.tablet_servers[number] = listeners["PLAIN_CLIENT"]
         self.sasl_tablet_servers[number] = listeners.get("CLIENT", "")

@@ -1,0 +1,141 @@
+"""What this machine allows for the work of the first page: its disk, one core, its memory, its loopback.
+
+A `Limit` is measured without any server: it does the part of the work that no server can do without, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks import data
+from benchmarks.peers_work import APPEND, ONE, READ, SCAN, UPSERT, half_updates
+from benchmarks.report import Limit
+from benchmarks.running import Run
+
+_BATCH_ROWS = 25_000
+"""About the 2 MiB batches that clients send: each is synced."""
+
+_CALLS = 500
+_KEYS = 10_000
+_ZSTD = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+_ECHO = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+one, _ = server.accept()
+one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+while sent := one.recv(4096):
+    one.sendall(sent)
+"""
+
+
+def of_server(folder: Path, rows: int, options: Run) -> dict[str, Limit]:
+    """The limits of the work of the section `peers`, by kind."""
+    options.say("  the limits of this machine")
+    plain = list(data.batches(rows))
+    changed = max(rows // 2, 2)
+    changelog = _changelog(changed)
+    one = "one core: Arrow IPC, zstd 1, synced every 2 MiB"
+    upserts = Limit(f"{one}, of the changelog", changed / _middle(options, lambda: write(folder / "c", changelog)))
+    synced = Limit("a round trip and one sync of the disk", _trips(folder / "t"))
+    return {
+        APPEND: Limit(one, rows / _middle(options, lambda: write(folder / "a", plain))),
+        UPSERT.format(1, ""): upserts,
+        UPSERT.format(4, "s"): Limit(f"{upserts.what}; each core", upserts.value),
+        READ: Limit("one core: the same as an Arrow IPC file", rows / _middle(options, lambda: _read(folder / "a"))),
+        SCAN: Limit("the rows, uncompressed, over a socket", rows / _middle(options, lambda: _send(plain))),
+        f"look {_KEYS:,} keys up in a call": Limit("one core: take of an Arrow table", _taken(plain)),
+        ONE.format("look up"): Limit("a round trip over a socket", _trips(None)),
+        ONE.format("append"): synced,
+        ONE.format("upsert"): synced,
+    }
+
+
+def _middle(options: Run, work: Callable[[], float]) -> float:
+    return median(work() for _ in range(options.repeat))
+
+
+def _changelog(rows: int) -> list[pa.RecordBatch]:
+    """As many changes as `rows` upserts make, half of which are updates, with the row before and the row after."""
+    changes = half_updates(rows, 1).to_batches()
+    return [*changes, *(batch.slice(0, batch.num_rows // 2) for batch in changes)]
+
+
+def write(path: Path, batches: Sequence[pa.RecordBatch]) -> float:
+    """Seconds in which one thread writes a compressed file, synced every 2 MiB."""
+    began = time.perf_counter()
+    with path.open("wb") as file, pa.ipc.new_stream(file, batches[0].schema, options=_ZSTD) as stream:
+        for batch in batches:
+            for start in range(0, batch.num_rows, _BATCH_ROWS):
+                stream.write_batch(batch.slice(start, _BATCH_ROWS))
+                file.flush()
+                os.fdatasync(file.fileno())
+    return time.perf_counter() - began
+
+
+def _read(path: Path) -> float:
+    began = time.perf_counter()
+    with pa.OSFile(str(path)) as file:
+        pa.ipc.open_stream(file, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()
+    return time.perf_counter() - began
+
+
+def _send(batches: Sequence[pa.RecordBatch]) -> float:
+    """Seconds in which the rows arrive as Arrow data from another thread, by a socket."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    encoded = sink.getvalue()
+    ours, theirs = socket.socketpair()
+    sender = threading.Thread(target=lambda: (theirs.sendall(encoded), theirs.close()), daemon=True)
+    began = time.perf_counter()
+    sender.start()
+    with ours, ours.makefile("rb", buffering=1 << 20) as received:
+        pa.ipc.open_stream(received).read_all()
+    return time.perf_counter() - began
+
+
+def _taken(batches: Sequence[pa.RecordBatch]) -> float:
+    """Rows for a second."""
+    table = pa.Table.from_batches(batches).combine_chunks()
+    chosen = pa.array(np.random.default_rng(7).integers(0, table.num_rows, _KEYS))
+    began = time.perf_counter()
+    for _ in range(20):
+        table.take(chosen)
+    return 20 * _KEYS / (time.perf_counter() - began)
+
+
+def _trips(path: Path | None) -> float:
+    """Round trips for a second to a process that does nothing, each with a synced write to a file if there is one."""
+    echo = subprocess.Popen([sys.executable, "-c", _ECHO], stdout=subprocess.PIPE, text=True)
+    assert echo.stdout is not None
+    file: Any = None if path is None else path.open("wb", buffering=0)
+    try:
+        with socket.create_connection(("127.0.0.1", int(echo.stdout.readline()))) as one:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            began = time.perf_counter()
+            for _ in range(_CALLS):
+                one.sendall(b"x" * 200)
+                one.recv(4096)
+                if file is not None:
+                    file.write(b"x" * 200)
+                    os.fdatasync(file.fileno())
+            return _CALLS / (time.perf_counter() - began)
+    finally:
+        if file is not None:
+            file.close()
+        echo.stdout.close()
+        echo.wait()
