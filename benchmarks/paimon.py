@@ -1,4 +1,4 @@
-"""The lake engine: ours, pypaimon, its Rust engine and plain Parquet on the same rows; and how our costs grow."""
+"""The lake engine: ours, pypaimon, its Rust engine, Java Paimon, plain Parquet on the same rows; how our costs grow."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from benchmarks import data, paimon_growth, paimon_memory
 from benchmarks import paimon_work as work
-from benchmarks.paimon_peer import PYTHON, RUST, Peer, PeerFailure, peer, versions
+from benchmarks.paimon_peer import JAVA, PYTHON, RUST, Peer, PeerFailure, named, peers, versions
 from benchmarks.paimon_turns import Contender, Cost, Turns, take_turns
 from benchmarks.paimon_work import APPEND, BUCKETS, COMMITS, KEYED, UPDATED, Lake
-from benchmarks.report import Figure, FigureTable, Grid, Section
+from benchmarks.report import Figure, FigureTable, Grid, Kind, Limit, Section
 from benchmarks.running import Run, scratch
 from forebay.base import allocator
 
@@ -35,23 +36,26 @@ _ALLOCATORS = {
     "Arrow's own settings": {"MIMALLOC_ALLOW_THP": "1", "MIMALLOC_PURGE_DELAY": "1000"},
     "as forebay sets them": allocator.settle(),
 }
+_STREAM_COMMITS = 50
 _PYTHON_SHARE = 10
 """pypaimon's own writes and merges of primary-key tables work row by row, so it gets one row in this many."""
 
 
 def run(options: Run) -> Section:
-    with scratch(options, "paimon") as folder, peer(folder) as (other, reason):
-        made = _Comparison(options, folder, other, [reason] if other is None else [])
-        tables: list[FigureTable | Grid] = [*made.append(), *made.keyed(), *made.metadata(), made.first_reads()]
-        tables += paimon_growth.tables(options, folder, options.rows_or(ROWS))
-    return Section("paimon", "The lake engine: tables in Paimon's format", tables, made.notes())
+    with scratch(options, "paimon") as folder:
+        with peers(folder) as (others, reasons):
+            made = _Comparison(options, folder, others, reasons)
+            tables: list[FigureTable | Grid] = [*made.append(), *made.keyed(), *made.metadata()]
+        tables += [made.first_reads(), *paimon_growth.tables(options, folder, options.rows_or(ROWS))]
+    return Section("paimon", "The lake engine: tables in Paimon's format", tables, made.notes(), made.kinds)
 
 
 class _Comparison:
     """All comparisons of one run, in one warehouse."""
 
-    def __init__(self, options: Run, folder: Path, other: Peer | None, troubles: list[str]) -> None:
-        self._options, self._folder, self._peer, self._troubles = options, folder, other, troubles
+    def __init__(self, options: Run, folder: Path, others: Mapping[str, Peer], troubles: list[str]) -> None:
+        self._options, self._folder, self._others, self._troubles = options, folder, others, troubles
+        self.kinds: list[Kind] = []
         self._rows = options.rows_or(ROWS)
         self._lake, self._unsynced = Lake(folder / "lake"), Lake(folder / "lake", sync=False)
         self._numbers = count()
@@ -62,47 +66,61 @@ class _Comparison:
             "kernel when files reach the disk; we sync them, unless the row says otherwise.",
             "Each contender does its work once before its turns count. In brackets: the least and the most of them.",
         ]
-        if self._peer is not None:
+        if self._others:
             notes.append(
-                f"Peers: {versions()}, in a process of their own, with the pyarrow that pypaimon asks for (below 20); "
-                "its start is not counted. The Rust engine is switched on wherever pypaimon has it."
+                f"Peers: {versions()}, in processes of their own; their start is not counted. pypaimon has the pyarrow "
+                "that it asks for (below 20), and the Rust engine is switched on wherever pypaimon has it. Java Paimon "
+                "writes rows that it has in memory as binary rows, by one writer, and reads and compacts with as many "
+                "threads as there are cores; it counts the rows that it reads. Its time in the kernel is not known. "
+                "INSERT, SELECT and CALL by its Spark connector are not measured: Maven Central does not have it."
             )
         return [*notes, *(f"Not measured: {trouble}" for trouble in dict.fromkeys(self._troubles))]
 
     def _turns(self, contenders: Mapping[str, Contender], times: int = 1) -> dict[str, Turns]:
         return take_turns(contenders, self._options.repeat * times, self._options.say)
 
+    def _kind(self, what: str, found: Mapping[str, Turns], limit: Limit | None, rows: int | None = None) -> None:
+        """A line of the first page: rates of so many rows, or times."""
+
+        def value(turns: Turns) -> float:
+            return turns.wall * 1000 if rows is None else rows / turns.wall
+
+        # pypaimon in Python had fewer rows in some kinds of work; it is never the best.
+        fair = (RUST, JAVA) if rows else (PYTHON, RUST, JAVA)
+        theirs = {named(who): value(turns) for who, turns in found.items() if who in fair}
+        self.kinds.append(Kind(what, "ms" if rows is None else "rows/s", value(found[OURS]), theirs, limit))
+
     # ---- peers ------------------------------------------------------------------------------------------------------
 
-    def _peers(self, do: Callable[[bool], Cost], *, python: bool = True) -> dict[str, Contender]:
-        """The contenders that run in Python and in Rust, as far as available."""
+    def _peers(self, do: Callable[[str], Cost], *without: str) -> dict[str, Contender]:
+        """The contenders that do it, of the peers that there are."""
         found: dict[str, Contender] = {}
-        for name, rust in ((PYTHON, False), (RUST, True)):
-            if self._peer is None or not (rust or python):
+        for who in self._others:
+            if who in without:
                 continue
             try:
-                do(rust)
+                do(who)
             except PeerFailure as e:
-                self._troubles.append(f"{name}: {e}")
+                self._troubles.append(f"{who}: {e}")
                 continue
-            found[name] = partial(do, rust)
+            found[who] = partial(do, who)
         return found
 
-    def _ask(self, do: str, name: str, rust: bool, rows: int | None = None, **arguments: object) -> Cost:
-        assert self._peer is not None
-        where = {"warehouse": str(self._lake.folder), "table": f"db.{name}", "rust": rust}
-        return self._peer.ask(do, rows, **where, **arguments)
+    def _ask(self, do: str, name: str, who: str, rows: int | None = None, **arguments: object) -> Cost:
+        if who != JAVA:
+            arguments["rust"] = who == RUST
+        return self._others[who].ask(do, rows, warehouse=str(self._lake.folder), table=f"db.{name}", **arguments)
 
-    def _their_write(self, loaded: str, definition: Mapping[str, object], rust: bool) -> Cost:
+    def _their_write(self, loaded: str, definition: Mapping[str, object], who: str, do: str = "write") -> Cost:
         name = f"theirs_{next(self._numbers)}"
         theirs = {("primary_keys" if key == "primary_key" else key): value for key, value in definition.items()}
-        cost = self._ask("write", name, rust, data=loaded, definition=theirs)
+        cost = self._ask(do, name, who, data=loaded, definition=theirs)
         self._lake.drop(name)
         return cost
 
     def _load(self, name: str, parts: list[pa.Table]) -> None:
-        if self._peer is not None:
-            self._peer.load(name, parts)
+        for other in {id(other): other for other in self._others.values()}.values():
+            other.load(name, parts)
 
     # ---- append tables ----------------------------------------------------------------------------------------------
 
@@ -122,7 +140,10 @@ class _Comparison:
             f"{self._rows:,} rows in one commit, from Arrow data in memory. Ratios are times against pyarrow, which "
             "writes one Parquet file, synced or not as the row is; below 1 is faster.",
         )
-        _compare_times(table, self._turns(writers), RAW, APPEND_WRITE_MAX, {OURS: RAW_SYNCED, RAW_SYNCED: RAW_SYNCED})
+        written = self._turns(writers)
+        _compare_times(table, written, RAW, APPEND_WRITE_MAX, {OURS: RAW_SYNCED, RAW_SYNCED: RAW_SYNCED})
+        limit = Limit("pyarrow writes a Parquet file, synced", self._rows / written[RAW_SYNCED].wall)
+        self._kind("lake: append", written, limit, self._rows)
         yield table
         ours = self._lake.filled("append", APPEND, [rows])
         paths = work.data_paths(self._lake, "append")
@@ -130,14 +151,17 @@ class _Comparison:
             RAW: lambda: work.raw_read_cost([raw], self._rows),
             "pyarrow: our data files": lambda: work.raw_read_cost(paths, self._rows),
             OURS: lambda: work.read_cost(ours, self._rows),
-            **self._peers(lambda rust: self._ask("read", "append", rust, self._rows)),
+            **self._peers(lambda who: self._ask("read", "append", who, self._rows)),
         }
         table = FigureTable(
             "Reading an append table",
             f"{self._rows:,} rows, all columns, into an Arrow table; all read the table that we wrote. Ratios are "
             "times against pyarrow reading the one file that it wrote itself; below 1 is faster.",
         )
-        _compare_times(table, self._turns(readers, 3), RAW, READ_MAX)
+        read = self._turns(readers, 3)
+        _compare_times(table, read, RAW, READ_MAX)
+        limit = Limit("pyarrow reads a Parquet file, all cores", self._rows / read[RAW].wall)
+        self._kind("lake: read an append table", read, limit, self._rows)
         raw.unlink()
         yield table
 
@@ -166,34 +190,73 @@ class _Comparison:
             f"{COMMITS} runs in each bucket, all columns, into an Arrow table; full compaction rewrites it as one run. "
             "Rows in a second are those of all commits together, also where fewer come out. Ratios are speeds against "
             f"the first row of each kind of work. pypaimon in Python takes rows one by one: it was given {few_rows:,} "
-            "rows, once. pypaimon cannot compact.",
+            "rows, once. pypaimon cannot compact. A stream writes the same rows in more commits, with one writer that "
+            "compacts when due.",
         )
         compacting = {**KEYED, "options": {"bucket": str(BUCKETS)}}
         writers: dict[str, Contender] = {
             OURS: lambda: work.write_cost(self._lake, KEYED, parts),
             UNSYNCED: lambda: work.write_cost(self._unsynced, KEYED, parts),
             "forebay, which compacts when due": lambda: work.write_cost(self._lake, compacting, parts),
-            **self._peers(partial(self._their_write, "keyed", KEYED), python=False),
+            **self._peers(partial(self._their_write, "keyed", KEYED), PYTHON),
         }
-        writes = self._turns(writers) | self._once(lambda rust: self._their_write("few", KEYED, rust))
+        writes = self._turns(writers) | self._once(lambda who: self._their_write("few", KEYED, who))
         _compare_rates(table, "write", writes, self._rows, few_rows, {OURS: KEYED_WRITE_MIN})
         opened = self._lake.open("keyed")
         readers: dict[str, Contender] = {
             OURS: lambda: work.read_cost(opened, left),
-            **self._peers(lambda rust: self._ask("read", "keyed", rust, left), python=False),
+            **self._peers(lambda who: self._ask("read", "keyed", who, left), PYTHON),
         }
-        reads = self._turns(readers, 2) | self._once(lambda rust: self._ask("read", "few", rust, few_left))
+        reads = self._turns(readers, 2) | self._once(lambda who: self._ask("read", "few", who, few_left))
         _compare_rates(table, "merge-on-read", reads, self._rows, few_rows, {OURS: MERGE_MIN})
-        compactions = self._turns({OURS: lambda: work.compact_cost(self._lake, "keyed")})
+        compactors: dict[str, Contender] = {OURS: lambda: work.compact_cost(self._lake, "keyed")}
+        compactors |= self._peers(self._their_compaction, PYTHON, RUST)
+        compactions = self._turns(compactors)
         _compare_rates(table, "full compaction", compactions, self._rows, few_rows, {OURS: COMPACT_MIN})
+        streams = self._streams()
+        _compare_rates(table, f"{_STREAM_COMMITS} commits of one stream", streams, self._rows, few_rows, {})
+        paths, raw = work.data_paths(self._lake, "keyed"), self._folder / "sorted.parquet"
+        bounds = self._turns(
+            {
+                "sort, write": lambda: work.raw_sorted_cost(raw, parts),
+                "read": lambda: work.raw_read_cost(paths, self._rows),
+                "read, sort, write": lambda: work.raw_compact_cost(paths, raw),
+            }
+        )
+        raw.unlink()
+        rates = {name: self._rows / turns.wall for name, turns in bounds.items()}
+        sorts = Limit("pyarrow sorts each commit and writes a Parquet file, synced", rates["sort, write"])
+        self._kind(f"lake: upsert, {COMMITS} commits", writes, sorts, self._rows)
+        self._kind(f"lake: upsert, {_STREAM_COMMITS} commits of a stream", streams, sorts, self._rows)
+        self._kind(
+            "lake: merge-on-read", reads, Limit("pyarrow reads these files, all cores", rates["read"]), self._rows
+        )
+        rewrites = Limit("pyarrow reads them, sorts, and writes one, synced", rates["read, sort, write"])
+        self._kind("lake: full compaction", compactions, rewrites, self._rows)
         return table
 
-    def _once(self, do: Callable[[bool], Cost]) -> dict[str, Turns]:
+    def _their_compaction(self, who: str) -> Cost:
+        name = f"theirs_{next(self._numbers)}"
+        self._lake.copy("keyed", name)
+        cost = self._ask("compact", name, who)
+        self._lake.drop(name)
+        return cost
+
+    def _streams(self) -> dict[str, Turns]:
+        """One writer makes many small commits, and compacts when due."""
+        parts = work.changes(self._rows, _STREAM_COMMITS)
+        self._load("stream", parts)
+        definition = {**KEYED, "options": {"bucket": str(BUCKETS)}}
+        streams: dict[str, Contender] = {OURS: lambda: work.stream_cost(self._lake, definition, parts)}
+        streams |= self._peers(lambda who: self._their_write("stream", definition, who, "ingest"), PYTHON, RUST)
+        return self._turns(streams)
+
+    def _once(self, do: Callable[[str], Cost]) -> dict[str, Turns]:
         """One turn of pypaimon in Python, for work that takes it long."""
-        if self._peer is None:
+        if PYTHON not in self._others:
             return {}
         try:
-            return {PYTHON: Turns([do(False)])}
+            return {PYTHON: Turns([do(PYTHON)])}
         except PeerFailure as e:
             self._troubles.append(f"{PYTHON}: {e}")
             return {}
@@ -205,14 +268,17 @@ class _Comparison:
         readers: dict[str, Contender] = {
             raw: lambda: work.raw_read_cost(paths, left),
             OURS: lambda: work.read_cost(opened, left),
-            **self._peers(lambda rust: self._ask("read", "compacted", rust, left)),
+            **self._peers(lambda who: self._ask("read", "compacted", who, left)),
         }
         table = FigureTable(
             "Reading a primary-key table after full compaction",
             f"{left:,} rows, the table's columns, into an Arrow table. Ratios are times against pyarrow reading the "
             f"table's columns of its {len(paths)} data files; below 1 is faster.",
         )
-        _compare_times(table, self._turns(readers, 3), raw, READ_MAX)
+        read = self._turns(readers, 3)
+        _compare_times(table, read, raw, READ_MAX)
+        limit = Limit("pyarrow reads these files, all cores", left / read[raw].wall)
+        self._kind("lake: read after compaction", read, limit, left)
         return table
 
     def _finds(self, left: int) -> FigureTable:
@@ -227,9 +293,11 @@ class _Comparison:
             keys = (n * 7919 % left for n in count(1))
             seekers: dict[str, Contender] = {
                 OURS: lambda t=opened, k=keys: work.find_cost(t, next(k)),  # type: ignore[misc]
-                **self._peers(lambda rust, t=name, k=keys: self._ask("read", t, rust, 1, key=next(k))),  # type: ignore[misc]
+                **self._peers(lambda who, t=name, k=keys: self._ask("read", t, who, 1, key=next(k))),  # type: ignore[misc]
             }
+            footers = _footers(work.data_paths(self._lake, name))
             found = self._turns(seekers, 5)
+            self._kind(f"lake: one row by its key, {state}", found, Limit("the footers of a bucket's files", footers))
             base = base or found[OURS]
             for who, turns in found.items():
                 most = FIND_MS_MAX if who == OURS else None
@@ -257,9 +325,14 @@ class _Comparison:
             table.add(_time(f"{OURS}: {what}", turns, ratio=1.0, value_max=most))
             do = what.partition(",")[0]
             extra = {"data": "ten"} if do == "commit" else {}
-            for who, contender in self._peers(lambda rust, d=do, e=extra: self._ask(d, "many", rust, **e)).items():  # type: ignore[misc]
-                theirs = self._turns({who: contender}, 3)[who]
-                table.add(_time(f"{who}: {what}", theirs, ratio=theirs.wall / turns.wall))
+            found = {OURS: turns}
+            for who, contender in self._peers(lambda who, d=do, e=extra: self._ask(d, "many", who, **e)).items():  # type: ignore[misc]
+                found |= self._turns({who: contender}, 3)
+                table.add(_time(f"{who}: {what}", found[who], ratio=found[who].wall / turns.wall))
+            limit = (
+                Limit("four small files, written, synced and renamed", _synced_files(self._folder)) if extra else None
+            )
+            self._kind(f"lake: {do}, {measured.files:,} files, cold", found, limit)
         table.add(_time(f"{OURS}: commit, warm", measured.commit_warm, value_max=COMMIT_MS_MAX))
         table.add(_time(f"{OURS}: the last {len(last.costs)} commits, each", last, value_max=COMMIT_MS_MAX))
         why = (
@@ -290,6 +363,28 @@ class _Comparison:
         for name, turns in found.items():
             table.add(_time(name, turns, ratio=turns.wall / base.wall))
         return table
+
+
+def _footers(paths: list[Path]) -> float:
+    """Milliseconds in which one core reads the footers of the files of a bucket."""
+    (bucket, *_) = sorted({path.parent for path in paths})
+    some = [path for path in paths if path.parent == bucket]
+    cost = work.cost_of(lambda: [pq.ParquetFile(path).metadata for path in some])
+    return 1000 * cost.wall
+
+
+def _synced_files(folder: Path) -> float:
+    """Milliseconds for as many files as a commit makes, durably: three manifests and the snapshot."""
+
+    def write() -> None:
+        for number in range(4):
+            with (folder / "unnamed").open("wb") as file:
+                file.write(b"x" * 2000)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(folder / "unnamed", folder / f"named-{number}")
+
+    return 1000 * Turns([work.cost_of(write) for _ in range(5)]).wall
 
 
 # ---- figures --------------------------------------------------------------------------------------------------------

@@ -1,26 +1,33 @@
-"""pypaimon, and its Rust engine, in a separate process that lives through the whole run.
+"""pypaimon, its Rust engine, and Java Paimon, in processes of their own that live through the whole run.
 
-Their work is timed inside that process: neither its start nor our communication with it counts.
+Their work is timed inside these processes: neither their start nor our communication with them counts.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 
 from benchmarks.paimon_turns import Cost
+from benchmarks.paimon_work import Lake
+from tests.java_programs import ExamUnavailable, class_path, compiled, maven_jars, spark_jars
+from tests.java_programs import java_tool as tool_of_java
+from tests.paimon.foreign import java_paimon
 from tests.paimon.oracle import PACKAGES, find_python
 
-PYTHON, RUST = "pypaimon (Python)", "pypaimon + Rust"
-_PROGRAM = Path(__file__).with_name("paimon_peer_program.py")
+PYTHON, RUST, JAVA = "pypaimon (Python)", "pypaimon + Rust", "Java Paimon"
+_HERE = Path(__file__).parent
+_JVM = ("-Xmx2g", "-XX:+UseG1GC", "-Duser.timezone=UTC", "-Dlog4j2.level=ERROR")
+"""As a user runs it, unlike the JVMs of the tests, which start quickly and compile little."""
 
 
 class PeerFailure(Exception):
@@ -71,24 +78,63 @@ class Peer:
         return f"its process ended: {lines[-1] if lines else 'it said nothing'}"
 
 
+class JavaPeer(Peer):
+    """Java Paimon, which is given rows as tables of ours."""
+
+    def load(self, name: str, parts: Sequence[pa.Table]) -> None:
+        lake = Lake(self._folder / "rows-for-java", sync=False)
+        tables = [f"{name}_{i}" for i in range(len(parts))]
+        for table, part in zip(tables, parts, strict=True):
+            lake.filled(table, {}, [part])
+        self.ask("load", warehouse=str(lake.folder), name=name, tables=[f"db.{table}" for table in tables])
+        for table in tables:
+            lake.drop(table)
+
+
 @contextmanager
-def peer(folder: Path) -> Iterator[tuple[Peer | None, str]]:
-    """The peer, or None and the reason why there is none. Ends its process afterwards."""
-    python, reason = find_python()
-    if python is None:
-        yield None, reason
-        return
+def peers(folder: Path) -> Iterator[tuple[dict[str, Peer], list[str]]]:
+    """The peers that there are, by name, and the reasons why others are missing. Ends their processes afterwards."""
+    found: dict[str, Peer] = {}
+    reasons = []
     # Without our settings of Arrow's allocator, which the peer does not have elsewhere either.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("MIMALLOC_")}
+    with ExitStack() as stack:
+        python, reason = find_python()
+        if python is None:
+            reasons.append(reason)
+        else:
+            command = [python, str(_HERE / "paimon_peer_program.py")]
+            found[PYTHON] = found[RUST] = stack.enter_context(_started(Peer, command, variables, folder))
+        try:
+            command = java_command(folder)
+        except ExamUnavailable as e:
+            reasons.append(f"{JAVA}: {e}")
+        else:
+            found[JAVA] = stack.enter_context(_started(JavaPeer, command, variables, folder))
+        yield found, reasons
+
+
+def java_command(folder: Path) -> list[str]:
+    """How to start Java Paimon's side. Raises `ExamUnavailable` where that is impossible."""
+    own = maven_jars(java_paimon.HERE / "java" / "pom.xml", ["paimon-bundle"], "paimon-jars", "Apache Paimon")
+    jars = class_path([*own, *spark_jars(java_paimon.HADOOP)])
+    classes = compiled([_HERE / "java" / "PaimonBench.java"], jars, "paimon-bench")
+    spill = folder / "java-spill"
+    spill.mkdir(exist_ok=True)
+    return [str(tool_of_java("java")), *_JVM, "-cp", class_path([classes, Path(jars)]), "PaimonBench", str(spill)]
+
+
+@contextmanager
+def _started(kind: type[Peer], command: Sequence[str], variables: dict[str, str], folder: Path) -> Iterator[Peer]:
     pipe = subprocess.PIPE
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [python, str(_PROGRAM)], stdin=pipe, stdout=pipe, stderr=errors, text=True, cwd=folder, env=variables
+            command, stdin=pipe, stdout=pipe, stderr=errors, text=True, cwd=folder, env=variables
         )
         try:
-            made = Peer(process, errors, folder)
+            made = kind(process, errors, folder)
             made._answer()  # it is ready
-            yield made, ""
+            yield made
         finally:
             process.terminate()
             process.communicate()
@@ -96,4 +142,14 @@ def peer(folder: Path) -> Iterator[tuple[Peer | None, str]]:
 
 def versions() -> str:
     """The peers and their versions, for the report."""
-    return ", ".join(package.replace("==", " ") for package in PACKAGES)
+    return f"{named(RUST)}, {named(JAVA)}"
+
+
+def named(who: str) -> str:
+    """A peer with its version."""
+    if who == JAVA:
+        pom = (java_paimon.HERE / "java" / "pom.xml").read_text()
+        found = re.search(r"<artifactId>paimon-bundle</artifactId>\s*<version>([^<]*)", pom)
+        return f"{JAVA} {found[1]}" if found else JAVA
+    python, rust = (package.partition("==")[2] for package in PACKAGES)
+    return f"pypaimon {python} + Rust {rust}" if who == RUST else f"pypaimon {python}"

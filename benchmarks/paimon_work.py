@@ -85,7 +85,7 @@ class Lake:
 
     def copy(self, name: str, copy: str) -> Table:
         """A table with links to the same files, for work that can be done only once."""
-        shutil.copytree(self.path(name), self.path(copy), copy_function=os.link)
+        shutil.copytree(self.path(name), self.path(copy), copy_function=_linked)
         return self.open(copy)
 
     def filled(self, name: str, definition: Mapping[str, Any], parts: Sequence[pa.Table]) -> Table:
@@ -94,6 +94,11 @@ class Lake:
         for part in parts:
             put(table, part)
         return table
+
+
+def _linked(source: str, target: str) -> None:
+    """A link, or a copy of a file that is written in place: Java Paimon does that to hints of the latest snapshot."""
+    (shutil.copyfile if Path(source).parent.name == "snapshot" else os.link)(source, target)
 
 
 def put(table: Table, rows: pa.Table) -> None:
@@ -111,6 +116,22 @@ def write_cost(lake: Lake, definition: Mapping[str, Any], parts: Sequence[pa.Tab
     def work() -> None:
         for part in parts:
             put(table, part)
+
+    cost = cost_of(work)
+    lake.drop("written")
+    return cost
+
+
+def stream_cost(lake: Lake, definition: Mapping[str, Any], parts: Sequence[pa.Table]) -> Cost:
+    """Write the parts into a new table, by one writer in a commit each."""
+    table = lake.create("written", definition)
+
+    def work() -> None:
+        writer = table.stream_writer("benchmark")
+        for number, part in enumerate(parts):
+            writer.upsert(part)
+            writer.commit(number)
+        writer.close()
 
     cost = cost_of(work)
     lake.drop("written")
@@ -159,12 +180,13 @@ def check_rows(found: int, expected: int) -> None:
 # ---- plain Parquet --------------------------------------------------------------------------------------------------
 
 
-def raw_write_cost(path: Path, rows: pa.Table, sync: bool) -> Cost:
-    """One Parquet file by pyarrow, compressed as Paimon's files are."""
+def raw_write_cost(path: Path, rows: pa.Table, sync: bool, by_key: bool = False) -> Cost:
+    """One Parquet file by pyarrow, compressed as Paimon's files are; sorted by key on the way if asked."""
 
     def work() -> None:
+        written = rows.sort_by(data.KEY) if by_key else rows
         with path.open("wb") as file:
-            pq.write_table(rows, file, compression=CODEC, compression_level=LEVEL)
+            pq.write_table(written, file, compression=CODEC, compression_level=LEVEL)
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
@@ -184,6 +206,25 @@ def raw_read_cost(paths: Sequence[Path], rows: int) -> Cost:
     cost = cost_of(work)
     check_rows(found, rows)
     return cost
+
+
+def raw_sorted_cost(path: Path, parts: Sequence[pa.Table]) -> Cost:
+    """Sort the rows of each commit by key, and write them as one Parquet file."""
+    return _total([raw_write_cost(path, part, sync=True, by_key=True) for part in parts])
+
+
+def raw_compact_cost(paths: Sequence[Path], target: Path) -> Cost:
+    """Read data files by pyarrow, sort the rows by key, and write one Parquet file."""
+
+    def work() -> None:
+        parts = [pq.read_table(path, columns=data.SCHEMA.names, partitioning=None) for path in paths]
+        raw_write_cost(target, pa.concat_tables(parts), sync=True, by_key=True)
+
+    return cost_of(work)
+
+
+def _total(costs: Sequence[Cost]) -> Cost:
+    return Cost(sum(c.wall for c in costs), sum(c.cpu for c in costs), sum(c.kernel for c in costs))
 
 
 def data_paths(lake: Lake, name: str) -> list[Path]:

@@ -10,15 +10,17 @@ import pytest
 
 from benchmarks import data, paimon_growth, paimon_metadata, paimon_peer, paimon_work
 from benchmarks.__main__ import run_section
-from benchmarks.paimon_peer import PYTHON, RUST, PeerFailure, peer
+from benchmarks.paimon_peer import JAVA, PYTHON, RUST, PeerFailure, peers
 from benchmarks.paimon_turns import Cost, Turns, take_turns
 from benchmarks.paimon_work import Lake
 from benchmarks.report import Section
 from benchmarks.running import Run
 from forebay.metadata.predicate import col
 from tests.benchmarks.test_sections import check, whats
+from tests.java_programs import ExamUnavailable
 
 ROWS = 2000
+ALL = (PYTHON, RUST, JAVA)
 WITH_TARGETS = {
     "Appending to an append table": "<= 1.3 x",
     "Reading an append table": "<= 1.2 x",
@@ -59,13 +61,18 @@ def check_lake(section: Section) -> None:
 def test_without_peers_all_of_ours_is_measured_and_their_absence_is_told(
     small: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def no_java(_: Path) -> list[str]:
+        raise ExamUnavailable("there is no Java")
+
     monkeypatch.setattr(paimon_peer, "find_python", lambda: (None, "there is no network"))
+    monkeypatch.setattr(paimon_peer, "java_command", no_java)
     monkeypatch.setattr(paimon_growth, "MEMORY_PARTS", (0.5, 1.0))  # each size is six processes
     monkeypatch.setattr(paimon_growth, "ROW_PARTS", (0.5, 1.0))
     section = run_section("paimon", small)
     check_lake(section)
-    assert "Not measured: there is no network" in section.notes
-    assert not any("pypaimon" in what for what in whats(section))
+    assert {"Not measured: there is no network", "Not measured: Java Paimon: there is no Java"} <= set(section.notes)
+    assert not any(name in what for what in whats(section) for name in ("pypaimon", JAVA))
+    assert all(not kind.peers for kind in section.kinds)
 
 
 @pytest.mark.foreign
@@ -77,23 +84,26 @@ def test_peers_are_measured_beside_us(small: Run) -> None:
     if not any(note.startswith("Not measured: pypaimon cannot be installed") for note in section.notes):
         assert not any(note.startswith("Not measured") for note in section.notes)
         for table in section.tables[:6]:
-            assert {name for name in (PYTHON, RUST) for f in table.figures if name in f.what} == {PYTHON, RUST}
+            assert {name for name in ALL for f in table.figures if name in f.what} == set(ALL)
+        assert all(kind.peers for kind in section.kinds)
 
 
 @pytest.mark.foreign
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_what_a_peer_cannot_do_is_an_error_and_it_continues(tmp_path: Path) -> None:
-    with peer(tmp_path) as (other, reason):
-        if other is None:
-            pytest.skip(reason)
-        with pytest.raises(PeerFailure, match="no_such_table"):
-            other.ask("read", warehouse=str(tmp_path), table="db.no_such_table", rust=False)
-        other.load("rows", [data.table(10)])
-        where = {"warehouse": str(tmp_path), "table": "db.t", "rust": False}
-        assert other.ask("write", 10, **where, data="rows", definition={}).wall > 0
-        with pytest.raises(PeerFailure, match="10 rows where there are 11"):
-            other.ask("read", 11, **where)
+    with peers(tmp_path) as (others, reasons):
+        if not others:
+            pytest.skip("; ".join(reasons))
+        for who in {PYTHON, JAVA} & set(others):
+            other, rust = others[who], {} if who == JAVA else {"rust": False}
+            with pytest.raises(PeerFailure, match="no_such_table"):
+                other.ask("read", warehouse=str(tmp_path), table="db.no_such_table", **rust)
+            other.load("rows", [data.table(10)])
+            where = {"warehouse": str(tmp_path / who), "table": "db.t", **rust}
+            assert other.ask("write", 10, **where, data="rows", definition={}).wall > 0
+            with pytest.raises(PeerFailure, match="10 rows where there are 11"):
+                other.ask("read", 11, **where)
 
 
 @pytest.mark.parametrize("rows", [1000, 1003])

@@ -34,6 +34,8 @@ from tests.java_programs import (
 )
 
 __all__ = [
+    "HADOOP",
+    "HERE",
     "ExamUnavailable",
     "JavaError",
     "JavaPaimon",
@@ -47,7 +49,7 @@ __all__ = [
 Plain = Any
 HERE = Path(__file__).resolve().parent
 _HEAP_MB, _JVM = 700, ["-Dlog4j2.level=ERROR"]
-_HADOOP = ("hadoop-client-", "slf4j-", "jcl-over-slf4j", "log4j-", "commons-lang", "snappy-java", "lz4-java")
+HADOOP = ("hadoop-client-", "slf4j-", "jcl-over-slf4j", "log4j-", "commons-lang", "snappy-java", "lz4-java")
 _ANSWER_SECONDS = 120.0
 
 
@@ -64,7 +66,7 @@ class JavaPaimon:
 
     def __init__(self) -> None:
         own = maven_jars(HERE / "java" / "pom.xml", ["paimon-bundle"], "paimon-jars", "Apache Paimon")
-        jars = class_path([*own, *spark_jars(_HADOOP)])
+        jars = class_path([*own, *spark_jars(HADOOP)])
         classes = compiled(sorted((HERE / "java").glob("*.java")), jars, "paimon-classes")
         command = java_command(classes, jars, "PaimonExam", _HEAP_MB, _JVM)
         self._program = JavaProgram("java-paimon", [*command, "{scratch}"], _ANSWER_SECONDS)
