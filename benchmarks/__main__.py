@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import machine
-from benchmarks.report import Section, merged, section_text
+from benchmarks.report import Section, duration, merged, section_text
 from benchmarks.running import Run
 
 SECTIONS = {
@@ -30,6 +30,12 @@ SECTIONS = {
     "union": "lake and stream as one: tiering, freshness, union reads, against Spark on Parquet",
     "pipelines": "lake tables in Spark: streams with and without compaction, scans, INSERT, against Parquet files",
 }
+_SECONDS = {
+    "append": 40, "upsert": 60, "merging": 50, "transactions": 70, "engines": 60, "scan": 45, "lookup": 30,
+    "spark": 150, "recovery": 75, "peers": 600, "paimon": 420, "union": 780, "pipelines": 660,
+}  # fmt: skip
+"""About how long each section takes on two cores with its own number of rows."""
+
 PARTS = ("paimon", "union", "pipelines", "peers")
 """Sections that only run when named, and have a separate part of the report."""
 
@@ -45,10 +51,10 @@ _EPILOG = (
     + """
 
 examples:
-  python -m benchmarks                                all others, into docs/benchmarks.md (about 15 minutes)
-  python -m benchmarks paimon --out docs/benchmarks.md  the part of the lake engine there (about 6 minutes)
-  python -m benchmarks union --out docs/benchmarks.md   the part of lake and stream as one (about 12 minutes)
-  python -m benchmarks pipelines --out docs/benchmarks.md   the part of lake tables in Spark (about 10 minutes)
+  python -m benchmarks                                all others, into docs/benchmarks.md (about 10 minutes)
+  python -m benchmarks paimon --out docs/benchmarks.md  the part of the lake engine there (about 7 minutes)
+  python -m benchmarks union --out docs/benchmarks.md   the part of lake and stream as one (about 13 minutes)
+  python -m benchmarks pipelines --out docs/benchmarks.md   the part of lake tables in Spark (about 11 minutes)
   python -m benchmarks peers --out docs/benchmarks.md   the part beside Java Fluss (about 10 minutes; needs Java, Maven)
   python -m benchmarks append upsert --out -          two sections, printed only
   python -m benchmarks scan --rows 200000 --repeat 1  a quick look"""
@@ -102,9 +108,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="forebay-benchmarks-", dir=options.dir) as folder:
         facts = machine.facts(Path(folder))
         run = Run(options.rows, options.repeat, Path(folder), _say, options.batches, options.only)
-        for name in names:
+        began, ahead = time.perf_counter(), sum(_SECONDS[name] for name in names)
+        for done, name in enumerate(names):
+            left = sum(_SECONDS[later] for later in names[done:])
+            if run.rows is None and run.batches is None and run.only is None:
+                pace = (time.perf_counter() - began) / (ahead - left) if done else 1.0
+                _say(f"[section {done + 1} of {len(names)}: about {duration(left * pace)} left]")
             sections.append(run_section(name, run))
             print(section_text(sections[-1]), flush=True)
+        facts.append(("took", duration(time.perf_counter() - began)))
     if out != "-":
         write_report(Path(out), sections, facts)
         _say(f"wrote {out}")

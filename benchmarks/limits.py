@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from benchmarks import data
 from benchmarks.peers_work import APPEND, ONE, READ, SCAN, UPSERT, half_updates
@@ -61,6 +62,39 @@ def of_server(folder: Path, rows: int, options: Run) -> dict[str, Limit]:
         ONE.format("append"): synced,
         ONE.format("upsert"): synced,
     }
+
+
+def parquet_read(files: Path, rows: int, options: Run) -> Limit:
+    """Rows for a second that pyarrow reads from a directory of Parquet files, with all cores."""
+
+    def read() -> float:
+        began = time.perf_counter()
+        found = sum(pq.read_table(path).num_rows for path in files.glob("*.parquet"))
+        if found != rows:
+            raise AssertionError(f"pyarrow read {found} of {rows} rows")
+        return time.perf_counter() - began
+
+    return Limit("pyarrow reads the Parquet files, all cores", rows / _middle(options, read))
+
+
+def parquet_write(files: Path, target: Path, options: Run) -> Limit:
+    """Rows for a second that pyarrow writes into one Parquet file, synced."""
+    rows = pa.concat_tables(pq.read_table(path) for path in files.glob("*.parquet"))
+
+    def write_file() -> float:
+        began = time.perf_counter()
+        with target.open("wb") as file:
+            pq.write_table(rows, file, compression="zstd", compression_level=1)
+            file.flush()
+            os.fsync(file.fileno())
+        return time.perf_counter() - began
+
+    return Limit("pyarrow writes a Parquet file, synced", rows.num_rows / _middle(options, write_file))
+
+
+def as_time(limit: Limit, rows: int) -> Limit:
+    """A limit in rows a second, as milliseconds for so many rows."""
+    return Limit(limit.what, 1000 * rows / limit.value)
 
 
 def _middle(options: Run, work: Callable[[], float]) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from benchmarks import data, pipelines_growth
+from benchmarks import data, limits, pipelines_growth
 from benchmarks.paimon_turns import Contender, Turns, take_turns
 from benchmarks.paimon_work import CODEC, LEVEL, Lake, put
 from benchmarks.pipelines_hour import (
@@ -26,9 +26,9 @@ from benchmarks.pipelines_hour import (
     hour,
 )
 from benchmarks.pipelines_work import WARM_BATCHES, Pipelines
-from benchmarks.report import Figure, FigureTable, Grid, Section
+from benchmarks.report import Figure, FigureTable, Grid, Kind, Section
 from benchmarks.running import BUCKETS, Run, scratch
-from benchmarks.spark import CORES, session_with
+from benchmarks.spark import CORES, PEER, session_with
 from benchmarks.union_work import write_files
 
 ROWS = 2_000_000
@@ -74,7 +74,7 @@ def run(options: Run) -> Section:
         "synced to the disk, Spark's own are not.",
         "CPU time is that of the driver, Spark's JVM, Python workers and the compaction job.",
     ]
-    return Section("pipelines", "Lake tables in Spark", tables, notes)
+    return Section("pipelines", "Lake tables in Spark", tables, notes, [*made.kinds, *pipelines_growth.kinds(tables)])
 
 
 class _Comparison:
@@ -82,6 +82,7 @@ class _Comparison:
 
     def __init__(self, options: Run, pipelines: Pipelines) -> None:
         self._options, self.pipelines = options, pipelines
+        self.kinds: list[Kind] = []
 
     def _turns(self, contenders: Mapping[str, Contender], *, rehearse: bool = True) -> dict[str, Turns]:
         return take_turns(contenders, self._options.repeat, self._options.say, rehearse=rehearse)
@@ -112,6 +113,9 @@ class _Comparison:
             total = rows * batches
             by_clock.add(Figure(name, total / turns.wall, ratio=base.wall / turns.wall))
             by_cpu.add(Figure(name, total / turns.cpu, "rows/CPU s", ratio=base.cpu / turns.cpu))
+        for kind in ("append", "primary-key"):
+            row = f"{kind} table, compaction beside the query"
+            self.kinds.append(Kind.of(f"Spark: stream into a lake, {row}", by_clock, row, {FILES: PEER}))
         return [by_clock, by_cpu]
 
     def _stream(self, keyed: bool, way: Way, rows: int, batches: int) -> Contender:
@@ -186,6 +190,11 @@ class _Comparison:
         )
         for name, turns in found.items():
             table_of.add(_times(name, turns, base, targets[name]))
+        limit = limits.as_time(limits.parquet_read(files, rows, self._options), rows)
+        for what in list(contenders)[1:]:
+            self.kinds.append(
+                Kind.of(f"Spark: scan a lake's {what}", table_of, what, {"spark.read.parquet": PEER}, limit)
+            )
         return table_of
 
     def inserts(self, rows: int) -> FigureTable:
@@ -216,6 +225,9 @@ class _Comparison:
         )
         for name, turns in found.items():
             table.add(_times(name, turns, found["df.write.parquet"], targets[name]))
+        limit = limits.as_time(limits.parquet_write(source, self.pipelines.folder / "written", self._options), rows)
+        for what in list(contenders)[1:3]:
+            self.kinds.append(Kind.of(f"Spark: {what} of a lake", table, what, {"df.write.parquet": PEER}, limit))
         return table
 
 

@@ -10,8 +10,9 @@ from benchmarks.paimon_turns import Contender, Turns, take_turns
 from benchmarks.paimon_work import Lake, put
 from benchmarks.pipelines_hour import NONE, definition, live_files
 from benchmarks.pipelines_work import Pipelines
-from benchmarks.report import Figure, FigureTable, Grid, number
+from benchmarks.report import Figure, FigureTable, Grid, Kind, number
 from benchmarks.running import Run
+from benchmarks.spark import PEER
 from benchmarks.union_work import check
 
 FILE_COUNTS = (10, 100, 1_000, 10_000)
@@ -20,6 +21,7 @@ BUCKET_COUNTS = (1, 4, 16)
 SELECT_MAX = 1.2
 """The maximum time of a SELECT, relative to Spark's read of the same files by their paths."""
 
+_SELECTS = "SELECT over many small files, in Spark"
 _FILES, _SELECT, _ADD, _COMPACT = (
     "spark.read.parquet of the same files",
     "SELECT",
@@ -31,6 +33,21 @@ _FILES, _SELECT, _ADD, _COMPACT = (
 def tables(options: Run, pipelines: Pipelines, rows: int) -> list[FigureTable | Grid]:
     """Tables of `rows` rows."""
     return [*_by_files(options, pipelines, rows), _by_buckets(options, pipelines, rows)]
+
+
+def kinds(tables: Sequence[FigureTable | Grid]) -> list[Kind]:
+    """The lines of the first page."""
+    selects = [figure for table in tables if table.title == _SELECTS for figure in table.figures]
+    return [
+        Kind(
+            f"Spark: SELECT over {figure.what} of a lake",
+            figure.unit,
+            figure.value,
+            {PEER: figure.value / figure.ratio},
+        )
+        for figure in selects
+        if figure.ratio
+    ]
 
 
 def _by_files(options: Run, pipelines: Pipelines, rows: int) -> list[FigureTable | Grid]:
@@ -54,7 +71,7 @@ def _by_files(options: Run, pipelines: Pipelines, rows: int) -> list[FigureTable
     found[f"{_SELECT} after that"] = _turns(options, [acts[_SELECT](name) for name in names], labels)
     explanation = f"Append tables of {rows:,} rows in so many files, compacted only at the end."
     selects = FigureTable(
-        "SELECT over many small files, in Spark",
+        _SELECTS,
         f"{explanation} Ratios are times against spark.read.parquet of the same files; below 1 is faster.",
     )
     for label, ours, theirs in zip(labels, found[_SELECT], found[_FILES], strict=True):

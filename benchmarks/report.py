@@ -152,6 +152,14 @@ class Kind:
     peers: Mapping[str, float] = field(default_factory=dict)
     limit: Limit | None = None
 
+    @classmethod
+    def of(cls, what: str, table: FigureTable, ours: str, peers: Mapping[str, str], limit: Limit | None = None) -> Kind:
+        """The line of a table's row `ours`, and of other rows of it, under the names that `peers` gives them."""
+        rows = {figure.what: figure for figure in table.figures}
+        return cls(
+            what, rows[ours].unit, rows[ours].value, {named: rows[row].value for row, named in peers.items()}, limit
+        )
+
     def cells(self, date: str) -> list[str]:
         is_time = self.unit == "ms"
         peer, theirs = min(self.peers.items(), key=lambda one: one[1] if is_time else -one[1], default=("", 0.0))

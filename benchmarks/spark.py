@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import shutil
 import statistics
@@ -15,8 +16,8 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
-from benchmarks import data
-from benchmarks.report import Figure, FigureTable, Section
+from benchmarks import data, limits
+from benchmarks.report import Figure, FigureTable, Kind, Section
 from benchmarks.running import BUCKETS, Bench, Run, bench, in_turns, scratch, seconds_of
 
 LOG_ROWS, KV_ROWS, INSERT_ROWS = 5_000_000, 2_000_000, 1_000_000
@@ -33,6 +34,9 @@ _PARTS = ("server", "Python workers", "JVM")
 _CPU = "CPU time of {}, {}"
 _OURS, _THEIRS, _NARROW = "catalog, all columns", "parquet, all columns", ", 2 of 8 columns"
 _FORMAT = 'spark.read.format("forebay")'
+
+PEER = f"Spark {importlib.metadata.version('pyspark')}, Parquet files"
+"""How the first page calls Spark's own readers and writers of Parquet files."""
 
 _SETTINGS = {"by columns from Python workers": "read.direct", "by rows": "read.columnar"}
 """Slower ways of the same scan, and the options that are false for them."""
@@ -51,18 +55,25 @@ def run(options: Run) -> Section:
         try:
             scans = {name: _scans(options, server, session, folder, name) for name in sizes}
             writes = _writes(options, server, session, folder, inserted)
+            reads = {name: limits.parquet_read(folder / name, rows, options) for name, rows in sizes.items()}
+            written = limits.parquet_write(folder / "source", folder / "written", options)
             changes = _changes(options, server, session, inserted)
         finally:
             session.stop()
         first = _first_queries(options, server)
-    tables = [
-        _scan_table("Scan of a log table", sizes[_LOG], scans[_LOG], LOG_RATIO_MIN),
-        _scan_table("Scan of a primary-key table", sizes[_KV], scans[_KV], KV_RATIO_MIN),
-        first,
-        _write_table(inserted, writes),
-        changes,
-    ]
-    return Section("spark", "Spark", tables)
+    log = _scan_table("Scan of a log table", sizes[_LOG], scans[_LOG], LOG_RATIO_MIN)
+    keyed = _scan_table("Scan of a primary-key table", sizes[_KV], scans[_KV], KV_RATIO_MIN)
+    inserts = _write_table(inserted, writes)
+    kinds = []
+    for what, table, name in (("log table", log, _LOG), ("primary-key table", keyed, _KV)):
+        ours = f"catalog: SELECT * FROM forebay.{name}"
+        kinds.append(Kind.of(f"Spark: read a {what}", table, ours, {"spark.read.parquet": PEER}, reads[name]))
+        narrow = {f"parquet{_NARROW}": PEER}
+        kinds.append(Kind.of(f"Spark: read a {what}{_NARROW}", table, f"catalog{_NARROW}", narrow))
+    for what in ("log table", "primary-key table"):
+        row = f"INSERT INTO a {what}"
+        kinds.append(Kind.of(f"Spark: {row}", inserts, row, {"df.write.parquet": PEER}, written))
+    return Section("spark", "Spark", [log, keyed, first, inserts, changes], kinds=kinds)
 
 
 def _load(server: Bench, folder: Path, name: str, rows: int) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks import data, union_growth
 from benchmarks.paimon_turns import Contender, Cost, Turns, take_turns
-from benchmarks.report import Figure, FigureTable, Grid, Section
+from benchmarks.report import Figure, FigureTable, Grid, Kind, Limit, Section
 from benchmarks.running import BUCKETS, Run, percentile, scratch
-from benchmarks.spark import CORES, session_of
+from benchmarks.spark import CORES, PEER, session_of
 from benchmarks.union_work import (
     CODEC,
     LAKES,
@@ -42,6 +42,9 @@ _TIERED_PART, _GROWTH_PART, _FRESH_PART = 20, 10, 50
 TAILS = {0.0: 0.9, 0.01: 1.0, 0.1: 1.3}
 """The maximum time of a union read relative to Spark's read of Parquet files, by share of the rows in the stream."""
 
+_SHOWN_TAIL = 0.01
+"""The first page has all tails of the first lake, and this one of the others."""
+
 VISIBLE_MS_MAX = 300
 SAMPLES, SPARK_SAMPLES, LAKE_SAMPLES = 100, 40, 8
 FRESHNESS = "1 s"
@@ -61,12 +64,15 @@ _POLL_SECONDS = 0.01
 def run(options: Run) -> Section:
     rows = options.rows_or(ROWS)
     tables: list[FigureTable | Grid] = []
+    kinds: list[Kind] = []
     for lake in LAKES:
         with lake_bench(options, lake) as server, scratch(options, "spark") as folder:
             if options.only != "growth":
                 session = session_of(server, folder)
                 try:
-                    tables += _compared(_Comparison(options, server, session, folder), options.only, rows)
+                    made = _Comparison(options, server, session, folder)
+                    tables += _compared(made, options.only, rows)
+                    kinds += made.kinds
                 finally:
                     session.stop()
             if options.only in (None, "growth"):
@@ -76,7 +82,7 @@ def run(options: Run) -> Section:
         f"table has {BUCKETS} buckets unless it says otherwise. Everything runs on the one machine.",
         "CPU time is that of all who take part: server, client, Spark's JVM and Python workers.",
     ]
-    return Section("union", "Lake and stream as one table", tables, notes)
+    return Section("union", "Lake and stream as one table", tables, notes, kinds)
 
 
 def _compared(made: _Comparison, only: str | None, rows: int) -> list[FigureTable | Grid]:
@@ -95,6 +101,7 @@ class _Comparison:
 
     def __init__(self, options: Run, server: LakeBench, session: Any, folder: Path) -> None:
         self._options, self._server, self._session, self._folder = options, server, session, folder
+        self.kinds: list[Kind] = []
 
     def _turns(self, contenders: Mapping[str, Contender]) -> dict[str, Turns]:
         return take_turns(contenders, self._options.repeat, self._options.say)
@@ -127,6 +134,10 @@ class _Comparison:
             by_clock.add(
                 Figure(name, rows / turns.wall, ratio=base.wall / turns.wall, spread=(rows / slowest, rows / fastest))
             )
+        for what in ("log table", "primary-key table, changes"):
+            row = f"{what}, on Spark, local[{CORES}]"
+            peers = {COPY: f"{PEER}, copied"}
+            self.kinds.append(Kind.of(f"tier into {self._server.lake}, {what}", by_clock, row, peers))
         return [by_cpu, by_clock]
 
     def _copy(self, source: Path, rows: int) -> Cost:
@@ -191,6 +202,9 @@ class _Comparison:
                 value = percentile(samples, percent) * 1000
                 label = f"{what}, p{percent} of {len(samples)}"
                 figures.add(Figure(label, value, "ms", value_max=most, reason=reason))
+            if what == "Spark SQL":
+                kind = f"upsert one row until Spark reads it, {self._server.lake}, p50"
+                self.kinds.append(Kind(kind, "ms", percentile(samples, 50) * 1000))
         return figures
 
     def _samples(
@@ -291,6 +305,12 @@ class _Comparison:
                     f"on {os.cpu_count()} cores",
                 )
             )
+        if self._server.lake != LAKES[0] and share != _SHOWN_TAIL:
+            return
+        kind = "primary-key" if table.has_primary_key else "log"
+        what = f"Spark: union read of a {kind} table, {self._server.lake}, tail of {share:.0%}"
+        limit = Limit("pyarrow reads the Parquet files, one core", turns[arrow].wall * 1000)
+        self.kinds.append(Kind(what, "ms", turns[ours].wall * 1000, {PEER: turns[FILES].wall * 1000}, limit))
 
     def _way(self, table: Table) -> str:
         """The reader of a table's lake files, according to Spark's plan."""
