@@ -60,7 +60,7 @@ def _by_files(options: Run, pipelines: Pipelines, rows: int) -> list[FigureTable
         _SELECT: lambda name: lambda: pipelines.select(name),
         _ADD: lambda name: lambda: _add(pipelines, name),
     }
-    found = {what: _turns(options, [act(name) for name in names], labels) for what, act in acts.items()}
+    found = _compared(options, {what: [act(name) for name in names] for what, act in acts.items()}, labels)
     compact = "CALL lake.sys.compact(table => 'db.{}')"
     found[_COMPACT] = [
         Turns([pipelines.cost(lambda n=name: pipelines.session.sql(compact.format(n)).collect())])  # type: ignore[misc]
@@ -157,6 +157,13 @@ def _add(pipelines: Pipelines, name: str) -> Any:
 def _turns(options: Run, acts: Sequence[Contender], labels: Sequence[str]) -> list[Turns]:
     """The turns of all sizes, which alternate, so that a busy machine is not mistaken for growth."""
     return list(take_turns(dict(zip(labels, acts, strict=True)), options.repeat, options.say).values())
+
+
+def _compared(options: Run, acts: Mapping[str, Sequence[Contender]], labels: Sequence[str]) -> dict[str, list[Turns]]:
+    """The turns of several acts at all sizes; those of one size follow each other, to be compared."""
+    contenders = {f"{what}, {label}": acts[what][i] for i, label in enumerate(labels) for what in acts}
+    found = take_turns(contenders, options.repeat, options.say)
+    return {what: [found[f"{what}, {label}"] for label in labels] for what in acts}
 
 
 def _grid(title: str, explanation: str, sizes: list[str], found: Mapping[str, Sequence[Turns]]) -> Grid:
