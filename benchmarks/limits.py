@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +22,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import data
-from benchmarks.peers_work import APPEND, ONE, READ, SCAN, UPSERT, half_updates
+from benchmarks.peers_work import (
+    APPEND,
+    CONNECTIONS,
+    CREATE,
+    FRAMES,
+    KEYS,
+    MANY,
+    ONE,
+    READ,
+    RESTART,
+    SCAN,
+    UPSERT,
+    drive,
+    half_updates,
+)
 from benchmarks.report import Limit
 from benchmarks.running import Run
 
@@ -29,17 +44,26 @@ _BATCH_ROWS = 25_000
 """About the 2 MiB batches that clients send: each is synced."""
 
 _CALLS = 500
-_KEYS = 10_000
 _ZSTD = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
 _ECHO = """
-import socket, sys
-server = socket.create_server(("127.0.0.1", 0))
+import select, socket
+server = socket.create_server(("127.0.0.1", 0), backlog=128)
 print(server.getsockname()[1], flush=True)
-one, _ = server.accept()
-one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-while sent := one.recv(4096):
-    one.sendall(sent)
+poll, found = select.epoll(), {}
+poll.register(server, select.EPOLLIN)
+while True:
+    for number, _ in poll.poll():
+        if number == server.fileno():
+            one, _ = server.accept()
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            found[one.fileno()] = one
+            poll.register(one, select.EPOLLIN)
+        elif sent := found[number].recv(4096):
+            found[number].sendall(sent)
+        else:
+            raise SystemExit
 """
+_FRAME = (196).to_bytes(4, "big") + b"x" * 196
 
 
 def of_server(folder: Path, rows: int, options: Run) -> dict[str, Limit]:
@@ -51,16 +75,20 @@ def of_server(folder: Path, rows: int, options: Run) -> dict[str, Limit]:
     one = "one core: Arrow IPC, zstd 1, synced every 2 MiB"
     upserts = Limit(f"{one}, of the changelog", changed / _middle(options, lambda: write(folder / "c", changelog)))
     synced = Limit("a round trip and one sync of the disk", _trips(folder / "t"))
+    many = Limit("the same driver, and a process that does nothing", _echoed())
     return {
         APPEND: Limit(one, rows / _middle(options, lambda: write(folder / "a", plain))),
         UPSERT.format(1, ""): upserts,
         UPSERT.format(4, "s"): Limit(f"{upserts.what}; each core", upserts.value),
         READ: Limit("one core: the same as an Arrow IPC file", rows / _middle(options, lambda: _read(folder / "a"))),
         SCAN: Limit("the rows, uncompressed, over a socket", rows / _middle(options, lambda: _send(plain))),
-        f"look {_KEYS:,} keys up in a call": Limit("one core: take of an Arrow table", _taken(plain)),
+        **{KEYS.format(keys): Limit("one core: take of an Arrow table", _taken(plain, keys)) for keys in (100, 10_000)},
         ONE.format("look up"): Limit("a round trip over a socket", _trips(None)),
         ONE.format("append"): synced,
         ONE.format("upsert"): synced,
+        **{MANY.format(what): many for what in ("append", "upsert", "look up")},
+        CREATE: Limit("a directory and two small files, synced", _created(folder)),
+        RESTART: Limit("Python starts and imports pyarrow", 1 / _middle(options, _python)),
     }
 
 
@@ -142,34 +170,73 @@ def _send(batches: Sequence[pa.RecordBatch]) -> float:
     return time.perf_counter() - began
 
 
-def _taken(batches: Sequence[pa.RecordBatch]) -> float:
+def _taken(batches: Sequence[pa.RecordBatch], keys: int) -> float:
     """Rows for a second."""
     table = pa.Table.from_batches(batches).combine_chunks()
-    chosen = pa.array(np.random.default_rng(7).integers(0, table.num_rows, _KEYS))
+    chosen = pa.array(np.random.default_rng(7).integers(0, table.num_rows, keys))
     began = time.perf_counter()
     for _ in range(20):
         table.take(chosen)
-    return 20 * _KEYS / (time.perf_counter() - began)
+    return 20 * keys / (time.perf_counter() - began)
+
+
+@contextmanager
+def _echo(connections: int) -> Iterator[list[socket.socket]]:
+    """Connections to a process that answers everything with itself."""
+    with ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen([sys.executable, "-c", _ECHO], stdout=subprocess.PIPE, text=True)
+        )
+        assert process.stdout is not None
+        address = ("127.0.0.1", int(process.stdout.readline()))
+        sockets = [stack.enter_context(socket.create_connection(address)) for _ in range(connections)]
+        for one in sockets:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield sockets  # it ends with the first connection that is closed
 
 
 def _trips(path: Path | None) -> float:
     """Round trips for a second to a process that does nothing, each with a synced write to a file if there is one."""
-    echo = subprocess.Popen([sys.executable, "-c", _ECHO], stdout=subprocess.PIPE, text=True)
-    assert echo.stdout is not None
-    file: Any = None if path is None else path.open("wb", buffering=0)
-    try:
-        with socket.create_connection(("127.0.0.1", int(echo.stdout.readline()))) as one:
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            began = time.perf_counter()
-            for _ in range(_CALLS):
-                one.sendall(b"x" * 200)
-                one.recv(4096)
-                if file is not None:
-                    file.write(b"x" * 200)
-                    os.fdatasync(file.fileno())
-            return _CALLS / (time.perf_counter() - began)
-    finally:
-        if file is not None:
-            file.close()
-        echo.stdout.close()
-        echo.wait()
+    with ExitStack() as stack:
+        (one,) = stack.enter_context(_echo(1))
+        file: Any = None if path is None else stack.enter_context(path.open("wb", buffering=0))
+        began = time.perf_counter()
+        for _ in range(_CALLS):
+            one.sendall(_FRAME)
+            one.recv(4096)
+            if file is not None:
+                file.write(_FRAME)
+                os.fdatasync(file.fileno())
+        return _CALLS / (time.perf_counter() - began)
+
+
+def _echoed() -> float:
+    """Requests for a second."""
+    with _echo(CONNECTIONS) as sockets:
+        began = time.perf_counter()
+        drive(sockets, _FRAME, FRAMES, lambda _: None)
+        return FRAMES / (time.perf_counter() - began)
+
+
+def _created(folder: Path) -> float:
+    """Directories for a second, each with two files."""
+    began = time.perf_counter()
+    for number in range(10):
+        made = folder / f"table-{number}"
+        made.mkdir()
+        for name in ("table", "schema"):
+            with (made / name).open("wb") as file:
+                file.write(_FRAME)
+                file.flush()
+                os.fsync(file.fileno())
+        for place in (made, folder):
+            handle = os.open(place, os.O_RDONLY)
+            os.fsync(handle)
+            os.close(handle)
+    return 10 / (time.perf_counter() - began)
+
+
+def _python() -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import pyarrow"], check=True)
+    return time.perf_counter() - began

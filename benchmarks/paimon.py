@@ -118,9 +118,9 @@ class _Comparison:
         self._lake.drop(name)
         return cost
 
-    def _load(self, name: str, parts: list[pa.Table]) -> None:
+    def _load(self, name: str, parts: list[pa.Table], alone: bool = True) -> None:
         for other in {id(other): other for other in self._others.values()}.values():
-            other.load(name, parts)
+            other.load(name, parts, alone)
 
     # ---- append tables ----------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class _Comparison:
         few_rows = max(self._rows // _PYTHON_SHARE, COMMITS)
         few = work.changes(few_rows)
         self._load("keyed", parts)
-        self._load("few", few)
+        self._load("few", few, alone=False)
         self._lake.filled("keyed", KEYED, parts)
         self._lake.filled("few", KEYED, few)
         yield self._keyed_rates(parts, left, few_rows, work.distinct_rows(few))

@@ -26,7 +26,7 @@ from tests.paimon.oracle import PACKAGES, find_python
 
 PYTHON, RUST, JAVA = "pypaimon (Python)", "pypaimon + Rust", "Java Paimon"
 _HERE = Path(__file__).parent
-_JVM = ("-Xmx2g", "-XX:+UseG1GC", "-Duser.timezone=UTC", "-Dlog4j2.level=ERROR")
+_JVM = ("-Xmx4g", "-XX:+UseG1GC", "-Duser.timezone=UTC", "-Dlog4j2.level=ERROR")
 """As a user runs it, unlike the JVMs of the tests, which start quickly and compile little."""
 
 
@@ -40,14 +40,14 @@ class Peer:
     def __init__(self, process: subprocess.Popen[str], errors: IO[bytes], folder: Path) -> None:
         self._process, self._errors, self._folder = process, errors, folder
 
-    def load(self, name: str, parts: Sequence[pa.Table]) -> None:
-        """Give the peer rows, one table per commit, to use under `name`."""
+    def load(self, name: str, parts: Sequence[pa.Table], alone: bool = True) -> None:
+        """Give the peer rows, one table per commit, to use under `name`; instead of all earlier ones, if `alone`."""
         paths = []
         for i, part in enumerate(parts):
             paths.append(str(self._folder / f"{name}-{i}.arrow"))
             with pa.OSFile(paths[-1], "wb") as sink, pa.ipc.new_file(sink, part.schema) as writer:
                 writer.write_table(part)
-        self.ask("load", name=name, paths=paths)
+        self.ask("load", name=name, paths=paths, alone=alone)
 
     def ask(self, do: str, rows: int | None = None, **arguments: Any) -> Cost:
         """Run work; `rows` is the expected number of rows. Raises `PeerFailure`."""
@@ -81,12 +81,13 @@ class Peer:
 class JavaPeer(Peer):
     """Java Paimon, which is given rows as tables of ours."""
 
-    def load(self, name: str, parts: Sequence[pa.Table]) -> None:
+    def load(self, name: str, parts: Sequence[pa.Table], alone: bool = True) -> None:
         lake = Lake(self._folder / "rows-for-java", sync=False)
         tables = [f"{name}_{i}" for i in range(len(parts))]
         for table, part in zip(tables, parts, strict=True):
             lake.filled(table, {}, [part])
-        self.ask("load", warehouse=str(lake.folder), name=name, tables=[f"db.{table}" for table in tables])
+        where = {"warehouse": str(lake.folder), "tables": [f"db.{table}" for table in tables]}
+        self.ask("load", name=name, alone=alone, **where)
         for table in tables:
             lake.drop(table)
 

@@ -22,8 +22,10 @@ _loaded: dict[str, list[pa.Table]] = {}
 _tables: dict[tuple[str, str, bool], Any] = {}
 
 
-def load(name: str, paths: list[str]) -> Answer:
-    """Load the rows of Arrow files under a name: a list of tables, in memory."""
+def load(name: str, paths: list[str], alone: bool) -> Answer:
+    """Load the rows of Arrow files under a name: a list of tables, in memory; instead of all earlier ones, if `alone`."""
+    if alone:
+        _loaded.clear()
     _loaded[name] = [pa.ipc.open_file(pa.OSFile(path)).read_all() for path in paths]
     return {"wall": 0, "cpu": 0, "kernel": 0, "rows": sum(part.num_rows for part in _loaded[name])}
 

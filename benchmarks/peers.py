@@ -27,6 +27,9 @@ from fluss_cluster import FLUSS_VERSION, RealFluss
 
 ROWS = 500_000
 
+_BY_TIME = ("tables", "restarts")
+"""What the first page shows as a time, not as a rate."""
+
 _JAVA_NAME = f"Java Fluss {FLUSS_VERSION.partition('-')[0]}"
 _JAVA = ("-XX:+UseG1GC",)
 _SETTINGS = {
@@ -104,19 +107,18 @@ def _kinds(measured: Sequence[tuple[Work, Cost, Cost]], bounds: dict[str, Limit]
     """The lines of the first page. Of several clients, each server is judged by the one that it is fastest with."""
     found: dict[str, list[tuple[Work, Cost, Cost]]] = {}
     for one in measured:
-        found.setdefault(one[0].kind or one[0].what, []).append(one)
+        found.setdefault(one[0].what, []).append(one)
     kinds = []
     for name, same in found.items():
-        unit = same[0][0].unit
-        kinds.append(
-            Kind(
-                name,
-                f"{unit}/s",
-                max(1 / ours.wall for _, ours, _ in same),
-                {f"{_JAVA_NAME}, {work.client}": 1 / java.wall for work, _, java in same},
-                bounds.get(name),
-            )
-        )
+        unit, bound = same[0][0].unit, bounds.get(name)
+        if unit in _BY_TIME:
+            ours = min(1000 * ours.wall for _, ours, _ in same)
+            theirs = {f"{_JAVA_NAME}, {work.client}": 1000 * java.wall for work, _, java in same}
+            kinds.append(Kind(name, "ms", ours, theirs, bound and Limit(bound.what, 1000 / bound.value)))
+        else:
+            ours = max(1 / ours.wall for _, ours, _ in same)
+            theirs = {f"{_JAVA_NAME}, {work.client}": 1 / java.wall for work, _, java in same}
+            kinds.append(Kind(name, f"{unit}/s", ours, theirs, bound))
     return kinds
 
 

@@ -27,14 +27,15 @@ from tests.server.raw_client import ApiKey, RawClient, pb
 
 APPEND, READ, SCAN = "append to a log", "read a log", "scan a primary-key table"
 UPSERT = "upsert, half updates, {} bucket{}"
-ONE, MANY = "{} one row and wait", "{} one row, 64 connections"
+ONE, MANY, KEYS = "{} one row and wait", "{} one row, 64 connections", "look {:,} keys up in a call"
+CREATE, RESTART = "create a table", "restart, until a row is read"
 
 _ROWS_AT_FIRST = 100_000
 _SMALL = 1000
 """Calls of one row or key in a turn."""
 
-_FRAMES = 4000
-_CONNECTIONS = 64
+FRAMES = 4000
+CONNECTIONS = 64
 _LOOKUPS = 20
 _KEYS = (100, 10_000)
 _CREATED = 5
@@ -78,13 +79,17 @@ class Side:
         )
 
     def create(self, primary_key: bool, buckets: int = 1) -> Table:
-        """A new table that can be written to. Java Fluss 0.9.1 never gives some of its tables a leader."""
+        """A new table that can be written to, until the end of the kind of work; a restart would have to open it.
+
+        Java Fluss 0.9.1 never gives some of its tables a leader.
+        """
         for _ in range(3):
             table = self.created(primary_key, buckets)
             deadline = time.monotonic() + _LEADER_SECONDS
             while time.monotonic() < deadline:
                 view = self.connection.cluster.refresh([table.path])
                 if all(view.leader(table.bucket(number)) is not None for number in range(buckets)):
+                    self.opened.callback(self.connection.drop_table, table.path)
                     return table
                 time.sleep(0.02)
             self.missed += 1
@@ -95,8 +100,8 @@ class Side:
 class Work:
     """One kind of work. `begin` prepares a side and returns what does `units` of it and returns the seconds taken.
 
-    `kind` is the line of the first page that it belongs to, where that is not `what`. Work that is cold is not done
-    once before it counts.
+    `what` is a line of the first page, for the best of several clients. Work that is cold is not done once before it
+    counts.
     """
 
     what: str
@@ -104,7 +109,6 @@ class Work:
     unit: str
     units: int
     begin: Callable[[Side], Callable[[], float]]
-    kind: str = ""
     is_cold: bool = False
 
 
@@ -127,18 +131,18 @@ def all_work(rows: int) -> Iterator[Work]:
     for keys in _KEYS:
         calls = _LOOKUPS * (10 if keys == _KEYS[0] else 1)
         yield Work(
-            f"look {keys:,} keys up in a call", "forebay", "keys", keys * calls,
+            KEYS.format(keys), "forebay", "keys", keys * calls,
             lambda side, keys=keys, calls=calls: _looking_up(side, keys, calls),  # type: ignore[misc]
         )  # fmt: skip
     for what in ("append", "upsert", "look up"):
         one = ONE.format(what)
         yield Work(one, "forebay", "calls", _SMALL, lambda side, what=what: _small_calls(side, what))  # type: ignore[misc]
-        yield Work(one, "frames", "calls", _FRAMES, lambda side, what=what: _frames(side, what, 1))  # type: ignore[misc]
+        yield Work(one, "frames", "calls", FRAMES, lambda side, what=what: _frames(side, what, 1))  # type: ignore[misc]
     for what in ("append", "upsert", "look up"):
         many = MANY.format(what)
-        yield Work(many, "frames", "requests", _FRAMES, lambda side, what=what: _frames(side, what, _CONNECTIONS))  # type: ignore[misc]
-    yield Work("create a table", "forebay", "tables", _CREATED, _creating)
-    yield Work("restart, until a row is read", "forebay", "restarts", 1, _restarting, is_cold=True)
+        yield Work(many, "frames", "requests", FRAMES, lambda side, what=what: _frames(side, what, CONNECTIONS))  # type: ignore[misc]
+    yield Work(CREATE, "forebay", "tables", _CREATED, _creating)
+    yield Work(RESTART, "forebay", "restarts", 1, _restarting, is_cold=True)
 
 
 def tablet_of(bootstrap: str) -> str:
@@ -312,35 +316,39 @@ def _frames(side: Side, what: str, connections: int) -> Callable[[], float]:
     if answer.HasField("error_code") and answer.error_code:
         raise AssertionError(f"{side.name} refuses {what}: {answer}")
     frame = b"".join(bytes(part) for part in clients[0].connection.send_request(key, message, (), None).buffers)
-    sockets = {client.socket.fileno(): client.socket for client in clients}
-    poll = side.opened.enter_context(select.epoll())
-    for number_of_file in sockets:
-        poll.register(number_of_file, select.EPOLLIN)
+    sockets = [client.socket for client in clients]
 
-    def drive() -> None:
-        sent = done = 0
-        parts: dict[int, bytes] = {}
-        for one in sockets.values():
+    def checked(answer: bytes) -> None:
+        if answer[4] != FrameType.SUCCESS:
+            raise AssertionError(f"{side.name} refuses {what}: {answer!r}")
+
+    return _timed(lambda: drive(sockets, frame, FRAMES, checked))
+
+
+def drive(sockets: Sequence[socket.socket], frame: bytes, times: int, checked: Callable[[bytes], None]) -> None:
+    """Send a frame so many times in all, by each connection again as soon as its answer, a frame too, is there."""
+    of_file = {one.fileno(): one for one in sockets}
+    sent = done = 0
+    parts: dict[int, bytes] = {}
+    with select.epoll() as poll:
+        for number, one in of_file.items():
+            poll.register(number, select.EPOLLIN)
             one.sendall(frame)
             sent += 1
-        while done < _FRAMES:
-            for number_of_file, _ in poll.poll():
-                one = sockets[number_of_file]
-                received = one.recv(1 << 16)
+        while done < times:
+            for number, _ in poll.poll():
+                received = of_file[number].recv(1 << 16)
                 if not received:
-                    raise ConnectionError(f"{side.name} has closed a connection")
-                answer = parts.pop(number_of_file, b"") + received
+                    raise ConnectionError("the server has closed a connection")
+                answer = parts.pop(number, b"") + received
                 if len(answer) < 5 or len(answer) < 4 + int.from_bytes(answer[:4], "big"):
-                    parts[number_of_file] = answer
+                    parts[number] = answer
                     continue
-                if answer[4] != FrameType.SUCCESS:
-                    raise AssertionError(f"{side.name} refuses {what}: {answer!r}")
+                checked(answer)
                 done += 1
-                if sent < _FRAMES:
-                    one.sendall(frame)
+                if sent < times:
+                    of_file[number].sendall(frame)
                     sent += 1
-
-    return _timed(drive)
 
 
 def _request(table: Table, what: str, batch: pa.RecordBatch) -> tuple[ApiKey, Any]:

@@ -156,8 +156,11 @@ public final class PaimonBench {
     return table;
   }
 
-  /** Keep the rows of tables in memory: those of each table are one commit. */
+  /** Keep the rows of tables in memory, those of each table as one commit; instead of all earlier ones if told so. */
   private int load(JsonNode request) throws Exception {
+    if (request.get("alone").asBoolean()) {
+      loaded.clear();
+    }
     List<List<BinaryRow>> parts = new ArrayList<>();
     int found = 0;
     for (JsonNode table : request.get("tables")) {
