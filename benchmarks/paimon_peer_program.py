@@ -23,7 +23,7 @@ _tables: dict[tuple[str, str, bool], Any] = {}
 
 
 def load(name: str, paths: list[str], alone: bool) -> Answer:
-    """Load the rows of Arrow files under a name: a list of tables, in memory; instead of all earlier ones, if `alone`."""
+    """Keep the rows of Arrow files under a name: a list of tables; `alone`: instead of all earlier ones."""
     if alone:
         _loaded.clear()
     _loaded[name] = [pa.ipc.open_file(pa.OSFile(path)).read_all() for path in paths]

@@ -89,6 +89,18 @@ def test_rows_that_have_waited_long_for_a_leader_are_told_of(caplog: pytest.LogC
     assert "rows for table d.t have waited for 3 s to be written, and are retried: nobody" in record.getMessage()
 
 
+def test_rows_whose_bucket_gets_no_leader_fail_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(GONE, GONE)
+    monkeypatch.setattr(cluster, "refresh", lambda *_, **__: cluster.view)
+    sender, tracker = waiting(cluster)
+    sender._turn()
+    assert tracker.error is None
+    cluster.clock.advance(sender.cluster.settings["client.writer.delivery-timeout"])
+    sender._turn()
+    assert isinstance(tracker.error, Unavailable)
+    assert "The last error was: bucket 0 of d.t has no leader at the moment" in tracker.error.message
+
+
 @pytest.mark.parametrize(
     ("error", "told", "pauses"),
     [

@@ -352,7 +352,7 @@ class Sender:
             view = self.cluster.refresh([path], partition_ids={path: partition_ids} if partition_ids else None)
         except ForebayError as e:
             if may_repeat(e):
-                self._tell_waiting(batches[0], e)
+                self._keep_waiting(batches, e)
                 return False
             self.cluster.forget_table(path)
             if e.code == ErrorCode.PARTITION_NOT_EXISTS:
@@ -363,7 +363,17 @@ class Sender:
         if info is not None and any(batch.target.table_id != info.table_id for batch in batches):
             self._fail_older(info)
             return True
-        return all(view.leader(batch.bucket) is not None for batch in batches)
+        leaderless = [batch for batch in batches if view.leader(batch.bucket) is None]
+        for batch in leaderless:
+            message = f"bucket {batch.bucket.bucket} of {path} has no leader at the moment"
+            self._keep_waiting([batch], Unavailable(message, ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION))
+        return not leaderless
+
+    def _keep_waiting(self, batches: list[Batch], error: ForebayError) -> None:
+        """Note why batches cannot be sent yet; a batch that expires says so."""
+        for batch in batches:
+            batch.last_error = error
+        self._tell_waiting(batches[0], error)
 
     def _reroute(self, path: TablePath) -> bool:
         """Move batches of dropped partitions to the current ones of the same names. False: not done yet, try again."""
