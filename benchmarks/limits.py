@@ -30,6 +30,7 @@ from benchmarks.peers_work import (
     KEYS,
     MANY,
     ONE,
+    ONE_IN_MEMORY,
     READ,
     RESTART,
     SCAN,
@@ -76,6 +77,7 @@ def of_server(folder: Path, rows: int, options: Run) -> dict[str, Limit]:
     upserts = Limit(f"{one}, of the changelog", changed / _middle(options, lambda: write(folder / "c", changelog)))
     synced = Limit("a round trip and one sync of the disk", _trips(folder / "t"))
     many = Limit("the same driver, and a process that does nothing", _echoed())
+    trip = Limit("a round trip over a socket", _trips(None))
     return {
         APPEND: Limit(one, rows / _middle(options, lambda: write(folder / "a", plain))),
         UPSERT.format(1, ""): upserts,
@@ -83,7 +85,8 @@ def of_server(folder: Path, rows: int, options: Run) -> dict[str, Limit]:
         READ: Limit("one core: the same as an Arrow IPC file", rows / _middle(options, lambda: _read(folder / "a"))),
         SCAN: Limit("the rows, uncompressed, over a socket", rows / _middle(options, lambda: _send(plain))),
         **{KEYS.format(keys): Limit("one core: take of an Arrow table", _taken(plain, keys)) for keys in (100, 10_000)},
-        ONE.format("look up"): Limit("a round trip over a socket", _trips(None)),
+        ONE.format("look up"): trip,
+        **{ONE_IN_MEMORY.format(what): trip for what in ("append", "upsert")},
         ONE.format("append"): synced,
         ONE.format("upsert"): synced,
         **{MANY.format(what): many for what in ("append", "upsert", "look up")},

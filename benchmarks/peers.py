@@ -7,8 +7,10 @@ that were encoded before, by one connection or 64, so that the client costs next
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,6 +29,7 @@ from fluss_cluster import FLUSS_VERSION, RealFluss
 
 ROWS = 500_000
 
+_IN_MEMORY = "/dev/shm"
 _BY_TIME = ("tables", "restarts")
 """What the first page shows as a time, not as a rate."""
 
@@ -54,13 +57,14 @@ class Cost:
 def run(options: Run) -> Section:
     rows = options.rows_or(ROWS)
     measured: list[tuple[Work, Cost, Cost]] = []
-    with _sides(options) as sides:
-        works, began = list(all_work(rows)), time.perf_counter()
+    with _sides(options) as (sides, unsynced):
+        works, began = list(all_work(rows, unsynced is not None)), time.perf_counter()
         for done, work in enumerate(works):
             taken = time.perf_counter() - began
             left = f", about {duration(taken / done * (len(works) - done))} left" if done else ""
             options.say(f" [{done + 1}/{len(works)}{left}] {work.what}, {work.client}")
-            measured.append((work, *_measured(work, sides, options)))
+            ours = unsynced if work.in_memory and unsynced is not None else sides[0]
+            measured.append((work, *_measured(work, [ours, sides[1]], options)))
         memory = [anonymous_bytes(side.pid()) / (1 << 20) for side in sides]
     missed = sum(side.missed for side in sides)
     notes = [f"Private memory of the server after all of this: ours {memory[0]:,.0f} MiB, Java's {memory[1]:,.0f} MiB."]
@@ -92,8 +96,8 @@ def _grid(options: Run, rows: int, measured: Sequence[tuple[Work, Cost, Cost]]) 
     return Grid(
         "Forebay's server and Java Fluss's",
         f"Fluss {FLUSS_VERSION} with its own defaults, in a JVM for the tablet server alone (G1, C2, 1 GiB heap), on "
-        f"the same disk. It does not sync its log to the disk; ours does before it answers. {rows:,} rows (upserts: "
-        "half as many), acks=all. "
+        "the same disk. It does not sync its log to the disk; ours does before it answers, to a RAM disk where it says "
+        f"so. {rows:,} rows (upserts: half as many), acks=all. "
         f"Medians of {options.repeat} turns after one to warm up, in which both sides take turns. The ratios are ours "
         "against Java's: above 1 we are faster, or use less CPU time. CPU time is that of the server, for each row, "
         "call or request. A full scan is one of ScanKv on our side; Java Fluss has no such request, so our client "
@@ -143,22 +147,30 @@ def _measured(work: Work, sides: Sequence[Side], options: Run) -> tuple[Cost, Co
 
 
 @contextmanager
-def _sides(options: Run) -> Iterator[list[Side]]:
+def _sides(options: Run) -> Iterator[tuple[list[Side], Side | None]]:
+    """Ours and Java's; and another one of ours, whose files are in memory, where the system has such a directory."""
     with ExitStack() as stack:
         folder = stack.enter_context(scratch(options, "peers"))
-        server = stack.enter_context(ServerProcess(folder / "data"))
         cluster = stack.enter_context(
             RealFluss(settings=_SETTINGS, heap_mib=1024, is_apart=True, jvm=_JAVA, parent=folder, start_seconds=120)
         )
-        ours, java = server.bootstrap_servers, cluster.bootstrap_servers
-        yield [
-            Side(
-                "Forebay", ours, tablet_of(ours), stack.enter_context(forebay.connect(ours)),
-                pid=lambda: server.pid, stop=server.stop, start=lambda: server.start(keep_ports=True),
-            ),
-            Side(
-                _JAVA_NAME, java, tablet_of(java), stack.enter_context(forebay.connect(java)),
-                pid=lambda: cluster.pid_of_tablet_server(0),
-                stop=lambda: cluster.stop_tablet_server(0), start=lambda: cluster.start_tablet_server(0),
-            ),
-        ]  # fmt: skip
+        java = cluster.bootstrap_servers
+        theirs = Side(
+            _JAVA_NAME, java, tablet_of(java), stack.enter_context(forebay.connect(java)),
+            pid=lambda: cluster.pid_of_tablet_server(0),
+            stop=lambda: cluster.stop_tablet_server(0), start=lambda: cluster.start_tablet_server(0),
+        )  # fmt: skip
+        unsynced = None
+        if os.access(_IN_MEMORY, os.W_OK):
+            there = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-peers-", dir=_IN_MEMORY)))
+            unsynced = _ours(stack, there)
+        yield [_ours(stack, folder), theirs], unsynced
+
+
+def _ours(stack: ExitStack, folder: Path) -> Side:
+    server = stack.enter_context(ServerProcess(folder / "data"))
+    bootstrap = server.bootstrap_servers
+    return Side(
+        "Forebay", bootstrap, tablet_of(bootstrap), stack.enter_context(forebay.connect(bootstrap)),
+        pid=lambda: server.pid, stop=server.stop, start=lambda: server.start(keep_ports=True),
+    )  # fmt: skip

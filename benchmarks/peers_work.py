@@ -28,6 +28,7 @@ from tests.server.raw_client import ApiKey, RawClient, pb
 APPEND, READ, SCAN = "append to a log", "read a log", "scan a primary-key table"
 UPSERT = "upsert, half updates, {} bucket{}"
 ONE, MANY, KEYS = "{} one row and wait", "{} one row, 64 connections", "look {:,} keys up in a call"
+ONE_IN_MEMORY = f"{ONE}, ours on a RAM disk"
 CREATE, RESTART = "create a table", "restart, until a row is read"
 
 _ROWS_AT_FIRST = 100_000
@@ -110,9 +111,12 @@ class Work:
     units: int
     begin: Callable[[Side], Callable[[], float]]
     is_cold: bool = False
+    in_memory: bool = False
+    """Whether our server's files are in memory: it has to sync, and Java Fluss does not."""
 
 
-def all_work(rows: int) -> Iterator[Work]:
+def all_work(rows: int, in_memory: bool) -> Iterator[Work]:
+    """`in_memory`: whether there is a server of ours whose files are in memory."""
     batches = list(data.batches(rows))
     changed = max(rows // 2, 2)
     yield Work(APPEND, "forebay", "rows", rows, lambda side: _appending(side, batches))
@@ -135,14 +139,20 @@ def all_work(rows: int) -> Iterator[Work]:
             lambda side, keys=keys, calls=calls: _looking_up(side, keys, calls),  # type: ignore[misc]
         )  # fmt: skip
     for what in ("append", "upsert", "look up"):
-        one = ONE.format(what)
-        yield Work(one, "forebay", "calls", _SMALL, lambda side, what=what: _small_calls(side, what))  # type: ignore[misc]
-        yield Work(one, "frames", "calls", FRAMES, lambda side, what=what: _frames(side, what, 1))  # type: ignore[misc]
+        yield from _small_work(what, False)
     for what in ("append", "upsert", "look up"):
         many = MANY.format(what)
         yield Work(many, "frames", "requests", FRAMES, lambda side, what=what: _frames(side, what, CONNECTIONS))  # type: ignore[misc]
+    for what in ("append", "upsert") if in_memory else ():
+        yield from _small_work(what, True)
     yield Work(CREATE, "forebay", "tables", _CREATED, _creating)
     yield Work(RESTART, "forebay", "restarts", 1, _restarting, is_cold=True)
+
+
+def _small_work(what: str, in_memory: bool) -> Iterator[Work]:
+    named = (ONE_IN_MEMORY if in_memory else ONE).format(what)
+    yield Work(named, "forebay", "calls", _SMALL, lambda side: _small_calls(side, what), in_memory=in_memory)
+    yield Work(named, "frames", "calls", FRAMES, lambda side: _frames(side, what, 1), in_memory=in_memory)
 
 
 def tablet_of(bootstrap: str) -> str:
