@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from forebay.inprocess import embedded as embedded
     from forebay.metadata import types as types
     from forebay.metadata.predicate import col as col
+    from forebay.query.run import sql as sql
 
-__all__ = ["Connection", "Table", "__version__", "col", "connect", "embedded", "errors", "types"]
+__all__ = ["Connection", "Table", "__version__", "col", "connect", "embedded", "errors", "sql", "types"]
 
 _PLACES = {
     "Connection": ("forebay.client.connection", "Connection"),
@@ -40,6 +41,7 @@ _PLACES = {
     "connect": ("forebay.client.connection", "connect"),
     "embedded": ("forebay.inprocess", "embedded"),
     "errors": ("forebay.base.errors", None),
+    "sql": ("forebay.query.run", "sql"),
     "types": ("forebay.metadata.types", None),
 }
 

@@ -347,7 +347,7 @@ LAKE_ONLY = {"analyze", "compact", "context", "create_tag", "delete_tag", "expir
 def test_users_see_what_they_need_and_no_more(place: Any, keyed: Any) -> None:
     shared = {"append", "alter", "arrow_schema", "changes", "create_partition", "delete", "drop_partition",
               "has_primary_key", "lookup", "lookup_table", "partitions", "refresh", "scan", "schema",
-              "upsert", "write_changes"}  # fmt: skip
+              "to_duckdb", "upsert", "write_changes"}  # fmt: skip
     public = {name for name in dir(keyed) if not name.startswith("_")}
     assert shared <= public
     if isinstance(place, forebay.paimon.Catalog):
@@ -364,7 +364,7 @@ def test_completion_leaves_out_what_only_forebay_itself_uses(tmp_path: Path) -> 
                      for each in (conn, changes, snapshot, writer)}  # fmt: skip
     assert shown["EmbeddedConnection"] == {
         "admin", "bootstrap_servers", "close", "closed", "create_database", "create_table", "database_exists",
-        "drop_database", "drop_table", "list_databases", "list_tables", "rename_table", "server", "table",
+        "drop_database", "drop_table", "list_databases", "list_tables", "rename_table", "server", "sql", "table",
         "table_exists", "transaction",
     }  # fmt: skip
     assert shown["LogReader"] == {"close", "finished", "poll", "position", "reader", "schema", "to_arrow", "to_pandas"}

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
 from operator import and_, or_
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 
 from forebay.api.data import ArrowExpression
 from forebay.base.errors import InvalidRequest
-from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
+from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate, all_of
 
 FilterLike: TypeAlias = Predicate | str | ArrowExpression
 """A filter: `forebay.col("amount") > 5`, SQL text such as "amount > 5", or a pyarrow expression."""
@@ -273,6 +274,17 @@ _ENTRY = re.compile(r"^(call|field_ref|nested_field_ref|literal|options|end): '(
 _MATCHES_NULL = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A part of a pyarrow expression: a call (with children), or a "field_ref", "nested_field_ref" or "literal"."""
+
+    kind: str
+    name: str
+    children: tuple[_Node, ...] = ()
+    value: Any = None
+    """The value of a literal, the options of a call."""
+
+
 class _Serialized:
     """A parser of one pyarrow expression in its serialized form."""
 
@@ -286,66 +298,96 @@ class _Serialized:
         if not entries or None in entries:
             raise self._refused("it")
         self._entries: Iterator[tuple[str, str]] = iter([(e[1], e[2]) for e in entries if e is not None])
+        self._tree = self._node(*next(self._entries))
+
+    def _node(self, kind: str, name: str) -> _Node:
+        if kind == "literal":
+            return _Node(kind, name, value=python_value(self._literals.column(int(name))[0]))
+        if kind == "nested_field_ref":
+            return _Node(kind, ".".join(next(self._entries)[1] for _ in range(int(name))))
+        if kind != "call":
+            return _Node(kind, name)
+        children, options = list[_Node](), dict[str, Any]()
+        for entry, value in self._entries:
+            if entry == "end":
+                return _Node(kind, name, tuple(children), options)
+            if entry == "options":
+                scalar = self._literals.column(int(value))[0]
+                options = {key: scalar[key] for key in scalar}
+            else:
+                children.append(self._node(entry, value))
+        raise self._refused(f"{name}(...)")
 
     def predicate(self) -> Predicate:
-        return self._predicate(*next(self._entries))
+        return self._predicate(self._tree)
 
-    def _predicate(self, kind: str, name: str) -> Predicate:
+    def implied(self) -> tuple[Predicate | None, bool]:
+        """See `implied_by`."""
+        parts, is_all, pending = list[Predicate](), True, [self._tree]
+        while pending:
+            node = pending.pop()
+            if node.kind == "call" and node.name == "and_kleene":
+                pending += reversed(node.children)
+                continue
+            try:
+                parts.append(self._predicate(node))
+            except InvalidRequest:
+                is_all = False
+        return all_of(parts), is_all
+
+    def _predicate(self, node: _Node) -> Predicate:
+        kind, name, arguments, options = node.kind, node.name, node.children, node.value
         if kind == "field_ref":
             return Leaf(LeafFunction.EQUAL, name, (True,))
         if kind != "call":
             raise self._refused(f"a {kind.replace('_', ' ')} in place of a condition")
-        arguments, options = self._arguments(name)
         if name in ("and_kleene", "or_kleene"):
             function = CompoundFunction.AND if name == "and_kleene" else CompoundFunction.OR
-            return Compound(function, tuple(map(_condition, arguments)))
+            return Compound(function, tuple(map(self._predicate, arguments)))
         if name == "invert":
-            return negated(_condition(arguments[0]))
+            return negated(self._predicate(arguments[0]))
         if name in _CALLS:
             return self._comparison(_CALLS[name], *arguments)
+        if name == "if_else":
+            return self._unless_null(*arguments)
         column = self._column(arguments[0])
-        if name in ("is_null", "is_valid") and not options.get("nan_is_null"):
+        if name in ("is_null", "is_valid") and not (options and options["nan_is_null"].as_py()):
             return Leaf(LeafFunction.IS_NULL if name == "is_null" else LeafFunction.IS_NOT_NULL, column)
-        if name in _SEARCHES and not options["ignore_case"]:
-            pattern = options["pattern"]
+        if name in _SEARCHES and not options["ignore_case"].as_py():
+            pattern = options["pattern"].as_py()
             return Leaf(_SEARCHES[name], column, (pattern.decode() if isinstance(pattern, bytes) else pattern,))
         if name == "is_in":
             return self._is_in(column, options)
         raise self._refused(f"{name}(...)")
 
-    def _arguments(self, call: str) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a call: columns (str), values (1-tuples), conditions; and the options."""
-        arguments: list[Any] = []
-        options: dict[str, Any] = {}
-        for kind, name in self._entries:
-            if kind == "end":
-                return arguments, options
-            if kind == "options":
-                options = self._literals.column(int(name))[0].as_py()
-            elif kind == "literal":
-                arguments.append((self._literals.column(int(name))[0].as_py(),))
-            elif kind == "field_ref":
-                arguments.append(name)
-            else:
-                arguments.append(self._predicate(kind, name))
-        raise self._refused(f"{call}(...)")
+    def _unless_null(self, condition: _Node, then: _Node, otherwise: _Node) -> Predicate:
+        """`if_else(is_valid(a), a IN (...), null)`, as DuckDB writes it: a leaf is null for a null anyway."""
+        found, tested = self._predicate(then), self._predicate(condition)
+        if (
+            isinstance(found, Leaf)
+            and tested == Leaf(LeafFunction.IS_NOT_NULL, found.column)
+            and otherwise.kind == "literal"
+            and otherwise.value is None
+        ):
+            return found
+        raise self._refused("if_else(...)")
 
-    def _comparison(self, function: LeafFunction, left: Any, right: Any) -> Leaf:
-        if isinstance(left, tuple):
+    def _comparison(self, function: LeafFunction, left: _Node, right: _Node) -> Leaf:
+        if left.kind == "literal":
             left, right, function = right, left, _MIRRORED[function]
-        if not isinstance(right, tuple):
+        if right.kind != "literal":
             raise self._refused("a comparison of two columns")
-        return Leaf(function, self._column(left), right)
+        return Leaf(function, self._column(left), (right.value,))
 
-    def _column(self, argument: Any) -> str:
-        if not isinstance(argument, str):
+    def _column(self, argument: _Node) -> str:
+        if argument.kind != "field_ref":
             raise self._refused("a value computed from columns")
-        return argument
+        return argument.name
 
     def _is_in(self, column: str, options: dict[str, Any]) -> Predicate:
-        values: Sequence[Any] = options["value_set"]
+        values = [python_value(value) for value in options["value_set"].values]
         found: Predicate = Leaf(LeafFunction.IN, column, tuple(v for v in values if v is not None))
-        if None in values and options["null_matching_behavior"] == _MATCHES_NULL:
+        if None in values and options["null_matching_behavior"].as_py() == _MATCHES_NULL:
             found = found | Leaf(LeafFunction.IS_NULL, column)
         return found
 
@@ -356,10 +398,23 @@ class _Serialized:
         )
 
 
-def _condition(argument: Any) -> Predicate:
-    """An argument of and, or and invert as a condition: a condition or a boolean column."""
-    if isinstance(argument, Predicate):
-        return argument
-    if isinstance(argument, str):
-        return Leaf(LeafFunction.EQUAL, argument, (True,))
-    raise InvalidRequest(f"filter: {argument[0]!r} stands in place of a condition")
+def python_value(scalar: pa.Scalar) -> Any:
+    """The value of a scalar as Python has it; the scalar where Python has no such value (nanoseconds, year 10000)."""
+    t = scalar.type
+    if scalar.is_valid and pa.types.is_temporal(t) and getattr(t, "unit", "") == "ns":
+        return scalar
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return scalar
+
+
+def implied_by(expression: pc.Expression) -> tuple[Predicate | None, bool]:
+    """The conjuncts of a pyarrow expression that a predicate can express, and whether these are all of it.
+
+    Where they are not, more rows may match the predicate (None: all rows) than the expression.
+    """
+    try:
+        return _Serialized(expression).implied()
+    except InvalidRequest:
+        return None, False

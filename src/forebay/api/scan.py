@@ -24,6 +24,7 @@ from forebay.base.allocator import give_back_when_idle
 from forebay.base.arguments import name_list
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.markup import grid, heading
+from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket
 
 HEAD_ROWS = 10
@@ -205,13 +206,39 @@ class Scan(ArrowStream):
     def to_duckdb(self, connection: Any = None) -> Any:
         """A DuckDB relation over this scan, in `connection` or in DuckDB's default one.
 
-        The rows are streamed each time the relation is executed. Raises `UnsupportedOperation` if DuckDB is not
-        installed, or older than 1.5, which can consume a stream only once.
+        It has the rows of one instant, that of this call, in all queries. Each query reads only the columns and rows
+        that it needs: DuckDB pushes columns and filters into the scan. Raises `UnsupportedOperation` if DuckDB is not
+        installed, or older than 1.5.
         """
         duckdb = _library("duckdb", "to_duckdb")
-        if tuple(map(int, duckdb.__version__.split(".")[:2])) < (1, 5):
-            raise UnsupportedOperation(f"to_duckdb() needs DuckDB 1.5 or later, and this is {duckdb.__version__}")
-        return (connection or duckdb).from_arrow(self)
+        from forebay.api.duckdb import ScanDataset, check_version
+
+        check_version(duckdb, self.schema)
+        return (connection or duckdb).from_arrow(ScanDataset(self.pinned()))
+
+    def pinned(self) -> Scan:
+        """The same scan, fixed to the current instant: each run returns the same rows, also with other columns and
+        filters. What it pins on a server is released by `release`, or when it is garbage-collected. Here: the rows, in
+        memory.
+        """
+        return KeptScan(self)
+
+    def release(self) -> None:
+        """Release what a pinned scan holds on a server; it cannot be read any more. Idempotent."""
+        return
+
+    def narrowed(self, columns: Sequence[str] | None, predicate: Predicate | None) -> Scan:
+        """This scan of only some of its columns (None: all), and only rows that match. Raises `InvalidRequest`."""
+        request = self._request
+        if columns is None or (request.columns is not None and tuple(request.columns) != tuple(self.schema.names)):
+            columns = request.columns  # names of nested fields are not those of the result's columns
+        if request.predicate is not None:
+            predicate = request.predicate if predicate is None else request.predicate & predicate
+        return self._with(replace(request, columns=columns, predicate=predicate))
+
+    def limited(self, rows: int) -> Scan:
+        """This scan of at most `rows` rows."""
+        return self._with(replace(self._request, limit=rows))
 
     def count(self) -> int:
         """The number of rows; only the columns needed for counting are read."""
@@ -223,7 +250,7 @@ class Scan(ArrowStream):
         limit = row_count(n, "n")
         if self._request.limit is not None:
             limit = min(limit, self._request.limit)
-        return self._with(replace(self._request, limit=limit)).to_arrow()
+        return self.limited(limit).to_arrow()
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         return pa.RecordBatchReader.from_batches(self.schema, iter(self)).__arrow_c_stream__(requested_schema)
@@ -240,6 +267,68 @@ class Scan(ArrowStream):
         return heading(repr(self), "call head(), to_arrow() or to_pandas() for rows") + grid(
             ("column", "type"), columns
         )
+
+
+class KeptScan(Scan):
+    """A scan of rows in memory: those that another scan returned the first time that they were needed."""
+
+    def __init__(self, source: Scan, request: ScanRequest | None = None, rows: list[pa.Table] | None = None) -> None:
+        super().__init__(request or ScanRequest())
+        self._source = source
+        self._kept: list[pa.Table] = [] if rows is None else rows
+        predicate, schema = self._request.predicate, source.schema
+        self._bound: Any = None
+        if predicate is not None:
+            from forebay.codec.arrow_types import from_arrow_schema
+            from forebay.codec.filters import bind
+
+            self._bound = bind(predicate, from_arrow_schema(schema).columns)
+        names = self._request.columns
+        self._schema = schema if names is None else pa.schema([schema.field(name) for name in names])
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def reader(self) -> RowReader:
+        if not self._kept:
+            self._kept.append(self._source.to_arrow())
+        rows = self._kept[0]
+        if self._bound is not None:
+            from forebay.codec.filters import filter_rows
+
+            rows = filter_rows(rows, self._bound)
+        if self._request.columns is not None:
+            rows = rows.select(list(self._request.columns))
+        return _KeptReader(rows, self._request.limit)
+
+    def pinned(self) -> Scan:
+        return self
+
+    def explain(self) -> str:
+        return f"rows in memory, read once by:\n{self._source.explain()}"
+
+    def plan(self) -> Sequence[Any]:
+        return [None]
+
+    def read_split(self, split: Any) -> RowReader:
+        return self.reader()
+
+    def _with(self, request: ScanRequest) -> Self:
+        return type(self)(self._source, request, self._kept)
+
+    def _described(self) -> str:
+        return self._source._described()
+
+
+class _KeptReader(RowReader):
+    def __init__(self, rows: pa.Table, limit: int | None) -> None:
+        super().__init__(rows.schema, limit)
+        self._rows = rows
+
+    def _read(self) -> Iterator[tuple[None, pa.RecordBatch]]:
+        for batch in self._rows.to_batches():
+            yield None, batch
 
 
 def shown(names: Sequence[str], most: int = 8) -> str:

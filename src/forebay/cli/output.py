@@ -11,11 +11,12 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
+from forebay.api.text_table import as_text, plain, row_lines, text_table
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 
+__all__ = ["FORMATS", "Progress", "print_batches", "text_table"]
+
 FORMATS = ("table", "csv", "json")
-_CELL_CHARACTERS_MAX = 48
-_NUMBERS_ALIGN_RIGHT = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
 
 
 def print_batches(batches: Iterable[pa.RecordBatch], form: str, out: TextIO | None = None) -> int:
@@ -28,42 +29,18 @@ def print_batches(batches: Iterable[pa.RecordBatch], form: str, out: TextIO | No
     return rows
 
 
-def text_table(header: list[str], rows: list[list[str]], right: set[int] = frozenset()) -> Iterator[str]:  # type: ignore[assignment]
-    """The lines of a table; columns whose index is in `right` are right-aligned."""
-    widths = [max([len(header[i]), *(len(row[i]) for row in rows)]) for i in range(len(header))]
-
-    def line(cells: list[str]) -> str:
-        return "  ".join(
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ).rstrip()
-
-    yield line(header)
-    yield "  ".join("-" * width for width in widths)
-    for row in rows:
-        yield line(row)
-
-
 def _table_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
     """A printer of tables whose columns are as wide as the first rows need; the header is printed once."""
     first = True
 
     def show(batch: pa.RecordBatch) -> None:
         nonlocal first
-        names = batch.schema.names
-        rows = [[_cell(row[name]) for name in names] for row in batch.to_pylist()]
-        right = {i for i, f in enumerate(batch.schema) if any(test(f.type) for test in _NUMBERS_ALIGN_RIGHT)}
-        lines = list(text_table(names, rows, right))
+        lines = row_lines(batch)
         out.write("\n".join(lines if first else lines[2:]) + "\n")
         out.flush()
         first = False
 
     return show
-
-
-def _cell(value: Any) -> str:
-    text = str(_text(value)).replace("\n", "\\n")
-    return text if len(text) <= _CELL_CHARACTERS_MAX else text[: _CELL_CHARACTERS_MAX - 1] + "…"
 
 
 def _csv_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
@@ -74,7 +51,7 @@ def _csv_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
         if writer is None:
             writer = csv.DictWriter(out, batch.schema.names, lineterminator="\n")
             writer.writeheader()
-        writer.writerows({name: _text(value) for name, value in row.items()} for row in batch.to_pylist())
+        writer.writerows({name: as_text(value) for name, value in row.items()} for row in batch.to_pylist())
         out.flush()
 
     return show
@@ -83,24 +60,10 @@ def _csv_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
 def _json_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
     def show(batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
-            out.write(json.dumps(row, default=_plain, ensure_ascii=False) + "\n")
+            out.write(json.dumps(row, default=plain, ensure_ascii=False) + "\n")
         out.flush()
 
     return show
-
-
-def _text(value: Any) -> Any:
-    """A value for a cell: bytes as hexadecimal, nested values as JSON, nulls as empty text."""
-    if value is None:
-        return ""
-    if isinstance(value, bytes):
-        return value.hex()
-    return json.dumps(value, default=_plain, ensure_ascii=False) if isinstance(value, list | dict) else value
-
-
-def _plain(value: Any) -> str:
-    """A value that JSON does not support: bytes as hexadecimal, times and decimals as text."""
-    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 _PRINTERS = {"table": _table_printer, "csv": _csv_printer, "json": _json_printer}

@@ -31,6 +31,7 @@ from forebay.protocol.messages import Message, table_path_to_pb
 
 if TYPE_CHECKING:
     from forebay.api.schemas import SchemaLike
+    from forebay.api.sql_result import Result
     from forebay.client.admin import Admin
     from forebay.client.table import Table
     from forebay.client.transaction import Transaction
@@ -96,6 +97,20 @@ class Connection(Session):
         from forebay.client.transaction import Transaction
 
         return Transaction(self, application, version)
+
+    def sql(
+        self,
+        statement: str,
+        parameters: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        warehouse: Any = None,
+        lakes: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> Result:
+        """The result of an SQL statement over this cluster's tables and lakes, by DuckDB: see `forebay.sql`."""
+        import forebay
+
+        return forebay.sql(statement, self, warehouse, parameters=parameters, lakes=lakes, data=data)
 
     # ---- databases --------------------------------------------------------------------------------------------------
 

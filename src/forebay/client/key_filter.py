@@ -37,7 +37,7 @@ from forebay.codec.literals import is_floating, to_array
 from forebay.codec.rows import bucket_ids, bucket_key_encoder, rust_bucket_ids
 from forebay.metadata.partitions import partition_text, partition_value
 from forebay.metadata.predicate import CompoundFunction, LeafFunction, Predicate
-from forebay.metadata.table import Column, PartitionInfo, TableInfo
+from forebay.metadata.table import Column, PartitionInfo, TableBucket, TableInfo
 from forebay.metadata.types import TypeRoot
 
 KEYS_MAX = 4096
@@ -290,3 +290,12 @@ def _columns(bound: BoundPredicate) -> frozenset[str]:
     if isinstance(bound, BoundLeaf):
         return frozenset({bound.column.name})
     return frozenset[str]().union(*map(_columns, bound.children))
+
+
+def possible_buckets(
+    info: TableInfo, predicate: Predicate | None, buckets: Sequence[TableBucket]
+) -> Sequence[TableBucket]:
+    """Those of `buckets` that can have rows which match, by the bucket keys that the filter fixes."""
+    found = KeyFilter.of(info, predicate)
+    numbers = None if found is None else found.numbers
+    return buckets if numbers is None else [bucket for bucket in buckets if bucket.bucket in numbers]

@@ -7,6 +7,7 @@ now.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from forebay.client.planning import (
     LATEST,
     PartitionSelector,
     check_bucket,
+    fixes_keys,
     list_offsets,
     place_of,
     plan_buckets,
@@ -108,12 +110,20 @@ FULL = "full"
 class LogRowReader(RowReader):
     """A reader of everything appended to a log table up to now: `table.scan(source="log").reader()`."""
 
-    def __init__(self, session: Session, info: TableInfo, request: ScanRequest) -> None:
+    def __init__(
+        self,
+        session: Session,
+        info: TableInfo,
+        request: ScanRequest,
+        starts: Mapping[TableBucket, int] | None = None,
+        stops: Mapping[TableBucket, int] | None = None,
+    ) -> None:
+        """`starts` and `stops` (default: all that the servers have) are in place of the request's buckets."""
         self._log = open_log_reader(
             session,
             info,
-            EARLIEST,
-            LATEST,
+            EARLIEST if starts is None else starts,
+            LATEST if stops is None else stops,
             request.columns,
             request.predicate,
             (),
@@ -138,3 +148,28 @@ class LogRowReader(RowReader):
                 yield self._log.last_bucket, batch
         finally:
             self._log.close()
+
+
+@dataclass(frozen=True)
+class LogRange:
+    """A fixed range of the log of each bucket, from `starts` to before `stops`."""
+
+    starts: Mapping[TableBucket, int]
+    stops: Mapping[TableBucket, int]
+
+    @classmethod
+    def now(cls, session: Session, info: TableInfo, request: ScanRequest) -> LogRange:
+        """All that the buckets of `request` have now."""
+        buckets = plan_buckets(session.cluster, info, request.partitions, request.buckets)
+        starts = list_offsets(session.cluster, info, buckets, EARLIEST)
+        return cls(starts, list_offsets(session.cluster, info, buckets, LATEST))
+
+    def reader(self, session: Session, info: TableInfo, request: ScanRequest) -> LogRowReader:
+        """A reader of the rows in the range; a filter that fixes the bucket key reads only these buckets."""
+        buckets: Sequence[TableBucket] = [b for b in self.starts if self.starts[b] < self.stops[b]]
+        if fixes_keys(info, request.predicate):
+            from forebay.client.key_filter import possible_buckets
+
+            buckets = possible_buckets(info, request.predicate, buckets)
+        starts, stops = ({b: ends[b] for b in buckets} for ends in (self.starts, self.stops))
+        return LogRowReader(session, info, request, starts, stops)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
-from forebay.client.planning import explained
+from forebay.client.planning import explained, fixes_keys
 from forebay.client.rpc import Call
 from forebay.client.views import Pages, RowView
 from forebay.metadata.table import TableBucket, TableInfo
@@ -47,6 +47,8 @@ class Pinned(Protocol):
 
     @property
     def is_exact(self) -> bool: ...
+
+    def release(self) -> None: ...
 
     def bucket_scan(
         self, bucket: TableBucket, view: RowView, limit: int | None, resume_after: bytes | None, *, pages: Pages
@@ -333,7 +335,20 @@ class SnapshotScan(Scan):
         return self._view.schema
 
     def reader(self) -> RowReader:
-        return self._read(self._buckets)
+        info, predicate, buckets = self._snapshot.info, self._request.predicate, self._buckets
+        if fixes_keys(info, predicate):
+            from forebay.client.key_filter import possible_buckets
+
+            return self._read(possible_buckets(info, predicate, buckets))
+        return self._read(buckets)
+
+    def pinned(self) -> Scan:
+        if self._request.limit is None and (self._snapshot.is_exact or not self._buckets):
+            return self
+        return super().pinned()
+
+    def release(self) -> None:
+        self._snapshot.release()
 
     def _read(self, buckets: Sequence[TableBucket]) -> RowReader:
         request, snapshot = self._request, self._snapshot

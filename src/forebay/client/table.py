@@ -288,6 +288,16 @@ class Table(ArrowStream):
             buckets = self.buckets(partitions, buckets)
         return snapshot.scan(columns, filter, limit, buckets=buckets)
 
+    def to_duckdb(
+        self,
+        connection: Any = None,
+        *,
+        source: str = "live",
+        as_of: TableSnapshot | int | str | dt.datetime | None = None,
+    ) -> Any:
+        """A DuckDB relation over the table as of now: see `Scan.to_duckdb`. `source` and `as_of` are as in `scan`."""
+        return self.scan(source=source, as_of=as_of).to_duckdb(connection)
+
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         return self.scan().__arrow_c_stream__(requested_schema)
 

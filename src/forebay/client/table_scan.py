@@ -86,6 +86,24 @@ class TableScan(Scan):
     def read_split(self, split: Any) -> RowReader:
         return self._read(replace(self._request, partitions=None, buckets=[split]))
 
+    def pinned(self) -> Scan:
+        if self._request.limit is None and self._open in (_live, _log):
+            if self._open is _live and self._info.has_primary_key:
+                from forebay.client.table_snapshot import pinned_scan
+
+                found = pinned_scan(self._session, self._info, self._request)
+                return super().pinned() if found is None else found
+            return self._pinned_log()
+        return super().pinned()
+
+    def _pinned_log(self) -> Scan:
+        from forebay.client.log_plan import LogRange
+
+        request = self._request
+        log_range = LogRange.now(self._session, self._info, request)
+        unplaced = replace(request, partitions=None, buckets=None)
+        return PinnedLogScan(self._session, self._info, unplaced, self._source, log_range.reader)
+
     def explain(self) -> str:
         what = f"table {self._info.path}, source {self._source}, as of each reading"
         plan = self._key_plan()
@@ -100,6 +118,13 @@ class TableScan(Scan):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._session, self._info, self._request, self._source, self._open)
+
+
+class PinnedLogScan(TableScan):
+    """A scan of a fixed range of a table's logs."""
+
+    def pinned(self) -> Scan:
+        return self
 
 
 # The sources that rows of a table can be read from, registered by name.

@@ -26,7 +26,7 @@ import datetime as dt
 import os
 import weakref
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -366,6 +366,18 @@ def _open(
                 ) from e
         back_off = back_off or BackOff(session.ids)
         clock.sleep(back_off.next_seconds())
+
+
+def pinned_scan(session: Session, info: TableInfo, request: ScanRequest) -> Scan | None:
+    """The scan of a new table snapshot that `request` means; None on a cluster without table snapshots."""
+    snapshot = open_table_snapshot(session, info, None, request.partitions, "pinned scan")
+    if not snapshot.is_exact:
+        return None
+    chosen = snapshot.buckets
+    if request.buckets is not None:
+        wanted = set(plan_buckets(session.cluster, info, request.partitions, request.buckets))
+        chosen = [bucket for bucket in chosen if bucket in wanted]
+    return SnapshotScan(snapshot, replace(request, partitions=None, buckets=None), chosen)
 
 
 # ---- listing --------------------------------------------------------------------------------------------------------

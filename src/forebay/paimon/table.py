@@ -122,6 +122,10 @@ class Table(TableParts):
             request = replace(request, predicate=as_predicate(filter, whole.schema))
         return LakeScan(self.context, self.name, request, as_of)
 
+    def to_duckdb(self, connection: Any = None, *, as_of: AsOf | None = None) -> Any:
+        """A DuckDB relation over the table's latest snapshot, or `as_of`: see `Scan.to_duckdb`."""
+        return self.scan(as_of=as_of).to_duckdb(connection)
+
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """All rows, as a PyCapsule of an `ArrowArrayStream`: for polars, DuckDB, `pyarrow.table(table)` and others."""
         return self.scan().__arrow_c_stream__(requested_schema)

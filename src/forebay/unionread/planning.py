@@ -93,9 +93,17 @@ def plan_known(
     stop: Mapping[TableBucket, int] | None = None,
     storage: LakeStorage | None = None,
     lake_only: bool = False,
+    within_stop: bool = False,
+    from_snapshot: bool = False,
 ) -> UnionPlan:
-    """Return the plan of reading from a given lake snapshot (None: from the logs alone) up to `stop`."""
+    """Return the plan of reading from a given lake snapshot (None: from the logs alone) up to `stop`.
+
+    With `within_stop` only the buckets of `stop` are read; raises `NotFound` if a partition of these was dropped. With
+    `from_snapshot`, buckets of a primary-key table that the lake does not have are a `KvSnapshotSplit` each, to be
+    read from a table snapshot that ends at `stop`.
+    """
     planning = _Planning(table, columns, predicate, limit, stop, partitions, ordered=False, look_up=False)
+    planning.within_stop, planning.from_snapshot = within_stop, from_snapshot
     return planning.plan(storage, lake_only, lambda: known)
 
 
@@ -199,6 +207,7 @@ class _Planning:
         self._limit = limit
         self._given_stops = {} if stop is None else dict(stop)
         self._ordered = ordered
+        self.within_stop = self.from_snapshot = False
         self._filter = PartitionFilter(table.info, partitions, predicate)
         self._keys = _key_filter(table.info, predicate)
         self._look_up = look_up and stop is None and self._keys is not None and self._keys.keys is not None
@@ -360,7 +369,16 @@ class _Planning:
                 covered.append(partition)
             else:
                 self._pruned.append(partition.name)
+        if self.within_stop:
+            gone = {bucket.partition_id for bucket in self._given_stops} - {p.partition_id for p in partitions}
+            if gone:
+                raise NotFound(
+                    f"{len(gone)} partitions of table {info.path} were dropped meanwhile",
+                    ErrorCode.PARTITION_NOT_EXISTS,
+                )
         buckets = [TableBucket(info.table_id, number, p.partition_id) for p in covered for number in numbers]
+        if self.within_stop:
+            buckets = [bucket for bucket in buckets if bucket in self._given_stops]
         return buckets, PartitionMatch(info, partitions)
 
     def _stops(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
@@ -407,7 +425,7 @@ class _Planning:
             buckets = [bucket for bucket in buckets if bucket in looked_up and bucket not in keys]
         stops = self._stops(buckets)
         unknown = [bucket for bucket in buckets if bucket not in offsets]
-        from_log = [b for b in unknown if b in in_lake or b in self._given_stops]
+        from_log = [b for b in unknown if b in in_lake or (b in self._given_stops and not self.from_snapshot)]
         starts = {**self._earliest(from_log), **offsets}
         for bucket in buckets:
             lake, stop = in_lake.get(bucket, ()), stops[bucket]

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from forebay.api.scan import RowReader, ScanRequest
-from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
+from forebay.api.scan import RowReader, Scan, ScanRequest
+from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.live_scan import LiveReader
+from forebay.client.planning import LATEST, list_offsets
+from forebay.client.results import LakeSnapshot
 from forebay.client.session import Session
 from forebay.client.table import Table
 from forebay.client.table_scan import TableScan
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.planning import plan_union
+from forebay.unionread.planning import plan_known, plan_union, readable_snapshot
 from forebay.unionread.reading import KeyLookupSplit, KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
+
+if TYPE_CHECKING:
+    from forebay.client.table_snapshot import TableSnapshot
 
 _PLANNINGS = 3
 _OUTDATED = (ErrorCode.LAKE_SNAPSHOT_NOT_EXIST, ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)
@@ -31,7 +37,7 @@ class UnionScan(TableScan):
 
     _plan: UnionPlan | None = None
 
-    def reader(self) -> UnionRowReader:
+    def reader(self) -> RowReader:
         return UnionRowReader(self._session, self._info, self._request)
 
     def _rows(self) -> RowReader:
@@ -53,6 +59,11 @@ class UnionScan(TableScan):
             self._plan = self._planned()
         return _SplitReader(self._session, self._plan, split, self._request.limit)
 
+    def pinned(self) -> Scan:
+        if self._request.limit is not None:
+            return super().pinned()
+        return PinnedUnionScan.of(self._session, self._info, self._request)
+
     def __setstate__(self, plan: UnionPlan | None) -> None:
         self._plan = plan
 
@@ -73,6 +84,123 @@ def planned(table: Table, request: ScanRequest, *, look_up: bool) -> UnionPlan:
 
         return plan_as_of(table, request.as_of, *wanted, partitions=request.partitions)
     return plan_union(table, *wanted, partitions=request.partitions, look_up=look_up)
+
+
+class PinnedUnionScan(UnionScan):
+    """A union scan of one instant: a lake snapshot, and an end of each log.
+
+    Of a primary-key table a table snapshot says where the logs end, all at the same instant, and has the rows of
+    buckets that the lake does not have. (On a cluster without table snapshots the rows are kept in memory.)
+    """
+
+    _state: _PinnedState
+
+    @classmethod
+    def of(cls, session: Session, info: TableInfo, request: ScanRequest) -> Scan:
+        table = Table(session, info)
+        snapshot: TableSnapshot | None = None
+        if request.as_of is not None:
+            from forebay.unionread.time_travel import resolve
+
+            known, stops, lake_only = resolve(table, request.as_of)
+        else:
+            known, lake_only = readable_snapshot(table), False  # before the ends of the logs, as every plan does
+            if info.has_primary_key:
+                snapshot = table.snapshot(partitions=request.partitions, name="pinned scan")
+                if not snapshot.is_exact and snapshot.buckets:
+                    return Scan.pinned(UnionScan(session, info, request, "union"))
+                stops = snapshot.log_offsets
+            else:
+                buckets = table.buckets(request.partitions)
+                stops = list_offsets(session.cluster, info, buckets, LATEST)
+        scan = cls(session, info, request, "union")
+        scan._state = _PinnedState(known, stops, lake_only, snapshot)
+        return scan
+
+    @classmethod
+    def of_lake(cls, table: Table) -> PinnedUnionScan:
+        """A scan of nothing but the lake, as of the newest snapshot that a union read starts from."""
+        if not table.info.lake_enabled:
+            raise InvalidRequest(f"table {table.path} has no lake: 'table.datalake.enabled' is not true")
+        scan = cls(table.connection, table.info, ScanRequest(), "union")
+        scan._state = _PinnedState(readable_snapshot(table), None, True, None)
+        return scan
+
+    def pinned(self) -> Scan:
+        return self
+
+    def release(self) -> None:
+        if self._state.snapshot is not None:
+            self._state.snapshot.release()
+
+    def reader(self) -> RowReader:
+        return _PinnedReader(self._planned(), self._session, self._request.limit, self._state.snapshot)
+
+    def _rows(self) -> RowReader:
+        return self.reader()
+
+    def read_split(self, split: UnionSplit) -> RowReader:
+        return _PinnedReader(
+            replace(self._plan or self._planned(), splits=(split,)),
+            self._session,
+            self._request.limit,
+            self._state.snapshot,
+        )
+
+    def _planned(self) -> UnionPlan:
+        request, state = self._request, self._state
+        wanted = (request.columns, request.predicate, request.limit, request.partitions)
+        try:
+            return plan_known(
+                Table(self._session, self._info), *wanted,
+                known=state.known, stop=state.stops, lake_only=state.lake_only,
+                within_stop=state.stops is not None, from_snapshot=state.snapshot is not None,
+            )  # fmt: skip
+        except NotFound as e:
+            raise NotFound(
+                f"the pinned state of table {self._info.path} no longer exists, pin it again: {e.message}", e.code
+            ) from e
+
+    def _with(self, request: ScanRequest) -> Self:
+        scan = super()._with(request)
+        scan._state = self._state
+        return scan
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise UnsupportedOperation("a pinned scan stays in its process: send its splits, or a table snapshot")
+
+
+@dataclass(frozen=True)
+class _PinnedState:
+    known: LakeSnapshot | None
+    stops: Mapping[TableBucket, int] | None
+    lake_only: bool
+    snapshot: TableSnapshot | None
+
+
+class _PinnedReader(RowReader):
+    """The rows of a plan, those of buckets that the lake does not have from a table snapshot."""
+
+    def __init__(self, plan: UnionPlan, session: Session, limit: int | None, snapshot: TableSnapshot | None) -> None:
+        super().__init__(plan.reader.schema, limit)
+        self._plan, self._session, self._snapshot = plan, session, snapshot
+
+    @property
+    def log_offsets(self) -> Mapping[TableBucket, int]:
+        return {**self._plan.log_offsets, **(self._snapshot.log_offsets if self._snapshot is not None else {})}
+
+    def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
+        reader = self._plan.reader
+        current = [split.bucket for split in self._plan.splits if isinstance(split, KvSnapshotSplit)]
+        others = [split for split in self._plan.splits if not isinstance(split, KvSnapshotSplit)]
+        for split, batch in reader.read_each(others, self._session):
+            yield _bucket(split), batch
+        if current:
+            if self._snapshot is None:
+                raise InternalError(f"a pinned plan of table {reader.info.path} has current rows, but no snapshot")
+            scan = self._snapshot.scan(reader.columns, reader.predicate, buckets=current)
+            with scan.reader() as rows:
+                yield from rows.with_buckets()
 
 
 class _SplitReader(RowReader):

@@ -50,20 +50,28 @@ def plan_as_of(
     log of that time is gone; `InvalidRequest` for a time in the future.
     """
     wanted = (table, columns, filter, limit, partitions)
+    known, stops, lake_only = resolve(table, as_of, storage)
+    return plan_known(*wanted, known=known, stop=stops, storage=storage, lake_only=lake_only)
+
+
+def resolve(
+    table: Table, as_of: AsOf, storage: LakeStorage | None = None
+) -> tuple[LakeSnapshot | None, dict[TableBucket, int] | None, bool]:
+    """Return the lake snapshot that a read as of then begins with, the ends of the logs behind it, and whether only
+    the lake is read. Raises as `plan_as_of`."""
     lake = storage
     if lake is None and table.info.lake_enabled:
         lake = lake_of(table)
     source = None if lake is None else lake.create_source(table.info.path)
     version = _version(table, source, as_of)
     if version is not None:
-        known = LakeSnapshot(table.info.table_id, version, {}, {})
-        return plan_known(*wanted, known=known, storage=lake, lake_only=True)
+        return LakeSnapshot(table.info.table_id, version, {}, {}), None, True
     assert not isinstance(as_of, int)
     at_ms = moment_ms(as_of, "as_of")
     stops = _offsets_after(table, at_ms)
     base = None if source is None else _base(table, source, at_ms, stops)
     _check_log(table, at_ms, {} if base is None else base.log_offsets, stops)
-    return plan_known(*wanted, known=base, stop=stops, storage=lake)
+    return base, stops, False
 
 
 def _version(table: Table, source: LakeSource | None, as_of: AsOf) -> int | None:

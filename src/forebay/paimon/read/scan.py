@@ -92,23 +92,48 @@ class _Work:
     is_of_changes: bool = False
 
 
+@dataclass(frozen=True)
+class _Fixed:
+    """The state that a pinned scan reads: a table, and its snapshot (None: it had none)."""
+
+    context: TableContext
+    snapshot: Snapshot | None
+
+
 class LakeScan(Scan):
     """Rows of a lake table. It can be pickled, for engines with several workers."""
 
-    def __init__(self, table: TableContext, name: str, request: ScanRequest, as_of: AsOf | None = None) -> None:
+    def __init__(
+        self,
+        table: TableContext,
+        name: str,
+        request: ScanRequest,
+        as_of: AsOf | None = None,
+        fixed: _Fixed | None = None,
+    ) -> None:
         super().__init__(request)
-        self._table, self._name, self._as_of = table, name, as_of
+        self._table, self._name, self._as_of, self._fixed = table, name, as_of, fixed
         self._in_bucket = _bucket_test(request.buckets)
         _ = self.schema  # rejects unknown columns, and an `as_of` that does not exist
 
     def _with(self, request: ScanRequest) -> LakeScan:
-        return LakeScan(self._table, self._name, request, self._as_of)
+        return LakeScan(self._table, self._name, request, self._as_of, self._fixed)
+
+    def pinned(self) -> Scan:
+        if self._fixed is not None:
+            return self
+        if self._request.limit is not None or self._reads_changes(self._table):
+            return super().pinned()
+        table, find = self._found()
+        return LakeScan(self._table, self._name, self._request, self._as_of, _Fixed(table, find()))
 
     # -- what is read -------------------------------------------------------------------------------------------------
 
     def _found(self) -> tuple[TableContext, Callable[[], Snapshot | None]]:
         """The table as of the snapshot to read, and a function that resolves that snapshot; None for changes."""
-        table = self._table
+        table, fixed = self._table, self._fixed
+        if fixed is not None:
+            return fixed.context, lambda: fixed.snapshot
         if self._as_of is not None:
             chosen = snapshot_as_of(table, self._as_of)
             then = table.schemas.schema(chosen.schema_id)
@@ -128,7 +153,7 @@ class LakeScan(Scan):
         return reader.schema, reader.read_all
 
     def _reads_changes(self, table: TableContext) -> bool:
-        return self._as_of is None and chooses_snapshot(table.options) and is_of_changes(table)
+        return self._as_of is None and self._fixed is None and chooses_snapshot(table.options) and is_of_changes(table)
 
     def _work(self) -> _Work:
         table, find = self._found()

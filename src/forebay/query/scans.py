@@ -1,0 +1,177 @@
+"""Scans of what is no plain table: the changelog of a live table, and an Iceberg table by its catalog's options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Self
+
+import pyarrow as pa
+
+from forebay.api.scan import RowReader, Scan, ScanRequest
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.client.log_plan import LogRange
+from forebay.client.table import Table
+from forebay.codec.arrow_types import from_arrow_schema
+from forebay.codec.filters import bind, filter_rows
+from forebay.lake.source import LakeSource
+from forebay.metadata.predicate import Predicate
+from forebay.metadata.table import TableBucket, TablePath
+from forebay.unionread.lake_side import conjuncts
+
+_CHANGE_COLUMNS = ("change_type", "offset", "timestamp")
+
+
+class ChangesScan(Scan):
+    """The changes of a live table that its servers have: from the beginning of the logs to their ends now."""
+
+    def __init__(self, table: Table, log_range: LogRange | None = None, request: ScanRequest | None = None) -> None:
+        super().__init__(request or ScanRequest())
+        if self._request.predicate is not None:
+            raise InvalidRequest("changes are filtered after they are read: a change may override another one")
+        self._table = table
+        self._range = log_range or LogRange.now(table.connection, table.info, ScanRequest())
+        with self._changes() as changes:
+            whole = changes.schema
+        names = self._request.columns
+        self._schema = whole if names is None else pa.schema([whole.field(name) for name in names])
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def _changes(self) -> Any:
+        names = self._request.columns
+        chosen = None if names is None else [name for name in self._table.schema.names if name in names]
+        return self._table.changes(
+            dict(self._range.starts), dict(self._range.stops), columns=chosen, include=_CHANGE_COLUMNS
+        )
+
+    def reader(self) -> RowReader:
+        return _Batches(self._schema, self._read(), self._request.limit)
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        with self._changes() as changes:
+            for batch in changes:
+                yield batch.select(self._schema.names)
+
+    def pinned(self) -> Scan:
+        return self
+
+    def explain(self) -> str:
+        return f"changes of table {self._table.path}, {len(self._range.starts)} buckets"
+
+    def plan(self) -> Sequence[Any]:
+        return [None]
+
+    def read_split(self, split: Any) -> RowReader:
+        return self.reader()
+
+    def _with(self, request: ScanRequest) -> Self:
+        return type(self)(self._table, self._range, request)
+
+    def _described(self) -> str:
+        return f" of the changes of {self._table.path}"
+
+
+class IcebergScan(Scan):
+    """A snapshot of an Iceberg table, without the system columns of tables that Forebay made."""
+
+    def __init__(self, source: LakeSource, snapshot_id: int | None, request: ScanRequest | None = None) -> None:
+        """`snapshot_id` is None for a table without rows."""
+        super().__init__(request or ScanRequest())
+        self._source, self._snapshot_id = source, snapshot_id
+        names = self._request.columns
+        whole = self._visible
+        missing = [name for name in names or () if name not in whole.names]
+        if missing:
+            raise InvalidRequest(f"there is no column '{missing[0]}'; columns are {', '.join(whole.names)}")
+        self._schema = whole if names is None else pa.schema([whole.field(name) for name in names])
+        self._bound = None
+        if self._request.predicate is not None:
+            self._bound = bind(self._request.predicate, from_arrow_schema(self._read_schema).columns)
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], path: TablePath, as_of: Any = None) -> IcebergScan:
+        """The newest snapshot of a table, or the one that `as_of` names: a number, a tag or a time."""
+        from forebay.base.quantity import moment_ms
+        from forebay.lakes.iceberg_kept import KeptTables
+        from forebay.lakes.iceberg_source import IcebergLakeSource
+
+        kept = KeptTables(options)
+        table = kept.table(path)
+        source = IcebergLakeSource.of(options, path, table, kept)
+        if as_of is None:
+            return cls(source, table.metadata.current_snapshot_id)
+        if isinstance(as_of, int):
+            found: int | None = as_of
+        elif isinstance(as_of, str) and source.tagged(as_of) is not None:
+            found = source.tagged(as_of)
+        else:
+            found = next(iter(source.snapshots_until(moment_ms(as_of, "as_of"))), None)
+        return cls(source, found)
+
+    @cached_property
+    def _visible(self) -> pa.Schema:
+        hidden = ("__bucket", "__offset", "__timestamp")
+        return pa.schema([field for field in self._source.schema if field.name not in hidden])
+
+    @cached_property
+    def _read_schema(self) -> pa.Schema:
+        """The columns of the result, and those of the filter."""
+        needed = set(self._schema.names)
+        if self._request.predicate is not None:
+            needed |= self._request.predicate.columns()
+        return pa.schema([field for field in self._visible if field.name in needed])
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def reader(self) -> RowReader:
+        return _Batches(self._schema, self._read(), self._request.limit)
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        if self._snapshot_id is None:
+            return
+        source = self._narrowed()
+        for split in source.create_planner(self._snapshot_id).plan():
+            with source.create_record_reader(split) as reader:
+                for batch in reader.read():
+                    rows = batch if self._bound is None else filter_rows(batch, self._bound)
+                    yield rows.select(self._schema.names)
+
+    def _narrowed(self) -> LakeSource:
+        known = {name: index for index, name in enumerate(self._source.schema.names)}
+        source = self._source.with_project([[known[name]] for name in self._read_schema.names])
+        parts: tuple[Predicate, ...] = conjuncts(self._request.predicate)
+        return source.with_filters(parts).source if parts else source
+
+    def pinned(self) -> Scan:
+        return self
+
+    def explain(self) -> str:
+        return f"Iceberg table, snapshot {self._snapshot_id}, columns {', '.join(self._schema.names)}"
+
+    def plan(self) -> Sequence[Any]:
+        return [None]
+
+    def read_split(self, split: Any) -> RowReader:
+        return self.reader()
+
+    def _with(self, request: ScanRequest) -> Self:
+        if request.as_of is not None or request.partitions is not None or request.buckets is not None:
+            raise UnsupportedOperation("a scan of an Iceberg table has columns, a filter and a limit")
+        return type(self)(self._source, self._snapshot_id, request)
+
+
+class _Batches(RowReader):
+    """A reader of batches that something else reads."""
+
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int | None) -> None:
+        super().__init__(schema, limit)
+        self._source = batches
+
+    def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
+        for batch in self._source:
+            yield None, batch

@@ -1,0 +1,138 @@
+"""What an SQL statement is, by DuckDB's own parser, which gives the tree of a SELECT as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
+
+_SKIPPED = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+_NAME = r'(?:"(?:[^"]|"")+"|\w+)'
+_EXPLAIN = re.compile(rf"^{_SKIPPED}EXPLAIN\b{_SKIPPED}(?:ANALYZE\b|\([^)]*\))?", re.IGNORECASE | re.DOTALL)
+_SHOW_TABLES = re.compile(rf"^{_SKIPPED}SHOW\s+(?:ALL\s+)?TABLES{_SKIPPED};?{_SKIPPED}$", re.IGNORECASE | re.DOTALL)
+_INSERT = re.compile(
+    rf"^{_SKIPPED}INSERT\s+INTO\s+(?P<table>{_NAME}(?:\s*\.\s*{_NAME})*)\s*"
+    rf"(?P<columns>\(\s*{_NAME}(?:\s*,\s*{_NAME})*\s*\))?\s*(?P<by>BY\s+(?:NAME|POSITION)\b)?"
+    rf"(?P<query>{_SKIPPED}(?:\(|SELECT\b|WITH\b|FROM\b|VALUES\b).*)$",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class TableName:
+    """A table that a statement names, in the parts that were written: [catalog,] [database,] table."""
+
+    parts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ".".join(self.parts)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A table at a place in a statement's tree, and the expression of `AT (VERSION => ...)`, if it has one."""
+
+    node: dict[str, Any]
+
+    @property
+    def name(self) -> TableName:
+        parts = (self.node.get("catalog_name"), self.node.get("schema_name"), self.node["table_name"])
+        return TableName(tuple(part for part in parts if part))
+
+    @property
+    def at(self) -> tuple[str, Any] | None:
+        """The unit ("VERSION" or "TIMESTAMP") and the tree of the value."""
+        clause = self.node.get("at_clause")
+        return None if clause is None else (clause["unit"].upper(), clause["expr"])
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement: its `kind` ("SELECT", "EXPLAIN", "INSERT", "SHOW TABLES"), and the tree of its query."""
+
+    kind: str
+    text: str
+    tree: Any = None
+    target: TableName | None = None
+    into: str = ""
+    """Of an INSERT: what stands between the table and the query."""
+
+    @property
+    def references(self) -> Iterator[Reference]:
+        """The tables that it reads; names of common table expressions among them."""
+        pending = [self.tree]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, dict):
+                if node.get("type") == "BASE_TABLE":
+                    yield Reference(node)
+                pending += node.values()
+            elif isinstance(node, list):
+                pending += node
+
+
+def parse(duckdb: Any, connection: Any, text: str) -> Statement:
+    """The statement. Raises `InvalidRequest` for what is not SQL, `UnsupportedOperation` for other statements."""
+    try:
+        found = connection.extract_statements(text)
+    except duckdb.Error as e:
+        raise InvalidRequest(f"not SQL: {e}") from e
+    if len(found) != 1:
+        raise InvalidRequest(f"one statement at a time, not {len(found)}: {text.strip()!r}")
+    kind = str(found[0].type).rpartition(".")[2]
+    if _SHOW_TABLES.match(text):
+        return Statement("SHOW TABLES", text)
+    if kind == "SELECT":
+        return Statement(kind, text, _tree(connection, text))
+    if kind == "EXPLAIN":
+        explained = _EXPLAIN.sub("", text, count=1)
+        return Statement(kind, text, parse(duckdb, connection, explained).tree)
+    if kind == "INSERT":
+        return _insert(connection, text)
+    raise UnsupportedOperation(
+        f"{kind} is not supported: statements read tables (SELECT, DESCRIBE, SHOW TABLES, EXPLAIN) or add rows (INSERT "
+        "INTO ... SELECT). Tables are created, altered, deleted from and maintained by methods of forebay.Table and "
+        "forebay.paimon.Table, by the command line, and in Spark SQL"
+    )
+
+
+def _insert(connection: Any, text: str) -> Statement:
+    match = _INSERT.match(text.rstrip().removesuffix(";"))
+    if match is None:
+        raise UnsupportedOperation(
+            f"{text.strip()!r} is not supported: write INSERT INTO database.table [(columns)] [BY NAME] SELECT ... or "
+            "VALUES ...; rows of a primary-key table replace those with the same keys anyway"
+        )
+    parts = tuple(_unquoted(part) for part in re.findall(_NAME, match["table"]))
+    tree = _tree(connection, match["query"])
+    into = f"{match['columns'] or ''} {match['by'] or ''}"
+    return Statement("INSERT", match["query"], tree, TableName(parts), into)
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"') if name.startswith('"') else name
+
+
+def _tree(connection: Any, text: str) -> Any:
+    """The tree of a SELECT. Raises `InvalidRequest` if `text` is none (such as a SELECT with RETURNING)."""
+    tree = json.loads(connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()[0][0])
+    if tree.get("error"):
+        raise InvalidRequest(f"not a query: {tree.get('error_message')}")
+    return tree
+
+
+def text_of(connection: Any, tree: Any) -> str:
+    """The SQL text of a tree."""
+    found: str = connection.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)]).fetchall()[0][0]
+    return found
+
+
+def value_of(connection: Any, expression: Any) -> Any:
+    """The value of an expression without columns, by its tree."""
+    tree = _tree(connection, "SELECT 1")
+    tree["statements"][0]["node"]["select_list"] = [expression]
+    return connection.execute(text_of(connection, tree)).fetchall()[0][0]

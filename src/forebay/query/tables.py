@@ -1,0 +1,220 @@
+"""Names of tables in SQL, and what they mean: pinned scans, as views of DuckDB.
+
+    database.table                  a live table: lake and stream as one (without a connection: a table of the lake)
+    live.database.table             the same
+    lake.database.table             a table of the lake; `lake` is the name that it was given
+    database."table$changelog"      a live table's changes that its servers have
+    database."table$lake"           what its lake has, as of the newest snapshot that a union read starts from
+    lake.database."table$files"     a system table of a Paimon table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from forebay.api.duckdb import ScanDataset, check_version
+from forebay.api.scan import Scan
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.client.connection import Connection
+from forebay.metadata.table import TablePath
+from forebay.paimon.catalog.catalog import Catalog
+from forebay.query.statement import TableName
+
+if TYPE_CHECKING:
+    import forebay.client.table
+    import forebay.paimon.table
+
+LIVE, LAKE = "live", "lake"
+ICEBERG, FORMAT = "iceberg", "format"
+
+LakeLike: TypeAlias = "str | Mapping[str, str] | Catalog"
+"""A lake: a Paimon warehouse's path, a catalog, or options; {"format": "iceberg", ...} are pyiceberg's."""
+
+
+@dataclass(frozen=True)
+class IcebergLake:
+    """An Iceberg catalog, by pyiceberg's options."""
+
+    options: Mapping[str, str]
+
+    def list_tables(self) -> list[TablePath]:
+        from forebay.lakes.iceberg_tables import opened
+
+        with opened(self.options) as catalog:
+            return [
+                TablePath(".".join(space), table)
+                for space in sorted(catalog.list_namespaces())
+                for *_, table in sorted(catalog.list_tables(space))
+            ]
+
+
+Lake: TypeAlias = "Catalog | IcebergLake"
+
+
+def opened_lake(given: LakeLike) -> Lake:
+    """The lake that `given` means. Raises `InvalidRequest`, `UnsupportedOperation` for a missing package."""
+    if isinstance(given, Catalog):
+        return given
+    if isinstance(given, str):
+        return Catalog.open(given)
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(
+            f"{given!r} is no lake: give a Paimon warehouse's path, a forebay.paimon.Catalog, or a catalog's options"
+        )
+    options = {str(key): str(value) for key, value in given.items()}
+    form = options.pop(FORMAT, "paimon")
+    if form == ICEBERG:
+        try:
+            import pyiceberg  # noqa: F401
+        except ImportError as e:
+            raise UnsupportedOperation("Iceberg lakes need pip install 'forebay[iceberg]'") from e
+        return IcebergLake(options)
+    if form != "paimon":
+        raise InvalidRequest(f"a lake of format {form!r} is not known; there are 'paimon' and 'iceberg'")
+    return Catalog.open(options)
+
+
+class Tables:
+    """The tables of a cluster (None: of none) and of lakes."""
+
+    def __init__(self, connection: Connection | None, lakes: Mapping[str, Lake]) -> None:
+        for name in lakes:
+            if name == LIVE or name in _OWN or not name.isidentifier():
+                raise InvalidRequest(f"a lake cannot be called {name!r}: choose another word")
+        self._connection, self._lakes = connection, lakes
+
+    # ---- names ------------------------------------------------------------------------------------------------------
+
+    def is_own(self, name: TableName) -> bool:
+        """Whether a name is DuckDB's to resolve: of a common table expression, data given, its own catalogs."""
+        return len(name.parts) == 1 or name.parts[0] in _OWN or (len(name.parts) == 2 and name.parts[0] in _SCHEMAS)
+
+    def place(self, name: TableName) -> tuple[str, TablePath]:
+        """The catalog (`LIVE`, or a lake's name) and the path. Raises `NotFound`."""
+        catalog, rest = (None, name.parts) if len(name.parts) < 3 else (name.parts[0], name.parts[1:])
+        if len(rest) != 2:
+            raise InvalidRequest(f"{name} names no table: write database.table, or lake.database.table")
+        if catalog is None:
+            catalog = LIVE if self._connection is not None or len(self._lakes) != 1 else next(iter(self._lakes))
+        if catalog not in self._lakes and (catalog != LIVE or self._connection is None):
+            known = [LIVE] * (self._connection is not None) + list(self._lakes)
+            raise NotFound(
+                f"{name}: there is no catalog {catalog!r} here; there are {', '.join(known) or 'none'}. Lakes are given "
+                "by warehouse= or lakes="
+            )
+        return catalog, TablePath(*rest)
+
+    def listed(self) -> pa.Table:
+        """The catalog, database and name of all tables."""
+        rows = list[tuple[str, str, str]]()
+        if self._connection is not None:
+            for database in self._connection.list_databases():
+                rows += [(LIVE, database, table) for table in self._connection.list_tables(database)]
+        for name, lake in self._lakes.items():
+            if isinstance(lake, IcebergLake):
+                rows += [(name, path.database, path.table) for path in lake.list_tables()]
+            else:
+                rows += [(name, d, t) for d in lake.list_databases() for t in lake.list_tables(d)]
+        names = ("catalog", "database", "table")
+        return pa.table({c: pa.array([row[i] for row in rows], pa.string()) for i, c in enumerate(names)})
+
+    # ---- scans ------------------------------------------------------------------------------------------------------
+
+    def scan(self, name: TableName, as_of: Any) -> Scan | pa.Table:
+        """The pinned scan of a table, or the rows of a system table. Raises `NotFound`."""
+        catalog, path = self.place(name)
+        if catalog == LIVE:
+            return self._live(path, as_of)
+        lake = self._lakes[catalog]
+        if isinstance(lake, IcebergLake):
+            from forebay.query.scans import IcebergScan
+
+            return IcebergScan.of(lake.options, path, as_of)
+        plain, mark, system = path.table.partition("$")
+        if mark and not system.startswith("branch_"):
+            if as_of is not None:
+                raise UnsupportedOperation(f"{name}: a system table has no earlier states")
+            return lake.table(f"{path.database}.{plain}").system(system).read().read_all()
+        return lake.table(str(path)).scan(as_of=as_of).pinned()
+
+    def _live(self, path: TablePath, as_of: Any) -> Scan:
+        assert self._connection is not None
+        plain, mark, part = path.table.partition("$")
+        table = self._connection.table(TablePath(path.database, plain) if mark else path)
+        if not mark:
+            return table.scan(source="union", as_of=as_of).pinned()
+        if as_of is not None:
+            raise UnsupportedOperation(f"{path} has no earlier states")
+        if part == "changelog":
+            from forebay.query.scans import ChangesScan
+
+            return ChangesScan(table)
+        if part == "lake":
+            from forebay.unionread.scan import PinnedUnionScan
+
+            return PinnedUnionScan.of_lake(table)
+        raise NotFound(f"{path}: a live table has '$changelog' and '$lake'; its lake's own tables are in the lake")
+
+    # ---- writing ----------------------------------------------------------------------------------------------------
+
+    def target(self, name: TableName) -> forebay.client.table.Table | forebay.paimon.table.Table:
+        """The table that an INSERT names. Raises `NotFound`, `UnsupportedOperation`."""
+        catalog, path = self.place(name)
+        if "$" in path.table:
+            raise UnsupportedOperation(f"{name} cannot be written to")
+        if catalog == LIVE:
+            assert self._connection is not None
+            return self._connection.table(path)
+        lake = self._lakes[catalog]
+        if isinstance(lake, IcebergLake):
+            raise UnsupportedOperation(f"{name} is an Iceberg table, which tiering and other engines write")
+        return lake.table(str(path))
+
+
+_OWN = ("memory", "system", "temp")
+_SCHEMAS = ("main", "information_schema", "pg_catalog")
+
+
+class Views:
+    """Scans as tables of a DuckDB connection."""
+
+    def __init__(self, duckdb: Any, connection: Any) -> None:
+        self._duckdb, self._connection = duckdb, connection
+        self._datasets: list[ScanDataset] = []
+        self._made = 0
+
+    def add(self, scan: Scan | pa.Table, name: TableName | None) -> str:
+        """Make a view of a scan: `name`, or one that is made up; return what it is called."""
+        self._made += 1
+        source = f"__forebay_{self._made}"
+        check_version(self._duckdb, scan.schema)
+        if isinstance(scan, Scan):
+            dataset = ScanDataset(scan)
+            self._datasets.append(dataset)
+            self._connection.register(source, dataset)
+        else:
+            self._connection.register(source, scan)
+        if name is None:
+            return source
+        *outer, table = name.parts
+        if len(outer) == 2:
+            self._connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(outer[0])}")
+        schema = ".".join(map(quoted, outer))
+        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        self._connection.execute(f"CREATE VIEW {schema}.{quoted(table)} AS SELECT * FROM {source}")
+        return str(name)
+
+    def raise_failure(self) -> None:
+        """Raise the error with which a scan failed, if one did."""
+        for dataset in self._datasets:
+            if dataset.error is not None:
+                raise dataset.error
+
+
+def quoted(name: str) -> str:
+    """A name in SQL."""
+    return '"' + name.replace('"', '""') + '"'
