@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from forebay.api.duckdb import narrowed
 from forebay.api.filters import as_predicate, negated, python_value
 from forebay.api.scan import Scan
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
@@ -69,8 +67,8 @@ def scan(
     else:
         raise InvalidRequest(f"{table!r} is no table: give a table, a scan, or a name such as 'sales.orders'")
     if columns is not None or filter is not None:
-        found = narrowed(found, columns, as_predicate(filter, found.schema))
-    source = _Source(found)
+        found = found.narrowed(columns, as_predicate(filter, found.schema))
+    source = _IoSource(found)
     return register_io_source(source, schema=polars.from_arrow(found.schema.empty_table()).schema, is_pure=True)  # type: ignore[union-attr]
 
 
@@ -96,7 +94,7 @@ def _named(
     raise UnsupportedOperation(f"{name} is a system table: polars.from_arrow(table.system(...).read()) has its rows")
 
 
-class _Source:
+class _IoSource:
     """What Polars calls for the rows of a pinned scan."""
 
     def __init__(self, pinned: Scan) -> None:
@@ -109,11 +107,11 @@ class _Source:
 
         pushed, is_all = (None, True) if predicate is None else implied_by(predicate)
         try:
-            found = narrowed(self._scan, with_columns, pushed)
+            found = self._scan.narrowed(with_columns, pushed)
         except InvalidRequest:  # of a column that has no filters
-            found, is_all = narrowed(self._scan, with_columns, None), False
+            found, is_all = self._scan.narrowed(with_columns, None), False
         if n_rows is not None and is_all:
-            found = found._with(replace(found._request, limit=n_rows))
+            found = found.limited(n_rows)
         left = n_rows
         for batch in found:
             frame: Any = polars.from_arrow(pa.Table.from_batches([batch]))

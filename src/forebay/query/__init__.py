@@ -1,5 +1,4 @@
-"""SQL in Python, without a JVM: DuckDB over scans of live tables and lakes (`forebay.sql`, `Connection.sql`). Results are
-`forebay.api.sql_result`.
+"""SQL in Python, without a JVM: DuckDB over scans of live tables and lakes (`forebay.sql`, `Connection.sql`).
 
     run.py         `sql`: a statement -> its result
     statement.py   what a statement is, by DuckDB's own parser: its kind, the tables that it names, an INSERT's target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
@@ -59,7 +60,7 @@ def sql(
             stack.callback(connection.close)
         named = {**({} if warehouse is None else {LAKE: warehouse}), **(lakes or {})}
         tables = Tables(connection, {name: opened_lake(given) for name, given in named.items()})
-        result = _Run(duckdb, tables, connection, stack, data or {}).run(statement, parameters)
+        result = _Execution(duckdb, tables, connection, stack, data or {}).run(statement, parameters)
         result._close = stack.pop_all().close
         return result
     raise AssertionError("unreachable")
@@ -73,7 +74,7 @@ def imported_duckdb() -> Any:
         raise UnsupportedOperation("SQL in Python needs DuckDB: pip install 'forebay[sql]'") from e
 
 
-class _Run:
+class _Execution:
     """One statement."""
 
     def __init__(
@@ -81,6 +82,7 @@ class _Run:
     ) -> None:
         self._duckdb, self._tables, self._connection = duckdb, tables, connection
         self._own = duckdb.connect(":memory:")
+        stack.callback(lambda: self._views.release())
         stack.callback(self._own.close)
         self._own.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
         self._views = Views(duckdb, self._own)
@@ -169,10 +171,12 @@ class _Run:
             return run()
         except self._duckdb.Error as e:
             self._views.raise_failure()
-            text = str(e)
-            if isinstance(e, self._duckdb.CatalogException):
-                raise NotFound(f"{text}\nTables are called database.table, or lake.database.table") from e
-            raise InvalidRequest(text) from e
+            unknown = re.match(r'Catalog Error: Table with name "?([^" ]+)"? does not exist', str(e))
+            if unknown is not None:
+                raise NotFound(
+                    f"there is no table {unknown[1]}: tables are called database.table, or lake.database.table"
+                ) from e
+            raise InvalidRequest(str(e)) from e
 
 
 def _nothing() -> None:

@@ -22,7 +22,7 @@ from forebay.unionread.lake_side import conjuncts
 _CHANGE_COLUMNS = ("change_type", "offset", "timestamp")
 
 
-class ChangesScan(Scan):
+class ChangelogScan(Scan):
     """The changes of a live table that its servers have: from the beginning of the logs to their ends now."""
 
     def __init__(self, table: Table, log_range: LogRange | None = None, request: ScanRequest | None = None) -> None:

@@ -33,7 +33,7 @@ class TableName:
 
 
 @dataclass(frozen=True)
-class Reference:
+class TableReference:
     """A table at a place in a statement's tree, and the expression of `AT (VERSION => ...)`, if it has one."""
 
     node: dict[str, Any]
@@ -62,14 +62,14 @@ class Statement:
     """Of an INSERT: what stands between the table and the query."""
 
     @property
-    def references(self) -> Iterator[Reference]:
+    def references(self) -> Iterator[TableReference]:
         """The tables that it reads; names of common table expressions among them."""
         pending = [self.tree]
         while pending:
             node = pending.pop()
             if isinstance(node, dict):
                 if node.get("type") == "BASE_TABLE":
-                    yield Reference(node)
+                    yield TableReference(node)
                 pending += node.values()
             elif isinstance(node, list):
                 pending += node

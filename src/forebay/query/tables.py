@@ -1,11 +1,11 @@
 """Names of tables in SQL, and what they mean: pinned scans, as views of DuckDB.
 
-    database.table                  a live table: lake and stream as one (without a connection: a table of the lake)
-    live.database.table             the same
-    lake.database.table             a table of the lake; `lake` is the name that it was given
-    database."table$changelog"      a live table's changes that its servers have
-    database."table$lake"           what its lake has, as of the newest snapshot that a union read starts from
-    lake.database."table$files"     a system table of a Paimon table
+database.table                  a live table: lake and stream as one (without a connection: a table of the lake)
+live.database.table             the same
+lake.database.table             a table of the lake; `lake` is the name that it was given
+database."table$changelog"      a live table's changes that its servers have
+database."table$lake"           what its lake has, as of the newest snapshot that a union read starts from
+lake.database."table$files"     a system table of a Paimon table
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Tables:
         if catalog not in self._lakes and (catalog != LIVE or self._connection is None):
             known = [LIVE] * (self._connection is not None) + list(self._lakes)
             raise NotFound(
-                f"{name}: there is no catalog {catalog!r} here; there are {', '.join(known) or 'none'}. Lakes are given "
-                "by warehouse= or lakes="
+                f"{name}: there is no catalog {catalog!r} here; there are {', '.join(known) or 'none'}. Lakes are "
+                "given by warehouse= or lakes="
             )
         return catalog, TablePath(*rest)
 
@@ -150,9 +150,9 @@ class Tables:
         if as_of is not None:
             raise UnsupportedOperation(f"{path} has no earlier states")
         if part == "changelog":
-            from forebay.query.scans import ChangesScan
+            from forebay.query.scans import ChangelogScan
 
-            return ChangesScan(table)
+            return ChangelogScan(table)
         if part == "lake":
             from forebay.unionread.scan import PinnedUnionScan
 
@@ -207,6 +207,11 @@ class Views:
         self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         self._connection.execute(f"CREATE VIEW {schema}.{quoted(table)} AS SELECT * FROM {source}")
         return str(name)
+
+    def release(self) -> None:
+        """Release what the scans have pinned."""
+        for dataset in self._datasets:
+            dataset.scan.release()
 
     def raise_failure(self) -> None:
         """Raise the error with which a scan failed, if one did."""

@@ -1,0 +1,255 @@
+"""`forebay.sql`: DuckDB over live tables and lakes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import forebay
+import forebay.paimon
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.client.snapshot_scan import SnapshotReader
+from forebay.inprocess import EmbeddedConnection
+from forebay.query import run
+
+TYPES = {
+    "id": "BIGINT NOT NULL",
+    "flag": "BOOLEAN",
+    "tiny": "TINYINT",
+    "real": "FLOAT",
+    "money": "DECIMAL(38, 18)",
+    "day": "DATE",
+    "clock": "TIME(3)",
+    "local": "TIMESTAMP(6)",
+    "nanos": "TIMESTAMP(9)",
+    "instant": "TIMESTAMP_LTZ(3)",
+    "exact": "TIMESTAMP_LTZ(9)",
+    "code": "CHAR(3)",
+    "fixed": "BINARY(2)",
+    "bytes": "BYTES",
+    "list": "ARRAY<INT>",
+    "map": "MAP<STRING, INT>",
+    "row": "ROW<a INT, b ARRAY<STRING>>",
+}
+VALUES: dict[str, Any] = {
+    "id": 1,
+    "flag": True,
+    "tiny": -128,
+    "real": 0.5,
+    "money": Decimal("12345678901234567890.000000000000000001"),
+    "day": dt.date(1969, 12, 31),
+    "clock": dt.time(23, 59, 59, 123000),
+    "local": dt.datetime(1900, 1, 1, 0, 0, 0, 1),
+    "nanos": dt.datetime(2026, 1, 31, 12, 0, 0, 123456),
+    "instant": dt.datetime(2026, 1, 31, 12, 0, tzinfo=dt.UTC),
+    "exact": dt.datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=dt.UTC),
+    "code": "abc",
+    "fixed": b"\x00\xff",
+    "bytes": b"",
+    "list": [1, None, 3],
+    "map": [("k", 1)],
+    "row": {"a": 1, "b": ["x", None]},
+}
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    warehouse = str(tmp_path_factory.mktemp("lake"))
+    catalog = forebay.paimon.Catalog.open(warehouse)
+    catalog.create_database("sales")
+    items = catalog.create_table("sales.items", {"id": "BIGINT", "name": "STRING"}, primary_key="id")
+    items.upsert([{"id": 1, "name": "tea"}])
+    items.upsert([{"id": 2, "name": "rum"}])
+    return warehouse
+
+
+@pytest.fixture(scope="module")
+def conn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedConnection]:
+    with forebay.embedded(tmp_path_factory.mktemp("sql")) as opened:
+        orders = opened.create_table(
+            "fluss.orders", {"id": "BIGINT", "item": "BIGINT", "amount": "DOUBLE"}, primary_key="id", buckets=2
+        )
+        orders.upsert([{"id": i, "item": i % 3, "amount": i * 0.5} for i in range(10)])
+        opened.create_table("fluss.visits", {"id": "BIGINT", "who": "STRING"})
+        opened.create_table("fluss.kinds", TYPES, primary_key="id", buckets=1)
+        yield opened
+
+
+def test_live_tables_and_lakes_are_joined_by_name(conn: EmbeddedConnection, lake: str) -> None:
+    found = conn.sql(
+        "SELECT name, count(*) AS orders, sum(amount) AS amount FROM fluss.orders o "
+        "JOIN lake.sales.items i ON o.item = i.id WHERE o.id > ? GROUP BY ALL ORDER BY name",
+        [1],
+        warehouse=lake,
+    )
+    assert found.columns == ["name", "orders", "amount"]
+    assert found.to_pylist() == [
+        {"name": "rum", "orders": 3, "amount": 7.5},
+        {"name": "tea", "orders": 2, "amount": 5.5},
+    ]
+    other = forebay.sql(
+        "SELECT count(*) AS n FROM live.fluss.orders, old.sales.items, mine",
+        conn.bootstrap_servers,
+        lakes={"old": forebay.paimon.Catalog.open(lake)},
+        data={"mine": pa.table({"x": [1, 2]})},
+    )
+    assert other.to_pylist() == [{"n": 40}]
+    assert forebay.sql("FROM sales.items SELECT name WHERE id = 2", warehouse=lake).to_pylist() == [{"name": "rum"}]
+
+
+def test_each_type_comes_back_by_value_and_is_filtered_by_value(conn: EmbeddedConnection) -> None:
+    table = conn.table("fluss.kinds")
+    table.upsert([VALUES, {**dict.fromkeys(TYPES), "id": 2}])
+    found = conn.sql("SELECT * FROM fluss.kinds ORDER BY id").to_arrow()
+    assert found.schema.field("instant").type == pa.timestamp("us", "UTC")
+    assert found.schema.field("exact").type == pa.timestamp("ns", "UTC")
+    assert found.to_pylist() == [VALUES, {**dict.fromkeys(TYPES), "id": 2}]
+    for column, value in VALUES.items():
+        if column not in ("list", "map", "row"):
+            one = conn.sql(f'SELECT id FROM fluss.kinds WHERE "{column}" = ?', [value])
+            assert one.to_pylist() == [{"id": 1}], column
+    assert conn.sql('SELECT id FROM fluss.kinds WHERE "row".a = 1 AND "list"[3] = 3').to_pylist() == [{"id": 1}]
+
+
+def test_a_query_sees_one_state_of_a_table_however_often_it_names_it(
+    conn: EmbeddedConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = conn.create_table("fluss.moving", {"id": "BIGINT", "v": "BIGINT"}, primary_key="id")
+    table.upsert([{"id": i, "v": 0} for i in range(100)])
+    with conn.sql(
+        "SELECT a.v, b.v AS w FROM fluss.moving a, fluss.moving b WHERE a.id + 1 = b.id AND a.v >= 0"
+    ) as rows:
+        table.upsert([{"id": i, "v": 1} for i in range(100)])
+        assert {(row["v"], row["w"]) for row in rows.to_pylist()} == {(0, 0)}
+    assert conn.admin.list_table_snapshots(table.path) == []
+    assert conn.sql("SELECT min(v) AS v FROM fluss.moving").to_pylist() == [{"v": 1}]
+
+
+def test_earlier_states_are_named_by_version_and_time(conn: EmbeddedConnection, lake: str) -> None:
+    table = conn.create_table("fluss.past", {"id": "BIGINT"})
+    table.append([{"id": 1}])
+    time.sleep(0.003)
+    then = dt.datetime.now(dt.UTC).isoformat()
+    time.sleep(0.003)
+    table.append([{"id": 2}])
+    found = conn.sql(
+        f"SELECT past.id, name FROM fluss.past AT (TIMESTAMP => '{then}') "
+        "JOIN lake.sales.items i AT (VERSION => 1) USING (id)",
+        warehouse=lake,
+    )
+    assert found.to_pylist() == [{"id": 1, "name": "tea"}]
+    assert conn.sql("SELECT count(*) AS n FROM fluss.past AT (TIMESTAMP => now())").to_pylist() == [{"n": 2}]
+    with pytest.raises(NotFound, match="7"):
+        conn.sql("FROM lake.sales.items AT (VERSION => 7)", warehouse=lake)
+
+
+def test_changelogs_and_system_tables_are_tables(conn: EmbeddedConnection, lake: str) -> None:
+    found = conn.sql('SELECT _change_type, id FROM fluss."orders$changelog" WHERE amount > 4').to_pylist()
+    assert found == [{"_change_type": "insert", "id": 9}]
+    snapshots = forebay.sql('SELECT count(*) AS n FROM sales."items$snapshots"', warehouse=lake)
+    assert snapshots.to_pylist() == [{"n": 2}]
+    with pytest.raises(InvalidRequest, match="has no lake"):
+        conn.sql('FROM fluss."orders$lake"')
+    with pytest.raises(NotFound, match=r"\$changelog"):
+        conn.sql('FROM fluss."orders$files"')
+
+
+def test_rows_are_inserted_as_one_transaction(conn: EmbeddedConnection, lake: str) -> None:
+    visits = conn.table("fluss.visits")
+    assert conn.sql("INSERT INTO fluss.visits VALUES (1, 'ann'), (2, NULL);").to_pylist() == [{"rows": 2}]
+    conn.sql("INSERT INTO fluss.visits BY NAME SELECT 'bob' AS who, 3 AS id")
+    conn.sql("INSERT INTO fluss.visits (who) WITH q AS (SELECT ? AS who) FROM q", ["eve"])
+    assert sorted(visits.scan().to_pandas()["who"].dropna()) == ["ann", "bob", "eve"]
+    conn.sql("INSERT INTO fluss.orders SELECT id, item, amount * 2 FROM fluss.orders WHERE id = 4")
+    assert conn.table("fluss.orders").lookup([4])["amount"].to_pylist() == [4.0]
+    conn.sql("INSERT INTO lake.sales.items SELECT 3, 'gin' WHERE 1 = 1", warehouse=lake)
+    assert forebay.paimon.Catalog.open(lake).table("sales.items").scan().count() == 3
+    with pytest.raises(InvalidRequest, match="Could not convert string 'x' to INT64"):
+        conn.sql("INSERT INTO fluss.visits VALUES ('x', 'y')")
+
+
+def test_tables_are_listed_and_described(conn: EmbeddedConnection, lake: str) -> None:
+    listed = conn.sql("SHOW TABLES", warehouse=lake).to_pylist()
+    assert {"catalog": "live", "database": "fluss", "table": "orders"} in listed
+    assert {"catalog": "lake", "database": "sales", "table": "items"} in listed
+    described = conn.sql("DESCRIBE fluss.orders").to_pylist()
+    assert [(row["column_name"], row["column_type"]) for row in described] == [
+        ("id", "BIGINT"), ("item", "BIGINT"), ("amount", "DOUBLE")
+    ]  # fmt: skip
+    assert "PYTHON_ARROW_SCAN" in conn.sql("EXPLAIN SELECT id FROM fluss.orders").to_pylist()[0]["explain_value"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "said"),
+    [
+        ("DELETE FROM fluss.orders", UnsupportedOperation, "DELETE is not supported"),
+        ("CREATE TABLE fluss.x AS SELECT 1", UnsupportedOperation, "CREATE is not supported"),
+        ("COPY (SELECT 1) TO 'x.csv'", UnsupportedOperation, "COPY is not supported"),
+        ("INSERT OR REPLACE INTO fluss.visits SELECT 1, 'x'", UnsupportedOperation, "write INSERT INTO"),
+        ("INSERT INTO fluss.visits VALUES (1, 'x') RETURNING id", InvalidRequest, "not a query"),
+        ('INSERT INTO fluss."visits$changelog" VALUES (1)', UnsupportedOperation, "cannot be written to"),
+        ("SELECT 1; SELECT 2", InvalidRequest, "one statement at a time, not 2"),
+        ("SELEC 1", InvalidRequest, "not SQL"),
+        ("SELECT nothing FROM fluss.orders", InvalidRequest, "nothing"),
+        ("SELECT * FROM orders", NotFound, r"no table orders: tables are called database\.table"),
+        ("SELECT * FROM fluss.nothing", NotFound, r"no table fluss\.nothing"),
+        ("SELECT * FROM elsewhere.fluss.orders", NotFound, "no catalog 'elsewhere' here; there are live"),
+        ("SELECT * FROM a.b.c.d", NotFound, "no catalog 'a' here"),
+        ("SELECT CAST(who AS INT) FROM (SELECT 'x' AS who)", InvalidRequest, "Could not convert"),
+        ("EXPLAIN SELECT * FROM fluss.orders AT (TIMESTAMP => now())", UnsupportedOperation, "leave AT"),
+    ],
+)
+def test_what_is_not_possible_is_said(conn: EmbeddedConnection, statement: str, error: Any, said: str) -> None:
+    with pytest.raises(error, match=said):
+        conn.sql(statement).to_arrow()
+
+
+def test_an_error_of_a_scan_keeps_its_kind(conn: EmbeddedConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: Any) -> Iterator[Any]:
+        raise NotFound("the snapshot is gone")
+        yield
+
+    monkeypatch.setattr(SnapshotReader, "_read", gone)
+    with pytest.raises(NotFound, match="the snapshot is gone"):
+        conn.sql("SELECT a.id FROM fluss.orders a").to_arrow()
+
+
+def test_a_result_is_shown_kept_and_streamed(conn: EmbeddedConnection, capsys: pytest.CaptureFixture[str]) -> None:
+    result = conn.sql("SELECT id, amount FROM fluss.orders WHERE id < 3 ORDER BY id")
+    assert repr(result) == "<forebay.Result, columns id, amount, not read>"
+    result.show(2)
+    assert capsys.readouterr().out == "id  amount\n--  ------\n 0     0.0\n 1     0.5\n(3 rows, 2 shown)\n"
+    assert "<th" in result._repr_html_()
+    assert repr(result).endswith("3 rows>")
+    assert result.to_pandas()["id"].tolist() == result.to_polars()["id"].to_list() == [0, 1, 2]
+    assert pa.table(result).num_rows == sum(batch.num_rows for batch in result) == 3
+    streamed = conn.sql("SELECT id FROM fluss.orders")
+    assert sum(batch.num_rows for batch in streamed) == 10
+    with pytest.raises(InvalidRequest, match="the rows of this result are read"):
+        streamed.to_arrow()
+
+
+def test_a_missing_duckdb_is_named(conn: EmbeddedConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(run, "import_module", missing)
+    with pytest.raises(UnsupportedOperation, match=r"pip install 'forebay\[sql\]'"):
+        conn.sql("SELECT 1")
+
+
+@pytest.mark.parametrize("name", ["live", "temp", "a b"])
+def test_a_lake_has_a_name_of_its_own(conn: EmbeddedConnection, name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be called"):
+        forebay.sql("SELECT 1", conn, lakes={name: str(tmp_path)})
+    with pytest.raises(InvalidRequest, match="format 'delta' is not known"):
+        forebay.sql("SELECT 1", conn, lakes={"x": {"format": "delta"}})
+    with pytest.raises(InvalidRequest, match="5 is no lake"):
+        forebay.sql("SELECT 1", conn, lakes={"x": 5})  # type: ignore[dict-item]
