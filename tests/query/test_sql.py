@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 import forebay
 import forebay.paimon
+import forebay.polars
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.snapshot_scan import SnapshotReader
 from forebay.inprocess import EmbeddedConnection
@@ -253,3 +257,31 @@ def test_a_lake_has_a_name_of_its_own(conn: EmbeddedConnection, name: str, tmp_p
         forebay.sql("SELECT 1", conn, lakes={"x": {"format": "delta"}})
     with pytest.raises(InvalidRequest, match="5 is no lake"):
         forebay.sql("SELECT 1", conn, lakes={"x": 5})  # type: ignore[dict-item]
+
+
+def test_iceberg_tables_are_read_by_their_catalog(tmp_path: Path) -> None:
+    options = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": tmp_path.as_uri(),
+        "name": "other",
+    }
+    with closing(SqlCatalog(**options)) as catalog:
+        catalog.create_namespace("db")
+        rows = pa.table(
+            {"id": [1, 2, 3], "x": [1.0, math.nan, None], "t": pa.array([0, 1, 2], pa.timestamp("us", "UTC"))}
+        )
+        table = catalog.create_table("db.t", rows.schema)
+        table.append(rows)
+        first = table.current_snapshot().snapshot_id
+        table.append(rows.slice(0, 1))
+    lakes = {"ice": {"format": "iceberg", **options}}
+    assert forebay.sql("SELECT id FROM ice.db.t WHERE x > 1 AND t IS NOT NULL", lakes=lakes).to_pylist() == [{"id": 2}]
+    earlier = forebay.sql(f"SELECT count(*) AS n FROM ice.db.t AT (VERSION => {first})", lakes=lakes)
+    assert earlier.to_pylist() == [{"n": 3}]
+    assert forebay.sql("SHOW TABLES", lakes=lakes).to_pylist() == [{"catalog": "ice", "database": "db", "table": "t"}]
+    assert forebay.polars.scan("db.t", warehouse=lakes["ice"]).head(3).collect().height == 3
+    with pytest.raises(NotFound, match=r"db\.other"):
+        forebay.sql("FROM ice.db.other", lakes=lakes)
+    with pytest.raises(UnsupportedOperation, match="is an Iceberg table, which tiering and other engines write"):
+        forebay.sql("INSERT INTO ice.db.t VALUES (1)", lakes=lakes)

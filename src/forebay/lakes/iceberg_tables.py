@@ -100,7 +100,7 @@ def new_catalog(options: Mapping[str, str]) -> Catalog:
     properties = catalog_properties(options)
     if properties.get("uri", "").startswith("sqlite:///"):
         Path(properties["uri"].removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-    return load_catalog(properties.get("name", _CATALOG_NAME), **properties)
+    return load_catalog(properties.pop("name", _CATALOG_NAME), **properties)
 
 
 @contextmanager
