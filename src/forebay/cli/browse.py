@@ -12,9 +12,9 @@ import pyarrow as pa
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.cli import explain
 from forebay.cli.conditions import column_names, conjunction, typed_values, where_argument
-from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
-from forebay.cli.output import FORMATS, Progress, print_batches, text_table
-from forebay.client.connection import Connection, connect
+from forebay.cli.connecting import add_connection_arguments, connected
+from forebay.cli.output import Progress, output_argument, print_batches, print_object, print_rows, text_table
+from forebay.client.connection import Connection
 from forebay.client.display import role
 from forebay.client.table import Table
 
@@ -25,12 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.epilog = command.epilog
     parser.set_defaults(browse=command.run)
     add_connection_arguments(parser)
+    output_argument(parser)
     command.arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    lake = lake_options_of(options)
-    with connect(options.bootstrap_servers, options.user, password_of(options), lake_options=lake) as connection:
+    with connected(options) as connection:
         result: int = options.browse(connection, options)
     return result
 
@@ -50,21 +50,20 @@ def _tables(connection: Connection, options: argparse.Namespace) -> int:
         for name in connection.list_tables(database):
             info = admin.table_info(f"{database}.{name}")
             kind = "primary key" if info.has_primary_key else "log"
-            count = _row_count(connection, info)
-            rows.append([str(info.path), kind, str(info.bucket_count), count, info.descriptor.comment or ""])
-    print("\n".join(text_table(["table", "kind", "buckets", "rows", "comment"], rows, {2, 3})))
-    if not rows:
-        where = f"database {databases[0]}" if options.database else f"{', '.join(databases)}"
-        print(f"(no tables in {where})")
+            count: int | str | None = _row_count(connection, info)
+            if count is None and options.output == "table":
+                count = "?"
+            rows.append([str(info.path), kind, info.bucket_count, count, info.descriptor.comment or ""])
+    where = f"database {databases[0]}" if options.database else f"{', '.join(databases)}"
+    print_rows(["table", "kind", "buckets", "rows", "comment"], rows, options.output, empty=f"(no tables in {where})")
     return 0
 
 
-def _row_count(connection: Connection, info: Any) -> str:
+def _row_count(connection: Connection, info: Any) -> int | None:
     try:
-        count = connection.admin.table_stats(info).row_count
+        return connection.admin.table_stats(info).row_count
     except UnsupportedOperation:  # Fluss 0.9 does not count
-        return "?"
-    return "?" if count is None else f"{count:,}"
+        return None
 
 
 def _table_argument(parser: argparse.ArgumentParser) -> None:
@@ -74,15 +73,31 @@ def _table_argument(parser: argparse.ArgumentParser) -> None:
 def _describe(connection: Connection, options: argparse.Namespace) -> int:
     table = connection.table(options.table)
     info, descriptor = table.info, table.info.descriptor
+    columns = [
+        (column.name, str(column.data_type), role(info.schema, column), column.comment or "")
+        for column in info.schema.columns
+    ]
+    if options.output == "csv":
+        print_rows(["column", "type", "role", "comment"], columns, "csv")
+        return 0
+    rows = _row_count(connection, info)
+    partitions = [p.name for p in connection.table(info).partitions()] if descriptor.partition_keys else []
+    if options.output == "json":
+        print_object({
+            "table": str(info.path), "id": info.table_id, "comment": descriptor.comment,
+            "columns": [dict(zip(("name", "type", "role", "comment"), column, strict=True)) for column in columns],
+            "primary_key": info.schema.primary_key, "partitioned_by": descriptor.partition_keys,
+            "bucket_key": descriptor.bucket_keys, "buckets": info.bucket_count,
+            "auto_increment": info.schema.auto_increment_column, "created": _time(info.created_ms),
+            "changed": _time(info.modified_ms), "rows": rows, "options": dict(descriptor.properties),
+            "properties": dict(descriptor.custom_properties), "partitions": partitions,
+        })  # fmt: skip
+        return 0
     print(f"{info.path}  ({'primary-key table' if info.has_primary_key else 'log table'}, id {info.table_id})")
     if descriptor.comment:
         print(f"  {descriptor.comment}")
     print()
-    rows = [
-        [column.name, str(column.data_type), role(info.schema, column), column.comment or ""]
-        for column in info.schema.columns
-    ]
-    print("\n".join(text_table(["column", "type", "", "comment"], rows)))
+    print("\n".join(text_table(["column", "type", "", "comment"], columns)))
     print()
     facts = {
         "primary key": ", ".join(info.schema.primary_key),
@@ -92,13 +107,12 @@ def _describe(connection: Connection, options: argparse.Namespace) -> int:
         "auto-increment": info.schema.auto_increment_column or "",
         "created": _time(info.created_ms),
         "changed": _time(info.modified_ms),
-        "rows": _row_count(connection, info),
+        "rows": "?" if rows is None else f"{rows:,}",
         **{f"option {key}": value for key, value in sorted(descriptor.properties.items())},
         **{f"property {key}": value for key, value in sorted(descriptor.custom_properties.items())},
     }
     if descriptor.partition_keys:
-        partitions = connection.table(info).partitions()
-        facts["partitions"] = ", ".join(p.name for p in partitions) or "(none yet)"
+        facts["partitions"] = ", ".join(partitions) or "(none yet)"
     width = max(len(name) for name in facts)
     print("\n".join(f"{name.ljust(width)}  {value}" for name, value in facts.items() if value))
     return 0
@@ -116,20 +130,31 @@ def _no_arguments(_parser: argparse.ArgumentParser) -> None:
 
 def _status(connection: Connection, options: argparse.Namespace) -> int:
     admin = connection.admin
-    nodes = [[node.role.name.lower(), str(node.node_id), f"{node.host}:{node.port}"] for node in admin.server_nodes()]
-    print("\n".join(text_table(["server", "id", "address"], nodes)))
+    nodes = [(node.role.name.lower(), node.node_id, f"{node.host}:{node.port}") for node in admin.server_nodes()]
     try:
         health = admin.cluster_health()
-        print(
-            f"\nhealth: {health.status.name}, {health.active_leader_replicas} of {health.leader_replicas} buckets serve"
-        )
+        healthy = f"{health.status.name}, {health.active_leader_replicas} of {health.leader_replicas} buckets serve"
     except UnsupportedOperation:
-        print("\nhealth: not reported by this server")
-    databases = [[d.name, "?" if d.table_count is None else str(d.table_count)] for d in admin.database_summaries()]
-    print("\n" + "\n".join(text_table(["database", "tables"], databases, {1})))
-    configs = [[entry.key, entry.value or ""] for entry in admin.describe_configs()]
+        healthy = "not reported by this server"
+    databases = [(d.name, d.table_count) for d in admin.database_summaries()]
+    configs = [(entry.key, entry.value or "") for entry in admin.describe_configs()]
+    if options.output == "json":
+        print_object({
+            "servers": [dict(zip(("server", "id", "address"), node, strict=True)) for node in nodes],
+            "health": healthy, "databases": dict(databases), "settings": dict(configs),
+        })  # fmt: skip
+        return 0
+    if options.output == "csv":
+        servers = [(f"server {kind} {node_id}", address) for kind, node_id, address in nodes]
+        counts = [(f"database {name}", count) for name, count in databases]
+        print_rows(["what", "value"], [*servers, ("health", healthy), *counts, *configs], "csv")
+        return 0
+    print_rows(["server", "id", "address"], nodes, "table", plain_numbers=["id"])
+    print(f"\nhealth: {healthy}\n")
+    print_rows(["database", "tables"], [(name, "?" if count is None else count) for name, count in databases], "table")
     if configs:
-        print("\n" + "\n".join(text_table(["setting", "value"], configs)))
+        print()
+        print_rows(["setting", "value"], configs, "table")
     return 0
 
 
@@ -140,20 +165,10 @@ def _transactions_arguments(parser: argparse.ArgumentParser) -> None:
 def _transactions(connection: Connection, options: argparse.Namespace) -> int:
     found = connection.admin.transactions(options.application)
     rows = [
-        [
-            t.application,
-            str(t.version),
-            t.state,
-            f"{t.since:%Y-%m-%d %H:%M:%S UTC}",
-            str(t.stages),
-            f"{t.staged_bytes:,}",
-        ]
-        for t in found
+        (t.application, t.version, t.state, f"{t.since:%Y-%m-%d %H:%M:%S UTC}", t.stages, t.staged_bytes) for t in found
     ]
     columns = ["application", "version", "state", "since", "attempts", "staged bytes"]
-    print("\n".join(text_table(columns, rows, {1, 4, 5})))
-    if not rows:
-        print("(no transactions)")
+    print_rows(columns, rows, options.output, empty="(no transactions)", plain_numbers=["version"])
     return 0
 
 
@@ -163,7 +178,6 @@ def _transactions(connection: Connection, options: argparse.Namespace) -> int:
 def _rows_arguments(parser: argparse.ArgumentParser) -> None:
     _table_argument(parser)
     parser.add_argument("-c", "--columns", metavar="A,B,...", help="only these columns")
-    parser.add_argument("-f", "--format", choices=FORMATS, default="table", help="output format (default: %(default)s)")
 
 
 def _scan_arguments(parser: argparse.ArgumentParser) -> None:
@@ -176,8 +190,8 @@ def _scan(connection: Connection, options: argparse.Namespace) -> int:
     table = connection.table(options.table)
     scan = table.scan(_columns(options), conjunction(table.arrow_schema, options.where), options.limit)
     with scan.reader() as reader, Progress(f"scanning {table.path}:") as progress:
-        rows = print_batches(progress.counted(reader), options.format)
-    if options.format == "table":
+        rows = print_batches(progress.counted(reader), options.output)
+    if options.output == "table":
         print(f"({rows:,} row{'' if rows == 1 else 's'})")
     return 0
 
@@ -203,7 +217,7 @@ def _changes(connection: Connection, options: argparse.Namespace) -> int:
         filter=conjunction(table.arrow_schema, options.where),
     )
     with reader:
-        print_batches(_limited(reader, options.limit), options.format)
+        print_batches(_limited(reader, options.limit), options.output)
     return 0
 
 
@@ -242,14 +256,14 @@ def _get(connection: Connection, options: argparse.Namespace) -> int:
     table = connection.table(options.table)
     if not table.has_primary_key:
         raise InvalidRequest(f"{table.path} is a log table and has no keys to look up; try `forebay scan` or `changes`")
-    found = table.lookup(_keys(table, options.keys), _columns(options), missing="drop")
-    print_batches(found.combine_chunks().to_batches(), options.format)
-    if found.num_rows < len(options.keys) and options.format == "table":
+    found = table.lookup(keys_of(table, options.keys), _columns(options), missing="drop")
+    print_batches(found.combine_chunks().to_batches(), options.output)
+    if found.num_rows < len(options.keys) and options.output == "table":
         print(f"({found.num_rows} of {len(options.keys)} keys found)")
     return 0 if found.num_rows == len(options.keys) else 1
 
 
-def _keys(table: Table, texts: list[str]) -> pa.Table:
+def keys_of(table: Table, texts: list[str]) -> pa.Table:
     """The typed keys, as a table of the primary key columns."""
     names = table.schema.primary_key
     columns: dict[str, list[str]] = {name: [] for name in names}
@@ -306,7 +320,7 @@ _COMMANDS = {
         _scan_arguments,
         _scan,
         "examples:\n  forebay scan sales.orders --where 'amount >= 100' -c id,amount -n 20\n"
-        "  forebay scan sales.orders -f csv > orders.csv",
+        "  forebay scan sales.orders -o csv > orders.csv",
     ),
     "explain": _Browse(
         explain.arguments,
@@ -317,7 +331,7 @@ _COMMANDS = {
         _changes_arguments,
         _changes,
         "examples:\n  forebay changes sales.orders               # wait for changes, until Ctrl-C\n"
-        "  forebay changes sales.orders --from earliest --no-follow -f json",
+        "  forebay changes sales.orders --from earliest --no-follow -o json",
     ),
     "get": _Browse(
         _get_arguments,

@@ -25,6 +25,7 @@ from forebay.cli.paimon_tables import (
     partition_argument,
     partitions_typed,
 )
+from forebay.cli.settings import setting
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.compact.clustering import STRATEGIES
 from forebay.paimon.compact.running import TaskRunner, TaskThreads
@@ -52,7 +53,7 @@ until it is stopped, and compacts what is due by the tables' options ('minor').
   forebay compact -w /lake --table sales.visits --order zorder --order-by customer,day
   forebay compact -w /lake --database sales --watch                    all tables of a database, including new ones
   forebay compact -w /lake --database sales --spark-master 'local[2]'  as tasks of Spark
-  forebay compact -w /lake --table sales.orders --json                 a line of JSON for each table
+  forebay compact -w /lake --table sales.orders -o json                a line of JSON for each table
 
 Each table is compacted independently: a slow, broken or dropped table does not block the others. Ctrl-C or SIGTERM
 abandons the work in progress: nothing of it is committed, and its files are deleted. With --watch, the first signal
@@ -93,7 +94,10 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument(
         "--spark-conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark; may be repeated"
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON object for each compaction")
+    parser.add_argument(
+        "--json", action="store_true", default=setting("output") == "json",
+        help="the same as -o json: an object for each compaction",
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 from forebay.base.errors import InvalidRequest
 from forebay.base.indirect import resolved
+from forebay.cli.settings import is_set, setting
+from forebay.client.connection import Connection, connect
 
 
-def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--bootstrap-servers`, `--user`, `--password-file` and `--lake-option`."""
+def add_connection_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Add `--bootstrap-servers` (whose default is None if a server is not `required`), `--user`, `--password-file` and
+    `--lake-option`."""
+    server = setting("bootstrap-servers")
     parser.add_argument(
         "-b",
         "--bootstrap-servers",
         metavar="HOST:PORT",
-        default=os.environ.get("FOREBAY_BOOTSTRAP_SERVERS", "127.0.0.1:9123"),
-        help="the server (default: $FOREBAY_BOOTSTRAP_SERVERS, or 127.0.0.1:9123)",
+        default=server if required else None,
+        help=f"the server (default: $FOREBAY_BOOTSTRAP_SERVERS, or {server})",
     )
-    parser.add_argument("--user", help="log in as this user, by SASL/PLAIN")
+    parser.add_argument("--user", default=setting("user"), help="log in as this user, by SASL/PLAIN")
     parser.add_argument(
-        "--password-file", metavar="FILE", help="file that holds the password (default: $FOREBAY_PASSWORD)"
+        "--password-file",
+        metavar="FILE",
+        default=setting("password-file"),
+        help="file that holds the password (default: $FOREBAY_PASSWORD)",
     )
     parser.add_argument(
         "--lake-option", action="append", default=[], metavar="key=value",
@@ -39,10 +49,65 @@ def password_of(options: argparse.Namespace) -> str | None:
 
 def lake_options_of(options: argparse.Namespace) -> dict[str, str]:
     """The lake options on the command line. Raises `InvalidRequest`."""
-    found = {}
+    found = {key: resolved(key, str(value)) for key, value in setting("lake-options").items()}
     for text in options.lake_option:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise InvalidRequest(f"'{key}' does not define an option of the lake: write --lake-option key=value")
         found[key.strip()] = resolved(key.strip(), value.strip())
     return found
+
+
+@contextmanager
+def connected(options: argparse.Namespace) -> Iterator[Connection]:
+    """The connection that the options name, closed at the end of the block."""
+    lake = lake_options_of(options)
+    with connect(options.bootstrap_servers, options.user, password_of(options), lake_options=lake) as connection:
+        yield connection
+
+
+# ---- tables of a server or of lakes, by the names of SQL ------------------------------------------------------------
+
+
+def add_place_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `add_connection_arguments` does, `-w` and `--lake`."""
+    add_connection_arguments(parser, required=False)
+    parser.add_argument(
+        "-w", "--warehouse", metavar="WHERE", default=setting("warehouse"),
+        help="a Paimon warehouse, whose tables are lake.database.table; without -b the only place of tables",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lake", action="append", default=[], metavar="NAME=WHERE",
+        help="another warehouse, whose tables are NAME.database.table; may be repeated",
+    )  # fmt: skip
+
+
+def lakes_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The lakes by name. Raises `InvalidRequest`."""
+    found: dict[str, Any] = {name: _lake(where) for name, where in setting("lakes").items()}
+    if options.warehouse is not None:
+        found["lake"] = options.warehouse
+    for text in options.lake:
+        name, equals, where = text.partition("=")
+        if not equals or not name:
+            raise InvalidRequest(f"--lake {text!r} is not NAME=WHERE")
+        found[name] = where
+    return found
+
+
+def _lake(where: Any) -> Any:
+    if isinstance(where, Mapping):
+        return {key: resolved(key, str(value)) for key, value in where.items()}
+    return str(where)
+
+
+@contextmanager
+def place_of(options: argparse.Namespace) -> Iterator[tuple[Connection | None, dict[str, Any]]]:
+    """The connection, and the lakes. No connection if a lake is named but no server, here or by a setting."""
+    lakes = lakes_of(options)
+    if options.bootstrap_servers is None and lakes and not is_set("bootstrap-servers"):
+        yield None, lakes
+        return
+    options.bootstrap_servers = options.bootstrap_servers or setting("bootstrap-servers")
+    with connected(options) as connection:
+        yield connection, lakes

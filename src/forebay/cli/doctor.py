@@ -18,6 +18,21 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from forebay.base.ambient import SYSTEM_CLOCK
+from forebay.cli.output import output_argument, print_rows
+
+_EXTRAS = (
+    ("duckdb", "SQL in Python", "sql"),
+    ("polars", "Polars", "polars"),
+    ("fastavro", "Paimon lakes", "paimon"),
+    ("pyiceberg", "Iceberg lakes", "iceberg"),
+    ("boto3", "lakes on S3", "s3"),
+    ("urllib3", "REST catalogs", "rest"),
+    ("thriftpy2", "Hive catalogs", "hive"),
+    ("pg8000", "JDBC catalogs", "postgresql"),
+    ("rocksdict", "RocksDB engine", "rocksdb"),
+    ("pyroaring", "bitmaps", "bitmaps"),
+)
+"""The package of an extra, what it is for, and the extra's name; Spark and Java have lines of their own."""
 
 _GOOD, _NOTE, _BAD = "ok", "note", "BAD"
 _FREE_BYTES_MIN = 2 << 30
@@ -36,10 +51,15 @@ class Diagnosis(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.add_argument("--data-dir", default=".", metavar="DIR", help="measure the disk of this folder (default: .)")
+    output_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the report; return exit code 1 if a requirement of Forebay is missing."""
+    if options.output != "table":
+        found = list(examine(Path(options.data_dir)))
+        print_rows(["mark", "what", "detail", "advice"], found, options.output)
+        return 1 if any(finding.mark == _BAD for finding in found) else 0
     bad = False
     for finding in examine(Path(options.data_dir)):
         bad = bad or finding.mark == _BAD
@@ -56,8 +76,8 @@ def examine(data_dir: Path) -> Iterator[Diagnosis]:
     yield _kernels()
     yield Diagnosis(_GOOD, "Arrow", f"pyarrow {pa.__version__}")
     yield _package("lmdb", "state engine", required=True, advice="pip install lmdb")
-    yield _package("rocksdict", "RocksDB engine", required=False, advice="optional: pip install 'forebay[rocksdb]'")
-    yield _package("pyroaring", "bitmaps", required=False, advice="optional: pip install 'forebay[bitmaps]'")
+    for name, what, extra in _EXTRAS:
+        yield _package(name, what, required=False, advice=f"optional: pip install 'forebay[{extra}]'")
     yield _package("pyspark", "Spark", required=False, advice="for Spark SQL: pip install 'forebay[spark]'")
     yield _java()
     yield _compiler()

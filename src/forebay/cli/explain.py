@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from forebay.api.filters import as_predicate
 from forebay.base.errors import InvalidRequest
+from forebay.cli.output import print_rows
 from forebay.client.connection import Connection
 
 
@@ -72,5 +73,9 @@ def run(connection: Connection, options: argparse.Namespace) -> int:
     query = parse_select(options.query)
     table = connection.table(query.table)
     predicate = as_predicate(query.where, table.arrow_schema)
-    print(plan_union(table, query.columns, predicate, query.limit, look_up=True).explain())
+    text = plan_union(table, query.columns, predicate, query.limit, look_up=True).explain()
+    if options.output == "table":
+        print(text)
+    else:
+        print_rows(["line"], [[line] for line in text.splitlines()], options.output)
     return 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
+import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -13,19 +13,82 @@ import pyarrow as pa
 
 from forebay.api.text_table import as_text, plain, row_lines, text_table
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
+from forebay.cli.settings import setting
 
-__all__ = ["FORMATS", "Progress", "print_batches", "text_table"]
+__all__ = ["FORMATS", "Progress", "output_argument", "print_batches", "print_object", "print_rows", "text_table"]
 
 FORMATS = ("table", "csv", "json")
 
 
-def print_batches(batches: Iterable[pa.RecordBatch], form: str, out: TextIO | None = None) -> int:
-    """Print rows as they arrive, in one of `FORMATS` ("json" is one object per line); return their number."""
+def output_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `-o table|json|csv`, and `-f` and `--format`, which said the same before."""
+    parser.add_argument(
+        "-o", "--output", choices=FORMATS, default=setting("output"),
+        help="how to print the result; json: an object in each line (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-f", "--format", dest="output", choices=FORMATS, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
+
+
+def print_rows(
+    names: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    form: str,
+    *,
+    empty: str = "",
+    plain_numbers: Sequence[str] = (),
+) -> None:
+    """Print rows of Python values in one of `FORMATS`; `empty` in place of a table without rows.
+
+    In a table numbers are grouped by thousands, except in the columns `plain_numbers`.
+    """
+    rows = list(rows)
+    if form == "json":
+        for row in rows:
+            print(json.dumps(dict(zip(names, row, strict=True)), default=plain, ensure_ascii=False), flush=True)
+    elif form == "csv":
+        for row in [names, *rows]:
+            print(",".join(map(_csv_field, row)), flush=True)
+    elif not rows and empty:
+        print(empty)
+    else:
+        right = {i for i, name in enumerate(names) if any(_is_number(row[i]) for row in rows)}
+        grouped = [[_in_table(value, names[i] in plain_numbers) for i, value in enumerate(row)] for row in rows]
+        print("\n".join(text_table(names, grouped, right)))
+
+
+def print_object(value: Mapping[str, Any]) -> None:
+    """Print one JSON object in a line."""
+    print(json.dumps(value, default=plain, ensure_ascii=False), flush=True)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _in_table(value: Any, is_plain: bool) -> str:
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if _is_number(value) and not is_plain:
+        return f"{value:,}"
+    return str(as_text(value))
+
+
+def print_batches(
+    batches: Iterable[pa.RecordBatch], form: str, out: TextIO | None = None, *, schema: pa.Schema | None = None
+) -> int:
+    """Print rows as they arrive, in one of `FORMATS` ("json" is one object per line); return their number.
+
+    `schema` is that of the rows, for the header of a result without rows.
+    """
     printer = _PRINTERS[form](out or sys.stdout)
-    rows = 0
+    rows, begun = 0, False
     for batch in batches:
         printer(batch)
-        rows += batch.num_rows
+        rows, begun = rows + batch.num_rows, True
+    if not begun and schema is not None:
+        printer(pa.RecordBatch.from_pylist([], schema))
     return rows
 
 
@@ -44,17 +107,26 @@ def _table_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
 
 
 def _csv_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:
-    writer: Any = None
+    begun = False
 
     def show(batch: pa.RecordBatch) -> None:
-        nonlocal writer
-        if writer is None:
-            writer = csv.DictWriter(out, batch.schema.names, lineterminator="\n")
-            writer.writeheader()
-        writer.writerows({name: as_text(value) for name, value in row.items()} for row in batch.to_pylist())
+        nonlocal begun
+        if not begun:
+            out.write(",".join(map(_csv_field, batch.schema.names)) + "\n")
+        begun = True
+        columns = [column.to_pylist() for column in batch.columns]
+        out.writelines(",".join(map(_csv_field, row)) + "\n" for row in zip(*columns))
         out.flush()
 
     return show
+
+
+def _csv_field(value: Any) -> str:
+    """A value in CSV. An empty text is quoted, which tells it from a null."""
+    if value is None:
+        return ""
+    text = str(as_text(value))
+    return '"' + text.replace('"', '""') + '"' if not text or any(mark in text for mark in ',"\r\n') else text
 
 
 def _json_printer(out: TextIO) -> Callable[[pa.RecordBatch], None]:

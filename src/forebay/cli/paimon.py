@@ -146,10 +146,13 @@ def _state(table: Table) -> dict[str, str]:
 
 
 def _format_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-f", "--format", choices=FORMATS, default="table", help="output format (default: %(default)s)")
     parser.add_argument(
-        "--json", action="store_const", const="json", dest="format", help="the same as -f json: one object per line"
+        "-f", "--format", choices=FORMATS, dest="output", default=argparse.SUPPRESS, help=argparse.SUPPRESS
     )
+    parser.add_argument(
+        "--json", action="store_const", const="json", dest="output", default=argparse.SUPPRESS,
+        help="the same as -o json: one object per line",
+    )  # fmt: skip
 
 
 def _scan_arguments(parser: argparse.ArgumentParser) -> None:
@@ -174,8 +177,8 @@ def _scan(options: argparse.Namespace) -> int:
         where = conjunction(table.arrow_schema, options.where)
         reader = table.scan(columns, where, options.limit, as_of=_as_of(table, options))
     with Progress(f"reading {options.table}:") as progress:
-        rows = print_batches(_limited(progress.counted(reader), options.limit), options.format)
-    if options.format == "table":
+        rows = print_batches(_limited(progress.counted(reader), options.limit), options.output)
+    if options.output == "table":
         print(f"({counted(rows, 'row')})")
     return 0
 
@@ -233,8 +236,8 @@ def _snapshots(options: argparse.Namespace) -> int:
         for s in reversed(found)
     ]
     if rows:
-        print_batches(pa.Table.from_pylist(rows).to_batches(), options.format)
-    elif options.format == "table":
+        print_batches(pa.Table.from_pylist(rows).to_batches(), options.output)
+    elif options.output == "table":
         print("(no snapshots: nothing was written yet)")
     return 0
 

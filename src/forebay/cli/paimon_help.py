@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 EPILOG = """\
-A table is named database.table, in the catalog given by -w and -o, or by its directory:
+A table is named database.table, in the catalog given by -w and --option, or by its directory:
 
   forebay paimon describe -w /lake                           # lists the tables
   forebay paimon describe -w /lake sales.orders
@@ -11,7 +11,7 @@ A table is named database.table, in the catalog given by -w and -o, or by its di
   forebay paimon scan '/lake/sales.db/orders$branch_test'    # a branch
   forebay paimon scan '/lake/sales.db/orders$files'          # a system table
   forebay paimon compact -w /lake sales.orders --full
-  forebay paimon describe -o metastore=jdbc -o uri=jdbc:sqlite:/lake/catalog.db -w /lake sales.orders
+  forebay paimon describe --option metastore=jdbc --option uri=jdbc:sqlite:/lake/catalog.db -w /lake sales.orders
 
 `forebay paimon ACTION --help` explains an action. Exit codes: 0 done, 1 refused or failed (the message says why),
 2 wrong usage, 130 interrupted.
@@ -22,7 +22,7 @@ ACTIONS = {
 Without a table, the tables of the catalog are listed.
 
   forebay paimon describe -w /lake sales.orders
-  forebay paimon describe /lake/sales.db/orders --json
+  forebay paimon describe /lake/sales.db/orders -o json
 """,
     "scan": """\
 Rows are printed as they are read; -n stops early. A table's history can be read while its snapshots are kept.
@@ -30,7 +30,7 @@ System tables are snapshots, schemas, options, manifests, files, partitions, buc
 statistics, audit_log, binlog and ro.
 
   forebay paimon scan -w /lake sales.orders -c id,amount --where 'amount >= 100' --where "item = 'tea'"
-  forebay paimon scan -w /lake sales.orders --at 2026-01-31T12:00 -f csv
+  forebay paimon scan -w /lake sales.orders --at 2026-01-31T12:00 -o csv
   forebay paimon scan -w /lake sales.orders --set incremental-between=5,9      # the changes after snapshot 5
   forebay paimon scan -w /lake 'sales.orders$files' -c file_path,record_count
 """,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,8 @@ from forebay.base.errors import InvalidRequest
 from forebay.base.indirect import resolved
 from forebay.base.quantity import parse_duration_ms
 from forebay.cli.conditions import typed_values
+from forebay.cli.output import FORMATS
+from forebay.cli.settings import setting
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.table import Table
@@ -30,16 +31,33 @@ class Action(NamedTuple):
     run: Callable[[argparse.Namespace], int]
 
 
+class _OutputOrOption(argparse.Action):
+    """`-o json`, as in all commands; and `-o KEY=VALUE`, which is --option, as it was before there was an output."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, value: Any, flag: str | None = None) -> None:
+        if value in FORMATS:
+            namespace.output, namespace.json = value, value == "json"
+        elif flag == "-o" and "=" in value:
+            namespace.option = [*namespace.option, value]
+        else:
+            parser.error(f"argument {flag}: {value!r} is none of {', '.join(FORMATS)}")
+
+
 def catalog_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for the catalog and its options."""
     parser.add_argument(
-        "-w", "--warehouse", metavar="WHERE", default=os.environ.get("FOREBAY_PAIMON_WAREHOUSE"),
-        help="directory or URI of the catalog's warehouse (default: $FOREBAY_PAIMON_WAREHOUSE)",
+        "-w", "--warehouse", metavar="WHERE", default=setting("warehouse"),
+        help="directory or URI of the catalog's warehouse (default: $FOREBAY_WAREHOUSE)",
     )  # fmt: skip
     parser.add_argument(
-        "-o", "--option", action="append", default=[], metavar="KEY=VALUE",
+        "--option", action="append", default=[], metavar="KEY=VALUE",
         help="an option of the catalog or its file system, such as metastore=jdbc or s3.endpoint=...; may be "
-        "repeated",
+        "repeated (-o KEY=VALUE says the same)",
+    )  # fmt: skip
+    parser.set_defaults(output=setting("output"), json=setting("output") == "json")
+    parser.add_argument(
+        "-o", "--output", action=_OutputOrOption, default=setting("output"), metavar="table|json|csv",
+        help="how to print the result (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
@@ -67,7 +85,7 @@ def open_table(options: argparse.Namespace, name: str | None = None) -> Table:
         return Table(open_file_io(path, given), path, branch=branch or "main", options=settings)
     if not given:
         raise InvalidRequest(
-            f"in which catalog is {name!r}? Say -w WAREHOUSE (or set FOREBAY_PAIMON_WAREHOUSE), or name the table by "
+            f"in which catalog is {name!r}? Say -w WAREHOUSE (or set FOREBAY_WAREHOUSE), or name the table by "
             "its directory"
         )
     return Catalog.open(given).table(name, options=settings)
@@ -81,7 +99,9 @@ def catalog_options(options: argparse.Namespace) -> dict[str, str]:
 
 
 def json_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--json", action="store_true", default=setting("output") == "json", help="the same as -o json: one JSON object"
+    )
 
 
 def print_json(value: Mapping[str, Any]) -> None:

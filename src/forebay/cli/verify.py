@@ -9,6 +9,7 @@ from types import TracebackType
 from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import ForebayError
 from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
+from forebay.cli.output import output_argument, print_rows
 from forebay.client.connection import connect
 from forebay.verify import Report, verify_directory, verify_server
 
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--table", action="append", default=[], metavar="DATABASE.TABLE", help="only this table of a running server"
     )
     add_connection_arguments(parser)
+    output_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,9 +47,13 @@ def run(options: argparse.Namespace) -> int:
     except (OSError, ForebayError) as e:
         print(f"forebay: not verified: {e}", file=sys.stderr)
         return _NOT_VERIFIED
-    for finding in report.findings:
-        print(finding)
-    print(report.summary())
+    if options.output == "table":
+        for finding in report.findings:
+            print(finding)
+        print(report.summary())
+    else:
+        rows = [("fault" if f.is_fault else "note", f.place, f.message) for f in report.findings]
+        print_rows(["kind", "place", "message"], rows, options.output)
     return 0 if report.is_clean else _FAULTS
 
 

@@ -49,12 +49,12 @@ def verify_directory(
     server uses it. Damage is in the report and raises nothing.
     """
     directory = str(Path(path).absolute())
-    with _locked(directory), tempfile.TemporaryDirectory(prefix="forebay-verify-", dir=scratch) as temporary:
+    with locked_directory(directory), tempfile.TemporaryDirectory(prefix="forebay-verify-", dir=scratch) as temporary:
         return _Directory(LocalFileSystem(), directory, Path(temporary), on_step, witnesses).check()
 
 
 @contextmanager
-def _locked(directory: str) -> Iterator[None]:
+def locked_directory(directory: str | Path) -> Iterator[None]:
     """Hold the lock of a data directory, without writing to it."""
     lock = os.path.join(directory, names.LOCK_FILE)
     if not os.path.exists(os.path.join(directory, METADATA_FILE)) and not os.path.exists(lock):

@@ -161,7 +161,7 @@ def test_catalogs_are_chosen_by_their_options(tmp_path: Path, orders: Table, typ
         (["scan", "db.orders", "--at", "noon"], "is not a time"),
         (["scan", "db.orders$files", "--where", "a = 1"], "does not work on system tables"),
         (["expire", "db.orders", "--older-than", "soon"], "is not a duration"),
-        (["describe", "db.orders", "-o", "nonsense"], "is not KEY=VALUE"),
+        (["describe", "db.orders", "--option", "nonsense"], "is not KEY=VALUE"),
         (["rescale", "db.orders", "0"], "to a positive number"),
         (["scan", "db.orders", "-c", "amuont"], "did you mean 'amount'?"),
         (["scan", "db.orders", "--set", "scan.snapshotid=1"], "did you mean 'scan.snapshot-id'?"),
