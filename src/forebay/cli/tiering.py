@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,10 @@ from forebay.base.errors import InvalidRequest, Unavailable
 from forebay.base.options import ports
 from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
 from forebay.cli.jobs import definitions, ended_by_signals, spark_context
+from forebay.cli.lag import show
 from forebay.cli.logs import add_log_arguments, configure_logs
-from forebay.cli.output import text_table
+from forebay.cli.output import output_argument
 from forebay.client.connection import Connection, connect
-from forebay.tiering.lag import table_lag
 from forebay.tiering.now import TierOutcome, lake_tables, tier_now
 from forebay.tiering.round import TieringLake
 from forebay.tiering.runner import SplitRunner, ThreadRunner
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add_connection_arguments(parser)
+    output_argument(parser)
     parser.add_argument("--once", action="store_true", help="bring tables up to date now, then stop")
     parser.add_argument("--lag", action="store_true", help="only show how far the lakes are behind their logs")
     parser.add_argument(
@@ -91,7 +92,8 @@ def run(options: argparse.Namespace) -> int:
     lake = TieringLake(lake_options_of(options))
     if options.lag:
         with connect(options.bootstrap_servers, options.user, password_of(options)) as connection:
-            return _show_lag(connection, options.table)
+            show(connection, options.table or lake_tables(connection), options.output)
+            return 0
     if options.once:
         with (
             connect(options.bootstrap_servers, options.user, password_of(options)) as connection,
@@ -116,21 +118,6 @@ def _runner(options: argparse.Namespace) -> Iterator[SplitRunner]:
         from forebay.spark.tiering import SparkRunner
 
         yield SparkRunner(context)
-
-
-def _show_lag(connection: Connection, tables: Sequence[str] | None) -> int:
-    lags = [table_lag(connection, path) for path in tables or lake_tables(connection)]
-    rows = [
-        [
-            str(lag.path),
-            "" if lag.snapshot_id is None else str(lag.snapshot_id),
-            f"{lag.records:,}",
-            f"{lag.seconds:.1f}",
-        ]
-        for lag in lags
-    ]
-    print("\n".join(text_table(["table", "lake snapshot", "records behind", "seconds behind"], rows, {2, 3})))
-    return 0
 
 
 # ---- once -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,242 @@
+"""`forebay create`: a table from DDL, from a list of columns, or with the columns of a file."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from forebay.base.errors import InvalidRequest
+from forebay.cli.conditions import column_names
+from forebay.cli.connecting import add_place_arguments, place_of
+from forebay.cli.jobs import definitions
+from forebay.metadata.table import Column
+from forebay.metadata.type_text import parse_type
+
+_EPILOG = """DDL is that of Spark and Flink: types of both, PRIMARY KEY (...), PARTITIONED BY (...),
+DISTRIBUTED BY (...) INTO n BUCKETS, COMMENT, WITH or TBLPROPERTIES. A missing database is
+created. A table of a lake is lake.database.table, with -w.
+
+examples:
+  forebay create "CREATE TABLE sales.orders (id BIGINT NOT NULL, amount DECIMAL(10, 2), PRIMARY KEY (id))"
+  forebay create sales.visits --columns 'user BIGINT, page STRING, at TIMESTAMP_LTZ(3)' --buckets 4
+  forebay create sales.items --like items.parquet --primary-key item
+  forebay create -w /lake lake.sales.items --like items.csv --primary-key item --if-not-exists"""
+
+
+@dataclass
+class CreatedTable:
+    """A table to create."""
+
+    name: str
+    columns: Any
+    primary_key: list[str] = field(default_factory=list)
+    partition_keys: list[str] = field(default_factory=list)
+    bucket_keys: list[str] = field(default_factory=list)
+    buckets: int | None = None
+    options: dict[str, str] = field(default_factory=dict)
+    comment: str | None = None
+    if_not_exists: bool = False
+
+
+def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.add_argument("table", help="the table, as database.table; or a CREATE TABLE statement")
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument("--columns", metavar="NAME TYPE, ...", help="the columns")
+    given.add_argument("--like", metavar="FILE", help="the columns of a CSV, Parquet, JSON lines or Arrow file")
+    definition_arguments(parser)
+    parser.add_argument("--if-not-exists", action="store_true", help="do nothing if the table exists")
+    add_place_arguments(parser)
+
+
+def definition_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments for keys, buckets and options."""
+    parser.add_argument("--primary-key", metavar="A,B,...", help="the primary key; without one it is a log table")
+    parser.add_argument("--partitioned-by", metavar="A,B,...", help="the partition keys")
+    parser.add_argument("--bucket-key", metavar="A,B,...", help="the columns by which rows are distributed")
+    parser.add_argument("--buckets", type=int, metavar="N", help="the number of buckets")
+    parser.add_argument(
+        "-D", "--table-option", action="append", default=[], metavar="key=value",
+        help="an option of the table, such as table.datalake.enabled=true; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--comment", help="a comment")
+
+
+def run(options: argparse.Namespace) -> int:
+    if re.match(r"\s*CREATE\s+TABLE\b", options.table, re.IGNORECASE):
+        if options.columns or options.like:
+            raise InvalidRequest("CREATE TABLE has the columns already: leave out --columns and --like")
+        wanted = parse_ddl(options.table)
+    elif options.columns is not None:
+        wanted = _with_columns(CreatedTable(options.table, []), options.columns, options.columns)
+    elif options.like is not None:
+        from forebay.cli.files import schema_of
+
+        wanted = CreatedTable(options.table, schema_of(options.like))
+    else:
+        raise InvalidRequest("which columns? Give a CREATE TABLE statement, --columns or --like FILE")
+    complete(wanted, options)
+    with place_of(options) as (connection, lakes):
+        print(f"created {create(wanted, connection, lakes)}")
+    return 0
+
+
+def complete(wanted: CreatedTable, options: argparse.Namespace) -> None:
+    """Add what the arguments of `definition_arguments` say."""
+    wanted.primary_key = column_names(options.primary_key) or wanted.primary_key
+    wanted.partition_keys = column_names(options.partitioned_by) or wanted.partition_keys
+    wanted.bucket_keys = column_names(options.bucket_key) or wanted.bucket_keys
+    wanted.buckets = options.buckets or wanted.buckets
+    wanted.comment = options.comment or wanted.comment
+    wanted.options |= definitions(options.table_option)
+    wanted.if_not_exists = wanted.if_not_exists or getattr(options, "if_not_exists", False)
+
+
+def create(wanted: CreatedTable, connection: Any, lakes: dict[str, Any]) -> str:
+    """Create the table; return its name. The database of a live table has to exist, that of a lake is created."""
+    from forebay.query.statement import TableName
+    from forebay.query.tables import LIVE, IcebergLake, Tables, opened_lake
+
+    opened = {name: opened_lake(given) for name, given in lakes.items()}
+    catalog, path = Tables(connection, opened).place(TableName(tuple(wanted.name.split("."))))
+    place: Any = connection if catalog == LIVE else opened[catalog]
+    if isinstance(place, IcebergLake):
+        raise InvalidRequest(f"{wanted.name}: tables of an Iceberg lake are created by tiering, or by other engines")
+    place.create_database(path.database, ignore_if_exists=True)
+    place.create_table(
+        str(path),
+        wanted.columns,
+        primary_key=wanted.primary_key,
+        partition_keys=wanted.partition_keys,
+        bucket_keys=wanted.bucket_keys,
+        buckets=wanted.buckets,
+        options=wanted.options,
+        comment=wanted.comment,
+        ignore_if_exists=wanted.if_not_exists,
+    )
+    return wanted.name
+
+
+# ---- DDL ------------------------------------------------------------------------------------------------------------
+
+
+def parse_ddl(text: str) -> CreatedTable:
+    """The table of a CREATE TABLE statement. Raises `InvalidRequest`, which shows the part at fault."""
+    match = re.match(
+        r"\s*CREATE\s+TABLE\s+(?P<guard>IF\s+NOT\s+EXISTS\s+)?(?P<name>[\w.`\"$]+)\s*\(", text, re.IGNORECASE
+    )
+    if match is None:
+        raise InvalidRequest(f"{text.strip()!r} is not CREATE TABLE [IF NOT EXISTS] database.table (columns) ...")
+    name = re.sub(r"[`\"]", "", match["name"])
+    inside, rest = _parenthesized(text, match.end() - 1)
+    wanted = CreatedTable(name, [], if_not_exists=match["guard"] is not None)
+    _with_columns(wanted, inside, text)
+    while rest.strip().strip(";"):
+        rest = _clause(wanted, rest.strip())
+    return wanted
+
+
+def _with_columns(wanted: CreatedTable, inside: str, text: str) -> CreatedTable:
+    columns = []
+    for part in _split(inside):
+        key = re.fullmatch(r"PRIMARY\s+KEY\s*\((.*)\)(\s+NOT\s+ENFORCED)?", part, re.IGNORECASE | re.DOTALL)
+        if key is not None:
+            wanted.primary_key = [_plain(one) for one in _split(key[1])]
+            continue
+        column = re.match(r"(?P<name>`[^`]+`|\"[^\"]+\"|\w+)\s+(?P<rest>.+)", part, re.DOTALL)
+        if column is None:
+            raise InvalidRequest(f"{part!r} is not NAME TYPE, in {text.strip()!r}")
+        kind, comment = column["rest"], None
+        said = re.search(r"\s+COMMENT\s+('(?:[^']|'')*')\s*$", kind, re.IGNORECASE)
+        if said is not None:
+            kind, comment = kind[: said.start()], _text(said[1])
+        keyed = re.search(r"\s+PRIMARY\s+KEY(\s+NOT\s+ENFORCED)?\s*$", kind, re.IGNORECASE)
+        if keyed is not None:
+            kind = kind[: keyed.start()]
+            wanted.primary_key = [_plain(column["name"])]
+        try:
+            columns.append(Column(_plain(column["name"]), parse_type(kind.strip()), comment))
+        except InvalidRequest as e:
+            raise InvalidRequest(f"column {column['name']}: {e.message}", e.code) from e
+    wanted.columns = columns
+    return wanted
+
+
+_PARENTHESIZED = re.compile(
+    r"(?P<what>PARTITIONED\s+BY|DISTRIBUTED\s+BY|CLUSTERED\s+BY|WITH|TBLPROPERTIES|OPTIONS)\s*\(", re.IGNORECASE
+)
+
+
+def _clause(wanted: CreatedTable, rest: str) -> str:
+    """Take the first clause of `rest`; return what is behind it."""
+    comment = re.match(r"COMMENT\s*=?\s*('(?:[^']|'')*')", rest, re.IGNORECASE)
+    if comment is not None:
+        wanted.comment = _text(comment[1])
+        return rest[comment.end() :]
+    buckets = re.match(r"INTO\s+(\d+)\s+BUCKETS", rest, re.IGNORECASE)
+    if buckets is not None:
+        wanted.buckets = int(buckets[1])
+        return rest[buckets.end() :]
+    found = _PARENTHESIZED.match(rest)
+    if found is None:
+        raise InvalidRequest(
+            f"{rest!r} is not known in CREATE TABLE: write COMMENT '...', PARTITIONED BY (...), DISTRIBUTED BY (...) "
+            "INTO n BUCKETS, WITH or TBLPROPERTIES ('key' = 'value', ...)"
+        )
+    inside, behind = _parenthesized(rest, found.end() - 1)
+    what = found["what"].upper().split()[0]
+    if what == "PARTITIONED":
+        wanted.partition_keys = [_plain(one) for one in _split(inside)]
+    elif what in ("DISTRIBUTED", "CLUSTERED"):
+        wanted.bucket_keys = [_plain(one) for one in _split(inside)]
+    else:
+        for pair in _split(inside):
+            option = re.fullmatch(r"('(?:[^']|'')*')\s*=\s*('(?:[^']|'')*'|[\w.]+)", pair)
+            if option is None:
+                raise InvalidRequest(f"{pair!r} is not 'key' = 'value'")
+            _set(wanted, _text(option[1]), _text(option[2]))
+    return behind
+
+
+def _set(wanted: CreatedTable, key: str, value: str) -> None:
+    """An option; those by which Flink and Spark say keys and buckets are the definition's own."""
+    if key in ("primary.key", "primary-key"):
+        wanted.primary_key = [part.strip() for part in value.split(",")]
+    elif key in ("bucket.key", "bucket-key"):
+        wanted.bucket_keys = [part.strip() for part in value.split(",")]
+    elif key in ("bucket.num", "bucket"):
+        wanted.buckets = int(value)
+    else:
+        wanted.options[key] = value
+
+
+def _parenthesized(text: str, start: int) -> tuple[str, str]:
+    """What is inside of the parenthesis that opens at `start`, and what is behind it."""
+    depth = 0
+    for match in re.finditer(r"'(?:[^']|'')*'|\(|\)", text[start:]):
+        depth += {"(": 1, ")": -1}.get(match[0], 0)
+        if depth == 0:
+            return text[start + 1 : start + match.start()], text[start + match.end() :]
+    raise InvalidRequest(f"a parenthesis is not closed in {text.strip()!r}")
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that are not inside of parentheses, angle brackets or quotes."""
+    parts, depth, begin = [], 0, 0
+    for match in re.finditer(r"'(?:[^']|'')*'|[()<>,]", text):
+        depth += {"(": 1, "<": 1, ")": -1, ">": -1}.get(match[0], 0)
+        if match[0] == "," and depth == 0:
+            parts.append(text[begin : match.start()])
+            begin = match.end()
+    return [part.strip() for part in (*parts, text[begin:]) if part.strip()]
+
+
+def _plain(name: str) -> str:
+    return name.strip().strip('`"')
+
+
+def _text(quoted: str) -> str:
+    return quoted[1:-1].replace("''", "'") if quoted.startswith("'") else quoted
