@@ -27,16 +27,26 @@ COMMANDS = {
     "changes": _Command("forebay.cli.browse", "follow a table's log or changelog"),
     "get": _Command("forebay.cli.browse", "look rows up by primary key"),
     "scan": _Command("forebay.cli.browse", "read a whole table"),
+    "sql": _Command("forebay.cli.sql", "run SQL over live tables and lakes, in DuckDB"),
+    "create": _Command("forebay.cli.create", "create a table, from DDL or like a file"),
+    "load": _Command("forebay.cli.load", "write the rows of files into a table"),
+    "export": _Command("forebay.cli.load", "write a table's rows to a file, as of one instant"),
+    "history": _Command("forebay.cli.history", "show a key's changes in log and lake, and who has it now"),
     "explain": _Command("forebay.cli.browse", "show which lake files and log ranges a query reads, and why"),
     "status": _Command("forebay.cli.browse", "show a server's nodes, health and settings"),
     "transactions": _Command("forebay.cli.browse", "list open transactions and the last committed versions"),
     "tiering": _Command("forebay.cli.tiering", "move rows from streams into their lakes, on Spark"),
+    "lag": _Command("forebay.cli.lag", "show how far lakes are behind their streams, in records and seconds"),
     "spark-setup": _Command("forebay.cli.spark_setup", "write the settings by which any Spark opens catalogs"),
     "move": _Command("forebay.cli.move", "move tables to another server or cluster, rows and lake history"),
     "kv-engine": _Command("forebay.cli.kv_engine", "move primary-key tables to another key-value engine"),
     "verify": _Command("forebay.cli.verify", "check all that is stored: logs, states, offsets, offline or running"),
+    "backup": _Command("forebay.cli.backup", "copy a stopped server's data directory, and verify the copy"),
+    "bench": _Command("forebay.cli.bench", "measure this machine: append, upsert, lookup, scan"),
     "compact": _Command("forebay.cli.compact", "merge small files of Paimon tables, once or beside their writers"),
     "paimon": _Command("forebay.cli.paimon", "read tables in Apache Paimon's format, compact and clean them"),
+    "config": _Command("forebay.cli.config", "show the settings of this command line, and where they come from"),
+    "completion": _Command("forebay.cli.completion", "print the completion script of a shell"),
     "doctor": _Command("forebay.cli.doctor", "check this machine: Python, compiler, Java, Spark, disk"),
 }
 
@@ -44,18 +54,26 @@ EXIT_USER_ERROR = 1
 EXIT_INTERRUPTED = 130
 
 
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+def whole_parser() -> argparse.ArgumentParser:
+    """The parser with all subcommands."""
+    return _parser((), every=True)
+
+
+def _parser(argv: Sequence[str], *, every: bool = False) -> argparse.ArgumentParser:
     """The parser. It only imports the requested subcommand, so that `forebay --help` is fast."""
+    from forebay import __version__
+
     parser = argparse.ArgumentParser(
         prog="forebay",
         description="Forebay: live tables for Python and PySpark, on the Apache Fluss protocol.",
         epilog="Try `forebay quickstart`. `forebay COMMAND --help` explains a command.",
     )
+    parser.add_argument("--version", action="version", version=f"forebay {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     asked = next((word for word in argv if not word.startswith("-")), None)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.help, description=command.help[0].upper() + command.help[1:] + ".")
-        if name == asked:
+        if every or name == asked:
             module = importlib.import_module(command.module)
             module.add_arguments(sub, name)
             sub.set_defaults(run=module.run)
@@ -65,14 +83,14 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code (0 success, 1 error, 2 wrong usage, 130 interrupted)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(arguments)
-    options = parser.parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] | None = getattr(options, "run", None)
-    if run is None:
-        parser.print_help()
-        return 0
-    give_back_when_idle()
     try:
+        parser = _parser(arguments)
+        options = parser.parse_args(arguments)
+        run: Callable[[argparse.Namespace], int] | None = getattr(options, "run", None)
+        if run is None:
+            parser.print_help()
+            return 0
+        give_back_when_idle()
         return run(options)
     except ForebayError as e:
         print(f"forebay: {e}", file=sys.stderr)
