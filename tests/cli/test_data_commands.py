@@ -211,7 +211,7 @@ def test_a_statement_prints_its_rows(items: Shop) -> None:
     assert items.run("sql", "SELECT id, name FROM cli.items WHERE id = 2") == "id  name\n--  ----\n 2\n(1 row)\n"
     assert items.run("sql", "SELECT id FROM cli.items WHERE id > 5", "-o", "csv") == "id\n"
     assert items.run("sql", "FROM cli.items SELECT id ORDER BY id", "-n", "1", "-o", "json") == '{"id": 1}\n'
-    assert "PYTHON_ARROW_SCAN" in items.run("sql", "EXPLAIN SELECT id FROM cli.items")
+    assert "ARROW_SCAN" in items.run("sql", "EXPLAIN SELECT id FROM cli.items")
     assert "DELETE is not supported" in items.run("sql", "DELETE FROM cli.items", code=1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -176,7 +175,7 @@ def _fish(found: list[_Words]) -> str:
 
 def _quoted(text: str) -> str:
     """A word in single quotes, as all three shells read it."""
-    return "'" + re.sub(r"['\\]", "", text) + "'"
+    return "'" + text.replace("\\", "").replace("'", "'\\''") + "'"
 
 
 _SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
