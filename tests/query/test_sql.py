@@ -23,6 +23,7 @@ from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.snapshot_scan import SnapshotReader
 from forebay.inprocess import EmbeddedConnection
 from forebay.query import run
+from forebay.query.tables import Tables
 
 TYPES = {
     "id": "BIGINT NOT NULL",
@@ -139,6 +140,32 @@ def test_a_query_sees_one_state_of_a_table_however_often_it_names_it(
         assert {(row["v"], row["w"]) for row in rows.to_pylist()} == {(0, 0)}
     assert conn.admin.list_table_snapshots(table.path) == []
     assert conn.sql("SELECT min(v) AS v FROM fluss.moving").to_pylist() == [{"v": 1}]
+
+
+def test_several_tables_are_pinned_again_until_none_was_written_to_meanwhile(
+    conn: EmbeddedConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = conn.create_table("fluss.left", {"id": "BIGINT"}, primary_key="id")
+    right = conn.create_table("fluss.right", {"id": "BIGINT"}, primary_key="id")
+    original, written = Tables.scan, [1, 2, 3, 4, 5, 6, 7]
+
+    def between(self: Tables, name: Any, as_of: Any) -> Any:
+        if str(name) == "fluss.left" and written:  # which is pinned second
+            with conn.transaction() as both:
+                for table in (left, right):
+                    both.upsert(table, [{"id": written[0]}])
+            written.pop(0)
+        return original(self, name, as_of)
+
+    monkeypatch.setattr(Tables, "scan", between)
+    counts = "SELECT (SELECT count(*) FROM fluss.left) AS l, (SELECT count(*) FROM fluss.right) AS r"
+    busy = conn.sql(counts)
+    assert not busy.is_one_instant
+    assert busy.to_pylist() == [{"l": 5, "r": 4}]
+    quiet = conn.sql(counts)
+    assert quiet.is_one_instant
+    assert quiet.to_pylist() == [{"l": 7, "r": 7}]
+    assert conn.admin.list_table_snapshots(left.path) == []
 
 
 def test_earlier_states_are_named_by_version_and_time(conn: EmbeddedConnection, lake: str) -> None:

@@ -21,6 +21,9 @@ class Result(ArrowStream):
     Iterate over record batches, once, without having them all in memory; or call `to_arrow()`, `to_pandas()`,
     `to_polars()`, `show()` any number of times: they keep the rows. Until all rows are read, the states of tables that
     it reads stay pinned on their servers; `close()`, or the end of a `with` block, releases them.
+
+    `is_one_instant`: all live tables of the statement are of the same instant. It is False for several tables that were
+    written to each time they were pinned: then each is of one instant.
     """
 
     def __init__(self, rows: pa.RecordBatchReader, close: Callable[[], None], failed: Callable[[], None]) -> None:
@@ -28,6 +31,7 @@ class Result(ArrowStream):
         self._rows, self._close, self._failed = rows, close, failed
         self._table: pa.Table | None = None
         self._begun = False
+        self.is_one_instant = True
         self.schema: pa.Schema = rows.schema
 
     @property

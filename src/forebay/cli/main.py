@@ -44,6 +44,7 @@ COMMANDS = {
     "backup": _Command("forebay.cli.backup", "copy a stopped server's data directory, and verify the copy"),
     "bench": _Command("forebay.cli.bench", "measure this machine: append, upsert, lookup, scan"),
     "compact": _Command("forebay.cli.compact", "merge small files of Paimon tables, once or beside their writers"),
+    "iceberg": _Command("forebay.cli.iceberg", "look into Iceberg tables, compact and clean them"),
     "paimon": _Command("forebay.cli.paimon", "read tables in Apache Paimon's format, compact and clean them"),
     "config": _Command("forebay.cli.config", "show the settings of this command line, and where they come from"),
     "completion": _Command("forebay.cli.completion", "print the completion script of a shell"),

@@ -139,8 +139,8 @@ class Upkeep:
 
     # -- left-over files ----------------------------------------------------------------------------------------------
 
-    def remove_orphan_files(self, older_than: Past) -> list[str]:
-        """Delete unreferenced files not modified since `older_than`; return their paths.
+    def remove_orphan_files(self, older_than: Past, *, dry_run: bool = False) -> list[str]:
+        """Delete unreferenced files not modified since `older_than` (with `dry_run`: none); return their paths.
 
         `older_than` is a time, or a timedelta before now; it must be before the start of any round that may still be
         running. Metadata files (JSON) are kept. Raises `UnsupportedOperation` if pyiceberg does not access the files
@@ -164,7 +164,7 @@ class Upkeep:
         used |= {s.manifest_list for s in table.metadata.snapshots if s.manifest_list}
         kept = {PyArrowFileIO.parse_location(path, table.io.properties)[2] for path in used}
         orphans = [f.path for f in there if f.path not in kept]
-        for path in orphans:
+        for path in () if dry_run else orphans:
             system.delete_file(path)
         return orphans
 

@@ -16,6 +16,7 @@ from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, connect
 from forebay.query.statement import Statement, TableName, parse, text_of, value_of
 from forebay.query.tables import LAKE, Tables, Views, opened_lake
+from forebay.unionread.scan import PinnedUnionScan
 
 if TYPE_CHECKING:
     from forebay.query.tables import LakeLike
@@ -74,6 +75,10 @@ def imported_duckdb() -> Any:
         raise UnsupportedOperation("SQL in Python needs DuckDB: pip install 'forebay[sql]'") from e
 
 
+_PINS_MAX = 5
+"""So often at most the tables of a statement are pinned, for an instant that all have in common."""
+
+
 class _Execution:
     """One statement."""
 
@@ -86,6 +91,7 @@ class _Execution:
         stack.callback(self._own.close)
         self._own.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
         self._views = Views(duckdb, self._own)
+        self._pins, self._is_one_instant = 0, True
         for name, rows in data.items():
             self._own.register(name, rows)
 
@@ -100,23 +106,23 @@ class _Execution:
         text = self._with_views(statement)
         if target is not None:
             return self._insert(target, statement.into, text, parameters)
-        return Result(self._rows(text, parameters), _nothing, self._views.raise_failure)
+        result = Result(self._rows(text, parameters), _nothing, self._views.raise_failure)
+        result.is_one_instant = self._is_one_instant
+        return result
 
     def _rows(self, text: str, parameters: Any = None) -> pa.RecordBatchReader:
         return self._own.sql(text, params=parameters or None).to_arrow_reader()
 
     def _with_views(self, statement: Statement) -> str:
         """Make views of all tables that the statement reads; return it with earlier states as views, too."""
-        made: set[TableName] = set()
+        references = [found for found in statement.references if not self._tables.is_own(found.name)]
+        names = dict.fromkeys(reference.name for reference in references if reference.at is None)
+        for name, scan in self._pinned(list(names)).items():
+            self._views.add(scan, name)
         changed = False
-        for reference in statement.references:
+        for reference in references:
             name, at = reference.name, reference.at
-            if self._tables.is_own(name):
-                continue
             if at is None:
-                if name not in made:
-                    self._views.add(self._tables.scan(name, None), name)
-                    made.add(name)
                 continue
             node, changed = reference.node, True
             view = self._views.add(self._tables.scan(name, self._as_of(*at)), None)
@@ -129,6 +135,21 @@ class _Execution:
         if statement.kind == "EXPLAIN":
             raise UnsupportedOperation("EXPLAIN of an earlier state is not supported: leave AT (...) out")
         return text_of(self._own, statement.tree)
+
+    def _pinned(self, names: Sequence[TableName]) -> dict[TableName, Any]:
+        """The tables, pinned one after the other; at the same instant if no live one was written to meanwhile.
+
+        Otherwise they are pinned again, some times: tables that are written to all the time have one instant each.
+        """
+        while True:
+            found = {name: self._tables.scan(name, None) for name in names}
+            live = [scan for scan in found.values() if isinstance(scan, PinnedUnionScan)]
+            self._pins += 1
+            self._is_one_instant = all(scan.is_current() for scan in live[:-1])
+            if self._is_one_instant or self._pins == _PINS_MAX:
+                return found
+            for scan in live:
+                scan.release()
 
     def _as_of(self, unit: str, expression: Any) -> Any:
         value = value_of(self._own, expression)

@@ -129,6 +129,16 @@ class PinnedUnionScan(UnionScan):
     def pinned(self) -> Scan:
         return self
 
+    def is_current(self) -> bool:
+        """Whether the table has not been written to since it was pinned. Of an earlier state: yes."""
+        if self._state.stops is None or self._request.as_of is not None:
+            return True
+        table, stops = Table(self._session, self._info), dict(self._state.stops)
+        buckets = table.buckets(self._request.partitions)
+        return set(buckets) == set(stops) and (
+            not buckets or dict(list_offsets(self._session.cluster, self._info, buckets, LATEST)) == stops
+        )
+
     def release(self) -> None:
         if self._state.snapshot is not None:
             self._state.snapshot.release()
