@@ -105,24 +105,18 @@ class _IoSource:
     ) -> Iterator[Any]:
         import polars
 
-        pushed, is_all = (None, True) if predicate is None else implied_by(predicate)
-        try:
-            found = self._scan.narrowed(with_columns, pushed)
-        except InvalidRequest:  # of a column that has no filters
-            found, is_all = self._scan.narrowed(with_columns, None), False
-        if n_rows is not None and is_all:
-            found = found.limited(n_rows)
-        left = n_rows
+        if n_rows is not None:  # the first rows, of which those that match are wanted: a filter comes afterwards
+            found = self._scan.narrowed(with_columns, None).limited(n_rows)
+        else:
+            try:
+                found = self._scan.narrowed(with_columns, None if predicate is None else implied_by(predicate))
+            except InvalidRequest:  # of a column that has no filters
+                found = self._scan.narrowed(with_columns, None)
         for batch in found:
             frame: Any = polars.from_arrow(pa.Table.from_batches([batch]))
             if predicate is not None:
                 frame = frame.filter(predicate)
-            if left is not None:
-                frame = frame.head(left)
-                left -= frame.height
             yield from [frame] if batch_size is None else frame.iter_slices(batch_size)
-            if left == 0:
-                return
 
 
 # ---- filters --------------------------------------------------------------------------------------------------------
@@ -149,19 +143,19 @@ class _NotOurs(Exception):
     """A part of an expression that no filter of ours expresses."""
 
 
-def implied_by(expression: Any) -> tuple[Predicate | None, bool]:
-    """The conjuncts of a Polars expression that a predicate can express, and whether these are all of it.
+def implied_by(expression: Any) -> Predicate | None:
+    """The conjuncts of a Polars expression that a predicate can express; None if it can express none.
 
     Expressions are read from their JSON, whose form Polars does not promise: a part that has another one is left out,
-    and Polars filters by it. Where parts are left out more rows may match the predicate (None: all rows).
+    so more rows may match the predicate.
     """
     from polars.exceptions import PolarsError
 
-    parts, is_all = list[Predicate](), True
+    parts = list[Predicate]()
     try:
         pending = [json.loads(expression.meta.serialize(format="json"))]
     except PolarsError:  # such as a function of Python
-        return None, False
+        return None
     while pending:
         node = pending.pop()
         binary = node.get("BinaryExpr") if isinstance(node, dict) else None
@@ -171,8 +165,8 @@ def implied_by(expression: Any) -> tuple[Predicate | None, bool]:
         try:
             parts.append(_predicate(node))
         except (_NotOurs, PolarsError, KeyError, TypeError, ValueError, InvalidRequest):
-            is_all = False
-    return all_of(parts), is_all
+            continue
+    return all_of(parts)
 
 
 def _predicate(node: Any) -> Predicate:
