@@ -274,6 +274,7 @@ def test_only_tables_with_keys_have_a_history(shop: Shop, place: Any) -> None:
     assert "is a log table and has no keys" in shop.run("history", "fluss.plain", "1", code=1)
 
 
+@pytest.mark.slow
 def test_a_quick_measurement_leaves_nothing_behind(shop: Shop, place: Any) -> None:
     found = [json.loads(line) for line in shop.run("bench", "--rows", "20000", "-o", "json").splitlines()]
     assert [row["what"] for row in found][:4] == ["append", "scan, log table", "upsert", "scan, primary-key table"]

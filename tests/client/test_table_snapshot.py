@@ -139,6 +139,15 @@ def test_columns_filters_limits_and_buckets_choose_rows_of_a_snapshot(make_table
         assert snapshot.scan_bucket(2).log_offset == snapshot.log_offsets[table.bucket(2)]
 
 
+def test_a_filter_on_the_bucket_key_reads_its_buckets_only_and_tells_of_all(make_table: MakeTable) -> None:
+    table = numbered(make_table, 100)
+    with table.snapshot() as snapshot, snapshot.scan(filter="id = 7").reader() as reader:
+        assert len(reader.buckets) == 1  # type: ignore[attr-defined]
+        assert reader.log_offsets == snapshot.log_offsets
+        upsert(table, [7], 1)
+        assert rows_of(reader) == {7: 0}
+
+
 def test_a_table_can_be_scanned_as_of_a_snapshot_of_it(make_table):
     table, other = numbered(make_table), numbered(make_table, 1)
     with table.snapshot() as snapshot, other.snapshot() as another:

@@ -121,10 +121,13 @@ def test_each_type_comes_back_by_value_and_is_filtered_by_value(conn: EmbeddedCo
     assert found.schema.field("instant").type == pa.timestamp("us", "UTC")
     assert found.schema.field("exact").type == pa.timestamp("ns" if "(9)" in TYPES["exact"] else "us", "UTC")
     assert found.to_pylist() == [VALUES, {**dict.fromkeys(TYPES), "id": 2}]
-    for column, value in VALUES.items():
-        if column not in ("list", "map", "row"):
-            one = conn.sql(f'SELECT id FROM fluss.kinds WHERE "{column}" = ?', [value])
-            assert one.to_pylist() == [{"id": 1}], column
+    with duckdb.connect() as own:
+        own.execute("SET TimeZone = 'UTC'")
+        relation = table.to_duckdb(own)
+        for column, value in VALUES.items():
+            if column not in ("list", "map", "row"):
+                same = duckdb.ColumnExpression(column) == duckdb.ConstantExpression(value)
+                assert relation.filter(same).select("id").fetchall() == [(1,)], column
     assert conn.sql('SELECT id FROM fluss.kinds WHERE "row".a = 1 AND "list"[3] = 3').to_pylist() == [{"id": 1}]
 
 

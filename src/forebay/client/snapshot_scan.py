@@ -260,7 +260,8 @@ def gone(what: str, error: ForebayError) -> NotFound:
 class SnapshotReader(RowReader):
     """A reader of a table snapshot, which reads several buckets concurrently: `snapshot.scan().reader()`.
 
-    `after` are the positions of buckets that another reader has begun to read.
+    `after` are the positions of buckets that another reader has begun to read. `covered` are all buckets of the scan,
+    where `buckets` are only those that can have matching rows.
     """
 
     def __init__(
@@ -270,19 +271,22 @@ class SnapshotReader(RowReader):
         view: RowView,
         limit: int | None,
         after: Mapping[TableBucket, bytes] | None = None,
+        *,
+        covered: Sequence[TableBucket] | None = None,
     ) -> None:
         super().__init__(view.schema, limit)
         self._snapshot = snapshot
         self._view = view
         self._limit = limit
         self.buckets = tuple(buckets)
+        self._covered = self.buckets if covered is None else tuple(covered)
         self._after = {} if after is None else after
         self._begun: set[TableBucket] = set(self._after)
         self._finished: set[TableBucket] = set()
 
     @property
     def log_offsets(self) -> Mapping[TableBucket, int]:
-        return {bucket: self._snapshot.log_offsets[bucket] for bucket in self.buckets}
+        return {bucket: self._snapshot.log_offsets[bucket] for bucket in self._covered}
 
     @property
     def unread(self) -> list[TableBucket]:
@@ -335,12 +339,13 @@ class SnapshotScan(Scan):
         return self._view.schema
 
     def reader(self) -> RowReader:
-        info, predicate, buckets = self._snapshot.info, self._request.predicate, self._buckets
-        if fixes_keys(info, predicate):
+        info, predicate, snapshot = self._snapshot.info, self._request.predicate, self._snapshot
+        if snapshot.is_exact and fixes_keys(info, predicate):
             from forebay.client.key_filter import possible_buckets
 
-            return self._read(possible_buckets(info, predicate, buckets))
-        return self._read(buckets)
+            possible = possible_buckets(info, predicate, self._buckets)
+            return SnapshotReader(snapshot, possible, self._view, self._request.limit, covered=self._buckets)
+        return self._read(self._buckets)
 
     def pinned(self) -> Scan:
         if self._request.limit is None and (self._snapshot.is_exact or not self._buckets):
