@@ -64,8 +64,8 @@ class Upkeep:
     ) -> int | None:
         """Rewrite buckets with many small files or deletes, without deleted rows; return the new snapshot's id.
 
-        `partitions` (values of the partition spec) limits it to these; `progress` counts them. Returns None if there was nothing to do, or if
-        another writer changed the same files meanwhile.
+        `partitions` (values of the partition spec) limits it to these; `progress` counts them. Returns None if there
+        was nothing to do, or if another writer changed the same files meanwhile.
         """
         table = self._load()
         head = table.current_snapshot()
