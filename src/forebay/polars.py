@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -68,8 +69,9 @@ def scan(
         raise InvalidRequest(f"{table!r} is no table: give a table, a scan, or a name such as 'sales.orders'")
     if columns is not None or filter is not None:
         found = found.narrowed(columns, as_predicate(filter, found.schema))
-    source = _IoSource(found)
-    return register_io_source(source, schema=polars.from_arrow(found.schema.empty_table()).schema, is_pure=True)  # type: ignore[union-attr]
+    schema: Any = polars.from_arrow(found.schema.empty_table())
+    pure: Any = {"is_pure": True} if "is_pure" in signature(register_io_source).parameters else {}  # since Polars 1.32
+    return register_io_source(_IoSource(found), schema=schema.schema, **pure)
 
 
 def _named(
