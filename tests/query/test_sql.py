@@ -234,6 +234,7 @@ def test_tables_are_listed_and_described(conn: EmbeddedConnection, lake: str) ->
         ("INSERT OR REPLACE INTO fluss.visits SELECT 1, 'x'", UnsupportedOperation, "write INSERT INTO"),
         ("INSERT INTO fluss.visits VALUES (1, 'x') RETURNING id", InvalidRequest, "not a query"),
         ('INSERT INTO fluss."visits$changelog" VALUES (1)', UnsupportedOperation, "cannot be written to"),
+        ("PIVOT fluss.orders ON item USING sum(amount)", UnsupportedOperation, r"list them, ON x IN"),
         ("SELECT 1; SELECT 2", InvalidRequest, "one statement at a time, not 2"),
         ("SELEC 1", InvalidRequest, "not SQL"),
         ("SELECT nothing FROM fluss.orders", InvalidRequest, "nothing"),

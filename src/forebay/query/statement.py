@@ -93,6 +93,8 @@ def parse(duckdb: Any, connection: Any, text: str) -> Statement:
         return Statement(kind, text, parse(duckdb, connection, explained).tree)
     if kind == "INSERT":
         return _insert(connection, text)
+    if kind == "MULTI":
+        raise UnsupportedOperation("a PIVOT that looks for its values first is not supported: list them, ON x IN (...)")
     raise UnsupportedOperation(
         f"{kind} is not supported: statements read tables (SELECT, DESCRIBE, SHOW TABLES, EXPLAIN) or add rows (INSERT "
         "INTO ... SELECT). Tables are created, altered, deleted from and maintained by methods of forebay.Table and "
