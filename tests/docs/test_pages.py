@@ -12,7 +12,7 @@ import pytest
 from tests.docs.blocks import PAGES, ROOT, SHOWN, TYPED, blocks, typed
 from tests.every_run import every_run
 
-WITH_SPARK = ("README.md", "docs/spark.md", "docs/spark-lake.md")
+WITH_SPARK = ("README.md", "docs/how-to/spark-stream.md", "docs/spark.md", "docs/spark-lake.md")
 """Pages that tests/spark/test_pages.py types."""
 
 TYPED_PAGES = [page for page in PAGES if any(block.is_typed for block in blocks(page))]
@@ -57,6 +57,15 @@ def test_the_blocks_of_a_page_run_in_order_and_again_on_the_next_day_and_print_w
     promised = re.findall(r"\bprints `([^`]+)`(?: and `([^`]+)`)?", (ROOT / page).read_text(encoding="utf-8"))
     for wanted in [*PRINTED.get(page, []), *(f"{line}\n" for pair in promised for line in pair if line)]:
         assert wanted in printed
+
+
+def test_the_errors_that_the_questions_name_are_words_of_messages() -> None:
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    messages = re.sub(r'"\s*\n\s*f?"', "", code)
+    page = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8").partition("\n## Errors\n")[2]
+    headings = re.findall(r"^### (.+)$", page, re.MULTILINE)
+    assert len(headings) > 10
+    assert [words for words in headings if words not in messages and not words.startswith("Spark says")] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
