@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines bench-peers pipeline-invariants pipeline-kills cluster-exam mutants doors build wheels wheel-test proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines bench-peers pipeline-invariants pipeline-kills cluster-exam mutants doors build site wheels wheel-test proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -111,6 +111,9 @@ bench-peers: $(VENV)/dev-ready build ## our server beside Java Fluss in one run;
 build: $(VENV)/dev-ready ## compile the kernels after a change
 	$(BIN)/python tools/build_kernels.py
 
+site: $(VENV)/docs-ready ## the documentation site, in build/site: python -m http.server -d build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 wheels: ## a wheel for each CPython that is on this machine, and the source distribution, in dist/
 	$(PYTHON) tools/build_wheels.py $(WHEEL_VERSIONS)
 
@@ -127,6 +130,10 @@ clean: ## remove everything that can be made again
 
 $(VENV)/quickstart-ready: pyproject.toml setup.py
 	tools/make_venv.sh $(VENV) "$(PYTHON)" ".[quickstart$(JAVA_EXTRA)]"
+	touch $@
+
+$(VENV)/docs-ready: $(VENV)/dev-ready
+	tools/make_venv.sh $(VENV) "$(PYTHON)" ".[dev,docs$(JAVA_EXTRA)]"
 	touch $@
 
 $(VENV)/dev-ready: pyproject.toml setup.py
