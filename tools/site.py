@@ -149,11 +149,9 @@ def lists_by_four(text: str) -> str:
             while levels and indent < levels[-1]:
                 levels.pop()
         if item:
-            continues = bool(lines) and lines[-1].strip() and not ITEM.match(lines[-1]) and not levels
-            if continues and not lines[-1].startswith((" ", "#")):
-                previous_is_item = any(ITEM.match(found) for found in _paragraph(lines))
-                if not previous_is_item:
-                    lines.append("")
+            paragraph = _paragraph(lines)
+            if paragraph and not any(ITEM.match(found) for found in paragraph):
+                lines.append("")
             lines.append(" " * 4 * len(levels) + item["marker"] + " " + line[item.end() - 1 :])
             levels.append(item.end() - 1)
         elif line.strip() and levels:

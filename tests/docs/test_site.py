@@ -68,9 +68,16 @@ def test_links_of_github_lead_to_the_same_things_in_the_site() -> None:
     assert {"deploy/alerts.yml", "src/forebay/protocol/fluss.proto"} <= linked_outside()
 
 
-def test_lists_get_the_indentation_that_python_markdown_wants() -> None:
-    text = "Steps\n* one,\n  in two lines\n\n  ```\n  * code\n  ```\n\n  1. inner\n\nend\n"
-    wanted = "Steps\n\n* one,\n    in two lines\n\n    ```\n    * code\n    ```\n\n    1. inner\n\nend\n"
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("# Title\n* x\n\nend\n", "# Title\n\n* x\n\nend\n"),
+        ("Steps\n* one,\n  in two lines\n* two\n", "Steps\n\n* one,\n    in two lines\n* two\n"),
+        ("1. one\n\n   ```\n   * code\n   ```\n", "1. one\n\n    ```\n    * code\n    ```\n"),
+        ("* one\n  1. inner\n\n  more\n* two\n\nend\n", "* one\n    1. inner\n\n    more\n\n* two\n\nend\n"),
+    ],
+)
+def test_lists_get_the_indentation_that_python_markdown_wants(text: str, wanted: str) -> None:
     assert lists_by_four(text) == wanted
 
 
@@ -95,6 +102,13 @@ def test_the_site_is_built_without_warnings_and_fetches_nothing_from_elsewhere(s
             r'<(?:script|img|link rel="(?:stylesheet|icon|preconnect)")[^>]+(?:src|href)="?(?:https?:)?//[^>]+>', text
         )
         assert fetched == [], page.name
+
+
+def test_no_list_table_or_block_of_code_is_shown_as_text(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = re.sub(r"<pre>.*?</pre>|<code>.*?</code>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        shown = re.findall(r"^ *\|.*\| *$|^ *```.*|^ *<p>(?:[*-]|\d+\.) .*|^(?:[*-]|\d+\.) .*", text, re.MULTILINE)
+        assert shown == [], page.name
 
 
 def test_the_site_has_the_docstrings_and_what_the_notebook_prints(site: Path) -> None:
