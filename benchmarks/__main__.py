@@ -26,13 +26,13 @@ SECTIONS = {
     "spark": "Spark reading and writing our tables, against Parquet files",
     "recovery": "opening after kill -9, and replaying a changelog",
     "peers": "the server beside Java Fluss: writes, reads, lookups, small requests, create, restart",
-    "paimon": "the lake engine: ours, pypaimon, its Rust engine, plain Parquet",
+    "paimon": "the lake engine: ours, pypaimon, its Rust engine, Java Paimon, plain Parquet",
     "union": "lake and stream as one: tiering, freshness, union reads, against Spark on Parquet",
     "pipelines": "lake tables in Spark: streams with and without compaction, scans, INSERT, against Parquet files",
 }
 _SECONDS = {
     "append": 40, "upsert": 60, "merging": 50, "transactions": 70, "engines": 60, "scan": 45, "lookup": 30,
-    "spark": 150, "recovery": 75, "peers": 600, "paimon": 420, "union": 780, "pipelines": 660,
+    "spark": 150, "recovery": 75, "peers": 480, "paimon": 540, "union": 780, "pipelines": 660,
 }  # fmt: skip
 """About how long each section takes on two cores with its own number of rows."""
 
@@ -52,10 +52,10 @@ _EPILOG = (
 
 examples:
   python -m benchmarks                                all others, into docs/benchmarks.md (about 10 minutes)
-  python -m benchmarks paimon --out docs/benchmarks.md  the part of the lake engine there (about 7 minutes)
+  python -m benchmarks paimon --out docs/benchmarks.md  the part of the lake engine there (about 9 minutes)
   python -m benchmarks union --out docs/benchmarks.md   the part of lake and stream as one (about 13 minutes)
   python -m benchmarks pipelines --out docs/benchmarks.md   the part of lake tables in Spark (about 11 minutes)
-  python -m benchmarks peers --out docs/benchmarks.md   the part beside Java Fluss (about 10 minutes; needs Java, Maven)
+  python -m benchmarks peers --out docs/benchmarks.md   the part beside Java Fluss (about 8 minutes; needs Java, Maven)
   python -m benchmarks append upsert --out -          two sections, printed only
   python -m benchmarks scan --rows 200000 --repeat 1  a quick look"""
 )

@@ -36,7 +36,9 @@ _ALLOCATORS = {
     "Arrow's own settings": {"MIMALLOC_ALLOW_THP": "1", "MIMALLOC_PURGE_DELAY": "1000"},
     "as forebay sets them": allocator.settle(),
 }
-_STREAM_COMMITS = 50
+_STREAM_COMMITS, _STREAM_SHARE = 50, 4
+"""A stream writes one row in so many of the other tables."""
+
 _PYTHON_SHARE = 10
 """pypaimon's own writes and merges of primary-key tables work row by row, so it gets one row in this many."""
 
@@ -190,8 +192,8 @@ class _Comparison:
             f"{COMMITS} runs in each bucket, all columns, into an Arrow table; full compaction rewrites it as one run. "
             "Rows in a second are those of all commits together, also where fewer come out. Ratios are speeds against "
             f"the first row of each kind of work. pypaimon in Python takes rows one by one: it was given {few_rows:,} "
-            "rows, once. pypaimon cannot compact. A stream writes the same rows in more commits, with one writer that "
-            "compacts when due.",
+            "rows, once. pypaimon cannot compact. A stream writes a quarter of the rows, in more commits, with one "
+            "writer that compacts when due.",
         )
         compacting = {**KEYED, "options": {"bucket": str(BUCKETS)}}
         writers: dict[str, Contender] = {
@@ -214,7 +216,8 @@ class _Comparison:
         compactions = self._turns(compactors)
         _compare_rates(table, "full compaction", compactions, self._rows, few_rows, {OURS: COMPACT_MIN})
         streams = self._streams()
-        _compare_rates(table, f"{_STREAM_COMMITS} commits of one stream", streams, self._rows, few_rows, {})
+        streamed = self._rows // _STREAM_SHARE
+        _compare_rates(table, f"{_STREAM_COMMITS} commits of one stream", streams, streamed, few_rows, {})
         paths, raw = work.data_paths(self._lake, "keyed"), self._folder / "sorted.parquet"
         bounds = self._turns(
             {
@@ -227,7 +230,7 @@ class _Comparison:
         rates = {name: self._rows / turns.wall for name, turns in bounds.items()}
         sorts = Limit("pyarrow sorts each commit and writes a Parquet file, synced", rates["sort, write"])
         self._kind(f"lake: upsert, {COMMITS} commits", writes, sorts, self._rows)
-        self._kind(f"lake: upsert, {_STREAM_COMMITS} commits of a stream", streams, sorts, self._rows)
+        self._kind(f"lake: upsert, {_STREAM_COMMITS} commits of a stream", streams, sorts, streamed)
         self._kind(
             "lake: merge-on-read", reads, Limit("pyarrow reads these files, all cores", rates["read"]), self._rows
         )
@@ -244,7 +247,7 @@ class _Comparison:
 
     def _streams(self) -> dict[str, Turns]:
         """One writer makes many small commits, and compacts when due."""
-        parts = work.changes(self._rows, _STREAM_COMMITS)
+        parts = work.changes(self._rows // _STREAM_SHARE, _STREAM_COMMITS)
         self._load("stream", parts)
         definition = {**KEYED, "options": {"bucket": str(BUCKETS)}}
         streams: dict[str, Contender] = {OURS: lambda: work.stream_cost(self._lake, definition, parts)}
