@@ -54,16 +54,18 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
             seen.fetched[fetch.bucket] = seen.fetched.get(fetch.bucket, 0) + size
         return real_answer(request, fetches)
 
-    real_page = TableSnapshotManager.page
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def read(self: TableSnapshotManager, snapshot_id: bytes, bucket: TableBucket, *more: Any) -> Any:
+            after, _, _ = more
+            if after is None:
+                seen.scanned.append(bucket)
+            return real(self, snapshot_id, bucket, *more)
 
-    def counted_page(self: TableSnapshotManager, snapshot_id: bytes, bucket: TableBucket, *more: Any) -> Any:
-        after, _, _ = more
-        if after is None:
-            seen.scanned.append(bucket)
-        return real_page(self, snapshot_id, bucket, *more)
+        return read
 
     monkeypatch.setattr(ScannerManager, "open", counted_open)
-    monkeypatch.setattr(TableSnapshotManager, "page", counted_page)
+    for name in ("page", "rows"):  # to be sent as they are, and to be decoded
+        monkeypatch.setattr(TableSnapshotManager, name, counted(getattr(TableSnapshotManager, name)))
     monkeypatch.setattr(fetch_handler, "_answer", counted_answer)
     return seen
 
