@@ -64,6 +64,26 @@ def test_a_scan_is_lazy_and_reads_the_table_as_it_is_each_time(table: Table) -> 
     assert sum(batch.num_rows for batch in scan) == 10
 
 
+def test_a_pinned_scan_and_a_relation_have_the_rows_of_their_snapshot(catalog: FileSystemCatalog, table: Table) -> None:
+    pinned, earlier = table.scan().pinned(), table.to_duckdb(duckdb.connect(), as_of=1)
+    empty = catalog.create_table("db.empty", COLUMNS)
+    nothing = empty.scan().pinned()
+    table.append(rows(9))
+    empty.append(rows(1))
+    assert (ids(pinned), pinned.count(), nothing.count()) == ([*range(9)], 9, 0)
+    assert pinned.pinned() is pinned
+    assert earlier.filter("id > 6 AND day = '2024-01-02'").fetchall() == [(7, "n7", DAYS[1])]
+    assert "snapshot 1" in pinned.explain()
+
+
+def test_a_relation_of_nested_columns_is_filtered_exactly(catalog: FileSystemCatalog) -> None:
+    made = catalog.create_table("db.nested", {"id": "BIGINT", "r": "ROW<a INT, b STRING>"})
+    made.append([{"id": i, "r": {"a": i, "b": str(i)}} for i in range(9)])
+    narrow = made.scan(["id", "r.a"]).to_duckdb(duckdb.connect())
+    assert narrow.filter("id > 7").fetchall() == [(8, {"a": 8})]
+    assert made.to_duckdb(duckdb.connect()).filter("r.a > 6 AND id < 8").select("id").fetchall() == [(7,)]
+
+
 def test_a_scan_comes_in_every_form(table: Table) -> None:
     scan = table.scan(["id", "name"], "id < 3")
     assert scan.schema == pa.schema([("id", pa.int64()), ("name", pa.string())])
