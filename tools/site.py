@@ -63,6 +63,20 @@ REFERENCE = {
             *(f"forebay.errors.{name}" for name in ERRORS),
         ],
     ),
+    "jobs": (
+        "Spark, tiering, moving, verifying",
+        [
+            "forebay.spark.session",
+            "forebay.spark.attach",
+            "forebay.tiering.now.tier_now",
+            "forebay.tiering.service.TieringService",
+            "forebay.tiering.lag.table_lag",
+            "forebay.moving.plan_move",
+            "forebay.moving.move_table",
+            "forebay.verify.verify_directory",
+            "forebay.verify.verify_server",
+        ],
+    ),
 }
 """The pages of the API reference: title, and the names whose docstrings are shown."""
 
