@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from forebay.base.monitoring import Monitoring
@@ -35,6 +36,10 @@ def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
+def refused(*_: object, **__: object) -> None:
+    raise ConnectionError("gone")
+
+
 def test_a_service_shows_its_rounds_and_how_far_its_lakes_are_behind(paimon_lake: LakeCluster) -> None:
     table = paimon_lake.create("t", SCHEMA, options={"table.datalake.freshness": "20 ms"})
     table.append([{"k": 1, "v": "a"}, {"k": 2, "v": "b"}])
@@ -52,9 +57,12 @@ def test_a_service_shows_its_rounds_and_how_far_its_lakes_are_behind(paimon_lake
                 time.sleep(0.05)
             found = samples(ask(address, "/metrics")[1])
             assert ask(address, "/readyz") == (200, "ok\n")
-            service._cluster_error = "gone"
-            status, text = ask(address, "/readyz")
-            assert (status, "gone" in text) == (503, True)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(service._tiering, "heartbeat", refused)
+                while (answer := ask(address, "/readyz"))[0] == 200:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+            assert answer == (503, "the cluster does not answer heartbeats: gone\n")
     finally:
         monitoring.stop()
     of = ("fluss", "t")
