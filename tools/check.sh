@@ -14,7 +14,7 @@ step "imports"; "$bin/lint-imports"
 step "plain English"; "$bin/python" tools/plain_english.py
 [ "${1:-}" = lint ] && exit 0
 wait "$compiler" || :
-# Whole files go to one of three processes: many tests wait rather than compute, and share what a file sets up.
+# Whole files go to one of four processes: many tests wait rather than compute, and share what a file sets up.
 # tests/conftest.py says in which order; xdist would else begin with the files of most tests and end with the slowest.
 # Their files are in memory where there is room for them (they take 2 GB): a third of the time in the kernel is for a disk.
 kilobytes() { awk "$1" "$2" 2>/dev/null || :; }
@@ -27,5 +27,5 @@ if [ -z "${TMPDIR:-}" ] && [ -w /dev/shm ] && [ "${room:-0}" -gt 6000000 ] && [ 
     chmod 755 "$TMPDIR"  # PostgreSQL runs as another user
     trap 'rm -rf "$TMPDIR"' EXIT
 fi
-step "tests"; "$bin/python" -m pytest -m "not slow" -n "${TEST_WORKERS:-3}" --dist loadfile --no-loadscope-reorder \
+step "tests"; "$bin/python" -m pytest -m "not slow" -n "${TEST_WORKERS:-4}" --dist loadfile --no-loadscope-reorder \
     --durations 20
