@@ -258,7 +258,8 @@ def test_a_late_out_of_order_answer_to_a_written_batch_is_success(
     monkeypatch.setattr("forebay.client.sender._ANSWER_SLACK_SECONDS", 0.05)
     monkeypatch.setattr("forebay.client.sender._OVERDUE_CHECK_SECONDS", 0.05)
     table = make_table({"a": pa.int64()})
-    other = through(table, writer_batch_size="1kb", request_timeout="300 ms")
+    # Long enough for later batches to be acknowledged before the first one is sent again, on a machine that is busy.
+    other = through(table, writer_batch_size="1kb", request_timeout="2 s")
     attempts: list[int] = []
     """The ids of the requests with the first batch, whose first answer is lost."""
 
