@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 import struct
@@ -14,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from forebay.metadata.table import TableBucket
 from forebay.server import replica as replica_module
 from forebay.server import server as server_module
+from forebay.server.context import ServerContext
 from forebay.server.replica import BucketReplica
 from tests.server.raw_client import ApiKey, RawClient, address, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
@@ -114,6 +117,26 @@ def test_frames_may_be_cut_anywhere_and_mixed_with_longer_ones(bench: Bench) -> 
             for request_id, keys in expected:
                 values = client.receive(request_id).buckets_resp[0].values
                 assert [value.HasField("values") for value in values] == [key < 100 for key in keys]
+
+
+def test_a_bucket_that_opens_during_a_round_takes_no_write_before_those_that_wait_for_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened_in_a_moment(self: ServerContext, bucket: TableBucket) -> BucketReplica:
+        replica = self.replicas.begin(bucket)
+        await asyncio.sleep(0)
+        return replica
+
+    table_id = bench.create("log", LOG_COLUMNS, buckets=2)
+    client = bench.tablet
+    client.call(ApiKey.API_VERSIONS, pb.ApiVersionsRequest(client_software_name="t", client_software_version="1"))
+    monkeypatch.setattr(ServerContext, "_begin_opened", opened_in_a_moment)
+    both = produce(table_id, log_records([1]))
+    both.buckets_req.add(bucket_id=1, records=log_records([1]))
+    requests = [both, *[produce(table_id, log_records([2, 3])) for _ in range(3)]]
+    sent = [client.connection.send_request(ApiKey.PRODUCE_LOG, request, (), None) for request in requests]
+    client.send_bytes(b"".join(bytes(part) for each in sent for part in each.buffers))
+    assert [client.receive(each.request_id).buckets_resp[0].base_offset for each in sent] == [0, 1, 3, 5]
 
 
 def test_a_key_that_is_none_is_refused_and_others_of_its_group_are_served(bench: Bench) -> None:

@@ -5,9 +5,12 @@ from typing import Any
 
 from forebay.base.ambient import Clock
 from forebay.protocol._short import ShortRequest
+from forebay.protocol.api import Api
+from forebay.server.connections import Half
 from forebay.server.replica import BucketReplica
 
 AVAILABLE: bool
+OPEN_REQUEST_BYTES: int
 
 class Peer:
     is_plain: bool
@@ -18,12 +21,16 @@ class Peer:
     is_refused: bool
     is_unread: bool
     has_eof: bool
+    is_reading: bool
     open_bytes: int
     open_bytes_max: int
     open_requests_max: int
     open: dict[int, Any]
     last_active: float
-    def offer_short(self, api_key: int, version_min: int, version_max: int) -> None: ...
+    @property
+    def is_open(self) -> bool: ...
+    def balance(self) -> None: ...
+    def offer_short(self, api: Api, version_min: int, version_max: int) -> None: ...
 
 class Group:
     replica: BucketReplica
@@ -36,7 +43,8 @@ class Group:
 
 class ShortGroups:
     loop: asyncio.AbstractEventLoop
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None: ...
+    receiving: Half
+    def __init__(self, loop: asyncio.AbstractEventLoop, receiving: Half) -> None: ...
     def may_begin(self) -> bool: ...
     def may_begin_round(self) -> bool: ...
     def begin_group(self, bucket: tuple[int, int, int | None]) -> Group | None: ...
@@ -47,6 +55,9 @@ class ShortGroups:
     def answer_written(
         self, requests: list[ShortRequest], results: Sequence[Any]
     ) -> list[tuple[ShortRequest, Any]]: ...
+    def open_waiting(self, requests: list[ShortRequest]) -> None: ...
+    def close_waiting(self, requests: list[ShortRequest], late: set[ShortRequest] | None) -> list[int]: ...
+    def release_waiting(self, requests: list[ShortRequest]) -> None: ...
 
 class Socket(asyncio.Transport):
     fd: int

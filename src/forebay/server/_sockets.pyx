@@ -97,9 +97,13 @@ cdef enum:
     ANSWER_BYTES_MAX = 1 << 20    # that wait for the end of a round
     UNLOCKED_BYTES_MIN = 16 << 10 # Python's lock is given up to send or receive so much
     HIGH_WATER = 64 << 10         # the protocol pauses with so much unsent, as with asyncio
+    OPEN_BYTES = 8 << 10
 
 AVAILABLE = bool(HAS_EPOLL)
 """Whether this system has what is needed here."""
+
+OPEN_REQUEST_BYTES = OPEN_BYTES
+"""The memory that any request without an answer counts as, beside its records."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -120,25 +124,32 @@ cdef class Peer:
     is set, `open_bytes` is below its limit, and `open` has fewer requests than its limit."""
 
     cdef public bint is_plain     # whether all that has arrived is served, and short requests may be
-    cdef public bint is_queued, is_held, is_blocked, is_stopping, is_refused, is_unread, has_eof
+    cdef public bint is_queued, is_held, is_blocked, is_stopping, is_refused, is_unread, has_eof, is_reading
     cdef public Py_ssize_t open_bytes, open_bytes_max, open_requests_max
     cdef public dict open         # requests without an answer, by id
     cdef public double last_active
     cdef Socket socket            # None: another kind of transport
     cdef int versions_min[3]
     cdef int versions_max[3]
+    cdef list short_apis
 
     def __cinit__(self, *_, **__):
         cdef int i
         self.open = {}
+        self.short_apis = [None, None, None]
         self.open_bytes_max = self.open_requests_max = 1
         for i in range(3):
             self.versions_max[i] = -1
 
-    def offer_short(self, int api_key, int version_min, int version_max):
+    def offer_short(self, api, int version_min, int version_max):
         """Take short requests of an API, of these versions."""
-        self.versions_min[kind_of(api_key)] = version_min
-        self.versions_max[kind_of(api_key)] = version_max
+        cdef int kind = kind_of(api.key)
+        self.short_apis[kind] = api
+        self.versions_min[kind] = version_min
+        self.versions_max[kind] = version_max
+
+    cdef bint is_connected(self) except -1:
+        return self.is_open if self.socket is None else not self.socket.is_closed
 
     cdef bint is_at_rest(self) noexcept:
         return self.is_plain and not (
@@ -176,10 +187,13 @@ cdef class ShortGroups:
     cdef dict groups
     cdef Py_ssize_t count, bytes
     cdef Sockets round            # set while one collects
-    cdef readonly object loop
+    cdef Sockets sockets          # None: another kind of transport
+    cdef readonly object loop, receiving
 
-    def __init__(self, loop):
+    def __init__(self, loop, receiving):
+        """`receiving`: the memory of requests (`forebay.server.connections.Half`)."""
         self.loop = loop
+        self.receiving = receiving
         self.groups = {}
 
     def may_begin(self):
@@ -272,15 +286,67 @@ cdef class ShortGroups:
         cdef ShortRequest request
         cdef Py_ssize_t i
         cdef list failed = []
-        for i, result in enumerate(results):
-            request = requests[i]
-            if isinstance(result, Exception) or result.error is not None:
-                failed.append((request, result))
-            else:
-                self.answer(request, encode_written(
-                    request, result.base_offset if request.api_key == PRODUCE_LOG else result.log_end_offset
-                ))
+        cdef bint is_round = self.round is None and self.sockets is not None and len(requests) > 1
+        if is_round:
+            self.round = self.sockets
+        try:
+            for i, result in enumerate(results):
+                request = requests[i]
+                if isinstance(result, Exception) or result.error is not None:
+                    failed.append((request, result))
+                else:
+                    self.answer(request, encode_written(
+                        request, result.base_offset if request.api_key == PRODUCE_LOG else result.log_end_offset
+                    ))
+        finally:
+            if is_round:
+                self.round = None
+                self.sockets.send_answers()
         return failed
+
+    # ---- writes that wait for a lane --------------------------------------------------------------------------------
+
+    def open_waiting(self, list requests):
+        """Open writes, and count their memory, until `release_waiting`."""
+        cdef ShortRequest request
+        cdef Peer peer
+        cdef Py_ssize_t size, total = 0
+        for request in requests:
+            peer = request.client
+            if peer.is_connected():
+                peer.open[request.request_id] = peer.short_apis[kind_of(request.api_key)]
+            size = PyBytes_GET_SIZE(request.records) + OPEN_BYTES
+            peer.open_bytes += size
+            total += size
+        self.receiving.take(total)
+
+    def close_waiting(self, list requests, set late):
+        """Close writes before they are answered, but for `late` ones; the places of those whose clients still want
+        the answer."""
+        cdef ShortRequest request
+        cdef Py_ssize_t i
+        cdef list wanted = []
+        for i, request in enumerate(requests):
+            if late is not None and request in late:
+                continue
+            if (<Peer?> request.client).open.pop(request.request_id, requests) is not requests:
+                wanted.append(i)
+        return wanted
+
+    def release_waiting(self, list requests):
+        """Release the memory of writes; clients that have waited for it are read from again."""
+        cdef ShortRequest request
+        cdef Peer peer
+        cdef Py_ssize_t size, total = 0
+        for request in requests:
+            size = PyBytes_GET_SIZE(request.records) + OPEN_BYTES
+            (<Peer?> request.client).open_bytes -= size
+            total += size
+        self.receiving.give(total)
+        for request in requests:
+            peer = request.client
+            if peer.is_held or not peer.is_reading:
+                peer.balance()
 
 
 # ---- sockets --------------------------------------------------------------------------------------------------------
@@ -554,6 +620,7 @@ cdef class Sockets:
         self.loop = loop
         self.monotonic = clock.monotonic
         self.short = short
+        short.sockets = self
         self.all = {}
         self.touched = []
         self.listening = set()

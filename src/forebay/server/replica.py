@@ -26,7 +26,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
-from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable, check
 from forebay.base.threads import Executor, Future, Lock
 from forebay.codec._plain_batches import PlainBatch, read_plain
 from forebay.codec.arrow_message import DECODED_BYTES_MAX, message_codec
@@ -108,9 +108,9 @@ Result_contra = TypeVar("Result_contra", contravariant=True)
 
 
 class Receiver(Protocol[Result_contra]):
-    """What gets the outcome of a queued write, in the thread that has written it."""
+    """What gets the outcome of writes that were queued together, in the thread that has written them."""
 
-    def set_result(self, result: Result_contra) -> None: ...
+    def set_results(self, results: Sequence[Result_contra]) -> None: ...
 
     def set_exception(self, exception: BaseException) -> None: ...
 
@@ -118,10 +118,33 @@ class Receiver(Protocol[Result_contra]):
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+
+class _Awaited(Generic[Result]):
+    """Receives the result of one write for whoever holds the future."""
+
+    __slots__ = ("future", "set_exception")
+
+    def __init__(self, future: Future[Result]) -> None:
+        self.future = future
+        self.set_exception = future.set_exception
+
+    def set_results(self, results: Sequence[Result]) -> None:
+        (result,) = results
+        self.future.set_result(result)
+
+
+class _Entry(NamedTuple, Generic[Item, Result]):
+    """Items that were queued together, what gets their results, and their size in bytes."""
+
+    items: Sequence[Item]
+    receiver: Receiver[Result]
+    size: int
+
+
 GROUP_ITEMS_MAX = 64
 GROUP_BYTES_MAX = 2 << 20
-"""Maximum number of writes in one group, and their total size, not counting the last one: bounds the memory and time of
-one group."""
+"""Maximum number of writes in one group, and their total size, not counting those that were queued together with the
+last one: bounds the memory and time of one group."""
 
 NOW_BYTES_MAX = 64 << 10
 QUICK_SYNC_SECONDS = 250e-6
@@ -267,7 +290,7 @@ class Lane(Generic[Item, Result]):
         self._turns = turns
         self._lock = threads.lock()
         self._changed = threads.condition(self._lock)
-        self._queue: deque[tuple[Item, Receiver[Result], int]] = deque()
+        self._queue: deque[_Entry[Item, Result]] = deque()
         self._queued_bytes = 0
         self._running = False
         self._is_held = False
@@ -281,18 +304,20 @@ class Lane(Generic[Item, Result]):
         """
         future: Future[Result] = threads.future()
         future.set_running_or_notify_cancel()
-        self.queue([(item, future, size)], work)
+        self.queue((item,), _Awaited(future), work, size)
         return future
 
     def queue(
         self,
-        entries: Sequence[tuple[Item, Receiver[Result], int]],
+        items: Sequence[Item],
+        receiver: Receiver[Result],
         work: Callable[[Sequence[Item]], Sequence[Result]],
+        size: int,
     ) -> None:
-        """As `submit`, for several items with their sizes, each with what gets its result."""
+        """As `submit`, for several items, which are written together; `receiver` gets their results."""
         with self._lock:
-            self._queue.extend(entries)
-            self._queued_bytes += sum(size for _, _, size in entries)
+            self._queue.append(_Entry(items, receiver, size))
+            self._queued_bytes += size
             if self._running or self._is_held:
                 return
             self._running = True
@@ -363,26 +388,31 @@ class Lane(Generic[Item, Result]):
         if left is not None:
             self._turns.rejoin(partial(self._write_group, work), left)
 
-    def _take_group(self) -> list[tuple[Item, Receiver[Result]]]:
-        group: list[tuple[Item, Receiver[Result]]] = []
-        group_bytes = 0
-        while self._queue and len(group) < GROUP_ITEMS_MAX and group_bytes < GROUP_BYTES_MAX:
-            item, future, size = self._queue.popleft()
-            group.append((item, future))
-            group_bytes += size
-        self._queued_bytes -= group_bytes
+    def _take_group(self) -> list[_Entry[Item, Result]]:
+        group: list[_Entry[Item, Result]] = []
+        count = size = 0
+        while self._queue and count < GROUP_ITEMS_MAX and size < GROUP_BYTES_MAX:
+            entry = self._queue.popleft()
+            group.append(entry)
+            count += len(entry.items)
+            size += entry.size
+        self._queued_bytes -= size
         return group
 
 
-def _run(work: Callable[[Sequence[Any]], Sequence[Any]], group: list[tuple[Any, Receiver[Any]]]) -> None:
+def _run(work: Callable[[Sequence[Any]], Sequence[Any]], group: Sequence[_Entry[Any, Any]]) -> None:
     try:
-        results = work([item for item, _ in group])
+        results = work(group[0].items if len(group) == 1 else [item for entry in group for item in entry.items])
     except BaseException as e:  # noqa: BLE001 - handed to whoever waits, as an executor does
-        for _, future in group:
-            future.set_exception(e)
+        for entry in group:
+            entry.receiver.set_exception(e)
         return
-    for (_, future), result in zip(group, results, strict=True):
-        future.set_result(result)
+    check(len(results) == sum(len(entry.items) for entry in group), "a write of a group has no result")
+    first = 0
+    for entry in group:
+        last = first + len(entry.items)
+        entry.receiver.set_results(results[first:last])
+        first = last
 
 
 _LOGGER = logging.getLogger(__name__)
@@ -390,8 +420,18 @@ _LOGGER = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 2.0
 
 
-class AppendRequest(NamedTuple):
+class Append(Protocol):
     """Log batches to append. `records` holds one or more of them, as a client sent them."""
+
+    @property
+    def records(self) -> bytes | memoryview: ...
+
+    @property
+    def acks(self) -> int: ...
+
+
+class AppendRequest(NamedTuple):
+    """An `Append` of its own."""
 
     records: bytes | memoryview
     acks: int = ACKS_ALL
@@ -453,7 +493,7 @@ class BucketReplica:
         self._on_progress = on_progress
         self._turns = turns
         self._reserve = reserve
-        self._append_lane: Lane[AppendRequest, AppendResult] = Lane(turns)
+        self._append_lane: Lane[Append, AppendResult] = Lane(turns)
         self._put_lane: Lane[PutRequest, PutResult] = Lane(turns)
         self._checkpointing = threads.lock()
         self._writing = threads.lock()
@@ -484,7 +524,7 @@ class BucketReplica:
 
     # ---- log tables -------------------------------------------------------------------------------------------------
 
-    def append(self, request: AppendRequest) -> Future[AppendResult]:
+    def append(self, request: Append) -> Future[AppendResult]:
         """Append to a log table. The future completes when the requested acknowledgement is due."""
         if self._kv is not None:
             raise InvalidRequest(
@@ -494,11 +534,11 @@ class BucketReplica:
         self._require_open()
         return self._append_lane.submit(request, self._append_group, len(request.records))
 
-    def _append_group(self, requests: Sequence[AppendRequest]) -> list[AppendResult]:
+    def _append_group(self, requests: Sequence[Append]) -> list[AppendResult]:
         with self._writing:
             return self._appended(requests)
 
-    def _appended(self, requests: Sequence[AppendRequest]) -> list[AppendResult]:
+    def _appended(self, requests: Sequence[Append]) -> list[AppendResult]:
         self._require_unsealed()
         appended: list[tuple[int, AppendResult]] = []
         for together, batches in self._runs(requests):
@@ -522,9 +562,7 @@ class BucketReplica:
         self._raise_high_watermark(max(unsynced_end, self.log.synced_offset))
         return results
 
-    def _runs(
-        self, requests: Sequence[AppendRequest]
-    ) -> Iterator[tuple[Sequence[AppendRequest], Sequence[PlainBatch]]]:
+    def _runs(self, requests: Sequence[Append]) -> Iterator[tuple[Sequence[Append], Sequence[PlainBatch]]]:
         """Plain requests that follow each other, with their batches, and each of the others alone, without."""
         info, records = self.table.info, [each.records for each in requests]
         if info.descriptor.log_format is LogFormat.ARROW and set(map(type, records)) == {bytes}:
@@ -549,7 +587,7 @@ class BucketReplica:
             yield requests[first:], found[first:]  # type: ignore[misc]
 
     def _append_together(
-        self, requests: Sequence[AppendRequest], batches: Sequence[PlainBatch]
+        self, requests: Sequence[Append], batches: Sequence[PlainBatch]
     ) -> list[tuple[int, AppendResult]] | None:
         """The end offset and the result of each request; None, and nothing is appended, if they have to be appended
         one after the other: some may fit where all do not."""
@@ -563,7 +601,7 @@ class BucketReplica:
             for each in found
         ]
 
-    def _append_alone(self, request: AppendRequest) -> tuple[int, AppendResult]:
+    def _append_alone(self, request: Append) -> tuple[int, AppendResult]:
         try:
             self._reserve.require(len(request.records))
             found = check_log_batches(self.table, request.records)
@@ -627,12 +665,12 @@ class BucketReplica:
         finally:
             self._writing.release()
 
-    def write_later(self, entries: Sequence[tuple[Any, Receiver[Any], int]]) -> None:
-        """Queue a group of appends or puts, each with its receiver and its size."""
+    def write_later(self, requests: Sequence[Any], receiver: Receiver[Any], size: int) -> None:
+        """Queue a group of appends or puts, of `size` bytes; `receiver` gets their results."""
         if self._kv is None:
-            self._append_lane.queue(entries, self._append_group)
+            self._append_lane.queue(requests, receiver, self._append_group, size)
         else:
-            self._put_lane.queue(entries, self._put_group)
+            self._put_lane.queue(requests, receiver, self._put_group, size)
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 

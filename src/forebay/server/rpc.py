@@ -36,7 +36,7 @@ from forebay.protocol.connection import (
 )
 from forebay.protocol.messages import Buffer, Message, check_list_of_records, error_to_wire, has_more_entries, serialize
 from forebay.protocol.sasl import Authenticator
-from forebay.server._sockets import Peer, Socket
+from forebay.server._sockets import OPEN_REQUEST_BYTES, Peer, Socket
 from forebay.server.connections import FIRST_FRAME_BYTES_MAX, REQUESTS_PER_TURN, ConnectionMemory, Connections, Outgoing
 from forebay.server.context import (
     HANDLERS,
@@ -80,8 +80,7 @@ _PARSED_APART_MAX = 4 << 20
 """A longer request counts as this long when long ones are admitted: its length is that of its records."""
 
 _PARSED_FACTOR = 16
-_OPEN_REQUEST_BYTES = 8 << 10
-"""Memory of a parsed request without records, as a multiple of its length, and the overhead of any request."""
+"""Memory of a parsed request without records, as a multiple of its length."""
 
 _REFUSAL_SECONDS = 1.0
 _REFUSALS_MAX = 64
@@ -130,7 +129,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         for key, api in self._connection.short_apis.items():
             if key in SHORT_VERSIONS_MIN:
                 versions = api.server_versions
-                self.offer_short(key, max(versions.min, SHORT_VERSIONS_MIN[key]), versions.max)
+                self.offer_short(api, max(versions.min, SHORT_VERSIONS_MIN[key]), versions.max)
         me = weakref.proxy(self)  # no cycles: its buffers must go with the connection, not with the next full round
         self.memory = ConnectionMemory(me, self._connection, connections.budget, self._clock)
         self.open_requests_max = connections.open_requests_max
@@ -141,7 +140,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self._tasks_context = context_of(id(self))
         self._room = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
         self.open_bytes_max = _OPEN_BYTES_MAX
-        self._reading = True
+        self.is_reading = True
         self._is_behind = False
         """Whether more bytes arrived while requests waited for their turn: reading stops until they are served."""
         self.last_active = self.opened = self._clock.monotonic()
@@ -372,12 +371,12 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self._join(is_new=False)
         is_full = waiting >= self.open_requests_max or self.open_bytes >= self.open_bytes_max
         must_stop = is_barred or is_full or self.is_held or self._is_behind
-        if self._reading:
+        if self.is_reading:
             if must_stop:
-                self._reading = False
+                self.is_reading = False
                 transport.pause_reading()
         elif not must_stop and not self.has_eof:
-            self._reading = True
+            self.is_reading = True
             transport.resume_reading()
 
     # ---- requests ---------------------------------------------------------------------------------------------------
@@ -399,7 +398,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         size = len(request.body)
         if request.api.key not in BULK_REQUESTS and not self.is_blocked:
             size *= _PARSED_FACTOR
-        size += _OPEN_REQUEST_BYTES
+        size += OPEN_REQUEST_BYTES
         self._count_open(request.api.key, size)
         answering = self._finish(request, outcome, room, began)
         task: asyncio.Task[None] | None
@@ -417,24 +416,13 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     # ---- short requests (forebay.server.short_requests.Client) ------------------------------------------------------
 
     def serve_apart(self, request: ShortRequest, message: Message) -> None:
-        if self._is_connected:
+        if self.is_open:
             self._serve(self._connection.received_short(request, message))
 
     def fail_short(self, request: ShortRequest, message: Message) -> None:
-        if self._is_connected:
+        if self.is_open:
             self._connection.open_short(request)
             self._send(request.request_id, message)
-
-    def begin_short(self, request: ShortRequest) -> None:
-        if self._is_connected:
-            self._connection.open_short(request)
-        self._count_open(ApiKey.PRODUCE_LOG, len(request.records) + _OPEN_REQUEST_BYTES)
-
-    def end_short(self, request: ShortRequest) -> bool:
-        return self.open.pop(request.request_id, self) is not self
-
-    def release_short(self, request: ShortRequest) -> None:
-        self._count_open(ApiKey.PRODUCE_LOG, -len(request.records) - _OPEN_REQUEST_BYTES)
 
     def send_frame(self, frame: bytes) -> None:
         """Send a frame behind what the peer has not read yet."""
@@ -443,7 +431,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self.memory.count_unsent()
 
     @property
-    def _is_connected(self) -> bool:
+    def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
     # ---- all others -------------------------------------------------------------------------------------------------
@@ -596,7 +584,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if not isinstance(error, ForebayError):
             _LOGGER.error("internal error", exc_info=error)
         code, text = error_to_wire(error)
-        if self._transport is not None and self._is_connected:
+        if self._transport is not None and self.is_open:
             self._outgoing.send(self._connection.send_error(request_id, code, text))
             if code == ErrorCode.AUTHENTICATE_EXCEPTION and self._authenticator.principal is None:
                 self._transport.close()

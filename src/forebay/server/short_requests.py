@@ -30,7 +30,6 @@ from forebay.protocol.messages import Message
 from forebay.server._sockets import Group, ShortGroups
 from forebay.server.connections import Connections
 from forebay.server.context import ServerContext, put_error, write_too_late
-from forebay.server.replica import AppendRequest
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -60,36 +59,25 @@ class Client(Protocol):
         """Answer a request that is not open."""
         ...
 
-    def begin_short(self, request: ShortRequest) -> None:
-        """Open a write that waits for its lane, and count its memory."""
-        ...
 
-    def end_short(self, request: ShortRequest) -> bool:
-        """Close such a request before it is answered; whether the connection still wants the answer."""
-        ...
+class _Writes:
+    """Writes of a group that wait for its lane, and what becomes of them (`forebay.server.replica.Receiver`)."""
 
-    def release_short(self, request: ShortRequest) -> None:
-        """Release its memory."""
-        ...
+    __slots__ = ("began", "finished", "group", "late", "outcome", "requests", "timers")
 
-
-class _Write:
-    """A write that waits for its lane: its request, and what becomes of it (`forebay.server.replica.Receiver`)."""
-
-    __slots__ = ("began", "finished", "group", "is_late", "outcome", "request", "timer")
-
-    def __init__(self, group: Group, request: ShortRequest, began: float, finished: Callable[[_Write], None]) -> None:
+    def __init__(
+        self, group: Group, requests: list[ShortRequest], began: float, finished: Callable[[_Writes], None]
+    ) -> None:
         self.group = group
-        self.request = request
+        self.requests = requests
         self.began = began
         self.finished = finished
-        self.outcome: Any = None
-        self.is_late = False
+        self.timers: list[asyncio.TimerHandle] = []
+        self.late: set[ShortRequest] | None = None
+        self.outcome: Sequence[Any] | BaseException = ()
 
-    timer: asyncio.TimerHandle
-
-    def set_result(self, result: Any) -> None:
-        self.outcome = result
+    def set_results(self, results: Sequence[Any]) -> None:
+        self.outcome = results
         self.finished(self)
 
     def set_exception(self, exception: BaseException) -> None:
@@ -105,20 +93,22 @@ class ShortRequests(ShortGroups):
     """Those of one server. All but `_has_finished` belongs to the event loop's thread."""
 
     def __init__(self, context: ServerContext, connections: Connections) -> None:
-        super().__init__(asyncio.get_running_loop())
+        super().__init__(asyncio.get_running_loop(), connections.budget.receiving)
         self._context = context
-        self._turns, self._receiving = connections.turns, connections.budget.receiving
+        self._turns = connections.turns
         self._begin, self._end = context.replicas.begin_if_open, context.replicas.end
-        self._finished: deque[_Write] = deque()
+        self._finished: deque[_Writes] = deque()
         self._is_waking = False
 
     def may_begin(self) -> bool:
-        return not (self._context.has_openings or self._receiving.is_overfull)
+        return not (self._context.has_openings or self.receiving.is_overfull)
 
     def may_begin_round(self) -> bool:
         return self._turns.is_idle and self.may_begin()
 
     def begin_group(self, bucket: tuple[int, int, int | None]) -> Group | None:
+        if self._context.has_openings:  # a thread may just have opened it, and earlier writes still wait for that
+            return None
         replica = self._begin(bucket)  # type: ignore[arg-type] # equal to a TableBucket
         if replica is None:
             return None
@@ -192,10 +182,9 @@ class ShortRequests(ShortGroups):
 
     def _write(self, group: Group, began: float, *, may_be_now: bool) -> None:
         requests, replica = group.writes, group.replica
+        items: Sequence[Any] = requests  # they are what appends have to be
         if replica.has_kv:
-            items: list[Any] = [PutRequest(each.records, each.targets, each.acks) for each in requests]
-        else:
-            items = [AppendRequest(each.records, each.acks) for each in requests]
+            items = [PutRequest(each.records, each.targets, each.acks) for each in requests]
         results: Sequence[Any] | None = None
         try:
             if may_be_now:
@@ -203,23 +192,18 @@ class ShortRequests(ShortGroups):
         except Exception as e:  # noqa: BLE001 - as in a lane, it is the outcome of each
             results = [e] * len(items)
         if results is not None:
-            for request, result in self.answer_written(requests, results):
-                self._answer_failed(request, result)
-            self._count(_PUT_KV if replica.has_kv else _PRODUCE_LOG, len(requests), group.bytes, began)
+            self._answer(requests, results, replica.has_kv, group.bytes, began)
             return
-        group.left += len(requests)
-        writes = [_Write(group, request, began, self._has_finished) for request in requests]
-        for write in writes:
-            request = write.request
-            request.client.begin_short(request)
-            write.timer = self.loop.call_later(request.timeout_ms / 1000, self._expire, write)
-        replica.write_later(
-            [(item, write, len(write.request.records)) for item, write in zip(items, writes, strict=True)]
-        )
+        group.left += 1
+        writes = _Writes(group, requests, began, self._has_finished)
+        self.open_waiting(requests)
+        for timeout_ms in {request.timeout_ms for request in requests}:
+            writes.timers.append(self.loop.call_later(timeout_ms / 1000, self._expire, writes, timeout_ms))
+        replica.write_later(items, writes, group.bytes)
 
-    def _has_finished(self, write: _Write) -> None:
+    def _has_finished(self, writes: _Writes) -> None:
         """Called in the lane's thread."""
-        self._finished.append(write)
+        self._finished.append(writes)
         if not self._is_waking:
             self._is_waking = True
             if not self.loop.is_closed():
@@ -229,23 +213,38 @@ class ShortRequests(ShortGroups):
         self._is_waking = False  # first, so that what finishes from now on wakes the loop again
         finished = self._finished
         while finished:
-            write = finished.popleft()
-            write.timer.cancel()
-            self._end_one(write.group)
-            request = write.request
-            if not write.is_late and request.client.end_short(request):
-                self._answer_one(request, write.outcome, write.began)
-            request.client.release_short(request)
+            writes = finished.popleft()
+            for timer in writes.timers:
+                timer.cancel()
+            self._end_one(writes.group)
+            requests, outcome = writes.requests, writes.outcome
+            wanted = self.close_waiting(requests, writes.late)
+            results = [outcome] * len(requests) if isinstance(outcome, BaseException) else outcome
+            if len(wanted) < len(requests):
+                answered, results = [requests[i] for i in wanted], [results[i] for i in wanted]
+            else:
+                answered = requests
+            size = sum([len(request.records) for request in answered])
+            self._answer(answered, results, writes.group.has_kv, size, writes.began)
+            self.release_waiting(requests)
 
-    def _expire(self, write: _Write) -> None:
-        write.is_late = True
-        if write.request.client.end_short(write.request):
-            self._answer_one(write.request, write_too_late(write.request.timeout_ms), write.began)
+    def _expire(self, writes: _Writes, timeout_ms: int) -> None:
+        """Answer the writes that were to take no longer than that."""
+        late = [request for request in writes.requests if request.timeout_ms == timeout_ms]
+        answered = [late[i] for i in self.close_waiting(late, writes.late)]
+        writes.late = (writes.late or set()).union(late)
+        size = sum([len(request.records) for request in answered])
+        results = [write_too_late(timeout_ms)] * len(answered)
+        self._answer(answered, results, writes.group.has_kv, size, writes.began)
 
-    def _answer_one(self, request: ShortRequest, outcome: Any, began: float) -> None:
-        self._count(request.api_key, 1, len(request.records), began)
-        for failed, result in self.answer_written([request], [outcome]):
-            self._answer_failed(failed, result)
+    def _answer(
+        self, requests: list[ShortRequest], results: Sequence[Any], has_kv: bool, size: int, began: float
+    ) -> None:
+        if not requests:
+            return
+        for request, result in self.answer_written(requests, results):
+            self._answer_failed(request, result)
+        self._count(_PUT_KV if has_kv else _PRODUCE_LOG, len(requests), size, began)
 
     def _count(self, key: int, count: int, size: int, began: float) -> None:
         context = self._context
