@@ -15,6 +15,7 @@ from pathlib import Path
 from forebay.base.garbage import ShortRounds
 from forebay.base.host import raise_open_files_max
 from forebay.cli.logs import add_log_arguments, configure_logs
+from forebay.server._sockets import ServingLoop
 from forebay.server.config import (
     SETTINGS,
     ServerConfig,
@@ -105,7 +106,8 @@ def run(options: argparse.Namespace) -> int:
         )
     _warn_of_others(Path(options.data_dir))
     raise_open_files_max(_OPEN_FILES)
-    asyncio.run(_serve(config, options.ready_file))
+    with asyncio.Runner(loop_factory=ServingLoop) as runner:
+        runner.run(_serve(config, options.ready_file))
     return 0
 
 

@@ -2,10 +2,11 @@
 
 Nouns: a *socket* is an accepted connection, and the transport of its protocol; a *peer* is the part of the protocol that
 is known here. A *round* takes what has arrived on all sockets; a *group* is the short requests of a round that are for
-one bucket. An asyncio transport costs 9 us of CPU for each request and its answer, of which the kernel needs 2.5; here
-a round of many sockets is one callback of the event loop.
+one bucket. An asyncio transport costs 9 us of CPU for each request and its answer, of which the kernel needs 2.5, and an
+iteration of the event loop costs as much again. So rounds are served where the loop waits for events
+(`ServingLoop`), and an iteration only begins when something else is to be done.
 
-Flow of a round (`Sockets.poll`): one `epoll_wait`; one `recv` for each socket whose peer is at rest, without Python's
+Flow of a round (`Sockets.select`): one `epoll_wait`; one `recv` for each socket whose peer is at rest, without Python's
 lock; short requests are read where they lie and collected in groups, and whatever else has come is given to the
 protocol, as asyncio does; the groups are served (`ShortGroups.flush`); answers are sent, one `send` for each socket,
 without Python's lock.
@@ -19,12 +20,15 @@ import asyncio
 import errno
 import logging
 import os
+import selectors
 import socket as socket_module
 from collections import deque
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport EAGAIN, EINTR, errno as c_errno
+from libc.math cimport INFINITY, ceil
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -48,13 +52,6 @@ cdef extern from *:
     #define EPOLL_CTL_MOD 3
     #endif
 
-    static int epoll_begin(void) {
-    #if HAS_EPOLL
-        return epoll_create1(EPOLL_CLOEXEC);
-    #else
-        return -1;
-    #endif
-    }
     static int epoll_change(int epoll, int operation, int fd, unsigned int events) {
     #if HAS_EPOLL
         struct epoll_event event = {.events = events, .data = {.fd = fd}};
@@ -63,10 +60,10 @@ cdef extern from *:
         return -1;
     #endif
     }
-    static int epoll_take(int epoll, int most, int* fds, unsigned int* events) {
+    static int epoll_take(int epoll, int most, int timeout, int* fds, unsigned int* events) {
     #if HAS_EPOLL
         struct epoll_event found[256];
-        int i, n = epoll_wait(epoll, found, most < 256 ? most : 256, 0);
+        int i, n = epoll_wait(epoll, found, most < 256 ? most : 256, timeout);
         for (i = 0; i < n; i++) {
             fds[i] = found[i].data.fd;
             events[i] = found[i].events;
@@ -80,9 +77,8 @@ cdef extern from *:
     int HAS_EPOLL, MSG_NOSIGNAL, MSG_DONTWAIT
     unsigned int EPOLLIN, EPOLLOUT
     int EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD
-    int epoll_begin() nogil
     int epoll_change(int epoll, int operation, int fd, unsigned int events) nogil
-    int epoll_take(int epoll, int most, int* fds, unsigned int* events) nogil
+    int epoll_take(int epoll, int most, int timeout, int* fds, unsigned int* events) nogil
     ssize_t recv(int fd, void* data, size_t size, int flags) nogil
     ssize_t send(int fd, const void* data, size_t size, int flags) nogil
 
@@ -98,6 +94,7 @@ cdef enum:
     UNLOCKED_BYTES_MIN = 16 << 10 # Python's lock is given up to send or receive so much
     HIGH_WATER = 64 << 10         # the protocol pauses with so much unsent, as with asyncio
     OPEN_BYTES = 8 << 10
+    WAIT_MS_MAX = 1 << 30
 
 AVAILABLE = bool(HAS_EPOLL)
 """Whether this system has what is needed here."""
@@ -597,13 +594,60 @@ cdef class Socket:
             os.close(fd)
 
 
-cdef class Sockets:
-    """All sockets of a server, and the listening ones, on one event loop."""
+class _Selector(getattr(selectors, "EpollSelector", selectors.DefaultSelector)):
+    """Serves sockets while it waits for other events."""
 
-    cdef object loop
+    sockets = None
+
+    def select(self, timeout=None):
+        sockets = self.sockets
+        if sockets is None:
+            return super().select(timeout)
+        found = []
+        keys = self.get_map()
+        for fd, events in sockets.select(timeout):
+            key = keys.get(fd)
+            if key is not None:
+                mask = (selectors.EVENT_READ if events & ~EPOLLOUT else 0) | (
+                    selectors.EVENT_WRITE if events & ~EPOLLIN else 0
+                )
+                found.append((key, mask & key.events))
+        return found
+
+
+class ServingLoop(asyncio.SelectorEventLoop):
+    """An event loop for `Sockets`; where these are not available, it is like any other."""
+
+    def __init__(self):
+        self.selector = _Selector()
+        super().__init__(self.selector)
+
+    def call_soon(self, callback, *args, context=None):
+        self.end_select()
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(self, when, callback, *args, context=None):
+        self.end_select()
+        return super().call_at(when, callback, *args, context=context)
+
+    def stop(self):
+        self.end_select()
+        super().stop()
+
+    def end_select(self):
+        """Begin an iteration of the loop after the round that is being served, if one is."""
+        if self.selector.sockets is not None:
+            self.selector.sockets.is_wanted = True
+
+
+cdef class Sockets:
+    """All sockets of a server, and the listening ones, on one `ServingLoop`."""
+
+    cdef object loop, selector
     cdef object monotonic
     cdef ShortGroups short
-    cdef int epoll
+    cdef int epoll                # the selector's
+    cdef public bint is_wanted    # by the loop, which has something else to do
     cdef dict all                 # by file descriptor
     cdef list touched             # sockets with an answer of the round
     cdef Py_ssize_t answer_bytes
@@ -611,7 +655,6 @@ cdef class Sockets:
     cdef set listening
 
     def __cinit__(self):
-        self.epoll = -1
         self.slots = <uint8_t*> malloc(SOCKETS_MAX * SLOT_BYTES)
         if self.slots == NULL:
             raise MemoryError()
@@ -624,10 +667,9 @@ cdef class Sockets:
         self.all = {}
         self.touched = []
         self.listening = set()
-        self.epoll = epoll_begin()
-        if self.epoll < 0:
-            raise OSError(c_errno, os.strerror(c_errno))
-        loop.add_reader(self.epoll, self.poll)
+        self.selector = loop.selector
+        self.epoll = self.selector.fileno()
+        self.selector.sockets = self
 
     def __dealloc__(self):
         free(self.slots)
@@ -700,34 +742,67 @@ cdef class Sockets:
             each.abort()
         while self.all:  # protocols learn of it in the next iteration
             await asyncio.sleep(0)
-        if self.epoll >= 0:
-            self.loop.remove_reader(self.epoll)
-            os.close(self.epoll)
-            self.epoll = -1
+        self.selector.sockets = None
 
     # ---- rounds -----------------------------------------------------------------------------------------------------
 
-    def poll(self):
-        """Serve what has arrived."""
-        cdef int rounds
-        cdef double end = self.monotonic() + _POLL_SECONDS
-        for rounds in range(ROUNDS_MAX):
-            if self.serve_round() < MORE_MIN or self.monotonic() >= end:
-                return
-
-    cdef int serve_round(self) except -1:
-        """One round. The number of sockets on which something had happened."""
+    def select(self, timeout):
+        """Serve what arrives until the loop has something else to do; the other events that have come meanwhile, as
+        `selectors.BaseSelector.select` returns them. `timeout` in seconds; None: without a limit."""
         cdef int fds[SOCKETS_MAX]
         cdef unsigned int events[SOCKETS_MAX]
+        cdef int n, served, i, rounds = 0, wait_ms
+        cdef double now, deadline = INFINITY, busy_until = 0.0
+        cdef list others = []
+        self.is_wanted = False
+        if timeout is not None:
+            deadline = self.monotonic() + timeout if timeout > 0 else 0.0
+        while True:
+            wait_ms = 0
+            if not rounds and deadline > 0.0:
+                wait_ms = -1
+                if deadline < INFINITY:  # rounded up: a timer that is not due yet would be asked for again and again
+                    wait_ms = max(0, min(<int> ceil((deadline - self.monotonic()) * 1e3), WAIT_MS_MAX))
+            if wait_ms:
+                with nogil:
+                    n = epoll_take(self.epoll, SOCKETS_MAX, wait_ms, fds, events)
+            else:
+                n = epoll_take(self.epoll, SOCKETS_MAX, 0, fds, events)
+            if n < 0:
+                if c_errno != EINTR:
+                    raise OSError(c_errno, os.strerror(c_errno))
+                PyErr_CheckSignals()
+                return others
+            served = 0
+            for i in range(n):
+                if fds[i] in self.all:
+                    fds[served], events[served] = fds[i], events[i]
+                    served += 1
+                else:
+                    others.append((fds[i], events[i]))
+            if served:
+                try:
+                    self.serve_round(fds, events, served)
+                except Exception as e:
+                    self.loop.call_exception_handler({"message": "serving a round failed", "exception": e})
+            if served >= MORE_MIN and rounds < ROUNDS_MAX:  # there are probably more already
+                now = self.monotonic()
+                if not rounds:
+                    busy_until = now + _POLL_SECONDS
+                rounds += 1
+                if now < busy_until:
+                    continue
+            rounds = 0
+            if others or self.is_wanted or deadline < INFINITY and self.monotonic() >= deadline:
+                return others
+
+    cdef int serve_round(self, int* fds, unsigned int* events, int n) except -1:
         cdef ssize_t received[SOCKETS_MAX]
         cdef int errors[SOCKETS_MAX]
         cdef bint at_rest[SOCKETS_MAX]
-        cdef int n, i
+        cdef int i
         cdef double now
         cdef Socket socket
-        n = epoll_take(self.epoll, SOCKETS_MAX, fds, events)
-        if n <= 0:
-            return 0
         may_begin = self.short.may_begin_round()
         for i in range(n):
             socket = self.all.get(fds[i])
@@ -762,7 +837,7 @@ cdef class Sockets:
         finally:
             self.short.round = None
             self.send_answers()
-        return n
+        return 0
 
     cdef int happened(self, Socket socket, unsigned int events) except -1:
         """Send and receive as asyncio does."""

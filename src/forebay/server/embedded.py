@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from forebay.base import threads
+from forebay.server._sockets import ServingLoop
 from forebay.server.config import ServerConfig, server_config
 from forebay.server.server import Addresses, ForebayServer, Injected
 
@@ -74,7 +75,7 @@ class EmbeddedServer:
 
     def start(self) -> EmbeddedServer:
         """Start serving. Raises the error that prevents the start; the data directory is then unlocked again."""
-        loop = self._loop = asyncio.new_event_loop()
+        loop = self._loop = ServingLoop()
         self._thread = threads.thread(loop.run_forever, name="forebay-server")
         self._thread.start()
         server = ForebayServer(self.config, self._injected)

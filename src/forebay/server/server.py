@@ -39,7 +39,7 @@ from forebay.protocol.listeners import (
 )
 from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
 from forebay.server._sockets import AVAILABLE as HAS_SOCKETS
-from forebay.server._sockets import Sockets
+from forebay.server._sockets import ServingLoop, Sockets
 from forebay.server.auto_partitions import follow_the_clock
 from forebay.server.catalog import TableCatalog
 from forebay.server.config import ServerConfig
@@ -328,7 +328,11 @@ class ForebayServer:
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
         connections, short = self.connections, ShortRequests(self.context, self.connections)
-        if HAS_SOCKETS and all(isinstance(sock, socket.socket) for bound in self._bound for sock in bound.sockets):
+        if (
+            HAS_SOCKETS
+            and isinstance(loop, ServingLoop)
+            and all(isinstance(sock, socket.socket) for bound in self._bound for sock in bound.sockets)
+        ):
             self._sockets = Sockets(loop, self._injected.clock, short)
         for bound in self._bound:
             apis = offered((ApiKey.API_VERSIONS, ApiKey.AUTHENTICATE, *HANDLERS), bound.role)
@@ -339,7 +343,7 @@ class ForebayServer:
                 return RpcProtocol(self.context, bound.role, name, apis, authenticators(), connections, short)
 
             for sock in bound.sockets:
-                if self._sockets is None:  # simulated ones, or no epoll
+                if self._sockets is None:  # simulated ones, another kind of loop, or no epoll
                     bound.server = await loop.create_server(connection, sock=sock)
                 else:
                     self._sockets.listen(sock, connection)
