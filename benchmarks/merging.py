@@ -100,7 +100,7 @@ def _server(rows: int, cpu: dict[str, float]) -> FigureTable:
                 "rows/CPU s",
                 ratio=taken / max(cpu[_DEFAULT], 1e-9),
                 ratio_max=ratio_max,
-                reason="the merge takes rows apart, field by field, and the default engine does not",
+                reason="the merge takes both rows apart, field by field, and the default engine does not",
             )
         )
     return table

@@ -23,7 +23,9 @@ from forebay.codec.cast import to_record_batches
 from forebay.codec.log_batch import build_arrow_batch
 from forebay.codec.rows import DecodedRows, RowCodec, kv_batch_header, parse_kv_batch
 from forebay.fs.local import LocalFileSystem
+from forebay.kv import merge_plans
 from forebay.kv import tablet as tablet_module
+from forebay.kv._merge import MergePlan
 from forebay.kv.engine import EngineFactory, KvEngine
 from forebay.kv.hlog_engine import HlogEngine, HlogWrites
 from forebay.kv.tablet import ChangelogCodec, KvTablet, PutRequest
@@ -122,27 +124,20 @@ class Stopwatch:
         return call
 
 
-class _TimedPlan:
-    """A merge plan with a stopwatch (the real one is compiled and cannot be patched)."""
-
-    def __init__(self, plan: Any, watch: Stopwatch) -> None:
-        self.reads_old_values = plan.reads_old_values
-        self.replaces_rows = plan.replaces_rows
-        self.full_image, self.deletes_ignored = plan.full_image, plan.deletes_ignored
-        self.merge = watch.timed(MERGE, plan.merge)
-
-
 @contextmanager
 def watched(bucket: LocalBucket) -> Iterator[Stopwatch]:
     """A stopwatch on the steps of `bucket`'s puts."""
     watch = Stopwatch()
-    make_plan = tablet_module.merge_plan
+
+    class TimedPlan(MergePlan):  # which is compiled and cannot be patched
+        merge = watch.timed(MERGE, MergePlan.merge)
+
     taking = "commit" if isinstance(bucket.engine, HlogEngine) else "apply"
     with (
         mock.patch.object(tablet_module, "kv_batch_header", watch.timed(CHECK, kv_batch_header)),
         mock.patch.object(HlogWrites, "put_records", watch.timed(PIECE, HlogWrites.put_records)),
         mock.patch.object(tablet_module, "parse_kv_batch", watch.timed(PARSE, parse_kv_batch)),
-        mock.patch.object(tablet_module, "merge_plan", lambda *a: _TimedPlan(make_plan(*a), watch)),
+        mock.patch.object(merge_plans, "MergePlan", TimedPlan),
         mock.patch.object(RowCodec, "decode_rows", watch.timed(DECODE, RowCodec.decode_rows)),
         mock.patch.object(DecodedRows, "is_plainly_sound", watch.timed(PROVE, DecodedRows.is_plainly_sound)),
         mock.patch.object(DecodedRows, "has_keys", watch.timed(PROVE, DecodedRows.has_keys)),

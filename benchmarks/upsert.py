@@ -116,12 +116,12 @@ def _steps(
 def _in_steps(
     info: TableInfo, folder: Path, load: Sequence[pa.RecordBatch], changes: Sequence[pa.RecordBatch]
 ) -> FigureTable:
-    """Puts of whole rows and of some columns, which are no puts in one piece, with both engines."""
+    """Puts of whole rows and of some columns, with an engine that puts in one piece, and one that does not."""
     table = FigureTable(
         "Puts in one piece, and in steps",
-        "Taken once, in one process, as the steps above. A put of whole rows goes in one piece with the engine hlog; a "
-        "partial update, here of the key and four more columns, goes in steps, as do auto-increment columns, merge "
-        "engines and rows of older schemas. Ratios are the time against the first row.",
+        "Taken once, in one process, as the steps above. A put goes in one piece with the engine hlog, also a partial "
+        "update, here of the key and four more columns, and one into a table with a merge engine; with LMDB it goes in "
+        "steps. Ratios are the time against the first row.",
     )
     whole, changed = put_steps.encoded(info, load), put_steps.encoded(info, changes)
     base = None

@@ -8,5 +8,5 @@ cdef struct Span:
     int32_t size              # -1: the field is null
 
 cdef int row_spans(
-    const Node* nodes, int row_format, const uint8_t* p, const uint8_t* end, Span* spans
+    const Node* nodes, int row_format, const uint8_t* p, const uint8_t* end, Span* spans, int fields
 ) noexcept nogil

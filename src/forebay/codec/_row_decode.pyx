@@ -460,9 +460,11 @@ cdef int decode_row(Context* c, int row, const uint8_t* p, const uint8_t* end) n
 
 
 cdef int row_spans(
-    const Node* nodes, int row_format, const uint8_t* p, const uint8_t* end, Span* spans
+    const Node* nodes, int row_format, const uint8_t* p, const uint8_t* end, Span* spans, int fields
 ) noexcept nogil:
-    """Where each field of a compacted or indexed row lies. 0, or -1 for a malformed row.
+    """Where each of the first `fields` fields of a compacted or indexed row lies. 0, or -1 for a malformed row.
+
+    What follows these fields is not looked at.
 
     `nodes` must want no column (`wanted` 0 throughout), so that fields are walked over and nothing is decoded.
     """
@@ -480,7 +482,7 @@ cdef int row_spans(
     if end - p < header:
         return -1
     p += header
-    for position in range(nodes[0].child_count):
+    for position in range(fields):
         spans[position].data = p
         if (nulls[position >> 3] >> (position & 7)) & 1:
             spans[position].size = -1
@@ -494,7 +496,7 @@ cdef int row_spans(
                 return -1
             spans[position].size = <int32_t> (p - start)
         child = nodes[child].end
-    return 0 if p == end else -1
+    return 0 if p == end or fields < nodes[0].child_count else -1
 
 
 cdef int expect_bytes(Context* c, int64_t rows) noexcept nogil:

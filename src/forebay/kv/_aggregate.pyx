@@ -4,6 +4,8 @@ The result of a field is one of the two values, or a value that is built in a bu
 row. Semantics are those of Fluss's `FieldAggregator`s: whole numbers wrap around; a DECIMAL that does not fit becomes
 null, but for sums of up to 18 digits, which are refused; of floating point numbers NaN is the greatest, and -0.0 is less
 than 0.0; `first_value` skips nulls like `first_value_ignore_nulls`.
+
+Merging needs no Python, but for bitmaps: it says by a number that and why it fails, of which `refuse` makes an error.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -121,9 +123,18 @@ cdef enum Function:
     OR = 10
     UNITE = 11
 
+cdef enum Failure:
+    NO_MEMORY = 1
+    DECIMAL_BYTES = 2
+    SUM_OVERFLOW = 3
+    NOT_NULL_OVERFLOW = 4
+    TEXT_TOO_LONG = 5
+
 cdef enum:
     DECIMAL_BYTES_MAX = 16
     RESULT_BYTES = 32
+
+cdef int64_t VALUE_BYTES_MAX = 0x7FFFFFFF - INTEGER_BYTES_MAX
 
 _FUNCTIONS = {
     None: KEEP_OLD, "last_value": LAST_VALUE, "last_value_ignore_nulls": LAST_NOT_NULL, "first_value": FIRST_NOT_NULL,
@@ -183,7 +194,8 @@ cdef class Aggregates:
             self.owners.append(delimiter)
             field.delimiter = delimiter
             field.delimiter_size = <int32_t> len(delimiter)
-            reserve(field, RESULT_BYTES)
+            if reserve(field, RESULT_BYTES) != 0:
+                raise MemoryError()
             child = layout.nodes[child].end
 
     def __dealloc__(self):
@@ -193,13 +205,12 @@ cdef class Aggregates:
                 free(self.fields[i].result)
         free(self.fields)
 
-    cdef int merge(self, const Span* old, Span* new) except -1:
-        """Turn the fields of a new row into those of the merged row."""
-        cdef int i
-        cdef int function
+    cdef int merge(self, const Span* old, Span* new) noexcept nogil:
+        """Turn the fields of a new row into those of the merged row, but for bitmaps; 0, or what `refuse` takes."""
+        cdef int i, function, failure
         for i in range(self.count):
             function = self.fields[i].function
-            if function == LAST_VALUE:
+            if function == LAST_VALUE or function == UNITE:
                 continue
             if function == KEEP_OLD:
                 new[i] = old[i]
@@ -210,29 +221,74 @@ cdef class Aggregates:
             elif function == FIRST_NOT_NULL:
                 new[i] = old[i]
             else:
-                self.combine(i, &old[i], &new[i])
+                failure = self.combine(i, &old[i], &new[i])
+                if failure != 0:
+                    self.failed = i
+                    return failure
         return 0
 
-    cdef int combine(self, int position, const Span* old, Span* new) except -1:
+    cdef int unite_all(self, const Span* old, Span* new) except -1:
+        """The rest of `merge`: bitmaps."""
+        cdef int i
+        for i in range(self.count):
+            if self.fields[i].function != UNITE or old[i].size < 0:
+                continue
+            if new[i].size < 0:
+                new[i] = old[i]
+            else:
+                self.unite(i, &old[i], &new[i])
+        return 0
+
+    cdef int refuse(self, int failure) except -1:
+        """Raise the error of a `merge` that failed."""
+        cdef Field* field = &self.fields[self.failed]
+        name = self.names[self.failed]
+        if failure == NO_MEMORY:
+            raise MemoryError()
+        if failure == DECIMAL_BYTES:
+            raise CorruptData(
+                f"a decimal of a row does not have 1 to {DECIMAL_BYTES_MAX} bytes", ErrorCode.CORRUPT_RECORD_EXCEPTION
+            )
+        if failure == SUM_OVERFLOW:
+            raise InvalidRequest(
+                f"column '{name}': a sum does not fit into DECIMAL({field.precision}, {field.scale})",
+                ErrorCode.INVALID_TABLE_EXCEPTION,  # a Fluss cluster answers UNKNOWN_SERVER_ERROR
+            )
+        if failure == NOT_NULL_OVERFLOW:
+            raise InvalidRequest(
+                f"column '{name}': a {'sum' if field.function == SUM else 'product'} does not fit into "
+                f"DECIMAL({field.precision}, {field.scale}), and the column is NOT NULL",
+                ErrorCode.INVALID_TARGET_COLUMN,
+            )
+        raise InvalidRequest(
+            f"column '{name}': the joined text would have more than {VALUE_BYTES_MAX} bytes, which no row can hold",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+
+    cdef int combine(self, int position, const Span* old, Span* new) noexcept nogil:
         """Two values that are not null."""
         cdef Field* field = &self.fields[position]
+        cdef int order = 0
+        cdef int failure
         if field.function == SUM or field.function == PRODUCT:
             return self.add_or_multiply(position, old, new)
         if field.function == JOIN:
             return self.join(position, old, new)
-        if field.function == UNITE:
-            return self.unite(position, old, new)
         if field.function == AND:
             if old.data[0] == 0:
                 new[0] = old[0]
         elif field.function == OR:
             if old.data[0] != 0:
                 new[0] = old[0]
-        elif (compare(field.kind, self.row_format, old, new) < 0) == (field.function == MIN):
-            new[0] = old[0]
+        else:
+            failure = compare(field.kind, self.row_format, old, new, &order)
+            if failure != 0:
+                return failure
+            if (order < 0) == (field.function == MIN):
+                new[0] = old[0]
         return 0
 
-    cdef int add_or_multiply(self, int position, const Span* old, Span* new) except -1:
+    cdef int add_or_multiply(self, int position, const Span* old, Span* new) noexcept nogil:
         cdef Field* field = &self.fields[position]
         cdef int kind = field.kind
         cdef bint adds = field.function == SUM
@@ -259,7 +315,7 @@ cdef class Aggregates:
             store_integer(kind, self.row_format, <int64_t> (a + b if adds else a * b), field.result, new)
         return 0
 
-    cdef int decimal(self, int position, const Span* old, Span* new) except -1:
+    cdef int decimal(self, int position, const Span* old, Span* new) noexcept nogil:
         cdef Field* field = &self.fields[position]
         cdef bint compact = field.kind == KIND_DECIMAL_COMPACT
         cdef i128 a, b, result
@@ -271,10 +327,12 @@ cdef class Aggregates:
             b = load_integer(field.kind, self.row_format, new)
         else:
             p = content(field.kind, self.row_format, old, &size)
-            check_decimal(size)
+            if size < 1 or size > DECIMAL_BYTES_MAX:
+                return DECIMAL_BYTES
             a = fb_load(p, size)
             p = content(field.kind, self.row_format, new, &size)
-            check_decimal(size)
+            if size < 1 or size > DECIMAL_BYTES_MAX:
+                return DECIMAL_BYTES
             b = fb_load(p, size)
         if field.function == SUM:
             if fb_add(a, b, field.precision, &result) < 0:
@@ -292,26 +350,18 @@ cdef class Aggregates:
         new.size = header + size
         return 0
 
-    cdef int overflowed(self, int position, const Span* old, Span* new, bint is_error) except -1:
-        cdef Field* field = &self.fields[position]
+    cdef int overflowed(self, int position, const Span* old, Span* new, bint is_error) noexcept nogil:
         if is_error and not self.must_succeed:
-            raise InvalidRequest(
-                f"column '{self.names[position]}': a sum does not fit into DECIMAL({field.precision}, {field.scale})",
-                ErrorCode.INVALID_TABLE_EXCEPTION,  # a Fluss cluster answers UNKNOWN_SERVER_ERROR
-            )
-        if field.nullable:
+            return SUM_OVERFLOW
+        if self.fields[position].nullable:
             new.size = -1
         elif self.must_succeed:
             new[0] = old[0]
         else:
-            raise InvalidRequest(
-                f"column '{self.names[position]}': a {'sum' if field.function == SUM else 'product'} does not fit into "
-                f"DECIMAL({field.precision}, {field.scale}), and the column is NOT NULL",
-                ErrorCode.INVALID_TARGET_COLUMN,
-            )
+            return NOT_NULL_OVERFLOW
         return 0
 
-    cdef int join(self, int position, const Span* old, Span* new) except -1:
+    cdef int join(self, int position, const Span* old, Span* new) noexcept nogil:
         """The old text, the delimiter, the new text."""
         cdef Field* field = &self.fields[position]
         cdef int32_t old_size, new_size
@@ -319,12 +369,11 @@ cdef class Aggregates:
         cdef const uint8_t* after = content(field.kind, self.row_format, new, &new_size)
         cdef int64_t size = <int64_t> old_size + field.delimiter_size + new_size
         cdef uint8_t* p
-        if size > 0x7FFFFFFF - INTEGER_BYTES_MAX:
-            raise InvalidRequest(
-                f"column '{self.names[position]}': the joined text would have {size} bytes, which no row can hold",
-                ErrorCode.INVALID_TABLE_EXCEPTION,
-            )
+        if size > VALUE_BYTES_MAX:
+            return TEXT_TOO_LONG
         p = place(field, self.row_format, size, new)
+        if p == NULL:
+            return NO_MEMORY
         memcpy(p, before, old_size)
         memcpy(p + old_size, field.delimiter, field.delimiter_size)
         memcpy(p + old_size + field.delimiter_size, after, new_size)
@@ -356,7 +405,10 @@ cdef class Aggregates:
             return 0
         united.run_optimize()
         merged = united.serialize()
-        memcpy(place(field, self.row_format, len(merged), new), PyBytes_AS_STRING(merged), len(merged))
+        cdef uint8_t* out = place(field, self.row_format, len(merged), new)
+        if out == NULL:
+            raise MemoryError()
+        memcpy(out, PyBytes_AS_STRING(merged), len(merged))
         return 0
 
 
@@ -372,36 +424,31 @@ def bitmap_class():
     return BitMap
 
 
-cdef int reserve(Field* field, Py_ssize_t size) except -1:
+cdef int reserve(Field* field, Py_ssize_t size) noexcept nogil:
     cdef void* grown
     if size > field.capacity:
         size = max(size, 2 * field.capacity)
         grown = realloc(field.result, size)
         if grown == NULL:
-            raise MemoryError()
+            return NO_MEMORY
         field.result = <uint8_t*> grown
         field.capacity = size
     return 0
 
 
-cdef uint8_t* place(Field* field, int row_format, int64_t size, Span* span) except NULL:
-    """Make `span` a value of `size` bytes with their length where the format has it; return where they belong."""
+cdef uint8_t* place(Field* field, int row_format, int64_t size, Span* span) noexcept nogil:
+    """Make `span` a value of `size` bytes with their length where the format has it; return where they belong, or NULL
+    if there is no memory.
+    """
     cdef uint8_t* p
-    reserve(field, size + INTEGER_BYTES_MAX)
+    if reserve(field, size + INTEGER_BYTES_MAX) != 0:
+        return NULL
     p = field.result
     if row_format != FORMAT_INDEXED:
         p += write_varint(p, <uint64_t> size)
     span.data = field.result
     span.size = <int32_t> (p + size - field.result)
     return p
-
-
-cdef int check_decimal(int32_t size) except -1:
-    if size < 1 or size > DECIMAL_BYTES_MAX:
-        raise CorruptData(
-            f"a decimal of a row has {size} bytes; it may have {DECIMAL_BYTES_MAX}", ErrorCode.CORRUPT_RECORD_EXCEPTION
-        )
-    return 0
 
 
 cdef inline int ordered(int64_t a, int64_t b) noexcept nogil:
@@ -422,31 +469,35 @@ cdef inline int ordered_doubles(double a, double b) noexcept nogil:
     return ordered(x, y)
 
 
-cdef int compare(int kind, int row_format, const Span* old, const Span* new) except? -2:
+cdef int compare(int kind, int row_format, const Span* old, const Span* new, int* order) noexcept nogil:
+    """Set `order`: below, at or above zero. 0, or a `Failure`."""
     cdef int64_t a, b
     cdef int32_t i, j
     cdef const uint8_t* p
     cdef const uint8_t* q
     cdef float f, g
     cdef double d, e
-    cdef int order
     if kind == KIND_FLOAT:
         memcpy(&f, old.data, 4)
         memcpy(&g, new.data, 4)
-        return ordered_doubles(f, g)
-    if kind == KIND_DOUBLE:
+        order[0] = ordered_doubles(f, g)
+    elif kind == KIND_DOUBLE:
         memcpy(&d, old.data, 8)
         memcpy(&e, new.data, 8)
-        return ordered_doubles(d, e)
-    if kind == KIND_STRING or kind == KIND_CHAR or kind == KIND_DECIMAL:
+        order[0] = ordered_doubles(d, e)
+    elif kind == KIND_STRING or kind == KIND_CHAR or kind == KIND_DECIMAL:
         p = content(kind, row_format, old, &i)
         q = content(kind, row_format, new, &j)
         if kind == KIND_DECIMAL:
-            check_decimal(i)
-            check_decimal(j)
-            return (fb_load(p, i) > fb_load(q, j)) - (fb_load(p, i) < fb_load(q, j))
-        order = memcmp(p, q, min(i, j))
-        return order if order != 0 else ordered(i, j)
-    load_instant(kind, row_format, old, &a, &i)
-    load_instant(kind, row_format, new, &b, &j)
-    return ordered(a, b) if a != b else ordered(i, j)
+            if i < 1 or i > DECIMAL_BYTES_MAX or j < 1 or j > DECIMAL_BYTES_MAX:
+                return DECIMAL_BYTES
+            order[0] = (fb_load(p, i) > fb_load(q, j)) - (fb_load(p, i) < fb_load(q, j))
+        else:
+            order[0] = memcmp(p, q, min(i, j))
+            if order[0] == 0:
+                order[0] = ordered(i, j)
+    else:
+        load_instant(kind, row_format, old, &a, &i)
+        load_instant(kind, row_format, new, &b, &j)
+        order[0] = ordered(a, b) if a != b else ordered(i, j)
+    return 0

@@ -135,6 +135,7 @@ cdef class HashLog:
     cdef int reserve_flights(self, Py_ssize_t extra) except -1
     cdef int ensure(self, int64_t size) except -1
     cdef bint has_room(self, int64_t size) noexcept nogil
+    cdef uint8_t* next_value(self, uint32_t key_size) noexcept nogil
     cdef int write(
         self, int kind, uint64_t h, const uint8_t* key, uint32_t key_size, const uint8_t* prefix, uint32_t prefix_size,
         const uint8_t* value, uint32_t value_size, Record* old, uint64_t* slot,

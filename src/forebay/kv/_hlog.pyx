@@ -530,6 +530,10 @@ cdef class HashLog:
             raise AssertionError(f"there is no room for {size} bytes at {self.end} after it was made")
         return 0
 
+    cdef uint8_t* next_value(self, uint32_t key_size) noexcept nogil:
+        """Where the value of the next record will lie, if that has a key of `key_size` bytes and there is room."""
+        return <uint8_t*> self.at(self.end) + HEADER_BYTES + key_size
+
     cdef Record* newest(self, const uint8_t* key, Py_ssize_t size, uint64_t h, uint64_t** slot) noexcept nogil:
         """The newest row of the key, as the writer sees it, or NULL; and its slot or the one it would get."""
         cdef Record* r
@@ -545,7 +549,8 @@ cdef class HashLog:
     ) noexcept nogil:
         """Append a record (there is room, in the log, the flights and the index) that supersedes `old`, if not NULL.
 
-        The value is `prefix` and `value` together. With the mutex held. `slot` is the key's.
+        The value is `prefix` and `value` together, which may lie there already (`next_value`). With the mutex held.
+        `slot` is the key's.
         """
         cdef int64_t position = self.end
         cdef Record* r = self.at(position)
@@ -557,7 +562,8 @@ cdef class HashLog:
         r.value_size = whole
         memcpy(p, key, key_size)
         memcpy(p + key_size, prefix, prefix_size)
-        memcpy(p + key_size + prefix_size, value, value_size)
+        if value != p + key_size + prefix_size:
+            memcpy(p + key_size + prefix_size, value, value_size)
         r.hash = check_of(r)
         self.segments[self.count - 1].sum += forebay_fold(r.hash, <uint64_t> position)
         self.flight_positions[self.flights] = position

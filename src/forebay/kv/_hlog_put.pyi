@@ -1,12 +1,13 @@
 from forebay.codec._slices import RowSlices
 from forebay.kv._hlog import HashLog
+from forebay.kv._merge import MergePlan
+from forebay.kv.auto_increment import AutoIncrementSequence
 
 def put_records(
     log: HashLog,
     data: bytes | memoryview,
     start: int,
     count: int,
-    schema_id: int,
-    full_image: bool,
-    deletes_ignored: bool,
+    plan: MergePlan,
+    sequence: AutoIncrementSequence | None,
 ) -> tuple[bytes, RowSlices, RowSlices, int] | None: ...

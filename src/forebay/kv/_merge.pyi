@@ -10,9 +10,8 @@ class _Sequence(Protocol):
 
 class MergePlan:
     reads_old_values: bool
-    replaces_rows: bool
-    full_image: bool
-    deletes_ignored: bool
+    takes_whole_rows: bool
+    needs_python: bool
     def __init__(
         self,
         layout: RowLayout,

@@ -16,13 +16,16 @@ FetchSegment = Callable[[int], int]
 
 
 class AutoIncrementSequence:
-    """The ids of one column, as one bucket draws them."""
+    """The ids of one column, as one bucket draws them: `next_id` to `last_id`, none above `id_max`.
+
+    The put in one piece draws them itself while there are some (`forebay.kv._hlog_put`).
+    """
 
     def __init__(
         self, column: str, id_max: int, segment_size: int, fetch_segment: FetchSegment, next_id: int, last_id: int
     ) -> None:
         self._column = column
-        self._id_max = id_max
+        self.id_max = id_max
         self._segment_size = segment_size
         self._fetch_segment = fetch_segment
         self.next_id = next_id
@@ -33,9 +36,9 @@ class AutoIncrementSequence:
         if self.next_id > self.last_id:
             self.next_id = self._fetch_segment(self._segment_size)
             self.last_id = self.next_id + self._segment_size - 1
-        if self.next_id > self._id_max:
+        if self.next_id > self.id_max:
             raise InvalidRequest(
-                f"auto-increment column '{self._column}' has reached its greatest value {self._id_max}",
+                f"auto-increment column '{self._column}' has reached its greatest value {self.id_max}",
                 ErrorCode.UNKNOWN_SERVER_ERROR,
             )
         self.next_id += 1

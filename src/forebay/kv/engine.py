@@ -38,6 +38,8 @@ from forebay.fs.interface import DiskFull, storage_failure
 from forebay.fs.local import local_failure
 from forebay.kv._digest import added
 from forebay.kv._digest import change as digest_change
+from forebay.kv._merge import MergePlan
+from forebay.kv.auto_increment import AutoIncrementSequence
 
 PAGE_BYTES = 4096
 """LMDB takes the page size of the system; larger pages only make the bounds below safer."""
@@ -406,14 +408,13 @@ class GroupWrites(Protocol):
         records: bytes | memoryview,
         start: int,
         count: int,
-        schema_id: int,
-        full_image: bool,
-        deletes_ignored: bool,
+        plan: MergePlan,
+        sequence: AutoIncrementSequence | None,
     ) -> MergedPut | None:
-        """Put the `count` KvRecords from `start` on, whole rows of the latest schema, in one piece, if the engine can.
+        """Merge and put the `count` KvRecords from `start` on, of the latest schema, in one piece, if the engine can.
 
         None if it cannot, or cannot with these records: then nothing is written, and they have to be merged and `put`.
-        Raises `DiskFull` (DISK_WRITE_LOCKED) without any effect.
+        Raises `DiskFull` (DISK_WRITE_LOCKED) and what drawing an auto-increment id raises, without any effect.
         """
         ...
 
@@ -532,9 +533,8 @@ class BufferedWrites:
         records: bytes | memoryview,
         start: int,
         count: int,
-        schema_id: int,
-        full_image: bool,
-        deletes_ignored: bool,
+        plan: MergePlan,
+        sequence: AutoIncrementSequence | None,
     ) -> None:
         """Such an engine takes nothing before the group ends."""
 

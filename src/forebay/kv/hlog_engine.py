@@ -32,6 +32,8 @@ from forebay.fs.interface import RESERVE_BYTES, DiskFull, storage_failure
 from forebay.fs.local import LocalFileSystem
 from forebay.kv._hlog import FIRST_POSITION, HashLog
 from forebay.kv._hlog_put import put_records
+from forebay.kv._merge import MergePlan
+from forebay.kv.auto_increment import AutoIncrementSequence
 from forebay.kv.engine import (
     UNBOUNDED,
     EngineState,
@@ -163,14 +165,13 @@ class HlogWrites:
         records: bytes | memoryview,
         start: int,
         count: int,
-        schema_id: int,
-        full_image: bool,
-        deletes_ignored: bool,
+        plan: MergePlan,
+        sequence: AutoIncrementSequence | None,
     ) -> MergedPut | None:
         self._savepoint = self.log.savepoint
         merged = None
         try:
-            merged = put_records(self.log, records, start, count, schema_id, full_image, deletes_ignored)
+            merged = put_records(self.log, records, start, count, plan, sequence)
         finally:
             if merged is None:
                 self.take_back()

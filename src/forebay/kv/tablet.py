@@ -113,7 +113,7 @@ class ChangelogCodec:
         Raises what a put raises: `CorruptData`, `InvalidRequest`, `NotFound`.
         """
         plan = merge_plan(self.info, request.target_columns, request.overwrite)
-        if plan.replaces_rows and not self.changes_keys and self._has_plain_rows(request):
+        if plan.takes_whole_rows and not self.changes_keys and self._has_plain_rows(request):
             return
         batch = self.parsed(request)
         batch, rows = self.with_canonical_keys(batch, self.of_latest_schema(batch))
@@ -440,30 +440,24 @@ class KvTablet:
         if duplicate is not None:
             return duplicate.last_offset + 1, 0
         plan = self._merge_plan(codec.info, request)
-        added: int | None = None
-        if plan.replaces_rows and header.schema_id == codec.info.schema_id and not codec.changes_keys:
-            merged = group.put_records(
-                request.records,
-                HEADER_BYTES,
-                header.record_count,
-                header.schema_id,
-                plan.full_image,
-                plan.deletes_ignored,
-            )
-            if merged is not None:
-                kinds, changelog, changed_keys, added = merged
-                try:
-                    log_batch = codec.build(
-                        kinds, changelog, changed_keys, header.writer_id, header.sequence, is_checked=request.is_decided
-                    )
-                except BaseException:
-                    group.take_back()
-                    raise
-        if added is None:
+        sequence = self._ids(codec.info)
+        merged = None
+        if header.schema_id == codec.info.schema_id and not codec.changes_keys:
+            merged = group.put_records(request.records, HEADER_BYTES, header.record_count, plan, sequence)
+        if merged is not None:
+            kinds, changelog, changed_keys, added = merged
+            try:
+                log_batch = codec.build(
+                    kinds, changelog, changed_keys, header.writer_id, header.sequence, is_checked=request.is_decided
+                )
+            except BaseException:
+                group.take_back()
+                raise
+        else:
             batch = codec.parsed(request)
             batch, rows = codec.with_canonical_keys(batch, codec.of_latest_schema(batch))
             before = self._before(codec, plan, batch, rows, group)
-            kinds, changelog, keys, touched, added = plan.merge(batch.keys, rows, before, self._ids(codec.info))
+            kinds, changelog, keys, touched, added = plan.merge(batch.keys, rows, before, sequence)
             log_batch = codec.build(
                 kinds, changelog, keys, batch.writer_id, batch.sequence, is_checked=request.is_decided
             )
