@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from forebay.base import errors as errors
+    from forebay.client import metrics as metrics
     from forebay.client.connection import Connection as Connection
     from forebay.client.connection import connect as connect
     from forebay.client.table import Table as Table
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from forebay.metadata.predicate import col as col
     from forebay.query.run import sql as sql
 
-__all__ = ["Connection", "Table", "__version__", "col", "connect", "embedded", "errors", "sql", "types"]
+__all__ = ["Connection", "Table", "__version__", "col", "connect", "embedded", "errors", "metrics", "sql", "types"]
 
 _PLACES = {
     "Connection": ("forebay.client.connection", "Connection"),
@@ -41,6 +42,7 @@ _PLACES = {
     "connect": ("forebay.client.connection", "connect"),
     "embedded": ("forebay.inprocess", "embedded"),
     "errors": ("forebay.base.errors", None),
+    "metrics": ("forebay.client.metrics", None),
     "sql": ("forebay.query.run", "sql"),
     "types": ("forebay.metadata.types", None),
 }

@@ -10,6 +10,7 @@ from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, NotFound, Unavailable
 from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.cluster import ClusterView
+from forebay.client.counters import ClientCounters
 from forebay.client.sender import Sender
 from forebay.client.settings import make_settings
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
@@ -25,6 +26,7 @@ class Cluster:
         self.settings = make_settings("example.test:1", options={"writer_enable_idempotence": idempotent})
         self.clock, self.ids = ManualClock(), SeededIds(1)
         self.request_seconds = 30.0
+        self.counters = ClientCounters()
         self.view = ClusterView()
         self.refreshing, self.looking_up = refreshing, looking_up
         self.asked = 0

@@ -334,6 +334,14 @@ def wire_code(error: BaseException) -> int:
 # `check` stays on: `python -O` strips `assert`, and a store must not continue after a broken invariant.
 
 
+def error_name(code: int) -> str:
+    """The name of a code; the number of one that this version does not know."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
+
+
 def check(condition: object, message: str) -> None:
     """Raise `InternalError` unless `condition` holds. For internal invariants, never for user input."""
     if not condition:

@@ -42,6 +42,7 @@ from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, OutcomeUnknown, Unavailable, check
 from forebay.base.retrying import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, backoff
+from forebay.client.counters import WriteCounters
 from forebay.metadata.table import TableBucket, TablePath
 
 NO_WRITER_ID = -1
@@ -359,6 +360,7 @@ class Accumulator:
         in_flight_max: int,
         delivery_seconds: float,
         throttle_seconds_max: float,
+        counters: WriteCounters | None = None,
     ) -> None:
         self._clock = clock
         self.idempotence = idempotence
@@ -377,6 +379,7 @@ class Accumulator:
         self._throttled: dict[TableBucket, float] = {}
         self._used = 0
         self._unfinished = 0
+        self.counters = counters or WriteCounters()
         self._closed: ForebayError | None = None
 
     @property
@@ -427,8 +430,17 @@ class Accumulator:
             # A batch larger than the whole buffer is sent alone.
             return self._closed is not None or self._used == 0 or self._used + batch.size <= self._memory_bytes
 
+        if is_free():
+            return
         limit = None if self._wait_seconds == float("inf") else self._wait_seconds
-        if not self._memory_freed.wait_for(is_free, limit):
+        counters, began = self.counters, self._clock.monotonic()
+        counters.waiting_threads += 1
+        try:
+            is_freed = self._memory_freed.wait_for(is_free, limit)
+        finally:
+            counters.waiting_threads -= 1
+            counters.waited_seconds += self._clock.monotonic() - began
+        if not is_freed:
             raise LimitExceeded(
                 f"no room for a batch of {batch.size} bytes for table {batch.target.path} within "
                 f"{self._wait_seconds:g} s: {self._used} bytes are not acknowledged yet. Write more slowly, or "
@@ -471,6 +483,9 @@ class Accumulator:
                 continue
             ready.setdefault(key, []).append(queue.popleft())
             sizes[key] = sizes.get(key, 0) + batch.size
+            if not batch.attempts:
+                self.counters.last_queue_seconds = now - batch.added_at
+                self.counters.queue_times.observe(now - batch.added_at)
             self._begin(batch)
         return ready, leaderless, None if wake_at is None else max(wake_at - now, 0.0)
 
@@ -499,11 +514,19 @@ class Accumulator:
             self.idempotence.succeeded(batch)
         self._sent_one_less(batch)
         self._end(batch)
+        counters = self.counters
+        counters.batches += 1
+        counters.rows += batch.rows
+        counters.bytes += batch.size
+        counters.last_seconds = self._clock.monotonic() - batch.added_at
+        counters.times.observe(counters.last_seconds)
         batch.tracker.written(batch, end_offset)
 
     def retry_later(self, batch: Batch, error: ForebayError) -> None:
         """Requeue a sent batch, in sequence order, to be retried after a pause."""
         self._sent_one_less(batch)
+        self.counters.retries[error.code] = self.counters.retries.get(error.code, 0) + 1
+        self.counters.retried_rows += batch.rows
         batch.last_error = error
         batch.not_before = self._clock.monotonic() + backoff(batch.attempts, BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS)
         queue = self._queues.setdefault(batch.bucket, deque())
@@ -548,7 +571,11 @@ class Accumulator:
         if self.idempotence is not None:
             self.idempotence.failed(batch, error.code, certain)
         self._sent_one_less(batch)
+        self._lose(batch, error)
+
+    def _lose(self, batch: Batch, error: ForebayError) -> None:
         self._end(batch)
+        self.counters.failures[error.code] = self.counters.failures.get(error.code, 0) + 1
         batch.tracker.lost(batch, error)
 
     def fail_queued(self, batches: Iterable[Batch], error: ForebayError) -> None:
@@ -560,8 +587,7 @@ class Accumulator:
             queue.remove(batch)
             if self.idempotence is not None:
                 self.idempotence.failed(batch, error.code, certain=False)
-            self._end(batch)
-            batch.tracker.lost(batch, error)
+            self._lose(batch, error)
 
     def queued(self, matches: Callable[[Batch], bool]) -> list[Batch]:
         """The queued batches for which `matches` holds."""

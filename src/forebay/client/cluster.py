@@ -33,6 +33,7 @@ from forebay.base.errors import (
     UnsupportedOperation,
 )
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again, may_repeat
+from forebay.client.counters import CallCounter, ClientCounters, add_calls
 from forebay.client.rpc import Call, Callback, Channel, Dial
 from forebay.client.settings import Address, Settings
 from forebay.metadata import json_serde
@@ -97,6 +98,7 @@ class ClusterClient:
         self._schemas: dict[tuple[int, int], Schema] = {}
         self._view = ClusterView()
         self._closed = False
+        self.counters = ClientCounters()
 
     @property
     def view(self) -> ClusterView:
@@ -138,6 +140,7 @@ class ClusterClient:
         )
         with self._lock:
             if not self._closed:
+                self._count_past(self._channels.get(address))
                 self._channels[address] = channel
                 return channel
         channel.close()
@@ -158,6 +161,24 @@ class ClusterClient:
             channel.close()
         for channel in channels:
             channel.join(1.0)
+            self._count_past(channel)
+
+    def _count_past(self, channel: Channel | None) -> None:
+        """Keep what a closed channel has counted."""
+        if channel is not None:
+            with self.counters.lock:
+                add_calls(self.counters.past_calls, channel.counters)
+
+    def calls(self) -> tuple[dict[ApiKey, CallCounter], int, int]:
+        """The requests by API since the beginning, how many wait for a response, and the open channels."""
+        totals: dict[ApiKey, CallCounter] = {}
+        with self._lock:
+            channels = list(self._channels.values())
+            with self.counters.lock:
+                add_calls(totals, self.counters.past_calls)
+            for channel in channels:
+                add_calls(totals, channel.counters)
+        return totals, sum(channel.in_flight for channel in channels), sum(not channel.closed for channel in channels)
 
     def adopt(self, view: ClusterView, closed: bool) -> None:
         """Start with the view of another client of the same cluster."""
@@ -366,6 +387,7 @@ class ClusterClient:
             gone = [self._channels.pop(address) for address in list(self._channels) if address not in known]
         for channel in gone:
             channel.close()
+            self._count_past(channel)
         return view
 
     def forget_leader(self, buckets: Iterable[TableBucket]) -> None:

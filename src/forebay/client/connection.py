@@ -112,6 +112,14 @@ class Connection(Session):
 
         return forebay.sql(statement, self, warehouse, parameters=parameters, lakes=lakes, data=data)
 
+    def metrics(self) -> dict[str, Any]:
+        """What this connection has done so far, as plain values: requests by API, batches of writers, fetches of
+        readers, lookups (docs/metrics.md). `forebay.metrics.collector` has the same for Prometheus.
+        """
+        from forebay.client.metrics import metrics_of
+
+        return metrics_of(self)
+
     # ---- databases --------------------------------------------------------------------------------------------------
 
     def list_databases(self) -> list[str]:
@@ -230,12 +238,20 @@ class Connection(Session):
         return f"<forebay.Connection {self.settings!r}{' closed' if self.closed else ''}>"
 
     def _repr_html_(self) -> str:
-        from forebay.client.display import grid, heading
+        from forebay.client.display import facts_html, grid, heading
 
         nodes = self.cluster.view.nodes
         rows = [(node.role.name.lower(), node.node_id, f"{node.host}:{node.port}") for node in nodes]
         state = "closed" if self.closed else f"{len(nodes)} servers known" if nodes else "not connected yet"
-        return heading(repr(self.settings), f"Forebay connection, {state}") + grid(("role", "id", "address"), rows)
+        calls = self.cluster.calls()[0]
+        facts = {
+            "requests": sum(counter.sent for counter in calls.values()),
+            "of these failed": sum(sum(counter.errors.values()) for counter in calls.values()) or None,
+            "rows written": self.cluster.counters.writes.rows or None,
+            "bytes not acknowledged": self.buffered_bytes or None,
+        }
+        servers = grid(("role", "id", "address"), rows)
+        return heading(repr(self.settings), f"Forebay connection, {state}") + servers + facts_html(facts)
 
 
 # ---- one connection a process ---------------------------------------------------------------------------------------

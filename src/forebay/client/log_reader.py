@@ -171,6 +171,7 @@ class LogReader(ArrowStream):
         self._waiting_bytes = 0
         self._changed = threads.event()
         self._notice = WaitNotice(session.clock)
+        self._counters = session.cluster.counters.reads_of(info.path)
         self._next_discovery = session.clock.monotonic() + _DISCOVERY_SECONDS if discover else None
         self._closed = False
         self.last_bucket: TableBucket | None = None
@@ -224,9 +225,9 @@ class LogReader(ArrowStream):
         With start="full", the current rows are awaited as long as that takes, up to `client.retry-timeout`.
         """
         clock = self._session.clock
-        deadline = clock.monotonic() + (
-            timeout if isinstance(timeout, int | float) else span_ms(timeout, "timeout") / 1000
-        )
+        now = clock.monotonic()
+        self._counters.polled(now)
+        deadline = now + (timeout if isinstance(timeout, int | float) else span_ms(timeout, "timeout") / 1000)
         if self._first is not None and not self._closed:
             batch = self._next_of_first()
             if batch is not None:
@@ -238,6 +239,8 @@ class LogReader(ArrowStream):
             had_chunks = bool(self._chunks)
             batch = self._next_decoded()
             if batch is not None:
+                with self._session.cluster.counters.lock:
+                    self._counters.rows += batch.num_rows
                 return batch
             if had_chunks:
                 continue  # there is room now: fetch more before waiting
@@ -440,6 +443,10 @@ class LogReader(ArrowStream):
             except ForebayError as e:
                 self._failed(list(fetch.buckets.values()), e)
                 continue
+            with self._session.cluster.counters.lock:
+                self._counters.fetches += 1
+                self._counters.bytes += sum(map(len, payloads))
+                self._counters.last_fetch_seconds = fetch.call.seconds
             self._take_answer(fetch, message, payloads)
 
     def _take_answer(self, fetch: _Fetch, message: pb.FetchLogResponse, payloads: list[memoryview]) -> None:
@@ -550,10 +557,24 @@ class LogReader(ArrowStream):
 
     def _decoded(self, chunk: _Chunk) -> Iterator[tuple[pa.RecordBatch | None, int]]:
         state = chunk.bucket
-        blocks = [chunk.data] if chunk.remote is None else read_remote(chunk.remote, state.position)
+        blocks = [chunk.data] if chunk.remote is None else self._remote_blocks(chunk.remote, state.position)
         for block in blocks:
             yield from self._decoder.decode(block, state.bucket, state.position, state.stop, chunk.projected)
         yield None, chunk.end if state.stop is None else min(chunk.end, state.stop)
+
+    def _remote_blocks(self, remote: RemoteLog, first: int) -> Iterator[memoryview]:
+        counters, lock = self._counters, self._session.cluster.counters.lock
+        with lock:
+            counters.remote_segments += len(remote.segments)
+        try:
+            for block in read_remote(remote, first):
+                with lock:
+                    counters.remote_bytes += len(block)
+                yield block
+        except ForebayError:
+            with lock:
+                counters.remote_errors += 1
+            raise
 
     def _drop_chunk(self) -> None:
         chunk = self._chunks.popleft()

@@ -166,6 +166,7 @@ class Lookup:
                 raise CorruptData(f"the server returned {len(found)} values for {len(item.keys)} keys")
             for position, value in zip(item.positions.tolist(), found):
                 values[position] = value
+        self._cluster.counters.looked_up(len(values), len(values) - values.count(None))
         return values
 
     def _rows(self, values: list[bytes | None], missing: str, keys: pa.RecordBatch) -> pa.RecordBatch:
@@ -217,6 +218,7 @@ class Lookup:
                     raise CorruptData(f"the server returned {len(found)} lists for {len(item.keys)} prefixes")
                 for position, values in zip(item.positions.tolist(), found):
                     lists[position] = values
+            self._cluster.counters.looked_up(len(lists), sum(map(bool, lists)))
             rows = self._view.show(self._decoder.decode(*parse_values([value for found in lists for value in found])))
             counts = np.fromiter(map(len, lists), np.int64, len(lists))
             index = array_of(np.repeat(np.arange(len(lists)) + offset, counts))

@@ -24,6 +24,7 @@ from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
 from forebay.base.retrying import NOTICE_SECONDS, WaitNotice, backoff
+from forebay.client.counters import CallCounter
 from forebay.client.settings import Address
 from forebay.protocol.api import ApiKey, NegotiatedVersions, ServerRole
 from forebay.protocol.connection import (
@@ -54,13 +55,26 @@ Dial = Callable[[Address, float], socket.socket]
 class Call:
     """An in-flight request. Completed once, by the thread that removes it from its channel's table of calls."""
 
-    __slots__ = ("_callback", "_done", "_error", "_notice", "_response", "api_key", "channel", "request_id", "sent_at")
+    __slots__ = (
+        "_callback",
+        "_done",
+        "_error",
+        "_notice",
+        "_response",
+        "api_key",
+        "channel",
+        "request_id",
+        "seconds",
+        "sent_at",
+    )
 
     def __init__(self, channel: Channel, api_key: ApiKey, sent_at: float, callback: Callback | None) -> None:
         self.channel = channel
         self.api_key = api_key
         self.request_id = -1
         self.sent_at = sent_at
+        self.seconds = 0.0
+        """From the request to its response, once that has arrived."""
         self._callback = callback
         self._notice: WaitNotice | None = None
         self._response: ResponseReceived | None = None
@@ -132,7 +146,7 @@ class Call:
 
     def give_up(self, seconds: float) -> None:
         """Stop waiting after `seconds`. A channel on which nothing was received meanwhile is closed."""
-        if not self.channel.abandon(self) and not self.channel.forgotten:
+        if not self.channel.abandon(self, ErrorCode.REQUEST_TIME_OUT) and not self.channel.forgotten:
             return  # its outcome is on its way to us
         error = Unavailable(
             f"{self.channel.address} did not respond to {self.api_key.name} within {seconds:g} s "
@@ -156,6 +170,7 @@ class Channel:
         self._socket = sock
         self._connection = connection
         self._calls: dict[int, Call] = {}
+        self.counters: dict[ApiKey, CallCounter] = {}
         self._state_lock = threads.lock()
         self._send_lock = threads.lock()
         self._closed: ForebayError | None = None
@@ -209,6 +224,11 @@ class Channel:
     def closed(self) -> bool:
         return self._closed is not None
 
+    @property
+    def in_flight(self) -> int:
+        """The number of requests that wait for their response."""
+        return len(self._calls)
+
     def send(
         self,
         api_key: ApiKey,
@@ -231,22 +251,33 @@ class Channel:
                 request_id, buffers = self._connection.send_request(api_key, message, payloads, api_version)
                 call.request_id = request_id
                 self._calls[request_id] = call
+                counter = self.counters.get(api_key)
+                if counter is None:
+                    counter = self.counters[api_key] = CallCounter()
+                counter.sent += 1
+                counter.bytes_out += sum(map(len, buffers))
             try:
                 _send_all(self._socket, buffers)
                 return call
             except OSError as e:
                 error = Unavailable(f"sending {api_key.name} to {self.address} failed: {_reason(e)}")
-        still_ours = self.abandon(call)
+        still_ours = self.abandon(call, error.code)
         self.close(error)
         if still_ours:
             raise error
         return call  # the reader noticed first and completed the call with its own error
 
-    def abandon(self, call: Call) -> bool:
-        """Abandon a call: a late response is ignored. False if the call has completed already."""
+    def abandon(self, call: Call, error: int | None = None) -> bool:
+        """Abandon a call: a late response is ignored. False if the call has completed already.
+
+        The code `error` is counted as its outcome.
+        """
         with self._state_lock:
             self._connection.abandon(call.request_id)
-            return self._calls.pop(call.request_id, None) is not None
+            is_ours = self._calls.pop(call.request_id, None) is not None
+            if is_ours and error is not None:
+                self.counters[call.api_key].failed(error)
+            return is_ours
 
     def close(self, error: ForebayError | None = None) -> None:
         """Close the connection. In-flight calls fail with `error`. Idempotent."""
@@ -256,6 +287,8 @@ class Channel:
             self._closed = error or Unavailable(f"the connection to {self.address} was closed")
             calls = list(self._calls.values())
             self._calls.clear()
+            for call in calls:
+                self.counters[call.api_key].failed(self._closed.code)
         _shut_down(self._socket)
         for call in calls:
             call.complete(None, self._closed)
@@ -301,12 +334,19 @@ class Channel:
                 connection.receive_eof()
             while True:
                 with self._state_lock:
-                    event = connection.next_event()
-                    call = self._calls.pop(event.request_id, None) if isinstance(event, ResponseReceived) else None
+                    event, call = connection.next_event(), None
+                    if isinstance(event, ResponseReceived):
+                        call = self._calls.pop(event.request_id, None)
+                        if call is not None and event.error is not None:
+                            self.counters[call.api_key].failed(event.error.code)
                 if event is None:
                     break
                 if isinstance(event, ResponseReceived):
                     if call is not None:
+                        counter = self.counters[call.api_key]
+                        counter.bytes_in += len(event.body)
+                        call.seconds = self.last_received - call.sent_at
+                        counter.times.observe(call.seconds)
                         call.complete(event, None)
                 elif isinstance(event, ConnectionClosed | ProtocolViolation | ServerFailed):
                     self.close(Unavailable(f"{self.address}: {event.error.message}"))

@@ -105,6 +105,7 @@ class Sender:
             in_flight_max=settings["client.writer.max-inflight-requests-per-bucket"],
             delivery_seconds=settings["client.writer.delivery-timeout"],
             throttle_seconds_max=settings["client.writer.kv-backpressure.max-throttle"],
+            counters=cluster.counters.writes,
         )
         self.partitions = PartitionRouter(cluster)
         self.choose_bucket = BucketChooser(cluster, settings["client.writer.bucket.no-key-assigner"])

@@ -6,6 +6,7 @@ admin) take a `Session`, so that they do not depend on these.
 
 from __future__ import annotations
 
+import itertools
 import os
 import weakref
 from functools import cached_property
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from forebay.client.sender import Sender
 
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
+_numbers = itertools.count(1)
 
 
 class Session:
@@ -42,6 +44,8 @@ class Session:
         self.clock = clock
         self.ids = ids
         self._dial = dial
+        self.number = next(_numbers)
+        """The number of this connection in its process, from 1."""
         self._begin()
         _live.add(self)
 
@@ -59,6 +63,17 @@ class Session:
     @property
     def closed(self) -> bool:
         return self.cluster.closed
+
+    @property
+    def client_id(self) -> str:
+        """The name of this connection in metrics: `client.id`, or its number."""
+        return self.settings["client.id"] or f"forebay-{self.number}"
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of batches that are not acknowledged."""
+        sender = self._sender
+        return 0 if sender is None else sender.accumulator.used_bytes
 
     @cached_property
     def sender(self) -> Sender:
@@ -131,6 +146,11 @@ def _close_all() -> None:
             errors.append(e)  # the other connections have rows to send, too
     if errors:
         raise errors[0]
+
+
+def live_sessions() -> list[Session]:
+    """The open connections of this process, oldest first."""
+    return sorted((session for session in list(_live) if not session.closed), key=lambda session: session.number)
 
 
 _EXIT_SECONDS = 10.0

@@ -119,6 +119,12 @@ class ApiKey(IntEnum):
     ABORT_TRANSACTION = 20009
     LIST_TRANSACTIONS = 20010
 
+    @property
+    def fluss_name(self) -> str:
+        """As Fluss's metrics name it: produceLog."""
+        first, *rest = self.name.lower().split("_")
+        return first + "".join(word.capitalize() for word in rest)
+
 
 BULK_REQUESTS = frozenset({ApiKey.PRODUCE_LOG, ApiKey.PUT_KV, ApiKey.STAGE_ROWS})
 """APIs whose requests carry records; requests of all others are small."""

@@ -7,50 +7,7 @@ the event loop's thread, the writes of a bucket by whoever writes it. `forebay.s
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-
-SECONDS = (
-    1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-)  # fmt: skip
-"""Upper bounds of a histogram's buckets; a last one has no bound."""
-
-QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
-"""Those that Fluss reports of its histograms."""
-
-
-class Histogram:
-    """How often, how long in all, and how often up to which of `SECONDS`. One thread observes at a time."""
-
-    __slots__ = ("buckets", "count", "seconds")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.seconds = 0.0
-        self.buckets = [0] * (len(SECONDS) + 1)
-
-    def observe(self, seconds: float, count: int = 1) -> None:
-        self.count += count
-        self.seconds += seconds * count
-        self.buckets[bisect_left(SECONDS, seconds)] += count
-
-
-def quantile(share: float, buckets: Sequence[int]) -> float:
-    """The seconds that this share of observations did not exceed: at most one bound of `SECONDS` too high.
-
-    Inside of a bucket the observations are taken to be spread evenly. NaN without observations; those above the last
-    bound count as that.
-    """
-    rank = share * sum(buckets)
-    if not rank:
-        return float("nan")
-    below = 0.0
-    for bound, count in zip(SECONDS, buckets, strict=False):
-        if count and rank <= count:
-            return below + (bound - below) * rank / count
-        rank -= count
-        below = bound
-    return SECONDS[-1]
+from forebay.base.counting import Histogram
 
 
 class RequestCounter:

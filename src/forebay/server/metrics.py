@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -28,7 +27,8 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from forebay.base import threads
-from forebay.base.errors import ErrorCode, ForebayError, NotFound
+from forebay.base.counting import QUANTILES, Histogram, add_histogram, quantile
+from forebay.base.errors import ForebayError, NotFound, error_name
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.metadata.table import TablePath
@@ -36,7 +36,6 @@ from forebay.protocol.api import ApiKey
 from forebay.server.catalog import LiveTable
 from forebay.server.connections import Connections
 from forebay.server.context import ServerContext
-from forebay.server.counters import QUANTILES, SECONDS, Histogram, quantile
 from forebay.server.lake_tiering import TieringState
 from forebay.server.replicas import WrittenAndRead
 
@@ -91,7 +90,7 @@ class ServerMetrics(Collector):
             syncs=list(counters.syncs.buckets),
         )
         for key, counter in list(counters.requests.items()):
-            api = _api_name(key)
+            api = ApiKey(key).fluss_name
             sample.requests[api] = counter.times.count, sum(counter.errors.values())
             sample.times[api] = list(counter.times.buckets)
         return sample
@@ -183,12 +182,12 @@ class ServerMetrics(Collector):
         )
         seconds = HistogramMetricFamily("forebay_request_seconds", "from a request to its answer", labels=("api",))
         for key, counter in sorted(counters.requests.items()):
-            api = _api_name(key)
+            api = ApiKey(key).fluss_name
             requests.add_metric([api], counter.times.count)
             size.add_metric([api], counter.bytes_in)
             for code, count in sorted(counter.errors.items()):
-                errors_total.add_metric([api, _error_name(code)], count)
-            _add_histogram(seconds, [api], counter.times)
+                errors_total.add_metric([api, error_name(code)], count)
+            add_histogram(seconds, [api], counter.times)
             _add_summary(times, {"request": api}, counter.times, now.times[api], before.times.get(api))
         yield from (rate, failed, times, requests, size, errors_total, seconds)
 
@@ -223,7 +222,7 @@ class ServerMetrics(Collector):
         latency = SummaryMetricFamily(_TABLET + "logFlushLatencyMs", "syncs of logs that writers waited for")
         _add_summary(latency, {}, syncs, now.syncs, before.syncs)
         seconds = HistogramMetricFamily("forebay_sync_seconds", "syncs of logs that writers waited for")
-        _add_histogram(seconds, [], syncs)
+        add_histogram(seconds, [], syncs)
         yield from (latency, seconds)
 
     def _files(self, tables: Mapping[int, LiveTable]) -> Iterator[Metric]:
@@ -362,28 +361,6 @@ def _bucket_count(table: LiveTable) -> int:
 def _rate(change: float, now: _Sample, before: _Sample) -> float:
     seconds = now.at - before.at
     return max(change, 0) / seconds if seconds > 0 else 0.0
-
-
-def _api_name(key: int) -> str:
-    """As Fluss names requests: produceLog."""
-    first, *rest = ApiKey(key).name.lower().split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-def _error_name(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return str(code)
-
-
-def _add_histogram(family: HistogramMetricFamily, labels: Sequence[str], times: Histogram) -> None:
-    buckets: list[Any] = []
-    count = 0
-    for bound, size in zip((*SECONDS, None), list(times.buckets), strict=True):
-        count += size
-        buckets.append(("+Inf" if bound is None else repr(bound), count))
-    family.add_metric(labels, buckets, times.seconds)
 
 
 def _add_summary(
