@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pyarrow as pa
@@ -146,15 +148,23 @@ def test_the_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_job_beside_writers_runs_until_it_is_told_to_stop(tables: dict[str, Table], tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "forebay", "compact", "-w", str(tmp_path / "lake"), "--database", "db", "--watch",
-        "--interval", "50 ms", "--json",
+        "--interval", "50 ms", "--json", "--metrics-port", "0",
     ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TERM": "dumb"}) as job:
+    pipe, environment = subprocess.PIPE, {**os.environ, "TERM": "dumb"}
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as job:
         assert job.stdout is not None
+        assert job.stderr is not None
+        served = re.match(r"metrics on (http://127.0.0.1:\d+)/metrics", job.stderr.readline())
+        assert served is not None
         seen = {json.loads(job.stdout.readline())["table"] for _ in range(2)}
         assert seen == {"db.a", "db.b"}
         for i in range(3):
             put(tables["a"], [{"id": 100 + i, "day": "mon"}])
         assert json.loads(job.stdout.readline())["table"] == "db.a"
+        with urllib.request.urlopen(served[1] + "/metrics", timeout=30) as answer:
+            assert 'forebay_lake_compactions_total{database="db",table="a"} 2.0' in answer.read().decode()
+        with urllib.request.urlopen(served[1] + "/readyz", timeout=30) as answer:
+            assert answer.status == 200
         job.send_signal(signal.SIGTERM)
         job.stdout.read()
         assert job.wait(30) == 0

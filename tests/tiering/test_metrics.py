@@ -13,6 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from forebay.base.monitoring import Monitoring
+from forebay.client.metrics import collector
+from forebay.lake.metrics import LakeMetrics
 from forebay.tiering.metrics import TieringMetrics, faults, problems
 from forebay.tiering.service import TieringService
 from tests.tiering.running import LakeCluster
@@ -44,7 +46,9 @@ def test_a_service_shows_its_rounds_and_how_far_its_lakes_are_behind(paimon_lake
     table = paimon_lake.create("t", SCHEMA, options={"table.datalake.freshness": "20 ms"})
     table.append([{"k": 1, "v": "a"}, {"k": 2, "v": "b"}])
     service = TieringService(paimon_lake.connection, lake=paimon_lake.lake, poll_seconds=0.02)
-    monitoring = Monitoring(TieringMetrics(service), lambda: faults(service), lambda: problems(service))
+    lake = LakeMetrics()
+    metrics = [TieringMetrics(service), lake, collector(paimon_lake.connection)]  # as `forebay tiering` serves them
+    monitoring = Monitoring(metrics, lambda: faults(service), lambda: problems(service))
     address = monitoring.start("127.0.0.1", range(1))
     try:
         assert ask(address, "/healthz") == (503, "the tiering service has stopped\n")
@@ -65,8 +69,12 @@ def test_a_service_shows_its_rounds_and_how_far_its_lakes_are_behind(paimon_lake
             assert answer == (503, "the cluster does not answer heartbeats: gone\n")
     finally:
         monitoring.stop()
+        lake.close()
     of = ("fluss", "t")
     assert found["forebay_tiering_rows_total"][of] == 2
+    assert found["forebay_lake_commits_total"]["fluss", "append", "t"] >= 1
+    assert found["forebay_lake_files"][of] >= 1
+    assert found["forebay_client_written_rows_total"][paimon_lake.connection.client_id,] == 2
     assert found["forebay_tiering_rounds_total"][of] >= 1
     assert found["forebay_tiering_failures_total"][of] == 0
     assert found["forebay_tiering_lag_records"][of] == 0

@@ -9,7 +9,7 @@ all that it is for; 503 names what is wrong, one line each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -69,12 +69,15 @@ class _Server(ThreadingMixIn, WSGIServer):
 class Monitoring:
     """The HTTP server of one program. `stop` blocks until none of its threads listens any more."""
 
-    def __init__(self, metrics: Collector, faults: Callable[[], list[str]], problems: Callable[[], list[str]]) -> None:
+    def __init__(
+        self, metrics: Sequence[Collector], faults: Callable[[], list[str]], problems: Callable[[], list[str]]
+    ) -> None:
         """`faults` are reasons to restart the program, `problems` those why it is not ready. Called in any thread."""
         from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
 
         registry = CollectorRegistry()
-        registry.register(metrics)
+        for each in metrics:
+            registry.register(each)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
         self._metrics = make_wsgi_app(registry)

@@ -15,7 +15,7 @@ from typing import Any
 from forebay.base.errors import InvalidRequest
 from forebay.base.quantity import parse_duration_ms
 from forebay.cli.conditions import column_names
-from forebay.cli.jobs import ended_by_signals, spark_context
+from forebay.cli.jobs import add_metrics_arguments, ended_by_signals, monitored, spark_context
 from forebay.cli.output import Progress, text_table
 from forebay.cli.paimon_tables import (
     catalog_arguments,
@@ -98,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--json", action="store_true", default=setting("output") == "json",
         help="the same as -o json: an object for each compaction",
     )  # fmt: skip
+    add_metrics_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -134,6 +135,8 @@ def _check(options: argparse.Namespace) -> None:
         raise InvalidRequest("--order and --order-by belong together: how to sort, and by which columns")
     if options.order is not None and (options.watch or options.strategy == "minor"):
         raise InvalidRequest("--order rewrites everything, so it goes neither with --watch nor with --strategy minor")
+    if options.metrics_port is not None and not options.watch:
+        raise InvalidRequest("--metrics-port is for --watch: without it the job ends before metrics are asked for")
     if options.threads is not None and options.threads < 1:
         raise InvalidRequest(f"--threads is {options.threads}; it is at least 1")
     if options.spark_conf and options.spark_master is None:
@@ -211,7 +214,7 @@ def _once(service: CompactionService) -> int:
 
 
 def _watch(service: CompactionService, options: argparse.Namespace) -> int:
-    with ended_by_signals() as ending, _screen(options) as show:
+    with ended_by_signals() as ending, _served_metrics(service, options), _screen(options) as show:
         if not options.json:
             print("compacting; stop it with Ctrl-C or SIGTERM", flush=True)
 
@@ -224,6 +227,26 @@ def _watch(service: CompactionService, options: argparse.Namespace) -> int:
     if not options.json:
         print("\n".join(text_table(_HEADER, [_cells(s) for s in service.states()], {2, 3, 4, 5})))
     return 0
+
+
+@contextmanager
+def _served_metrics(service: CompactionService, options: argparse.Namespace) -> Iterator[None]:
+    """Serve metrics and health meanwhile, if that is wanted."""
+    if options.metrics_port is None:
+        yield
+        return
+    from forebay.lake.metrics import LakeMetrics
+
+    def problems() -> list[str]:
+        return [f"{s.table}: {s.last_error}" for s in service.states() if s.phase == FAILED]
+
+    metrics = LakeMetrics()
+    monitoring = monitored(options, [metrics], list, problems)
+    try:
+        yield
+    finally:
+        monitoring.stop()
+        metrics.close()
 
 
 @contextmanager

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.options import ports
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
+    from forebay.base.monitoring import Monitoring
 
 _INTERRUPT_PAUSE_SECONDS = 0.05
 
@@ -109,3 +117,38 @@ def spark_context(name: str, master: str | None, settings: Mapping[str, str], in
         yield spark.sparkContext
     finally:
         spark.stop()
+
+
+def add_metrics_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where a job that runs until it is stopped serves metrics and health."""
+    parser.add_argument(
+        "--metrics-port",
+        type=_ports,
+        metavar="PORT",
+        help="serve metrics and health by HTTP on this port, or the first free one of a range such as 9250-9260",
+    )
+    parser.add_argument(
+        "--metrics-host", default="127.0.0.1", metavar="HOST", help="where it listens (default: %(default)s)"
+    )
+
+
+def _ports(text: str) -> range:
+    try:
+        return ports(text)
+    except InvalidRequest as e:
+        raise argparse.ArgumentTypeError(e.message) from e
+
+
+def monitored(
+    options: argparse.Namespace,
+    metrics: Sequence[Collector],
+    faults: Callable[[], list[str]],
+    problems: Callable[[], list[str]],
+) -> Monitoring:
+    """What serves them, as `add_metrics_arguments` has asked; see `Monitoring`."""
+    from forebay.base.monitoring import Monitoring
+
+    monitoring = Monitoring(metrics, faults, problems)
+    host, port = monitoring.start(options.metrics_host, options.metrics_port)
+    print(f"metrics on http://{host}:{port}/metrics, /healthz, /readyz", file=sys.stderr, flush=True)
+    return monitoring

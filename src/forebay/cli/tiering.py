@@ -11,9 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import InvalidRequest, Unavailable
-from forebay.base.options import ports
 from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
-from forebay.cli.jobs import definitions, ended_by_signals, spark_context
+from forebay.cli.jobs import add_metrics_arguments, definitions, ended_by_signals, monitored, spark_context
 from forebay.cli.lag import show
 from forebay.cli.logs import add_log_arguments, configure_logs
 from forebay.cli.output import output_argument
@@ -74,15 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--spark-conf", action="append", default=[], metavar="key=value", help="a setting of Spark; may be repeated"
     )
     add_log_arguments(parser, "WARNING")
-    parser.add_argument(
-        "--metrics-port",
-        type=_ports,
-        metavar="PORT",
-        help="serve metrics and health by HTTP on this port, or the first free one of a range such as 9250-9260",
-    )
-    parser.add_argument(
-        "--metrics-host", default="127.0.0.1", metavar="HOST", help="where it listens (default: %(default)s)"
-    )
+    add_metrics_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -178,8 +169,8 @@ def _serve(
         on_round=None if watched else lambda report: print(report, flush=True) if report.snapshot_id else None,
     )
     print(f"tiering the lake tables of {options.bootstrap_servers}; stop it with Ctrl-C or SIGTERM", flush=True)
+    monitoring = _monitoring(connection, service, options)
     service.start()
-    monitoring = _monitoring(service, options)
     try:
         if watched:
             _watch(service, ending)
@@ -195,28 +186,16 @@ def _serve(
     return 0
 
 
-def _ports(text: str) -> range:
-    try:
-        return ports(text)
-    except InvalidRequest as e:
-        raise argparse.ArgumentTypeError(e.message) from e
-
-
-def _monitoring(service: TieringService, options: argparse.Namespace) -> Monitoring | None:
+def _monitoring(connection: Connection, service: TieringService, options: argparse.Namespace) -> Monitoring | None:
     """What serves metrics and health, if that is wanted."""
     if options.metrics_port is None:
         return None
-    from forebay.base.monitoring import Monitoring
+    from forebay.client.metrics import collector
+    from forebay.lake.metrics import LakeMetrics
     from forebay.tiering.metrics import TieringMetrics, faults, problems
 
-    monitoring = Monitoring(TieringMetrics(service), partial(faults, service), partial(problems, service))
-    try:
-        host, port = monitoring.start(options.metrics_host, options.metrics_port)
-    except BaseException:
-        service.stop(now=True)
-        raise
-    print(f"metrics on http://{host}:{port}/metrics, /healthz, /readyz", flush=True)
-    return monitoring
+    metrics = [TieringMetrics(service), LakeMetrics(), collector(connection)]
+    return monitored(options, metrics, partial(faults, service), partial(problems, service))
 
 
 def _watch(service: TieringService, ending: threading.Event) -> None:

@@ -38,6 +38,7 @@ from pyiceberg.table.update import (
 
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import Conflict, OutcomeUnknown
+from forebay.base.lake_events import LakeCommit, is_heard, tell
 from forebay.lakes.iceberg_errors import NO_ANSWER
 from forebay.lakes.iceberg_files import remove_files
 
@@ -71,29 +72,58 @@ def commit(
     after many attempts, and `OutcomeUnknown` if the catalog's response was lost and the table does not show the
     snapshot: its files are then kept, because the request may still arrive.
     """
-    for attempt in range(ATTEMPTS_MAX):
-        table = load()
-        producer = _Producer(table, prepare(table), clock, ids)
-        try:
-            updates, requirements = producer.updates()
-        except BaseException:
-            producer.clean_up()
-            raise
-        try:
-            table.catalog.commit_table(table, requirements, updates)
-        except CommitFailedException:
-            producer.clean_up()
-            clock.sleep(ids.uniform(0, min(_WAIT_MAX_SECONDS, 0.01 * (1 << min(attempt, 10)))))
-            continue
-        except NO_ANSWER as e:
-            if not _is_visible(load, producer.snapshot):
-                raise OutcomeUnknown(
-                    f"the outcome of committing snapshot {producer.snapshot.snapshot_id} to {'.'.join(table.name())} "
-                    f"is unknown: {type(e).__name__}: {e}; look at the table's snapshots before you delete or repeat "
-                    "anything"
-                ) from e
-        return table, producer.snapshot
-    raise Conflict(f"table {'.'.join(table.name())}: {ATTEMPTS_MAX} commit attempts lost against other commits")
+    attempts = _CommitTries(load, prepare, clock, ids)
+    began, outcome = clock.monotonic(), "committed"
+    try:
+        return attempts.run()
+    except BaseException as e:
+        outcome = type(e).__name__
+        raise
+    finally:
+        attempts.report(outcome, clock.monotonic() - began)
+
+
+class _CommitTries:
+    """The state of one `commit`."""
+
+    def __init__(
+        self, load: Callable[[], Table], prepare: Callable[[Table], Change], clock: Clock, ids: IdSource
+    ) -> None:
+        self._load, self._prepare, self._clock, self._ids = load, prepare, clock, ids
+        self._retries = 0
+        self._producer: _Producer | None = None
+
+    def run(self) -> tuple[Table, Snapshot]:
+        clock, ids = self._clock, self._ids
+        for attempt in range(ATTEMPTS_MAX):
+            self._retries = attempt
+            table = self._load()
+            producer = self._producer = _Producer(table, self._prepare(table), clock, ids)
+            try:
+                updates, requirements = producer.updates()
+            except BaseException:
+                producer.clean_up()
+                raise
+            try:
+                table.catalog.commit_table(table, requirements, updates)
+            except CommitFailedException:
+                producer.clean_up()
+                clock.sleep(ids.uniform(0, min(_WAIT_MAX_SECONDS, 0.01 * (1 << min(attempt, 10)))))
+                continue
+            except NO_ANSWER as e:
+                if not _is_visible(self._load, producer.snapshot):
+                    raise OutcomeUnknown(
+                        f"the outcome of committing snapshot {producer.snapshot.snapshot_id} to "
+                        f"{'.'.join(table.name())} is unknown: {type(e).__name__}: {e}; look at the table's snapshots "
+                        "before you delete or repeat anything"
+                    ) from e
+            return table, producer.snapshot
+        raise Conflict(f"table {'.'.join(table.name())}: {ATTEMPTS_MAX} commit attempts lost against other commits")
+
+    def report(self, outcome: str, seconds: float) -> None:
+        """Tell what has happened to those who count it."""
+        if self._producer is not None and is_heard():
+            tell(self._producer.event(outcome, self._retries, seconds))
 
 
 def _is_visible(load: Callable[[], Table], snapshot: Snapshot) -> bool:
@@ -135,6 +165,28 @@ class _Producer:
             AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head}),
         )
         return (*updates, *named), requirements
+
+    def event(self, outcome: str, retries: int, seconds: float) -> LakeCommit:
+        """The end of the commit."""
+        operation, added = self._change.operation, self._change.added
+        kind = "compact" if operation is Operation.REPLACE else operation.value
+        table = ".".join(self._table.name())
+        if outcome != "committed":
+            return LakeCommit(table, kind, outcome, retries, seconds)
+        properties = {} if self.snapshot.summary is None else self.snapshot.summary.additional_properties
+        totals = [properties.get(name) for name in ("total-data-files", "total-delete-files")]
+        return LakeCommit(
+            table,
+            kind,
+            outcome,
+            retries,
+            seconds,
+            len(added),
+            sum(f.file_size_in_bytes for f in added),
+            len(self._gone),
+            sum(f.file_size_in_bytes for f in self._gone),
+            None if totals[0] is None else sum(int(total or 0) for total in totals),
+        )
 
     def clean_up(self) -> None:
         """Delete the files of a snapshot that was not committed."""

@@ -20,6 +20,7 @@ from pyiceberg.typedef import Record
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, UnsupportedOperation
+from forebay.base.lake_events import LakeCompaction, LakeRemoval, tell
 from forebay.base.progress import OnProgress, no_progress
 from forebay.base.quantity import Past, past_ms
 from forebay.lakes.iceberg_commit import Change, commit
@@ -82,7 +83,9 @@ class Upkeep:
                 progress(done, len(groups))
                 chosen = _chosen(table, files, files_min)
                 if chosen:
+                    began = self._clock.monotonic()
                     rewrites.append(_rewrite(table, partition, chosen))
+                    tell(LakeCompaction(".".join(table.name()), self._clock.monotonic() - began))
             return self._commit(rewrites) if rewrites else None
         except Conflict:
             remove_files(table.io, [f.path for r in rewrites for f in r.files])
@@ -139,6 +142,7 @@ class Upkeep:
         except CommitFailedException:
             return []  # another commit was faster; the next round's maintenance retries
         remove_files(table.io, unused)
+        tell(LakeRemoval(".".join(table.name()), len(ids), len(unused)))
         return ids
 
     def _past_ms(self, older_than: Past) -> int:
@@ -173,6 +177,10 @@ class Upkeep:
         orphans = [f.path for f in there if f.path not in kept]
         for path in () if dry_run else orphans:
             system.delete_file(path)
+        if not dry_run:
+            sizes = {f.path: f.size or 0 for f in there}
+            size = sum(sizes[path] for path in orphans)
+            tell(LakeRemoval(".".join(table.name()), orphans=len(orphans), orphan_bytes=size))
         return orphans
 
 

@@ -180,7 +180,7 @@ class ForebayServer:
         data_dir = str(Path(self.config.data_dir).absolute())
         metrics = ServerMetrics(self.context, self.connections, self._injected.fs, data_dir)
         self._every(SAMPLE_SECONDS, metrics.sample)
-        self._monitoring = Monitoring(metrics, self._hangs(), self._problems)
+        self._monitoring = Monitoring([metrics], self._hangs(), self._problems)
         host, port = self._monitoring.start(settings.host, settings.ports)
         _LOGGER.info("metrics on http://%s:%d/metrics", host, port)
         return f"{host}:{port}"

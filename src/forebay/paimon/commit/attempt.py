@@ -15,6 +15,7 @@ from forebay.base.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from forebay.base.lake_events import LakeCommit, is_heard, table_of, tell
 from forebay.base.retrying import backoff
 from forebay.paimon.commit.conflicts import ConflictChecker
 from forebay.paimon.commit.file_changes import Changes, record_count
@@ -99,7 +100,17 @@ class CommitLoop:
         Raises `Conflict` (nothing committed, manifests deleted), `OutcomeUnknown` (nothing deleted) or `StorageFailure`
         (nothing committed).
         """
-        return _Attempts(self, request, provider).run()
+        attempts = _Attempts(self, request, provider)
+        if not is_heard():
+            return attempts.run()
+        began, outcome = self.clock.monotonic(), "committed"
+        try:
+            return attempts.run()
+        except BaseException as e:
+            outcome = type(e).__name__
+            raise
+        finally:
+            tell(attempts.event(outcome, self.clock.monotonic() - began))
 
 
 class _Attempts:
@@ -111,25 +122,49 @@ class _Attempts:
         self._delta: _Delta | None = None
         self._merge: ManifestMerge | None = None  # of a lost attempt; the next one may reuse it
         self._merge_again = True
+        self._retries = 0
+        self._files_before = 0
+
+    def event(self, outcome: str, seconds: float) -> LakeCommit:
+        """What has happened, for those who count it."""
+        table, kind = table_of(self._manifests.paths.root), self._request.kind.value.lower()
+        if outcome != "committed" or self._delta is None:
+            return LakeCommit(table, kind, outcome, self._retries, seconds)
+        added = {e.file.file_name: e.file.file_size for e in self._delta.entries if e.kind is FileKind.ADD}
+        removed = {e.file.file_name: e.file.file_size for e in self._delta.entries if e.kind is FileKind.DELETE}
+        files = self._files_before + len(added) - len(removed)
+        moved = added.keys() & removed.keys()
+        return LakeCommit(
+            table,
+            kind,
+            outcome,
+            self._retries,
+            seconds,
+            len(added) - len(moved),
+            sum(added.values()) - sum(added[name] for name in moved),
+            len(removed) - len(moved),
+            sum(removed.values()) - sum(removed[name] for name in moved),
+            files,
+        )
 
     def run(self) -> Snapshot:
         options = self._manifests.options
         started = self._loop.clock.monotonic()
-        retries = 0
         while True:
             made = self._attempt()
             if made is not None:
                 return made
             waited_ms = (self._loop.clock.monotonic() - started) * 1000
             timeout_ms = options.commit_timeout_ms
-            if retries >= options.commit_max_retries or (timeout_ms is not None and waited_ms > timeout_ms):
+            if self._retries >= options.commit_max_retries or (timeout_ms is not None and waited_ms > timeout_ms):
                 self._clean_up()
                 raise Conflict(
-                    f"gave up committing to {self._manifests.paths.root} after {retries + 1} tries in {waited_ms:.0f} "
-                    "ms: other commits were always faster; raise 'commit.max-retries', or commit less often"
+                    f"gave up committing to {self._manifests.paths.root} after {self._retries + 1} tries in "
+                    f"{waited_ms:.0f} ms: other commits were always faster; raise 'commit.max-retries', or commit less "
+                    "often"
                 )
-            self._wait(retries)
-            retries += 1
+            self._wait(self._retries)
+            self._retries += 1
 
     def _wait(self, retries: int) -> None:
         options = self._manifests.options
@@ -219,7 +254,9 @@ class _Attempts:
         """Write all manifests of an attempt, record them in `base` and `_delta`, and return the snapshot to create."""
         request = self._request
         before = [] if latest is None else self._manifests.data_manifests(latest)
-        base.manifest_list = self._manifests.write_list(self._merged(before, base))
+        kept = self._merged(before, base)
+        self._files_before = sum(m.num_added_files - m.num_deleted_files for m in kept)
+        base.manifest_list = self._manifests.write_list(kept)
         delta = self._write_delta(changes)
         index = None if latest is None else latest.index_manifest
         if changes.index:

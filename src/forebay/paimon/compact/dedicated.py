@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from forebay.base.errors import Conflict, NotFound
+from forebay.base.lake_events import LakeCompaction, table_of, tell
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.commit.partition_filter import PartitionFilter
@@ -45,13 +46,17 @@ def compact_table(
 
     def run_once() -> list[CommitMessage]:
         tasks = planner.plan(full=full, partitions=partitions, order=order, buckets=buckets)
-        return runner.run(
+        began = table.clock.monotonic()
+        messages = runner.run(
             partial(run_task, within_budget(table, runner, len(tasks))),
             tasks,
             rows=[rows_read(task.input_files) for task in tasks],
             progress=progress,
             discard=lambda done: new_commit().abort(done),
         )
+        if tasks:
+            tell(LakeCompaction(table_of(table.paths.root), table.clock.monotonic() - began))
+        return messages
 
     made, messages = commit_until_won(run_once, new_commit)
     return (made[-1] if made else None), messages

@@ -11,11 +11,12 @@ commit is rejected.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.lake_events import LakeLevels, is_heard, table_of, tell
 from forebay.paimon.commit.file_changes import DELETION_VECTORS
 from forebay.paimon.commit.partition_filter import PartitionFilter, partition_filter
 from forebay.paimon.compact.append import (
@@ -178,6 +179,8 @@ class CompactPlanner:
                 wanted[e.partition] = fits
             if fits:
                 found.setdefault((e.partition, e.bucket), _BucketFiles(e.total_buckets, [])).files.append(e.file)
+        if not filters and is_heard():
+            tell(_levels(self._table, found.values()))
         return found
 
     def _index_files(self, snapshot: Snapshot) -> dict[BucketKey, list[IndexFileMeta]]:
@@ -187,6 +190,15 @@ class CompactPlanner:
                 if e.index_file.index_type == DELETION_VECTORS:
                     found.setdefault((e.partition, e.bucket), []).append(e.index_file)
         return found
+
+
+def _levels(table: TableContext, buckets: Iterable[_BucketFiles]) -> LakeLevels:
+    levels: dict[int, tuple[int, int]] = {}
+    for bucket in buckets:
+        for f in bucket.files:
+            count, size = levels.get(f.level, (0, 0))
+            levels[f.level] = count + 1, size + f.file_size
+    return LakeLevels(table_of(table.paths.root), levels)
 
 
 def run_task(table: TableContext, task: CompactTask) -> CommitMessage:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from forebay.base.errors import InvalidRequest
+from forebay.base.lake_events import LakeRemoval, table_of, tell
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.format.file_meta import FileSource, ManifestEntry
 from forebay.paimon.format.snapshot import Snapshot
@@ -138,6 +139,8 @@ class SnapshotExpiry:
             )
         self._drop(going, end)
         self._progress(len(going), len(going))
+        files = deletion.deleted.data_files + deletion.deleted.metadata_files
+        tell(LakeRemoval(table_of(self._table.paths.root), len(going), files))
         return Expired(len(going), deletion.deleted)
 
     def _unneeded(self, snapshot: Snapshot) -> list[ManifestEntry]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from forebay.base.errors import InvalidRequest, NotFound, StorageFailure
+from forebay.base.lake_events import LakeRemoval, table_of, tell
 from forebay.base.progress import OnProgress, no_progress
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.io.file_io import FileStatus
@@ -98,6 +99,8 @@ class OrphanRemoval:
                 self._io.delete(status.path)
             found.files.append(status.path)
             found.bytes += status.size
+        if not dry_run:
+            tell(LakeRemoval(table_of(self._paths.root), orphans=len(found.files), orphan_bytes=found.bytes))
         return found
 
     # -- files --------------------------------------------------------------------------------------------------------

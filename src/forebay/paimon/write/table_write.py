@@ -22,6 +22,7 @@ import pyarrow as pa
 from forebay.api.changes import split_changes
 from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.lake_events import LakeCompaction, table_of, tell
 from forebay.codec.arrow_types import with_offsets
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta, IndexManifestEntry, ManifestEntry
@@ -339,8 +340,12 @@ class TableWrite:
         compaction = self._compactions.get(key)
         if compaction is None or not data.new_files:
             return data, CompactIncrement()
+        began = self._table.clock.monotonic()
         try:
-            return data, compaction.compact(data.new_files, full=full)
+            increment = compaction.compact(data.new_files, full=full)
+            if increment.compact_before:
+                tell(LakeCompaction(table_of(self._table.paths.root), self._table.clock.monotonic() - began))
+            return data, increment
         except NotFound as e:
             if self._snapshot is None or self._table.snapshots.exists(self._snapshot.id):
                 self._delete(key, (*data.new_files, *data.changelog_files))
