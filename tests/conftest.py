@@ -97,6 +97,7 @@ SPARK_SESSIONS = (
         "spark/test_columnar.py",
         "spark/test_direct_logs.py",
         "spark/test_direct_buckets.py",
+        "spark/test_scan_metrics.py",
     ),
     (
         "spark/test_spark_streaming.py",

@@ -20,6 +20,8 @@ from forebay.spark.reading import native_files
 from forebay.unionread.reading import LakeSnapshotSplit
 from tests.every_run import every_run
 from tests.spark.tables import ROWS_SCHEMA, rows
+from tests.spark.test_scan_metrics import FILES as LAKE_FILES
+from tests.spark.test_scan_metrics import shown
 from tests.unionread.world import ICEBERG, PAIMON, SAME_IN_EACH_LAKE, World, world
 
 pytestmark = pytest.mark.spark
@@ -96,6 +98,16 @@ def moved_on(lake: World, **options: Any) -> Table:
     table.upsert(rows(20, 40))
     table.delete([{"id": 0}])
     return table
+
+
+def test_files_that_spark_reads_are_counted(spark: Any, lake: World) -> None:
+    table = lake.create(ROWS_SCHEMA, buckets=3, primary_key=["id"])
+    table.upsert(rows(0, 30))
+    lake.tier(table)
+    found = shown(spark, f"SELECT * FROM native.{table.path}")
+    assert found[LAKE_FILES] == ["3"]
+    moved = shown(spark, f"SELECT * FROM native.{moved_on(lake).path}")
+    assert sorted(moved[LAKE_FILES])[-1] == "3", "beside them are the tasks of the stream, and those that mark rows"
 
 
 # ---- files alone ----------------------------------------------------------------------------------------------------

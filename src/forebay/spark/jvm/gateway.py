@@ -53,6 +53,9 @@ _PREDICATES = frozenset({"Predicate", "And", "Or", "Not", "AlwaysTrue", "AlwaysF
 """Classes of V2 expressions that have a name and children and can be converted."""
 
 
+_FILES_READ = ("forebayFiles", "lake files read by Spark")
+"""Name and description of the metric that the driver has a value of; `ForebayFileScan` knows the name, too."""
+
 _EPOCHS_OF_CONTINUOUS_MODE = "__epoch_coordinator_id"
 """The local property in which Spark's ContinuousExecution names what counts its epochs."""
 
@@ -120,6 +123,7 @@ class Jvm:
         self._schemes: dict[str, bool] = {}
         self._source: tuple[tuple[str, ...], JavaObject] | None = None
         self._compiled: dict[str, JavaObject] = {}
+        self._scan_metrics: tuple[JavaObject, JavaObject] | None = None
         ensure_callback_server_started(self.gateway)  # type: ignore[no-untyped-call]
         # Lets proxies throw Spark's own exceptions, on which its analyzer depends (NoSuchTableException).
         self.gateway.python_parameters.propagate_java_exceptions = True
@@ -576,6 +580,49 @@ class Jvm:
     def python_metrics(self) -> JavaObject:
         """The metrics that Spark's Python runner reports for every task, for the SQL tab."""
         return self._python_source().createPythonMetrics()
+
+    def scan_metrics(self, files: int = 0) -> tuple[JavaObject, JavaObject]:
+        """The metrics of scans, for the SQL tab, and the values that the driver has: how many lake `files` are read.
+
+        They are those of the Python runner, and those of `ForebayDirectReader`. Spark adds up the values of all tasks
+        by another object of a metric's class, which it looks for by name. Where it cannot find classes of ours there
+        are only bytes, by a class of its own.
+        """
+        source = self._python_source()
+        count, time = self._found_by_name("ForebayCount"), self._found_by_name("ForebayTime")
+        if self._scan_metrics is None or self._scan_metrics[0] is not source:
+            made = [self.class_(_PYTHON + "PythonCustomMetric")("forebayBytes", "bytes from the servers")]
+            if count is not None and time is not None:
+                made += [
+                    count("forebayRequests", "requests to the servers", 0),
+                    time("forebayWait", "time waiting for the servers", 0),
+                    count("forebayDirect", "logs and buckets read without Python", 0),
+                    count("forebayLeft", "logs and buckets left to Python workers", 0),
+                    count(*_FILES_READ, 0),
+                ]
+            python = source.createPythonMetrics()
+            self._scan_metrics = source, self.array(CONNECTOR + "metric.CustomMetric", [*python, *made])
+        values = [count(*_FILES_READ, files)] if files and count is not None else []
+        return self._scan_metrics[1], self.array(CONNECTOR + "metric.CustomTaskMetric", values)
+
+    def _found_by_name(self, name: str) -> Callable[..., JavaObject] | None:
+        """A constructor of the class `driver_java/<name>.java`, which Spark's own threads find by its name, too.
+
+        None where the application's class loader takes no jars.
+        """
+        if name not in self._compiled:
+            try:
+                with self.known_layout("compiler"):
+                    jar = kept_jar(name, self.java_source(name), self.spark_version, self.bytecodes)
+                loader = self.class_("java.lang.Thread").currentThread().getContextClassLoader()
+                loader.addURL(self.class_("java.net.URI").create(jar.as_uri()).toURL())
+                makers = self.class_("java.lang.Class").forName(name, True, loader).getConstructors()
+                [self._compiled[name]] = [maker for maker in makers if maker.getParameterCount()]
+            except Exception as e:  # noqa: BLE001 - whatever it is, a query can do without
+                logging.getLogger(__name__).info("some metrics of scans are not shown in Spark's UI: %s", e)
+                self._compiled[name] = None
+        constructor = self._compiled[name]
+        return None if constructor is None else self.maker(constructor)
 
     def commit_message(self, message: JavaObject) -> bytes | None:
         """The pickled message of a write task; None for a task that has none."""

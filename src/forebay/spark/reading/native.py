@@ -174,13 +174,16 @@ def file_scan(
 
     `tasks` is the same scan by Python tasks. If the join has values of all columns of `key`, it takes the place.
     """
-    return context.jvm.compiled(_FILE_SCAN)(files, tasks, statistics, context.jvm.strings(key))
+    metrics, _ = context.jvm.scan_metrics()
+    return context.jvm.compiled(_FILE_SCAN)(files, tasks, statistics, context.jvm.strings(key), metrics)
 
 
 def empty_scan(context: SessionContext, schema: StructType, statistics: JavaProxy) -> JavaObject:
     """A scan without partitions, which needs no reader."""
     jvm = context.jvm
-    return jvm.compiled(_TASKS)(jvm.struct_type(schema), "no rows", jvm.input_partitions([]), None, statistics)
+    return jvm.compiled(_TASKS)(
+        jvm.struct_type(schema), "no rows", jvm.input_partitions([]), None, statistics, *jvm.scan_metrics()
+    )
 
 
 class FilesAndTasks:
@@ -228,7 +231,8 @@ class FilesAndTasks:
         if self._native.marking:
             frames.append(self._marked_frame())
         if self._partitions is not None:
-            frames.append(self._task_frame(self._schema, self._read, self._partitions, self._text))
+            count = len(files) + sum(len(one.files) for one in self._native.marking)
+            frames.append(self._task_frame(self._schema, self._read, self._partitions, self._text, count))
         return frames
 
     def _marked_frame(self) -> JavaObject:
@@ -267,10 +271,15 @@ class FilesAndTasks:
         text = f"changed rows of {self._text}"
         return self._task_frame(MARKS_SCHEMA, MarkFunction(self._text), partitions, text).scalar()
 
-    def _task_frame(self, schema: StructType, read: ReadTasks, partitions: JavaObject, text: str) -> JavaObject:
+    def _task_frame(
+        self, schema: StructType, read: ReadTasks, partitions: JavaObject, text: str, files: int = 0
+    ) -> JavaObject:
+        """A Dataset of tasks. `files` are read beside them, which Spark's reader does not count."""
         struct = self.jvm.struct_type(schema)
         factory = task_readers(self.jvm, read, schema, self._by_rows)
-        return self._frame_of(struct, self.jvm.compiled(_TASKS)(struct, text, partitions, factory, self._statistics))
+        metrics = self.jvm.scan_metrics(files)
+        tasks = self.jvm.compiled(_TASKS)(struct, text, partitions, factory, self._statistics, *metrics)
+        return self._frame_of(struct, tasks)
 
     def _frame_of(self, struct: JavaObject, scan: JavaObject) -> JavaObject:
         """A Dataset of `scan`, which needs no optimizer any more."""

@@ -279,7 +279,7 @@ class ScanProxy(JavaProxy):
         return self.jvm.python_stream(self._readable.stream_format, self._schema, self._readable.stream(), checkpoint)
 
     def supportedCustomMetrics(self) -> JavaObject:
-        return self._once("metrics", self.jvm.python_metrics)
+        return self._once("metrics", lambda: self.jvm.scan_metrics()[0])
 
     # ---- SupportsRuntimeV2Filtering ---------------------------------------------------------------------------------
 

@@ -6,11 +6,13 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
+import org.apache.spark.sql.execution.datasources.v2.FileScan;
 import org.apache.spark.sql.types.StructType;
 import scala.Product;
 
@@ -19,13 +21,18 @@ public class ForebayFileScan implements SupportsReportStatistics, SupportsRuntim
     private final SupportsRuntimeV2Filtering tasks;
     private final Statistics statistics;
     private final String[] key;
+    private final CustomMetric[] metrics;
+    private volatile Scan read;
     private final ThreadLocal chosen = new ThreadLocal();
 
-    public ForebayFileScan(Scan files, SupportsRuntimeV2Filtering tasks, Statistics statistics, String[] key) {
+    public ForebayFileScan(
+            Scan files, SupportsRuntimeV2Filtering tasks, Statistics statistics, String[] key, CustomMetric[] metrics) {
         this.files = files;
         this.tasks = tasks;
         this.statistics = statistics;
         this.key = key;
+        this.metrics = metrics;
+        read = files;
     }
 
     public Object apply(Object relation, Object filtered) {
@@ -45,7 +52,13 @@ public class ForebayFileScan implements SupportsReportStatistics, SupportsRuntim
 
     public Scan.ColumnarSupportMode columnarSupportMode() { return files.columnarSupportMode(); }
 
-    public CustomMetric[] supportedCustomMetrics() { return files.supportedCustomMetrics(); }
+    public CustomMetric[] supportedCustomMetrics() { return metrics; }
+
+    public CustomTaskMetric[] reportDriverMetrics() {
+        Scan scan = read;
+        if (!(scan instanceof FileScan)) { return new CustomTaskMetric[0]; }
+        return new CustomTaskMetric[] {new ForebayFilesRead(((FileScan) scan).fileIndex().inputFiles().length)};
+    }
 
     public Statistics estimateStatistics() { return statistics; }
 
@@ -56,7 +69,8 @@ public class ForebayFileScan implements SupportsReportStatistics, SupportsRuntim
     public Batch toBatch() {
         Object scan = chosen.get();
         chosen.remove();
-        return (scan == null ? files : (Scan) scan).toBatch();
+        read = scan == null ? files : (Scan) scan;
+        return read.toBatch();
     }
 
     public boolean equals(Object other) {
@@ -64,4 +78,15 @@ public class ForebayFileScan implements SupportsReportStatistics, SupportsRuntim
     }
 
     public int hashCode() { return files.hashCode(); }
+}
+
+/** How many files were read, for the metric of this name (`Jvm.scan_metrics`). */
+class ForebayFilesRead implements CustomTaskMetric {
+    private final long count;
+
+    ForebayFilesRead(long count) { this.count = count; }
+
+    public String name() { return "forebayFiles"; }
+
+    public long value() { return count; }
 }

@@ -1,3 +1,5 @@
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
@@ -11,15 +13,19 @@ public class ForebayTasks implements SupportsReportStatistics, Batch {
     private final InputPartition[] partitions;
     private final PartitionReaderFactory factory;
     private final Statistics statistics;
+    private final CustomMetric[] metrics;
+    private final CustomTaskMetric[] values;
 
     public ForebayTasks(
             StructType schema, String text, InputPartition[] partitions, PartitionReaderFactory factory,
-            Statistics statistics) {
+            Statistics statistics, CustomMetric[] metrics, CustomTaskMetric[] values) {
         this.schema = schema;
         this.text = text;
         this.partitions = partitions;
         this.factory = factory;
         this.statistics = statistics;
+        this.metrics = metrics;
+        this.values = values;
     }
 
     public StructType readSchema() { return schema; }
@@ -27,6 +33,10 @@ public class ForebayTasks implements SupportsReportStatistics, Batch {
     public String description() { return text; }
 
     public Statistics estimateStatistics() { return statistics; }
+
+    public CustomMetric[] supportedCustomMetrics() { return metrics; }
+
+    public CustomTaskMetric[] reportDriverMetrics() { return values; }
 
     public Batch toBatch() { return this; }
 

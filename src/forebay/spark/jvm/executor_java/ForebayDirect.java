@@ -55,6 +55,12 @@ abstract class ForebayDirectReader implements PartitionReader {
     private final ForebayWire hello;
     private ForebayWorkerReader worker = null;
 
+    /** For Spark's UI: what was asked for, what came, and how long this waited for it. */
+    private long requests = 0;
+    private long bytes = 0;
+    private long waitedNanos = 0;
+    private long left = 0;
+
     protected ColumnarBatch batch = null;
 
     /** The connection on which an answer is expected. */
@@ -89,6 +95,11 @@ abstract class ForebayDirectReader implements PartitionReader {
     /** Make the next batch; false at the end of the task. */
     abstract boolean advance() throws IOException;
 
+    /** How many splits the task has, and how many of them have been read to their end. */
+    abstract int splits();
+
+    abstract int read();
+
     /** What of the task has not been handed out: the number of a split, and the place in it from which on it is left. */
     abstract String rest();
 
@@ -120,7 +131,19 @@ abstract class ForebayDirectReader implements PartitionReader {
     public void initMetricsValues(CustomTaskMetric[] values) {}
 
     public CustomTaskMetric[] currentMetricsValues() {
-        return worker == null ? new CustomTaskMetric[0] : worker.currentMetricsValues();
+        CustomTaskMetric[] own = new CustomTaskMetric[] {
+            new ForebayMetric("forebayBytes", bytes),
+            new ForebayMetric("forebayRequests", requests),
+            new ForebayMetric("forebayWait", waitedNanos / 1000000),
+            new ForebayMetric("forebayDirect", read()),
+            new ForebayMetric("forebayLeft", left),
+        };
+        if (worker == null) { return own; }
+        CustomTaskMetric[] others = worker.currentMetricsValues();
+        CustomTaskMetric[] all = new CustomTaskMetric[own.length + others.length];
+        System.arraycopy(own, 0, all, 0, own.length);
+        System.arraycopy(others, 0, all, own.length, others.length);
+        return all;
     }
 
     /** The task, as Python sees it, with what is not read yet behind it. */
@@ -128,6 +151,7 @@ abstract class ForebayDirectReader implements PartitionReader {
         LOGGER.warn("a Python worker reads from split and place " + rest() + " on: " + e);
         disconnect();
         batch = null;
+        left = splits() - read();
         byte[] rest = rest().getBytes("UTF-8");
         byte[] pickled = task.pickedPartition();
         byte[] both = Arrays.copyOf(pickled, pickled.length + rest.length);
@@ -151,13 +175,20 @@ abstract class ForebayDirectReader implements PartitionReader {
             connections.put(place, connection);
         }
         connection.send(api, request);
+        requests++;
         asked = connection;
     }
 
     protected ByteBuffer answer() throws IOException {
-        ByteBuffer found = asked.receive();
-        asked = null;
-        return found;
+        long began = System.nanoTime();
+        try {
+            ByteBuffer found = asked.receive();
+            bytes += found.remaining();
+            asked = null;
+            return found;
+        } finally {
+            waitedNanos += System.nanoTime() - began;
+        }
     }
 
     /** The rows from `first` to before `stop` of the message at `from`, which has to have `rows`, as Spark wants them. */
@@ -170,6 +201,21 @@ abstract class ForebayDirectReader implements PartitionReader {
     }
 
     protected boolean hasColumns() { return order.length > 0; }
+}
+
+/** A value of one of the metrics that `Jvm.scan_metrics` has told Spark. */
+class ForebayMetric implements CustomTaskMetric {
+    private final String name;
+    private final long value;
+
+    ForebayMetric(String name, long value) {
+        this.name = name;
+        this.value = value;
+    }
+
+    public String name() { return name; }
+
+    public long value() { return value; }
 }
 
 /** The handshake, and how messages of the protocol are written and read: protobuf, of which the driver has written most. */

@@ -78,6 +78,10 @@ class ForebayLogReader extends ForebayDirectReader {
         position = ranges.length == 0 ? 0 : ranges[0].start;
     }
 
+    int splits() { return ranges.length; }
+
+    int read() { return range; }
+
     String rest() { return range + " " + position; }
 
     boolean advance() throws IOException {

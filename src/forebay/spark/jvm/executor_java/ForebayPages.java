@@ -45,6 +45,10 @@ class ForebayPageReader extends ForebayDirectReader {
         for (int i = 0; i < buckets.length; i++) { buckets[i] = new ForebayPinnedBucket(in); }
     }
 
+    int splits() { return buckets.length; }
+
+    int read() { return wanted > 0 ? bucket : buckets.length; }
+
     String rest() {
         StringBuilder text = new StringBuilder();
         text.append(bucket).append(' ');
