@@ -109,6 +109,9 @@ class ClientSocket:
         self.news = SimEvent(self._sched)
         self.room = SimEvent(self._sched)
 
+    def getsockname(self) -> tuple[str, int]:
+        return "client", 0
+
     def settimeout(self, seconds: float | None) -> None:
         self._timeout = seconds
 

@@ -244,6 +244,9 @@ class WireError(NamedTuple):
     stale_metadata: bool = False
 
 
+OF_SERVERS = (CorruptData, InternalError, LimitExceeded, StorageFailure, Unavailable)
+"""Errors for reasons that a server has, or knows more about: it logs them, and the client names the request."""
+
 _E = ErrorCode
 _STALE = {_E.NETWORK_EXCEPTION, _E.NOT_LEADER_OR_FOLLOWER, _E.LEADER_NOT_AVAILABLE_EXCEPTION,
           _E.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION, _E.FENCED_LEADER_EPOCH_EXCEPTION,

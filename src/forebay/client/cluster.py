@@ -137,6 +137,7 @@ class ClusterClient:
             expected_role=role,
             credentials=self.settings.credentials,
             dial=self._dial,
+            slow_seconds=self.settings["client.request.slow-log-threshold"],
         )
         with self._lock:
             if not self._closed:

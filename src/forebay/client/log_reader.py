@@ -460,7 +460,7 @@ class LogReader(ArrowStream):
                     continue
                 error = error_of(answer)
                 if error is not None:
-                    self._failed([state], error)
+                    self._failed([state], fetch.call.named(error))
                     continue
                 if state.failing_since is not None:
                     state.failing_since, state.back_off = None, BackOff(self._session.ids)

@@ -127,7 +127,7 @@ class Scatter(Generic[I, A]):
                     call.give_up(cluster.request_seconds)
                 for item, answer in self.answers(call, part):
                     if isinstance(answer, ForebayError):
-                        last = _passing(answer)
+                        last = _passing(call.named(answer))
                         failed.append(item)
                     else:
                         done.append((item, answer))

@@ -15,6 +15,7 @@ Prior art: the network clients of Kafka and Fluss.
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -22,7 +23,16 @@ from typing import TypeVar
 
 from forebay.base import threads
 from forebay.base.ambient import Clock
-from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, InternalError, InvalidRequest, Unavailable
+from forebay.base.errors import (
+    OF_SERVERS,
+    AccessDenied,
+    ErrorCode,
+    ForebayError,
+    InternalError,
+    InvalidRequest,
+    Unavailable,
+    error_name,
+)
 from forebay.base.retrying import NOTICE_SECONDS, WaitNotice, backoff
 from forebay.client.counters import CallCounter
 from forebay.client.settings import Address
@@ -37,6 +47,8 @@ from forebay.protocol.connection import (
 from forebay.protocol.handshake import ClientHandshake
 from forebay.protocol.messages import Buffer, Message
 from forebay.protocol.sasl import PlainClient
+
+_LOGGER = logging.getLogger(__name__)
 
 SOFTWARE = ("forebay", "0.1")
 """The name and version that this client sends to servers."""
@@ -84,6 +96,11 @@ class Call:
         self._done.acquire()
 
     @property
+    def name(self) -> str:
+        """How logs of client and server name the request: the client's end of the connection, and a number."""
+        return f"{self.channel.local}/{self.request_id}"
+
+    @property
     def done(self) -> bool:
         return self._response is not None or self._error is not None
 
@@ -105,9 +122,16 @@ class Call:
             raise self._error
         if self._response is None:
             raise InternalError(f"the {self.api_key.name} call is not done")
-        if self._response.error is not None:
-            raise self._response.error
+        error = self._response.error
+        if error is not None:
+            raise self.named(error)
         return self._response
+
+    def named(self, error: ForebayError) -> ForebayError:
+        """The error that the response has, with the name of the request if the server may have logged more about it."""
+        if not isinstance(error, OF_SERVERS):
+            return error
+        return type(error)(f"{error.message} (request {self.name})", error.code)
 
     def wait(self, seconds: float) -> bool:
         """Wait at most `seconds` for the call to complete; returns whether it has."""
@@ -150,7 +174,7 @@ class Call:
             return  # its outcome is on its way to us
         error = Unavailable(
             f"{self.channel.address} did not respond to {self.api_key.name} within {seconds:g} s "
-            "('client.request-timeout')",
+            f"('client.request-timeout'; request {self.name})",
             ErrorCode.REQUEST_TIME_OUT,
         )
         self.complete(None, error)
@@ -162,9 +186,19 @@ class Channel:
     """A connection to one server, after the handshake. Thread-safe. Open one with `Channel.open`."""
 
     def __init__(
-        self, address: Address, sock: socket.socket, connection: ClientConnection, clock: Clock, name: str
+        self,
+        address: Address,
+        sock: socket.socket,
+        connection: ClientConnection,
+        clock: Clock,
+        name: str,
+        slow_seconds: float | None = None,
     ) -> None:
         self.address = address
+        name_here = sock.getsockname()
+        self.local = str(Address(*name_here[:2])) if isinstance(name_here, tuple) else str(name_here)
+        """This end of the connection, as the server sees it unless something between them translates addresses."""
+        self._slow_seconds = float("inf") if slow_seconds is None else slow_seconds
         self.last_received = clock.monotonic()
         self.clock = clock
         self._socket = sock
@@ -189,9 +223,11 @@ class Channel:
         expected_role: ServerRole | None = None,
         credentials: tuple[str, str] | None = None,
         dial: Dial | None = None,
+        slow_seconds: float | None = None,
     ) -> Channel:
         """Connect, negotiate, authenticate.
 
+        Requests that take `slow_seconds` are logged.
         `dial` opens the connection (default: TCP). Raises `Unavailable` for a server that is unreachable or has another
         role than expected, `AccessDenied` for wrong credentials, and `InvalidRequest` if the address is not a Fluss
         server.
@@ -205,7 +241,7 @@ class Channel:
             sock.settimeout(None)
             # A server that stops reading must not block a sender indefinitely.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(request_seconds))
-            channel = cls(address, sock, connection, clock, str(address))
+            channel = cls(address, sock, connection, clock, str(address), slow_seconds)
         except BaseException:
             sock.close()
             raise
@@ -347,12 +383,29 @@ class Channel:
                         counter.bytes_in += len(event.body)
                         call.seconds = self.last_received - call.sent_at
                         counter.times.observe(call.seconds)
+                        if call.seconds >= self._slow_seconds or _LOGGER.isEnabledFor(logging.DEBUG):
+                            self._log(call, event.error)
                         call.complete(event, None)
                 elif isinstance(event, ConnectionClosed | ProtocolViolation | ServerFailed):
                     self.close(Unavailable(f"{self.address}: {event.error.message}"))
                     return
             if self._closed is not None:
                 return
+
+    def _log(self, call: Call, error: ForebayError | None) -> None:
+        is_slow = call.seconds >= self._slow_seconds and call.api_key is not ApiKey.FETCH_LOG  # which waits for records
+        outcome = "" if error is None else f", {error_name(error.code)}"
+        _LOGGER.log(
+            logging.WARNING if is_slow else logging.DEBUG,
+            "%srequest %s, %s to %s: %.1f ms%s",
+            "slow " if is_slow else "",
+            call.name,
+            call.api_key.fluss_name,
+            self.address,
+            1000 * call.seconds,
+            outcome,
+            extra={"request": call.name, "api": call.api_key.fluss_name, "milliseconds": round(1000 * call.seconds, 3)},
+        )
 
 
 # ---- sockets --------------------------------------------------------------------------------------------------------

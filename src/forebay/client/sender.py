@@ -486,7 +486,7 @@ class Sender:
                 continue
             error = error_of(message)
             if error is not None:
-                self._fail_or_retry([batch], error)
+                self._fail_or_retry([batch], call.named(error))
                 continue
             known = message.HasField("base_offset") and message.base_offset >= 0
             self.accumulator.complete(batch, message.base_offset + batch.rows if known else None)
@@ -503,7 +503,7 @@ class Sender:
                 continue
             error = error_of(message)
             if error is not None:
-                self._fail_or_retry([batch], error)
+                self._fail_or_retry([batch], call.named(error))
                 continue
             known = message.HasField("log_end_offset") and message.log_end_offset >= 0
             self.accumulator.complete(batch, message.log_end_offset if known else None)

@@ -55,6 +55,12 @@ OPTIONS: dict[str, Option] = by_name(
         Option("client.connect-timeout", seconds, 120.0, "time limit for opening a connection to a server"),
         Option("client.request-timeout", seconds, 30.0, "time limit for one request"),
         Option(
+            "client.request.slow-log-threshold",
+            seconds,
+            None,
+            "(Forebay) requests that take longer are logged, but for fetches, which wait for records",
+        ),
+        Option(
             "client.retry-timeout",
             seconds,
             60.0,

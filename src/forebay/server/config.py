@@ -185,6 +185,12 @@ SETTINGS: dict[str, Option] = by_name(
             "100000",
             "maximum number of tables, partitions, buckets or keys in one request",
         ),
+        Option(
+            "server.request.slow-log-threshold",
+            or_unset(milliseconds),
+            "10 s",
+            "requests that take longer are logged, but for fetches, which wait for records; empty: none are",
+        ),
         Option("server.request.max-control-size", size, "4mb", "largest request without records"),
         Option("server.request.max-answer-size", size, "64mb", "largest answer to a lookup, a limit scan or a fetch"),
         Option("coordinator.producer-offsets.ttl", milliseconds, "24 h", "how long producer offsets are kept"),

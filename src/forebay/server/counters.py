@@ -1,5 +1,10 @@
 """What a server counts while it works, for its metrics: requests by API, syncs, groups, rows and bytes of tables.
 
+Requests that take long or fail for a reason of the server's are logged here, too, and all of them at level DEBUG. A
+request is named by the address of its client's end of the connection and its number there, which the client knows as
+well. Of short requests, which are served in groups (forebay.server.short_requests), slow ones are logged without names;
+at level DEBUG all requests are served one by one.
+
 Counting has to cost nothing that a client notices, so there are no labels, no locks on the paths of requests, and no
 time is looked up that is not known anyway. Each counter has one writer at a time: requests and answers are counted by
 the event loop's thread, the writes of a bucket by whoever writes it. `forebay.server.metrics` shows them.
@@ -7,7 +12,18 @@ the event loop's thread, the writes of a bucket by whoever writes it. `forebay.s
 
 from __future__ import annotations
 
+import logging
+
 from forebay.base.counting import Histogram
+from forebay.base.errors import OF_SERVERS, WIRE_ERRORS, error_name
+from forebay.protocol.api import ApiKey
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def request_name(peer: str, number: int) -> str:
+    """How logs of client and server name a request."""
+    return f"{peer}/{number}"
 
 
 class RequestCounter:
@@ -25,7 +41,11 @@ class RequestCounter:
 class ServerCounters:
     """The counters of a server that belong to no bucket."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow_seconds: float | None = None) -> None:
+        """Requests that take `slow_seconds` are logged."""
+        self._slow_seconds = float("inf") if slow_seconds is None else slow_seconds
+        self.logs_all = _LOGGER.isEnabledFor(logging.DEBUG)
+        """Whether all requests are logged, and so need names."""
         self.requests: dict[int, RequestCounter] = {}
         self.syncs = Histogram()
         """Syncs of logs that writers waited for."""
@@ -35,9 +55,11 @@ class ServerCounters:
         self.refused_connections = 0
         self.failed_logins = 0
 
-    def count_requests(self, api_key: int, count: int, size: int, seconds: float, error: int = 0) -> None:
+    def count_requests(
+        self, api_key: int, count: int, size: int, seconds: float, error: int = 0, name: tuple[str, int] | None = None
+    ) -> None:
         """Count requests, together of `size` bytes, that took `seconds` each; `error` is their code, if they failed as
-        a whole."""
+        a whole. `name` is the client's end of the connection, and the number of a single request."""
         counter = self.requests.get(api_key)
         if counter is None:
             counter = self.requests[api_key] = RequestCounter()
@@ -45,6 +67,32 @@ class ServerCounters:
         counter.times.observe(seconds, count)
         if error:
             counter.errors[error] = counter.errors.get(error, 0) + count
+        if seconds >= self._slow_seconds or error or self.logs_all:
+            self._log(ApiKey(api_key), count, size, seconds, error, name)
+
+    def _log(
+        self, api: ApiKey, count: int, size: int, seconds: float, error: int, name: tuple[str, int] | None
+    ) -> None:
+        is_slow = seconds >= self._slow_seconds and api is not ApiKey.FETCH_LOG  # which waits for records
+        wire = WIRE_ERRORS.get(error)
+        level = logging.WARNING if is_slow or (wire is not None and wire.kind in OF_SERVERS) else logging.DEBUG
+        request = f"{count} request{'s' * (count > 1)}" if name is None else f"request {request_name(*name)}"
+        _LOGGER.log(
+            level,
+            "%s%s, %s of %d bytes: %.1f ms%s",
+            "slow: " if is_slow else "",
+            request,
+            api.fluss_name,
+            size,
+            1000 * seconds,
+            f", {error_name(error)}" if error else "",
+            extra={
+                **({} if name is None else {"request": request_name(*name)}),
+                "api": api.fluss_name,
+                "milliseconds": round(1000 * seconds, 3),
+                **({"error_code": error_name(error)} if error else {}),
+            },
+        )
 
 
 class BucketCounters:

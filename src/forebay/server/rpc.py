@@ -48,6 +48,7 @@ from forebay.server.context import (
     begun,
     context_of,
 )
+from forebay.server.counters import request_name
 from forebay.server.short_requests import VERSIONS_MIN as SHORT_VERSIONS_MIN
 from forebay.server.short_requests import ShortRequests
 
@@ -127,13 +128,13 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             open_requests=self.open,
         )
         for key, api in self._connection.short_apis.items():
-            if key in SHORT_VERSIONS_MIN:
+            if key in SHORT_VERSIONS_MIN and not context.counters.logs_all:
                 versions = api.server_versions
                 self.offer_short(api, max(versions.min, SHORT_VERSIONS_MIN[key]), versions.max)
         me = weakref.proxy(self)  # no cycles: its buffers must go with the connection, not with the next full round
         self.memory = ConnectionMemory(me, self._connection, connections.budget, self._clock)
         self.open_requests_max = connections.open_requests_max
-        self.address = ""
+        self.address = self._peer = ""
         self._transport: asyncio.Transport | None = None
         self._outgoing = Outgoing(lambda: me._unsent_changed(), me)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -152,6 +153,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self._transport = self._outgoing.transport = transport
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) and peer else "an unknown address"
+        port = peer[1] if isinstance(peer, tuple) and len(peer) > 1 else 0
+        self._peer = f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
         error = self._connections.admit(self, self.address)
         if error is not None:
             self._refuse(transport, error)
@@ -577,12 +580,14 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def _answered(self, request: RequestReceived, began: float, error: int = 0) -> None:
         seconds = self._clock.monotonic() - began
-        self._context.counters.count_requests(request.api.key, 1, len(request.body), seconds, error)
+        name = self._peer, request.request_id
+        self._context.counters.count_requests(request.api.key, 1, len(request.body), seconds, error, name)
 
     def send_error(self, request_id: int, error: BaseException) -> int:
         """Send an error, and return its code."""
         if not isinstance(error, ForebayError):
-            _LOGGER.error("internal error", exc_info=error)
+            name = request_name(self._peer, request_id)
+            _LOGGER.error("internal error in request %s", name, exc_info=error, extra={"request": name})
         code, text = error_to_wire(error)
         if self._transport is not None and self.is_open:
             self._outgoing.send(self._connection.send_error(request_id, code, text))

@@ -234,7 +234,8 @@ class ForebayServer:
         lake.tables.opened(table.info for table in catalog.tables())
         scanners = ScannerManager(config.scanner_limits, injected.clock, injected.ids)
         table_snapshots = TableSnapshotManager(config.table_snapshot_limits, injected.clock, injected.ids)
-        counters = ServerCounters()
+        slow_ms = config.value("server.request.slow-log-threshold")
+        counters = ServerCounters(None if slow_ms is None else slow_ms / 1000)
         notifier = ProgressNotifier(asyncio.get_running_loop(), lake.tiering)
         replicas = ReplicaManager(
             injected.fs,

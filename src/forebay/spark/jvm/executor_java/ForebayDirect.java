@@ -148,7 +148,8 @@ abstract class ForebayDirectReader implements PartitionReader {
 
     /** The task, as Python sees it, with what is not read yet behind it. */
     private void leaveToWorker(Exception e) throws IOException {
-        LOGGER.warn("a Python worker reads from split and place " + rest() + " on: " + e);
+        String of = asked == null ? "" : " (request " + asked.name() + ")";
+        LOGGER.warn("a Python worker reads from split and place " + rest() + " on: " + e + of);
         disconnect();
         batch = null;
         left = splits() - read();
@@ -333,6 +334,12 @@ class ForebayConnection {
             close();
             throw e;
         }
+    }
+
+    /** How the server's log names the last request: this end of the connection, and a number. */
+    String name() {
+        String host = socket.getLocalAddress().getHostAddress();
+        return (host.indexOf(':') < 0 ? host : "[" + host + "]") + ":" + socket.getLocalPort() + "/" + request;
     }
 
     void send(int api, byte[] body) throws IOException {
