@@ -157,6 +157,15 @@ def test_changes_are_upserts_and_deletes_in_order(conn: Connection, make_table: 
         assert {row["id"]: row for row in table.scan().to_arrow().to_pylist()} == model
 
 
+def test_changes_have_columns_of_any_type(make_table: MakeTable) -> None:
+    table = make_table({"id": "INT", "at": "TIMESTAMP_LTZ(6)", "past": "ARRAY<TIMESTAMP_LTZ(3)>"}, primary_key="id")
+    now = dt.datetime(2024, 2, 3, tzinfo=dt.UTC)
+    rows = [{"id": 1, "at": now, "past": [now]}, {"id": 2, "at": None, "past": None}]
+    table.write_changes([{"_change_type": "insert", **row} for row in rows])
+    table.write_changes([{"_change_type": "delete", "id": 2, "at": None, "past": None}])
+    assert table.scan().to_arrow().to_pylist() == rows[:1]
+
+
 def test_changes_that_say_nothing_are_refused(make_table: MakeTable) -> None:
     table = make_table({"id": "INT", "a": "STRING NOT NULL"}, primary_key="id")
     refused = [

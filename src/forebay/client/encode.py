@@ -13,7 +13,6 @@ Encoders are created once per table; they hold no state of a write and are share
 from __future__ import annotations
 
 import datetime as dt
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -26,7 +25,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.accumulator import WriteTarget
 from forebay.client.views import array_of, integers, rows_without_columns
 from forebay.codec.arrow_types import storage_schema
-from forebay.codec.cast import iter_record_batches
+from forebay.codec.cast import check_not_null, iter_record_batches
 from forebay.codec.log_batch import build_arrow_batch, build_row_batch, seal_as
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows import (
@@ -455,7 +454,7 @@ class WriteEncoder:
                     batch, part = batch.filter(pa.array(part != old)), part[part != old]
                 deletes = part == deleted
                 kept = batch.filter(pa.array(~deletes)) if deletes.any() else batch
-                deque(iter_record_batches(kept, schema, columns=names), maxlen=0)  # finds nulls in NOT NULL columns
+                check_not_null(kept, [c for c in schema.columns if c.name in kept.schema.names])
                 yield batch.append_column(_IS_DELETE, pa.array(deletes))
 
     def keyed(self, operation: str, batch: pa.RecordBatch) -> KeyedRows:

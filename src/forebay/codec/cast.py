@@ -455,7 +455,7 @@ _NESTED_VALUES: dict[TypeRoot, Callable[[Sequence[Any], DataType, str], pa.Array
 }
 
 
-__all__ = ["cast_batch", "iter_record_batches", "to_record_batches"]
+__all__ = ["cast_batch", "check_not_null", "iter_record_batches", "to_record_batches"]
 
 ROWS_MAX_DEFAULT = 1 << 16
 """The default number of rows per batch: large enough for speed, small enough for memory."""
@@ -704,7 +704,7 @@ def _cast(
             array = _cast_column(array, column, first_row)
         arrays.append(array)
     result = pa.RecordBatch.from_arrays(arrays, schema=target)
-    _check_not_null(result, wanted, first_row)
+    check_not_null(result, wanted, first_row)
     return result
 
 
@@ -727,7 +727,8 @@ def _refusal(unfit: Unfit, row: int) -> InvalidRequest:
     return InvalidRequest(f"column '{unfit.path}', row {row}: {unfit.detail}")
 
 
-def _check_not_null(batch: pa.RecordBatch, wanted: tuple[Column, ...], first_row: int) -> None:
+def check_not_null(batch: pa.RecordBatch, wanted: Sequence[Column], first_row: int = 0) -> None:
+    """Raise `InvalidRequest` for a null in a column of `wanted` that is NOT NULL; nested values are not examined."""
     for array, column in zip(batch.columns, wanted, strict=True):
         if array.null_count and not column.data_type.nullable:
             row = first_row + pc.index(pc.is_null(array), pa.scalar(True)).as_py()
