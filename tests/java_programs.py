@@ -18,7 +18,15 @@ _exams = str(Path(__file__).resolve().parent / "foreign")
 if _exams not in sys.path:
     sys.path.append(_exams)
 
-from exams_cache import ExamUnavailable, cache_root, digest_of, entry, java_tool, run, tool  # noqa: E402
+from exams_cache import (  # noqa: E402
+    ExamUnavailable,
+    cache_root,
+    digest_of,
+    entry,
+    java_tool,
+    run,
+    tool,
+)
 
 __all__ = ["ExamUnavailable", "JavaProgram", "compiled", "digest_of", "entry", "java_command", "maven_jars", "run"]
 

@@ -85,6 +85,17 @@ def test_events_are_changes_with_the_values_that_the_database_has(spark: Any) ->
     ]
 
 
+def test_an_event_with_a_value_that_the_database_did_not_log_is_wrong(spark: Any) -> None:
+    placeholder = "__debezium_unavailable_value"
+    in_base64 = base64.b64encode(placeholder.encode()).decode()
+    rows = [{"name": placeholder}, {"raw": in_base64}, {"tags": [placeholder]}, {"name": f"{placeholder}s"}]
+    frame = events(spark, *({"op": "u", "after": {"id": 1, **row}} for row in rows))
+    wrong = [row["_error"] for row in from_debezium(frame, SCHEMA, wrong="only").collect()]
+    assert [text.partition(":")[0] for text in wrong] == [
+        f"the database did not log '{name}'" for name in ("name", "raw", "tags")
+    ]
+
+
 def test_the_schema_part_says_how_times_and_decimals_are_written(spark: Any) -> None:
     unscaled = [0, 5, -5, 1234, -1234, 10**18 - 1, -(10**18) + 1, 127, 128, -128, 255]
     rows = [{**ROW, "id": i, "at": 1_700_000_000_123_456, "amount": as_bytes(n)} for i, n in enumerate(unscaled)]

@@ -28,6 +28,7 @@ _EXTRAS = (
     ("boto3", "lakes on S3", "s3"),
     ("urllib3", "REST catalogs", "rest"),
     ("thriftpy2", "Hive catalogs", "hive"),
+    ("confluent_kafka", "Kafka topics", "kafka"),
     ("pg8000", "JDBC catalogs", "postgresql"),
     ("rocksdict", "RocksDB engine", "rocksdb"),
     ("pyroaring", "bitmaps", "bitmaps"),

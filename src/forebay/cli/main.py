@@ -30,6 +30,7 @@ COMMANDS = {
     "sql": _Command("forebay.cli.sql", "run SQL over live tables and lakes, in DuckDB"),
     "create": _Command("forebay.cli.create", "create a table, from DDL or like a file"),
     "load": _Command("forebay.cli.load", "write the rows of files into a table"),
+    "ingest": _Command("forebay.cli.ingest", "write the messages of a Kafka topic into a table, each once"),
     "export": _Command("forebay.cli.load", "write a table's rows to a file, as of one instant"),
     "history": _Command("forebay.cli.history", "show a key's changes in log and lake, and who has it now"),
     "explain": _Command("forebay.cli.browse", "show which lake files and log ranges a query reads, and why"),

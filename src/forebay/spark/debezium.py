@@ -8,6 +8,7 @@ Everything here is expressions of Spark, so it runs in the JVM, in batches and i
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
@@ -43,6 +44,10 @@ _EVENT, _PAYLOAD, _KIND, _VALUES, _TYPES, _ROW, _ERROR = (
 )
 _KINDS = {"c": "insert", "r": "insert", "u": "update_after", "d": "delete"}
 """By Debezium's `op`: create, read (of a snapshot), update, delete. Others (truncate, message) are no rows."""
+
+_PLACEHOLDER = "__debezium_unavailable_value"
+_UNAVAILABLE = (_PLACEHOLDER, f'["{_PLACEHOLDER}"]', base64.b64encode(_PLACEHOLDER.encode()).decode())
+"""What stands for a large value of PostgreSQL that an update has left as it is: as a text, an array and bytes."""
 
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _PER_SECOND = {
@@ -147,6 +152,9 @@ def _first_error(values: Column, row: Column, wanted: StructType) -> Column:
     found = f.lit(None).cast("string")
     for field in reversed(wanted.fields):
         given, value = values[field.name], row[field.name]
+        if isinstance(field.dataType, StringType | BinaryType | ArrayType):
+            unlogged = f"the database did not log '{field.name}': ALTER TABLE ... REPLICA IDENTITY FULL there"
+            found = f.when(given.isin(*_UNAVAILABLE), unlogged).otherwise(found)
         if not field.nullable:
             found = f.when(value.isNull(), f"'{field.name}' is missing").otherwise(found)
         found = f.when(

@@ -1,0 +1,1 @@
+"""Messages of Apache Kafka as rows of live tables, each once."""
