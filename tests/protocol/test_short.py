@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.protocol import fluss_pb2 as pb
-from forebay.protocol._short import FRAME_BYTES_MAX, KEYS_MAX, ShortRequest, decode, encode_values, encode_written
+from forebay.protocol._short import (
+    FRAME_BYTES_MAX,
+    KEYS_MAX,
+    ShortRequest,
+    decode,
+    decode_values,
+    encode_values,
+    encode_written,
+)
 from forebay.protocol.api import ApiKey
 from forebay.protocol.frames import FrameType, encode_request, encode_response
 
@@ -175,3 +183,43 @@ def test_the_answer_to_a_lookup_has_the_bytes_of_protobuf(
     for first, skipped in ((-1, 0), (3, 0), (0, 6)):
         with pytest.raises(ValueError, match="value"):
             encode_values(request, of_several, first, skipped)
+
+
+VALUES = st.lists(st.none() | st.binary(max_size=200), max_size=20)
+
+
+@given(INT32, PARTITIONS, VALUES)
+def test_an_answer_to_a_lookup_is_read_as_protobuf_reads_it(
+    bucket_id: int, partition_id: int | None, values: list[bytes | None]
+) -> None:
+    response = pb.LookupResponse()
+    answer = response.buckets_resp.add(bucket_id=bucket_id, partition_id=partition_id)
+    for value in values:
+        answer.values.add(values=value)
+    assert decode_values(response.SerializeToString()) == (bucket_id, partition_id, values)
+    answer.error_code = 7
+    assert decode_values(response.SerializeToString()) is None
+    answer.ClearField("error_code")
+    response.buckets_resp.add(bucket_id=0)
+    assert decode_values(response.SerializeToString()) is None
+    assert decode_values(pb.LookupResponse().SerializeToString()) is None
+
+
+@given(st.data())
+def test_whatever_is_read_from_a_changed_answer_is_what_protobuf_reads(data: st.DataObject) -> None:
+    response = pb.LookupResponse()
+    answer = response.buckets_resp.add(bucket_id=data.draw(st.integers(0, 3)), partition_id=data.draw(PARTITIONS))
+    for value in data.draw(VALUES):
+        answer.values.add(values=value)
+    body = bytearray(response.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        del body[data.draw(st.integers(0, len(body))) :]
+    found = decode_values(body)
+    if found is not None:
+        judged = pb.LookupResponse.FromString(bytes(body))
+        (bucket,) = judged.buckets_resp
+        values = [value.values if value.HasField("values") else None for value in bucket.values]
+        assert found == (bucket.bucket_id, bucket.partition_id if bucket.HasField("partition_id") else None, values)
+        assert not bucket.HasField("error_code")

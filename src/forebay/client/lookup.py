@@ -32,6 +32,7 @@ from forebay.codec.rows import bucket_ids, bucket_key_encoder, prefix_encoder
 from forebay.codec.value_batch import parse_values
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
+from forebay.protocol._short import decode_values
 from forebay.protocol.api import ApiKey, ServerNode
 
 if TYPE_CHECKING:
@@ -80,8 +81,14 @@ class Lookups(Scatter[KeyItem, Any]):
         return self._cluster.send(node, ApiKey.LOOKUP, request)
 
     def answers(self, call: Call, items: Sequence[KeyItem]) -> Iterable[tuple[KeyItem, Any | ForebayError]]:
-        response = call.response().parse(pb.LookupResponse)
-        for item, message in pair_up(items, response.buckets_resp):
+        response = call.response()
+        if len(items) == 1 and response.error is None:
+            (item,) = items
+            simple = decode_values(response.body)
+            if simple is not None and simple[:2] == (item.bucket.bucket, item.bucket.partition_id):
+                yield item, simple[2]
+                return
+        for item, message in pair_up(items, response.parse(pb.LookupResponse).buckets_resp):
             if isinstance(message, ForebayError):
                 yield item, message
             else:

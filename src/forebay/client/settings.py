@@ -141,7 +141,7 @@ OPTIONS: dict[str, Option] = by_name(
         ),
         Option("client.scanner.kv.server-side.enabled", boolean, True, "older name of that choice"),
         # lookups
-        Option("client.lookup.max-batch-size", between(1), 128, "maximum number of keys per bucket in one request"),
+        Option("client.lookup.max-batch-size", between(1), 256, "maximum number of keys per bucket in one request"),
         Option("client.lookup.max-inflight-requests", between(1), 128, "in-flight lookup requests per call"),
         Option("client.lookup.max-retries", between(0), (1 << 31) - 1, "maximum number of retries of a lookup"),
         # the rest of Fluss's list

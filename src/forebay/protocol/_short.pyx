@@ -265,3 +265,63 @@ cpdef bytes encode_values(ShortRequest request, list values, Py_ssize_t first=0,
         memcpy(p, PyBytes_AS_STRING(value) + skipped, size)
         p += size
     return frame
+
+
+# ---- answers, read by clients ---------------------------------------------------------------------------------------
+
+
+def decode_values(buffer):
+    """What a LookupResponse says of one bucket: its number, its partition id or None, and one value, or None, for each
+    key. None if the response says anything else: an error, or several buckets; protobuf judges it then."""
+    cdef Py_buffer held
+    cdef const uint8_t* p
+    cdef const uint8_t* end
+    cdef uint64_t size
+    PyObject_GetBuffer(buffer, &held, PyBUF_SIMPLE)
+    try:
+        p = <const uint8_t*> held.buf
+        end = p + held.len
+        if p == end or p[0] != (1 << 3 | _DELIMITED):
+            return None
+        p = read_varint(p + 1, end, &size)
+        if p == NULL or size != <uint64_t> (end - p):
+            return None
+        return _values_of(p, end)
+    finally:
+        PyBuffer_Release(&held)
+
+
+cdef tuple _values_of(const uint8_t* p, const uint8_t* end):
+    cdef uint64_t value, size
+    cdef uint32_t seen = 0
+    cdef uint8_t tag
+    cdef object partition = None
+    cdef int32_t number = 0
+    cdef list values = []
+    while p < end:
+        tag = p[0]
+        p = read_varint(p + 1, end, &value)
+        if p == NULL:
+            return None
+        if tag == (5 << 3 | _DELIMITED):
+            if value > <uint64_t> (end - p):
+                return None
+            if value == 0:
+                values.append(None)
+                continue
+            if p[0] != (1 << 3 | _DELIMITED):
+                return None
+            p = read_varint(p + 1, end, &size)
+            if p == NULL or size + 1 + varint_size(size) != value or size > <uint64_t> (end - p):
+                return None
+            values.append(PyBytes_FromStringAndSize(<const char*> p, <Py_ssize_t> size))
+            p += size
+        elif tag == 1 << 3 and not seen & 1:
+            partition = <int64_t> value
+            seen |= 1
+        elif tag == 2 << 3 and not seen & 2:
+            number = <int32_t> value
+            seen |= 2
+        else:
+            return None
+    return (number, partition, values) if seen & 2 else None
