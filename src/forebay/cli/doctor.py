@@ -23,6 +23,8 @@ from forebay.cli.output import output_argument, print_rows
 _EXTRAS = (
     ("duckdb", "SQL in Python", "sql"),
     ("polars", "Polars", "polars"),
+    ("starlette", "console", "console"),
+    ("uvicorn", "console", "console"),
     ("fastavro", "Paimon lakes", "paimon"),
     ("pyiceberg", "Iceberg lakes", "iceberg"),
     ("boto3", "lakes on S3", "s3"),

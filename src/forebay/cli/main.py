@@ -22,6 +22,7 @@ class _Command(NamedTuple):
 COMMANDS = {
     "quickstart": _Command("forebay.cli.quickstart.job", "stream real data into a lake, query both, prove the result"),
     "server": _Command("forebay.cli.server", "run the server: live tables on the Apache Fluss protocol"),
+    "console": _Command("forebay.cli.console", "show a server, its tables and lakes in the browser"),
     "tables": _Command("forebay.cli.browse", "list databases and tables"),
     "describe": _Command("forebay.cli.browse", "show a table's columns, keys, options and size"),
     "changes": _Command("forebay.cli.browse", "follow a table's log or changelog"),

@@ -1,0 +1,130 @@
+"""`forebay console`: a page in the browser that shows a server, its tables and their lakes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+from forebay.base import threads
+from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS
+from forebay.base.errors import AccessDenied, InvalidRequest, Unavailable, UnsupportedOperation
+from forebay.cli.connecting import add_place_arguments, lake_options_of, lakes_of, password_of
+from forebay.cli.logs import add_log_arguments, configure_logs
+from forebay.cli.settings import setting
+
+PORT = 9130
+_TOKEN_VARIABLE = "FOREBAY_CONSOLE_TOKEN"
+
+_EPILOG = f"""The page is for this machine, and changes nothing. It needs no other host. It logs in to the server as
+--user; without that, and where the server asks for a login, each visitor logs in. With --host other than loopback, or
+with --user, visitors need the token in the address that is printed; ${_TOKEN_VARIABLE} sets one that stays.
+
+examples:
+  forebay console -b 127.0.0.1:9123 --open
+  forebay console -b 127.0.0.1:9123 -w /lake --port 0
+  forebay console -b 10.0.0.5:9123 --host 0.0.0.0 --allow-host console.example.org"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    add_place_arguments(parser)
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=PORT, metavar="PORT", help="0: a port that is free (default: %(default)s)"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument(
+        "--allow-changes", action="store_true", help="let visitors change tables, settings and lakes, and insert rows"
+    )
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME",
+        help="a name under which the page is opened, such as that of a proxy; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--until-stdin-ends", action="store_true", help=argparse.SUPPRESS)
+    add_log_arguments(parser, "WARNING")
+
+
+def run(options: argparse.Namespace) -> int:
+    _check_packages()
+    from forebay.console.app import make_app
+    from forebay.console.session import Console
+    from forebay.console.visitors import Doors, Visitors, is_loopback
+    from forebay.query.tables import opened_lake
+
+    configure_logs(options)
+    server = options.bootstrap_servers or setting("bootstrap-servers")
+    warehouses = {name: opened_lake(where) for name, where in lakes_of(options).items()}
+    lake = lake_options_of(options)
+
+    def opened(user: str | None, password: str | None) -> Console:
+        return Console.open(
+            server, user, password,
+            warehouses=warehouses, lake_options=lake, allow_changes=options.allow_changes,
+        )  # fmt: skip
+
+    visitors = Visitors(SYSTEM_CLOCK, open=opened)
+    try:
+        visitors.shared = opened(options.user, password_of(options))
+    except AccessDenied:
+        if options.user is not None:
+            raise
+    if visitors.shared is not None and (options.user is not None or not is_loopback(options.host)):
+        visitors.token = os.environ.get(_TOKEN_VARIABLE) or SYSTEM_IDS.token_hex()
+    listening = _listening(options.host, options.port)
+    port = listening.getsockname()[1]
+    doors = Doors.of(options.host, tuple(options.allow_host))
+    app = make_app(visitors, doors, allow_changes=options.allow_changes, cookie=f"forebay-{port}")
+    address = _address(options.host, port) + ("" if visitors.token is None else f"#token={visitors.token}")
+    print(f"Forebay console of {server}: {address}\nStop it with Ctrl-C or SIGTERM.", flush=True)
+    if options.open:
+        import webbrowser
+
+        webbrowser.open(address)
+    _serve(app, listening, until_stdin_ends=options.until_stdin_ends)
+    visitors.close()
+    return 0
+
+
+def _check_packages() -> None:
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise UnsupportedOperation("the console needs Starlette and Uvicorn: pip install 'forebay[console]'")
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OverflowError as e:
+        raise InvalidRequest(f"--port {port} is not between 0 and 65535") from e
+    except OSError as e:
+        raise Unavailable(f"cannot listen on {host}:{port}: {e.strerror or e}. Choose another --port, or 0") from e
+
+
+def _address(host: str, port: int) -> str:
+    shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
+    return f"http://[{shown}]:{port}/" if ":" in shown else f"http://{shown}:{port}/"
+
+
+def _serve(app: Any, listening: socket.socket, *, until_stdin_ends: bool) -> None:
+    import uvicorn
+
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, log_config=None, access_log=False, server_header=False, date_header=False, lifespan="off",
+            timeout_graceful_shutdown=1, timeout_keep_alive=30, limit_concurrency=500,
+            h11_max_incomplete_event_size=32 << 10,
+        )
+    )  # fmt: skip
+
+    def stop_with_stdin() -> None:
+        sys.stdin.buffer.read()  # ends when the process that started this one does, however it ends
+        server.should_exit = True
+
+    if until_stdin_ends:
+        threads.thread(stop_with_stdin, name="forebay-console-parent").start()
+    server.run(sockets=[listening])

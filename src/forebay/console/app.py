@@ -1,0 +1,270 @@
+"""The web application: requests to functions of screens, and their results to JSON.
+
+A screen's function is called with the console, the parts of the path, and the query's (or the body's) values by name,
+converted as its annotations say. What it raises becomes a status and {"error": {"message", "kind"}}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import forebay
+from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperation
+from forebay.console import tables
+from forebay.console.session import Console
+from forebay.console.visitors import Doors, Visitors
+
+_LOGGER = logging.getLogger(__name__)
+
+STATIC = Path(__file__).parent / "static"
+
+SCREENS: dict[str, Callable[..., Any]] = {
+    "/api/tables": tables.tables,
+}
+"""What screens ask for with GET: the path, and the function that answers."""
+
+CHANGES: dict[str, Callable[..., Any]] = {}
+"""What they change with POST, only in a console with --allow-changes."""
+
+_STATUS = {
+    "access_denied": 403, "already_exists": 409, "conflict": 409, "invalid": 400, "limit": 429, "not_found": 404,
+    "unavailable": 503, "unsupported": 501,
+}  # fmt: skip
+_BODY_MAX = 256 << 10
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+def make_app(visitors: Visitors, doors: Doors, *, allow_changes: bool = False, cookie: str = "forebay") -> Starlette:
+    """The application. `cookie` is the name of its cookie: browsers send cookies to all ports of a host."""
+    routes = [
+        Route("/api/session", partial(_session, visitors, cookie, allow_changes), methods=["GET", "POST", "DELETE"]),
+        *(Route(path, partial(_screen, visitors, cookie, function)) for path, function in SCREENS.items()),
+        *(
+            Route(path, partial(_change, visitors, cookie, function, allow_changes), methods=["POST"])
+            for path, function in CHANGES.items()
+        ),
+        Route("/{file:path}", partial(_static, StaticFiles(directory=STATIC, html=True))),
+    ]
+    app = Starlette(routes=routes, middleware=[Middleware(_Guard, doors=doors)])
+    app.add_exception_handler(ForebayError, _failed)
+    app.add_exception_handler(Exception, _broken)
+    app.add_exception_handler(404, _nothing_here)
+    app.add_exception_handler(405, _nothing_here)
+    return app
+
+
+class _Guard:
+    """Refuses requests of other sites, and adds headers to all answers."""
+
+    def __init__(self, app: ASGIApp, doors: Doors) -> None:
+        self._app, self._doors = app, doors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                names = {name.lower() for name, _ in message["headers"]}
+                more = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+                if b"cache-control" not in names:
+                    more.append((b"cache-control", b"no-store"))
+                message["headers"] = [*message["headers"], *more]
+            await send(message)
+
+        request = Request(scope)
+        why = self._doors.refusal(request.method, request.headers)
+        if why is None:
+            await self._app(scope, receive, send_with_headers)
+        else:
+            await _error(403, "refused", why)(scope, receive, send_with_headers)
+
+
+# ---- answers --------------------------------------------------------------------------------------------------------
+
+
+class _Json(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _error(status: int, kind: str, message: str) -> Response:
+    return _Json({"error": {"message": message, "kind": kind}}, status)
+
+
+async def _failed(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ForebayError)
+    return _error(_STATUS.get(error.kind, 500), error.kind, error.message)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    _LOGGER.error("request %s %s failed", request.method, request.url.path, exc_info=error)
+    return _error(500, "internal", f"{type(error).__name__}: {error}. The console's log has the rest")
+
+
+async def _nothing_here(request: Request, _error_of_starlette: Exception | None) -> Response:
+    return _error(404, "not_found", f"there is nothing at {request.method} {request.url.path}")
+
+
+async def _static(files: StaticFiles, request: Request) -> Response:
+    """A file of the page; the page itself for the address of a screen, which the page finds by itself."""
+    path = request.path_params["file"]
+    if path.partition("/")[0] == "api":
+        return await _nothing_here(request, None)
+    if "." not in path.rpartition("/")[2]:
+        path = "index.html"
+    response = await files.get_response(path, request.scope)
+    response.headers["Cache-Control"] = "no-cache"  # asks each time, by its ETag: an upgrade shows at once
+    return response
+
+
+# ---- sessions -------------------------------------------------------------------------------------------------------
+
+
+async def _session(visitors: Visitors, cookie: str, allow_changes: bool, request: Request) -> Response:
+    """GET: what a visitor needs, and has. POST: log in. DELETE: log out."""
+    name = request.cookies.get(cookie)
+    if request.method == "POST":
+        given = await _body(request)
+        wanted = {key: str(given[key]) for key in ("token", "user", "password") if key in given}
+        name = await asyncio.get_running_loop().run_in_executor(None, lambda: visitors.log_in(**wanted))
+        response = _Json(_told(visitors, name, allow_changes))
+        response.set_cookie(cookie, name, httponly=True, samesite="strict", path="/", secure=_is_https(request))
+        return response
+    if request.method == "DELETE":
+        await asyncio.get_running_loop().run_in_executor(None, visitors.log_out, name)
+        response = _Json(_told(visitors, None, allow_changes))
+        response.delete_cookie(cookie, httponly=True, samesite="strict", path="/")
+        return response
+    return _Json(_told(visitors, name, allow_changes))
+
+
+def _told(visitors: Visitors, name: str | None, allow_changes: bool) -> dict[str, Any]:
+    console = visitors.console(name)
+    return {
+        "needs": visitors.needs if console is None else None,
+        "has_login": visitors.needs is not None,
+        "user": visitors.user(name),
+        "allow_changes": allow_changes,
+        "version": forebay.__version__,
+        "bootstrap_servers": None if console is None else console.bootstrap_servers,
+        "lakes": [] if console is None else list(console.warehouses),
+    }
+
+
+def _is_https(request: Request) -> bool:
+    return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
+
+
+def _console(visitors: Visitors, cookie: str, request: Request) -> Console | None:
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    return visitors.console(request.cookies.get(cookie), bearer if scheme.lower() == "bearer" else None)
+
+
+_STRANGER = (401, "login", "log in first")
+
+
+# ---- screens --------------------------------------------------------------------------------------------------------
+
+
+async def _screen(visitors: Visitors, cookie: str, function: Callable[..., Any], request: Request) -> Response:
+    console = _console(visitors, cookie, request)
+    if console is None:
+        return _error(*_STRANGER)
+    given = _arguments(function, dict(request.query_params))
+    return await _answered(request, console, partial(function, console, *request.path_params.values(), **given))
+
+
+async def _change(
+    visitors: Visitors, cookie: str, function: Callable[..., Any], allow_changes: bool, request: Request
+) -> Response:
+    console = _console(visitors, cookie, request)
+    if console is None:
+        return _error(*_STRANGER)
+    if not allow_changes:
+        raise UnsupportedOperation("this console changes nothing: start it with --allow-changes")
+    given = _arguments(function, await _body(request))
+    return await _answered(request, console, partial(function, console, *request.path_params.values(), **given))
+
+
+async def _answered(request: Request, console: Console, call: Callable[[], Any]) -> Response:
+    return _Json(await asyncio.wrap_future(console.submit(call)))
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """The JSON object of a request. Raises `InvalidRequest`."""
+    size = 0
+    parts = []
+    async for part in request.stream():
+        size += len(part)
+        if size > _BODY_MAX:
+            raise InvalidRequest(f"the request has more than {_BODY_MAX:,} bytes")
+        parts.append(part)
+    try:
+        found = json.loads(b"".join(parts) or b"{}")
+    except ValueError as e:
+        raise InvalidRequest(f"the request is no JSON: {e}") from e
+    if not isinstance(found, dict):
+        raise InvalidRequest("the request is no JSON object")
+    return found
+
+
+def _arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values for a function's keyword arguments. Raises `InvalidRequest` for others, and for wrong values."""
+    wanted = {
+        name: parameter
+        for name, parameter in inspect.signature(function, eval_str=True).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    unknown = [name for name in given if name not in wanted]
+    if unknown:
+        raise InvalidRequest(f"there is no parameter {unknown[0]!r}; there are {', '.join(wanted) or 'none'}")
+    lacking = [name for name, found in wanted.items() if name not in given and found.default is found.empty]
+    if lacking:
+        raise InvalidRequest(f"parameter {lacking[0]!r} is missing")
+    return {name: _converted(name, value, wanted[name].annotation) for name, value in given.items()}
+
+
+def _converted(name: str, value: Any, annotation: Any) -> Any:
+    """A value of a query, which is text, or of a body, as an annotation wants it."""
+    if isinstance(value, str):
+        if annotation in (int, int | None):
+            try:
+                return int(value)
+            except ValueError as e:
+                raise InvalidRequest(f"{name}={value!r} is not a whole number") from e
+        if annotation in (bool, bool | None):
+            if value.lower() not in ("true", "false", "1", "0"):
+                raise InvalidRequest(f"{name}={value!r} is neither true nor false")
+            return value.lower() in ("true", "1")
+    elif annotation in (str, str | None, int, int | None, bool, bool | None):
+        kinds = tuple(kind for kind in (str, int, bool) if annotation in (kind, kind | None))
+        if type(value) not in kinds and not (value is None and annotation not in kinds):
+            raise InvalidRequest(f"{name}={value!r} is not of type {kinds[0].__name__}")
+    return value

@@ -1,0 +1,136 @@
+"""What a running console holds: the connection, the lakes, workers for requests that wait, and remembered answers."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from forebay.base import threads
+from forebay.base.ambient import Clock
+from forebay.base.errors import InvalidRequest, LimitExceeded
+from forebay.client.connection import Connection, connect
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+LIMIT_MAX = 1000
+"""The most items of one page."""
+
+_WORKERS = 12
+_PARTS_AT_ONCE = 8
+_WAITING_MAX = 200
+_REMEMBERED_MAX = 20_000
+
+CLIENT_OPTIONS = {"connect-timeout": "5 s", "request-timeout": "15 s", "retry-timeout": "4 s"}
+"""A page rather shows that the server does not respond than wait a minute for it, as programs do."""
+
+
+@dataclass
+class Console:
+    """A console: its connection to a cluster, opened lakes by name, and whether visitors may change anything.
+
+    Functions of screens wait for servers and disks, so they run in a bounded number of threads: `run`. `each` divides
+    the work of one function. `remembered` keeps answers for seconds, which many visitors and repeated requests share.
+    """
+
+    conn: Connection
+    bootstrap_servers: str
+    warehouses: Mapping[str, Any] = field(default_factory=dict)
+    allow_changes: bool = False
+
+    def __post_init__(self) -> None:
+        self.clock: Clock = self.conn.clock
+        self._workers = threads.executor(_WORKERS, "forebay-console")
+        self._parts = threads.executor(_PARTS_AT_ONCE, "forebay-console-part")
+        self._waiting = 0
+        self._lock = threads.lock()
+        self._answers: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
+
+    @classmethod
+    def open(
+        cls,
+        bootstrap_servers: str,
+        user: str | None = None,
+        password: str | None = None,
+        *,
+        warehouses: Mapping[str, Any] | None = None,
+        lake_options: Mapping[str, str] | None = None,
+        allow_changes: bool = False,
+    ) -> Console:
+        """A console with a connection of its own. Raises as `forebay.connect` does."""
+        conn = connect(bootstrap_servers, user, password, lake_options=lake_options, **CLIENT_OPTIONS)
+        return cls(conn, bootstrap_servers, warehouses or {}, allow_changes)
+
+    def submit(self, function: Callable[..., R], *arguments: Any, **named: Any) -> threads.Future[R]:
+        """Have a worker call a function. Raises `LimitExceeded` if too much waits already."""
+        with self._lock:
+            if self._waiting >= _WAITING_MAX:
+                raise LimitExceeded(f"{_WAITING_MAX} requests wait in this console already; try again in a moment")
+            self._waiting += 1
+        future = self._workers.submit(function, *arguments, **named)
+        future.add_done_callback(lambda _: self._done())
+        return future
+
+    def _done(self) -> None:
+        with self._lock:
+            self._waiting -= 1
+
+    def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """The results of a function for all items, several at a time, in their order."""
+        return list(self._parts.map(function, items))
+
+    def remembered(self, key: Any, seconds: float, make: Callable[[], R]) -> R:
+        """What `make` returned for `key` at most `seconds` ago; otherwise it is called."""
+        now = self.clock.monotonic()
+        with self._lock:
+            made, value = self._answers.get(key, (float("-inf"), None))
+        if now - made <= seconds:
+            return value  # type: ignore[no-any-return]
+        value = make()
+        with self._lock:
+            self._answers[key] = (now, value)
+            self._answers.move_to_end(key)
+            while len(self._answers) > _REMEMBERED_MAX:
+                self._answers.popitem(last=False)
+        return value
+
+    def forget(self, key: Any) -> None:
+        """Forget an answer, because something was changed."""
+        with self._lock:
+            self._answers.pop(key, None)
+
+    def close(self) -> None:
+        """Close the connection, and let workers end."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._parts.shutdown(wait=False, cancel_futures=True)
+        self.conn.close(timeout=5)
+
+
+def time_text(milliseconds: int | None) -> str | None:
+    """A time in ISO 8601, in UTC; None for none."""
+    if milliseconds is None or milliseconds < 0:
+        return None
+    return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC).isoformat(timespec="milliseconds")
+
+
+def page_of(items: Sequence[T], page_token: str | None, limit: int) -> tuple[Sequence[T], str | None]:
+    """The items of a page of a list that is in memory, and the token of the next page, None at the end.
+
+    Raises `InvalidRequest` for a limit or token that cannot be.
+    """
+    check_limit(limit)
+    text = page_token or "0"
+    if not text.isdecimal() or len(text) > 12:
+        raise InvalidRequest(f"page_token {page_token!r} is not one that a page of this list had")
+    first = int(text)
+    after = first + limit
+    return items[first:after], str(after) if after < len(items) else None
+
+
+def check_limit(limit: int) -> None:
+    """Raise `InvalidRequest` for a page of no or too many items."""
+    if not 1 <= limit <= LIMIT_MAX:
+        raise InvalidRequest(f"limit={limit} is not between 1 and {LIMIT_MAX}")
