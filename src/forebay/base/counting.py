@@ -40,8 +40,8 @@ class Histogram:
         self.buckets = [count + more for count, more in zip(self.buckets, other.buckets, strict=True)]
 
 
-def quantile(share: float, buckets: Sequence[int]) -> float:
-    """The seconds that this share of observations did not exceed: at most one bound of `SECONDS` too high.
+def quantile(share: float, buckets: Sequence[int], bounds: Sequence[float] = SECONDS) -> float:
+    """The value that this share of observations did not exceed: at most one of `bounds` too high.
 
     Inside of a bucket the observations are taken to be spread evenly. NaN without observations; those above the last
     bound count as that.
@@ -50,12 +50,12 @@ def quantile(share: float, buckets: Sequence[int]) -> float:
     if not rank:
         return float("nan")
     below = 0.0
-    for bound, count in zip(SECONDS, buckets, strict=False):
+    for bound, count in zip(bounds, buckets, strict=False):
         if count and rank <= count:
             return below + (bound - below) * rank / count
         rank -= count
         below = bound
-    return SECONDS[-1]
+    return bounds[-1]
 
 
 def add_histogram(family: HistogramMetricFamily, labels: Sequence[str], times: Histogram) -> None:

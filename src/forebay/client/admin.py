@@ -39,6 +39,7 @@ from forebay.client.results import (
     ProducerOffsets,
     TableStats,
     TransactionInfo,
+    transaction_from_pb,
 )
 from forebay.client.rpc import Call
 from forebay.metadata import json_serde
@@ -49,6 +50,7 @@ from forebay.protocol.messages import Message, error_of, partition_id_of, table_
 
 if TYPE_CHECKING:
     from forebay.client.cluster import ClusterClient
+    from forebay.client.server_description import ServerDescription, ServerList
     from forebay.client.session import Session
     from forebay.client.table_snapshot import TableSnapshotInfo
 
@@ -58,7 +60,6 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
-_TRANSACTION_STATES = ("open", "decided", "committed")
 _ALLOW = 2
 _ANY_PERMISSION = 1
 _CREATED = 0
@@ -106,6 +107,21 @@ class ClusterAdmin:
             answer.active_leader_replicas,
         )
 
+    def describe_server(
+        self, listed: ServerList | None = None, *, skip: int = 0, limit: int = 100
+    ) -> ServerDescription:
+        """What the server does now: counters, and a page of one list, of up to 1,000 `items` after `skip` others.
+
+        Lists are "connections", "scans", "table_snapshots", "transactions" (under way first) and "tiering" (tables with
+        a lake). Raises `UnsupportedOperation` on clusters that do not describe their servers (Apache Fluss).
+        """
+        from forebay.client.server_description import describe_server
+
+        def ask(request: Message) -> pb.DescribeServerResponse:
+            return self._ask(ApiKey.DESCRIBE_SERVER, request, pb.DescribeServerResponse)
+
+        return describe_server(ask, listed, skip, limit)
+
     # ---- transactions -----------------------------------------------------------------------------------------------
 
     def transactions(self, application: str | None = None) -> list[TransactionInfo]:
@@ -115,17 +131,15 @@ class ClusterAdmin:
         """
         request = pb.ListTransactionsRequest(application=application)
         answer = self._ask(ApiKey.LIST_TRANSACTIONS, request, pb.ListTransactionsResponse)
-        return Listing(
-            TransactionInfo(
-                each.application,
-                each.version,
-                _TRANSACTION_STATES[each.state],
-                dt.datetime.fromtimestamp(each.changed_ms / 1000, dt.UTC),
-                each.stages,
-                each.staged_bytes,
-            )
-            for each in answer.transactions
-        )
+        return Listing(map(transaction_from_pb, answer.transactions))
+
+    def abort_transaction(self, transaction_id: int) -> None:
+        """End a transaction that is open, and drop its rows; does nothing for one that has ended.
+
+        For operators: its application gets `Conflict`. Raises `Conflict` for one that is committed, or being committed.
+        """
+        request = pb.AbortTransactionRequest(transaction_id=transaction_id)
+        self._change(ApiKey.ABORT_TRANSACTION, request, pb.AbortTransactionResponse, safe=True)
 
     def committed_version(self, application: str) -> int | None:
         """The version of an application that was committed last; None if there is none, or it was forgotten."""
@@ -444,6 +458,15 @@ class Admin(ClusterAdmin):
         from forebay.client.table_snapshot import list_table_snapshots
 
         return list_table_snapshots(self._cluster, None if path is None else self._info(path).table_id)
+
+    def release_table_snapshot(self, snapshot_id: str) -> None:
+        """End a table snapshot, whoever opened it; does nothing if there is none with this id.
+
+        For operators: scans of it fail. Raises `UnsupportedOperation` if the cluster has none (Apache Fluss).
+        """
+        from forebay.client.table_snapshot import release_table_snapshot
+
+        release_table_snapshot(self._cluster, snapshot_id)
 
     # ---- offsets ----------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from forebay.metadata.table import TableBucket
+from forebay.protocol import fluss_pb2 as pb
 
 
 class HealthStatus(IntEnum):
@@ -121,6 +122,23 @@ class TransactionInfo:
     since: dt.datetime
     stages: int
     staged_bytes: int
+    transaction_id: int
+
+
+_TRANSACTION_STATES = ("open", "decided", "committed")
+
+
+def transaction_from_pb(message: pb.PbTransactionInfo) -> TransactionInfo:
+    """The transaction that a server describes."""
+    return TransactionInfo(
+        message.application,
+        message.version,
+        _TRANSACTION_STATES[message.state],
+        dt.datetime.fromtimestamp(message.changed_ms / 1000, dt.UTC),
+        message.stages,
+        message.staged_bytes,
+        message.transaction_id,
+    )
 
 
 @dataclass(frozen=True)

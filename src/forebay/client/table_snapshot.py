@@ -408,13 +408,24 @@ def list_table_snapshots(cluster: ClusterClient, table_id: int | None) -> list[T
         for node in cluster.refresh().tablet_servers.values():
             if cluster.channel(node).versions.offers(ApiKey.LIST_TABLE_SNAPSHOTS):
                 answer = cluster.call(node, ApiKey.LIST_TABLE_SNAPSHOTS, request, pb.ListTableSnapshotsResponse)
-                found += [_info_from_pb(message) for message in answer.table_snapshots]
+                found += [snapshot_info_from_pb(message) for message in answer.table_snapshots]
         return found
 
     return cluster.retrying(attempt)
 
 
-def _info_from_pb(message: Any) -> TableSnapshotInfo:
+def release_table_snapshot(cluster: ClusterClient, snapshot_id: str) -> None:
+    """See `Admin.release_table_snapshot`."""
+    request = pb.ReleaseTableSnapshotRequest(table_snapshot_id=snapshot_id.encode())
+
+    def attempt() -> None:
+        for node in cluster.refresh().tablet_servers.values():
+            cluster.call(node, ApiKey.RELEASE_TABLE_SNAPSHOT, request, pb.ReleaseTableSnapshotResponse)
+
+    cluster.retrying(attempt)
+
+
+def snapshot_info_from_pb(message: Any) -> TableSnapshotInfo:
     return TableSnapshotInfo(
         message.table_snapshot_id.decode(),
         message.table_id,

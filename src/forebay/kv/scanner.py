@@ -62,6 +62,17 @@ class ScanPage:
     arrow_rows: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ScanDescription:
+    """An open scan as shown to users. `pages`: how many it has returned."""
+
+    bucket: TableBucket
+    log_offset: int
+    pages: int
+    age_seconds: float
+    idle_seconds: float
+
+
 class ScanSession:
     """One scan of one bucket. `ScannerManager` creates sessions and guards their use."""
 
@@ -78,7 +89,7 @@ class ScanSession:
         self.log_offset = snapshot.state.applied_offset
         self.call = FIRST_CALL - 1
         self.last_page: ScanPage | None = None
-        self.last_used = 0.0
+        self.opened_at = self.last_used = 0.0
         self._snapshot = snapshot
         self._position: bytes | None = None
         self.is_empty = not snapshot.page(None, 0, 1).rows
@@ -151,6 +162,16 @@ class ScannerManager:
         with self._lock:
             return len(self._sessions)
 
+    def describe(self) -> list[ScanDescription]:
+        """Return the open sessions, oldest first."""
+        now = self._clock.monotonic()
+        with self._lock:
+            sessions = list(self._sessions.values())
+        return [
+            ScanDescription(s.bucket, s.log_offset, s.call - FIRST_CALL + 1, now - s.opened_at, now - s.last_used)
+            for s in sorted(sessions, key=lambda s: s.opened_at)
+        ]
+
     @property
     def finished_count(self) -> int:
         """Return the number of ended scans whose last page may be requested again."""
@@ -194,7 +215,7 @@ class ScannerManager:
                 if session is None or session.is_empty or refused:
                     self._forget_bucket(bucket)
                 else:
-                    session.last_used = self._clock.monotonic()
+                    session.opened_at = session.last_used = self._clock.monotonic()
                     self._sessions[scanner_id] = session
         if refused:
             session.close()

@@ -118,6 +118,7 @@ class ApiKey(IntEnum):
     COMMIT_TRANSACTION = 20008
     ABORT_TRANSACTION = 20009
     LIST_TRANSACTIONS = 20010
+    DESCRIBE_SERVER = 20011
 
     @property
     def fluss_name(self) -> str:
@@ -216,6 +217,8 @@ _TABLE = (
     Api(_K.COMMIT_TRANSACTION, pb.CommitTransactionRequest, pb.CommitTransactionResponse, _COORDINATOR, *_V1),
     Api(_K.ABORT_TRANSACTION, pb.AbortTransactionRequest, pb.AbortTransactionResponse, _COORDINATOR),
     Api(_K.LIST_TRANSACTIONS, pb.ListTransactionsRequest, pb.ListTransactionsResponse, _COORDINATOR),
+    # what a server does (Forebay)
+    Api(_K.DESCRIBE_SERVER, pb.DescribeServerRequest, pb.DescribeServerResponse, _BOTH),
     # KV snapshots, remote log, producer offsets
     Api(_K.GET_LATEST_KV_SNAPSHOTS, pb.GetLatestKvSnapshotsRequest, pb.GetLatestKvSnapshotsResponse, _BOTH),
     Api(_K.GET_KV_SNAPSHOT_METADATA, pb.GetKvSnapshotMetadataRequest, pb.GetKvSnapshotMetadataResponse, _BOTH),

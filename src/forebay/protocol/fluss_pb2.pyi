@@ -1346,6 +1346,194 @@ class PbTransactionInfo(_Message):
     staged_bytes: int
     def __init__(self, transaction_id: _Optional[int] = ..., application: _Optional[str] = ..., version: _Optional[int] = ..., state: _Optional[int] = ..., changed_ms: _Optional[int] = ..., stages: _Optional[int] = ..., staged_bytes: _Optional[int] = ...) -> None: ...
 
+class DescribeServerRequest(_Message):
+    __slots__ = ("list", "skip", "items_max")
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_MAX_FIELD_NUMBER: _ClassVar[int]
+    list: int
+    skip: int
+    items_max: int
+    def __init__(self, list: _Optional[int] = ..., skip: _Optional[int] = ..., items_max: _Optional[int] = ...) -> None: ...
+
+class DescribeServerResponse(_Message):
+    __slots__ = ("started_ms", "now_ms", "version", "seconds_bounds", "apis", "syncs", "records_in", "bytes_in", "bytes_out", "refused_connections", "failed_logins", "tables", "buckets", "open_buckets", "offline_buckets", "disk_bytes", "disk_free_bytes", "accepts_writes", "resident_bytes", "request_bytes", "request_bytes_max", "answer_bytes", "answer_bytes_max", "queued_reads", "queued_writes", "waiting_fetches", "connection_count", "scan_count", "table_snapshot_count", "open_transactions", "decided_transactions", "staged_bytes", "tiered_tables", "pending_tables", "tiering_tables", "list_total", "connections", "scans", "table_snapshots", "transactions", "tiering")
+    STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    APIS_FIELD_NUMBER: _ClassVar[int]
+    SYNCS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_LOGINS_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    OFFLINE_BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTS_WRITES_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_READS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_WRITES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FETCHES_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SCAN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TABLE_SNAPSHOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    STAGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TIERED_TABLES_FIELD_NUMBER: _ClassVar[int]
+    PENDING_TABLES_FIELD_NUMBER: _ClassVar[int]
+    TIERING_TABLES_FIELD_NUMBER: _ClassVar[int]
+    LIST_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    SCANS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    TIERING_FIELD_NUMBER: _ClassVar[int]
+    started_ms: int
+    now_ms: int
+    version: str
+    seconds_bounds: RepeatedScalars[float]
+    apis: RepeatedMessages[PbApiLoad]
+    syncs: PbHistogram
+    records_in: int
+    bytes_in: int
+    bytes_out: int
+    refused_connections: int
+    failed_logins: int
+    tables: int
+    buckets: int
+    open_buckets: int
+    offline_buckets: int
+    disk_bytes: int
+    disk_free_bytes: int
+    accepts_writes: bool
+    resident_bytes: int
+    request_bytes: int
+    request_bytes_max: int
+    answer_bytes: int
+    answer_bytes_max: int
+    queued_reads: int
+    queued_writes: int
+    waiting_fetches: int
+    connection_count: int
+    scan_count: int
+    table_snapshot_count: int
+    open_transactions: int
+    decided_transactions: int
+    staged_bytes: int
+    tiered_tables: int
+    pending_tables: int
+    tiering_tables: int
+    list_total: int
+    connections: RepeatedMessages[PbConnectionInfo]
+    scans: RepeatedMessages[PbScanInfo]
+    table_snapshots: RepeatedMessages[PbTableSnapshotInfo]
+    transactions: RepeatedMessages[PbTransactionInfo]
+    tiering: RepeatedMessages[PbTieringInfo]
+    def __init__(self, started_ms: _Optional[int] = ..., now_ms: _Optional[int] = ..., version: _Optional[str] = ..., seconds_bounds: _Optional[_Iterable[float]] = ..., apis: _Optional[_Iterable[_Union[PbApiLoad, _Mapping[str, _Any]]]] = ..., syncs: _Optional[_Union[PbHistogram, _Mapping[str, _Any]]] = ..., records_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., refused_connections: _Optional[int] = ..., failed_logins: _Optional[int] = ..., tables: _Optional[int] = ..., buckets: _Optional[int] = ..., open_buckets: _Optional[int] = ..., offline_buckets: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., accepts_writes: bool = ..., resident_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., request_bytes_max: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., answer_bytes_max: _Optional[int] = ..., queued_reads: _Optional[int] = ..., queued_writes: _Optional[int] = ..., waiting_fetches: _Optional[int] = ..., connection_count: _Optional[int] = ..., scan_count: _Optional[int] = ..., table_snapshot_count: _Optional[int] = ..., open_transactions: _Optional[int] = ..., decided_transactions: _Optional[int] = ..., staged_bytes: _Optional[int] = ..., tiered_tables: _Optional[int] = ..., pending_tables: _Optional[int] = ..., tiering_tables: _Optional[int] = ..., list_total: _Optional[int] = ..., connections: _Optional[_Iterable[_Union[PbConnectionInfo, _Mapping[str, _Any]]]] = ..., scans: _Optional[_Iterable[_Union[PbScanInfo, _Mapping[str, _Any]]]] = ..., table_snapshots: _Optional[_Iterable[_Union[PbTableSnapshotInfo, _Mapping[str, _Any]]]] = ..., transactions: _Optional[_Iterable[_Union[PbTransactionInfo, _Mapping[str, _Any]]]] = ..., tiering: _Optional[_Iterable[_Union[PbTieringInfo, _Mapping[str, _Any]]]] = ...) -> None: ...
+
+class PbHistogram(_Message):
+    __slots__ = ("seconds", "counts")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    counts: RepeatedScalars[int]
+    def __init__(self, seconds: _Optional[float] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PbApiLoad(_Message):
+    __slots__ = ("api_key", "bytes_in", "errors", "times")
+    API_KEY_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
+    api_key: int
+    bytes_in: int
+    errors: int
+    times: PbHistogram
+    def __init__(self, api_key: _Optional[int] = ..., bytes_in: _Optional[int] = ..., errors: _Optional[int] = ..., times: _Optional[_Union[PbHistogram, _Mapping[str, _Any]]] = ...) -> None: ...
+
+class PbConnectionInfo(_Message):
+    __slots__ = ("address", "user", "client", "client_version", "role", "listener", "open_requests", "open_bytes", "unsent_bytes", "opened_ms", "idle_ms")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    LISTENER_FIELD_NUMBER: _ClassVar[int]
+    OPEN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNSENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPENED_MS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    user: str
+    client: str
+    client_version: str
+    role: int
+    listener: str
+    open_requests: int
+    open_bytes: int
+    unsent_bytes: int
+    opened_ms: int
+    idle_ms: int
+    def __init__(self, address: _Optional[str] = ..., user: _Optional[str] = ..., client: _Optional[str] = ..., client_version: _Optional[str] = ..., role: _Optional[int] = ..., listener: _Optional[str] = ..., open_requests: _Optional[int] = ..., open_bytes: _Optional[int] = ..., unsent_bytes: _Optional[int] = ..., opened_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ...) -> None: ...
+
+class PbScanInfo(_Message):
+    __slots__ = ("table_id", "partition_id", "bucket_id", "log_offset", "pages", "age_ms", "idle_ms")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    partition_id: int
+    bucket_id: int
+    log_offset: int
+    pages: int
+    age_ms: int
+    idle_ms: int
+    def __init__(self, table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., pages: _Optional[int] = ..., age_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ...) -> None: ...
+
+class PbTieringInfo(_Message):
+    __slots__ = ("table_id", "table_path", "state", "epoch", "freshness_ms", "since_last_round_ms", "since_ms", "round_ms", "failures", "file_bytes", "rows", "untiered")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FRESHNESS_MS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_LAST_ROUND_MS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    UNTIERED_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    table_path: PbTablePath
+    state: str
+    epoch: int
+    freshness_ms: int
+    since_last_round_ms: int
+    since_ms: int
+    round_ms: int
+    failures: int
+    file_bytes: int
+    rows: int
+    untiered: int
+    def __init__(self, table_id: _Optional[int] = ..., table_path: _Optional[_Union[PbTablePath, _Mapping[str, _Any]]] = ..., state: _Optional[str] = ..., epoch: _Optional[int] = ..., freshness_ms: _Optional[int] = ..., since_last_round_ms: _Optional[int] = ..., since_ms: _Optional[int] = ..., round_ms: _Optional[int] = ..., failures: _Optional[int] = ..., file_bytes: _Optional[int] = ..., rows: _Optional[int] = ..., untiered: _Optional[int] = ...) -> None: ...
+
 class GetLatestKvSnapshotsRequest(_Message):
     __slots__ = ("table_path", "partition_name")
     TABLE_PATH_FIELD_NUMBER: _ClassVar[int]

@@ -303,11 +303,33 @@ class Admitted(Protocol):
     @property
     def unsent_bytes(self) -> int: ...
 
+    def description(self) -> ConnectionDescription: ...
+
     def stop_reading(self) -> None: ...
 
     def close(self) -> None: ...
 
     def abort(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionDescription:
+    """A connection as shown to users.
+
+    `user` is None without a login. `greeting` is the body of its client's ApiVersions request, unparsed; empty before
+    it, or if it was long.
+    """
+
+    address: str
+    user: str | None
+    greeting: bytes
+    role: ServerRole
+    listener: str
+    open_requests: int
+    open_bytes: int
+    unsent_bytes: int
+    age_seconds: float
+    idle_seconds: float
 
 
 class Connections:
@@ -340,7 +362,8 @@ class Connections:
         self._control_bytes_max: int = config.value("server.request.max-control-size")
         self._count_max: int = config.value("server.connections.max")
         self._count_max_per_address: int = config.value("server.connections.max-per-address")
-        self._all: set[Admitted] = set()
+        self._all: dict[Admitted, None] = {}
+        """In the order in which they were admitted."""
         self._strangers: dict[Admitted, None] = {}
         """Connections that had not identified themselves when last checked, oldest first."""
         self._by_address: Counter[str] = Counter()
@@ -386,7 +409,7 @@ class Connections:
         elif len(self._all) >= self._count_max and not self._close_stranger():
             what = f"{self._count_max} connections, its maximum (server.connections.max)"
         else:
-            self._all.add(connection)
+            self._all[connection] = None
             self._strangers[connection] = None
             self._by_address[address] += 1
             return None
@@ -416,7 +439,7 @@ class Connections:
         """Remove a closed connection; does nothing for one that was not admitted."""
         if connection not in self._all:
             return
-        self._all.discard(connection)
+        del self._all[connection]
         self._strangers.pop(connection, None)
         self._by_address[address] -= 1
         if not self._by_address[address]:

@@ -38,9 +38,9 @@ from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey, ServerNode, ServerRole
 from forebay.protocol.messages import Buffer, Message, PerBucketAnswer, error_to_wire
-from forebay.server.catalog import Descriptions, TableCatalog, buckets_of
+from forebay.server.catalog import Descriptions, LiveTable, TableCatalog, buckets_of
 from forebay.server.config import ServerConfig
-from forebay.server.connections import Consumer, Half, MemoryBudget
+from forebay.server.connections import Connections, Consumer, Half, MemoryBudget
 from forebay.server.counters import ServerCounters
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeTables
@@ -354,6 +354,9 @@ class ServerContext:
     counters: ServerCounters = field(default_factory=ServerCounters)
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
     """(coordinator, tablet server) addresses by listener."""
+    connections: Connections | None = None
+    """Set by the server; a context without a server has none."""
+    started_ms: int = field(init=False)
     descriptions: Descriptions = field(init=False)
     writer_ids: WriterIds = field(init=False)
     _staging: WeakValueDictionary[tuple[int, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
@@ -362,6 +365,7 @@ class ServerContext:
     _reads: Rotation = field(init=False)
 
     def __post_init__(self) -> None:
+        self.started_ms = self.clock.now_ms()
         self.writer_ids = WriterIds(self.store)
         self._changes, self._reads = Rotation(self.coordinator), Rotation(self.io)
         self.descriptions = Descriptions(self.lake.tables.described)
@@ -370,6 +374,15 @@ class ServerContext:
     def queued_jobs(self) -> int:
         """How many reads wait for a thread."""
         return len(self._reads)
+
+    def untiered(self, table: LiveTable) -> int:
+        """Log records of a table that its newest lake snapshot does not have, as far as its buckets' ends are known."""
+        ends = self.replicas.known_ends(table)
+        try:
+            tiered = self.lake.snapshots.newest_readable(table.info)[1].offsets
+        except ForebayError:  # none yet; or a damaged file, which retention reports
+            tiered = {}
+        return sum(max(end - tiered.get(bucket, 0), 0) for bucket, end in ends.items())
 
     async def in_coordinator(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a change of metadata, one at a time with all others."""

@@ -21,7 +21,8 @@ Fluss; unlike there, a duplicate report is an error, not ignored.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -190,22 +191,36 @@ class TieringManager:
 
     def status(self, table_id: int) -> TieringStatus:
         """Return a table's status. Raises `NotFound`."""
+        found = self.statuses([table_id])
+        if not found:
+            raise _unknown(table_id)
+        return found[table_id]
+
+    def statuses(self, table_ids: Iterable[int]) -> dict[int, TieringStatus]:
+        """Return the status of each of these tables that is lake-enabled: time advances once for all of them."""
         with self._lock:
             self._advance()
-            table = self._tables.get(table_id)
-            if table is None:
-                raise _unknown(table_id)
             now = self._clock.monotonic()
-            return TieringStatus(
-                table.state,
-                table.epoch,
-                table.freshness,
-                now - table.last_round,
-                now - table.entered,
-                table.last_duration,
-                table.failures,
-                *table.stats,
-            )
+            return {
+                table_id: TieringStatus(
+                    table.state,
+                    table.epoch,
+                    table.freshness,
+                    now - table.last_round,
+                    now - table.entered,
+                    table.last_duration,
+                    table.failures,
+                    *table.stats,
+                )
+                for table_id in table_ids
+                if (table := self._tables.get(table_id)) is not None
+            }
+
+    def state_counts(self) -> Counter[TieringState]:
+        """Return how many tables are in each state."""
+        with self._lock:
+            self._advance()
+            return Counter(table.state for table in self._tables.values())
 
     # ---- the machine ------------------------------------------------------------------------------------------------
 

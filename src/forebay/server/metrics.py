@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 
 from forebay.base import threads
 from forebay.base.counting import QUANTILES, Histogram, add_histogram, quantile
-from forebay.base.errors import ForebayError, NotFound, error_name
+from forebay.base.errors import error_name
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.metadata.table import TablePath
@@ -137,12 +137,8 @@ class ServerMetrics(Collector):
         pending = GaugeMetricFamily(
             "forebay_table_untiered_records", "log records that the lake does not have yet", labels=_TABLE_LABELS
         )
-        for table_id in list(manager.table_ids):
+        for table_id, status in manager.statuses(list(manager.table_ids)).items():
             table = tables.get(table_id)
-            try:
-                status = manager.status(table_id)
-            except NotFound:
-                continue
             states[status.state] += 1
             if table is None:
                 continue
@@ -151,19 +147,10 @@ class ServerMetrics(Collector):
             if status.last_duration_seconds is not None:
                 took.add_metric(labels, 1000 * status.last_duration_seconds)
             failures.add_metric(labels, status.failures)
-            pending.add_metric(labels, self._untiered(table))
+            pending.add_metric(labels, self._context.untiered(table))
         yield _gauge(prefix + "pendingTablesCount", "tables that wait for a worker", states[TieringState.PENDING])
         yield _gauge(prefix + "runningTablesCount", "tables that a worker tiers now", states[TieringState.TIERING])
         yield from (lag, took, failures, pending)
-
-    def _untiered(self, table: LiveTable) -> int:
-        """Log records of a table that its newest lake snapshot does not have, as far as its buckets' ends are known."""
-        ends = self._context.replicas.known_ends(table)
-        try:
-            tiered = self._context.lake.snapshots.newest_readable(table.info)[1].offsets
-        except ForebayError:  # none yet; or a damaged file, which retention reports
-            tiered = {}
-        return sum(max(end - tiered.get(bucket, 0), 0) for bucket, end in ends.items())
 
     def _requests(self, now: _Sample, before: _Sample) -> Iterator[Metric]:
         counters = self._context.counters
@@ -275,16 +262,11 @@ class ServerMetrics(Collector):
         yield from (memory, limits, queued)
         yield _gauge("forebay_scans", "open full scans", context.scanners.session_count)
         transactions = GaugeMetricFamily("forebay_transactions", "transactions by state", labels=("state",))
-        states: dict[str, int] = {"open": 0, "decided": 0}
-        staged = 0
-        for each in context.transactions.describe():
-            name = each.state.name.lower()
-            if name in states:
-                states[name] += 1
-                staged += each.staged_bytes
-        for name, count in states.items():
-            transactions.add_metric([name], count)
+        totals = context.transactions.totals()
+        for state, count, _ in totals:
+            transactions.add_metric([state.name.lower()], count)
         yield transactions
+        staged = sum(size for _, _, size in totals)
         yield _gauge("forebay_staged_bytes", "rows that transactions have staged", staged)
 
 

@@ -80,6 +80,10 @@ class DiskReserve:
             min(self._reserve_bytes, total // _RESERVE_SHARE_OF_DISK), round(total * (1.0 - self._used_share_max))
         )
 
+    def size_and_free(self) -> tuple[int, int]:
+        """Bytes of the disk, and how many of them are free."""
+        return self._fs.total_bytes(self._path), self._fs.free_bytes(self._path)
+
     def is_free(self) -> bool:
         """Whether at least the reserve is free."""
         return self._fs.free_bytes(self._path) >= self.kept_free()

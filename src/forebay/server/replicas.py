@@ -566,6 +566,10 @@ class ReplicaManager:
         """Whether the reserve of the disk is free."""
         return self._reserve.is_free()
 
+    def disk_bytes(self) -> tuple[int, int]:
+        """The size of the data disk, and how much of it is free."""
+        return self._reserve.size_and_free()
+
     @property
     def queued_lanes(self) -> int:
         """How many lanes wait for a thread to write."""

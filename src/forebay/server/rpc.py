@@ -35,9 +35,16 @@ from forebay.protocol.connection import (
     ServerConnection,
 )
 from forebay.protocol.messages import Buffer, Message, check_list_of_records, error_to_wire, has_more_entries, serialize
-from forebay.protocol.sasl import Authenticator
+from forebay.protocol.sasl import ANONYMOUS, Authenticator
 from forebay.server._sockets import OPEN_REQUEST_BYTES, Peer, Socket
-from forebay.server.connections import FIRST_FRAME_BYTES_MAX, REQUESTS_PER_TURN, ConnectionMemory, Connections, Outgoing
+from forebay.server.connections import (
+    FIRST_FRAME_BYTES_MAX,
+    REQUESTS_PER_TURN,
+    ConnectionDescription,
+    ConnectionMemory,
+    Connections,
+    Outgoing,
+)
 from forebay.server.context import (
     HANDLERS,
     SHORT_LIST,
@@ -82,6 +89,9 @@ _PARSED_APART_MAX = 4 << 20
 
 _PARSED_FACTOR = 16
 """Memory of a parsed request without records, as a multiple of its length."""
+
+_GREETING_BYTES_MAX = 256
+"""The longest ApiVersions request that is kept: it has the name of the client, for whoever asks who is connected."""
 
 _REFUSAL_SECONDS = 1.0
 _REFUSALS_MAX = 64
@@ -145,6 +155,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self._is_behind = False
         """Whether more bytes arrived while requests waited for their turn: reading stops until they are served."""
         self.last_active = self.opened = self._clock.monotonic()
+        self._greeting = b""
 
     # ---- asyncio's side ---------------------------------------------------------------------------------------------
 
@@ -267,6 +278,21 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         """Close the connection immediately; unsent data is lost."""
         if self._transport is not None:
             self._transport.abort()
+
+    def description(self) -> ConnectionDescription:
+        now, user = self._clock.monotonic(), self._authenticator.principal
+        return ConnectionDescription(
+            self.address,
+            None if user is None or user == ANONYMOUS else user.name,
+            self._greeting,
+            self._role,
+            self._listener,
+            self._connection.open_requests,
+            self.open_bytes,
+            self._outgoing.unsent_bytes,
+            now - self.opened,
+            now - self.last_active,
+        )
 
     @property
     def is_known(self) -> bool:
@@ -453,6 +479,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     def _start(self, request: RequestReceived, room: AnswerRoom) -> Any:
         key = request.api.key
         if key is ApiKey.API_VERSIONS:
+            if len(request.body) <= _GREETING_BYTES_MAX:
+                self._greeting = bytes(request.body)
             return self._connections.version_answer(self._listener, self._role, self._offered)
         if key is ApiKey.AUTHENTICATE:
             return self._authenticate(request)

@@ -157,6 +157,7 @@ class ForebayServer:
             self._connections = Connections(
                 asyncio.get_running_loop(), self._injected.clock, self.config, self.context.counters
             )
+            self.context.connections = self._connections
             await self._listen()
             monitoring = self._start_monitoring()
         except BaseException:

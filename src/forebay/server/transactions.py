@@ -775,6 +775,16 @@ class TransactionManager:
             for t in sorted(found, key=lambda t: t.stored.transaction_id)
         ]
 
+    def totals(self) -> list[tuple[TransactionState, int, int]]:
+        """Return how many transactions are open and decided, and what they have staged."""
+        with self._lock:
+            found = [t for t in self._by_id.values() if t.state is not TransactionState.COMMITTED]
+        totals = []
+        for state in (TransactionState.OPEN, TransactionState.DECIDED):
+            these = [t.staged_bytes for t in found if t.state is state]
+            totals.append((state, len(these), sum(these)))
+        return totals
+
     def close(self) -> None:
         """Close the files of stages."""
         self._files.close_all()

@@ -3,6 +3,7 @@
 from forebay.server.handlers import (
     cluster,
     databases,
+    describe,
     fetch,
     lake,
     lookups,
@@ -17,6 +18,7 @@ from forebay.server.handlers import (
 __all__ = [
     "cluster",
     "databases",
+    "describe",
     "fetch",
     "lake",
     "lookups",

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, Unavailable
+from forebay.kv.table_snapshots import SnapshotDescription
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -229,15 +230,19 @@ def list_table_snapshots(context: ServerContext, call: ServerCall) -> Message:
     """Return the open table snapshots, of one table if requested."""
     request = call.message
     response = pb.ListTableSnapshotsResponse()
-    for each in context.table_snapshots.describe(request.table_id if request.HasField("table_id") else None):
-        response.table_snapshots.add(
-            table_snapshot_id=each.snapshot_id,
-            table_id=each.table_id,
-            name=each.name,
-            age_ms=round(each.age_seconds * 1000),
-            lease_left_ms=round(each.lease_left_seconds * 1000),
-            bucket_count=each.bucket_count,
-            pages=each.pages,
-            read_bytes=each.read_bytes,
-        )
+    found = context.table_snapshots.describe(request.table_id if request.HasField("table_id") else None)
+    response.table_snapshots.extend(map(table_snapshot_to_pb, found))
     return response
+
+
+def table_snapshot_to_pb(each: SnapshotDescription) -> pb.PbTableSnapshotInfo:
+    return pb.PbTableSnapshotInfo(
+        table_snapshot_id=each.snapshot_id,
+        table_id=each.table_id,
+        name=each.name,
+        age_ms=round(each.age_seconds * 1000),
+        lease_left_ms=round(each.lease_left_seconds * 1000),
+        bucket_count=each.bucket_count,
+        pages=each.pages,
+        read_bytes=each.read_bytes,
+    )

@@ -13,7 +13,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
 from forebay.server.context import ServerCall, ServerContext, serves
-from forebay.server.transactions import TransactionState
+from forebay.server.transactions import TransactionDescription, TransactionState
 
 
 @serves(ApiKey.BEGIN_TRANSACTION)
@@ -103,14 +103,18 @@ def list_transactions(context: ServerContext, call: ServerCall) -> Message:
     """Return the transactions, of one application if requested."""
     request = call.message
     response = pb.ListTransactionsResponse()
-    for each in context.transactions.describe(request.application if request.HasField("application") else None):
-        response.transactions.add(
-            transaction_id=each.transaction_id,
-            application=each.application,
-            version=each.version,
-            state=int(each.state),
-            changed_ms=each.changed_ms,
-            stages=each.stages,
-            staged_bytes=each.staged_bytes,
-        )
+    found = context.transactions.describe(request.application if request.HasField("application") else None)
+    response.transactions.extend(map(transaction_to_pb, found))
     return response
+
+
+def transaction_to_pb(each: TransactionDescription) -> pb.PbTransactionInfo:
+    return pb.PbTransactionInfo(
+        transaction_id=each.transaction_id,
+        application=each.application,
+        version=each.version,
+        state=int(each.state),
+        changed_ms=each.changed_ms,
+        stages=each.stages,
+        staged_bytes=each.staged_bytes,
+    )
