@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from forebay.api.texts import keys_of
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.cli import explain
-from forebay.cli.conditions import column_names, conjunction, typed_values, where_argument
+from forebay.cli.conditions import column_names, conjunction, where_argument
 from forebay.cli.connecting import add_connection_arguments, connected
 from forebay.cli.output import Progress, output_argument, print_batches, print_object, print_rows, text_table
 from forebay.client.connection import Connection
 from forebay.client.display import role
-from forebay.client.table import Table
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -256,41 +256,12 @@ def _get(connection: Connection, options: argparse.Namespace) -> int:
     table = connection.table(options.table)
     if not table.has_primary_key:
         raise InvalidRequest(f"{table.path} is a log table and has no keys to look up; try `forebay scan` or `changes`")
-    found = table.lookup(keys_of(table, options.keys), _columns(options), missing="drop")
+    keys = keys_of(str(table.path), table.arrow_schema, table.schema.primary_key, options.keys)
+    found = table.lookup(keys, _columns(options), missing="drop")
     print_batches(found.combine_chunks().to_batches(), options.output)
     if found.num_rows < len(options.keys) and options.output == "table":
         print(f"({found.num_rows} of {len(options.keys)} keys found)")
     return 0 if found.num_rows == len(options.keys) else 1
-
-
-def keys_of(table: Table, texts: list[str]) -> pa.Table:
-    """The typed keys, as a table of the primary key columns."""
-    names = table.schema.primary_key
-    columns: dict[str, list[str]] = {name: [] for name in names}
-    for text in texts:
-        given = {names[0]: text} if len(names) == 1 and "=" not in text else dict(_pairs(text, names))
-        if set(given) != set(names):
-            raise InvalidRequest(f"key {text!r} of {table.path} must give {', '.join(f'{name}=...' for name in names)}")
-        for name, value in given.items():
-            columns[name].append(value)
-    return pa.table({name: _typed(table, name, values) for name, values in columns.items()})
-
-
-def _pairs(text: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for part in text.split(","):
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise InvalidRequest(f"{part!r} in key {text!r} is not column=value; the key is ({', '.join(names)})")
-        yield name.strip(), value.strip()
-
-
-def _typed(table: Table, column: str, texts: list[str]) -> pa.Array:
-    """The values of a column's type for texts. Raises `InvalidRequest`, naming the column and the text."""
-    return typed_values(str(table.path), column, _type_of(table, column), texts)
-
-
-def _type_of(table: Table, column: str) -> pa.DataType:
-    return table.arrow_schema.field(table.schema.column(column).name).type
 
 
 def _columns(options: argparse.Namespace) -> list[str] | None:

@@ -144,7 +144,7 @@ def _not_in_json(t: pa.DataType, inside: bool = False) -> bool:
 def _from_text(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
     if schema is None:
         return batch
-    from forebay.cli.conditions import from_texts
+    from forebay.api.texts import from_texts
 
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from forebay.api.texts import typed_values
 from forebay.base.errors import InvalidRequest
 from forebay.base.indirect import resolved
 from forebay.base.quantity import parse_duration_ms
-from forebay.cli.conditions import typed_values
 from forebay.cli.output import FORMATS
 from forebay.cli.settings import setting
 from forebay.paimon.catalog.catalog import Catalog

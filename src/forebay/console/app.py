@@ -133,7 +133,7 @@ async def _nothing_here(request: Request, _error_of_starlette: Exception | None)
 
 
 async def _static(files: StaticFiles, request: Request) -> Response:
-    """A file of the page; the page itself for the address of a screen, which the page finds by itself."""
+    """A file of the page; the page itself for the address of a screen, which the page then shows."""
     path = request.path_params["file"]
     if path.partition("/")[0] == "api":
         return await _nothing_here(request, None)
