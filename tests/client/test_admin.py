@@ -316,7 +316,14 @@ def test_row_counts(conn: Connection, make_table: MakeTable) -> None:
     table.delete([{"a": 3}])
     stats = conn.admin.table_stats(table.path)
     assert stats.row_count == 9
-    assert len(stats.row_counts) == 3
+    assert len(stats.row_counts) == len(stats.log_sizes) == 3
+    written = [time for time in stats.last_writes.values() if time is not None]
+    assert (max(written) - dt.datetime.now(dt.UTC)).total_seconds() < 60
+    one = make_table({"a": pa.int32()}, primary_key=["a"], buckets=1)
+    empty = conn.admin.table_stats(one.path)
+    assert (list(empty.log_sizes.values()), list(empty.last_writes.values())) == ([0], [None])
+    one.upsert([{"a": 1}])
+    assert min(conn.admin.table_stats(one.path).log_sizes.values()) > 0
     uncounted = make_table({"a": pa.int32()}, primary_key=["a"], options={"table.changelog.image": "WAL"})
     uncounted.upsert([{"a": 1}])
     assert conn.admin.table_stats(uncounted.path).row_count is None

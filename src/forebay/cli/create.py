@@ -213,10 +213,13 @@ def _set(wanted: CreatedTable, key: str, value: str) -> None:
         wanted.options[key] = value
 
 
+_QUOTED = r"'(?:[^']|'')*'|`[^`]*`"
+
+
 def _parenthesized(text: str, start: int) -> tuple[str, str]:
     """What is inside of the parenthesis that opens at `start`, and what is behind it."""
     depth = 0
-    for match in re.finditer(r"'(?:[^']|'')*'|\(|\)", text[start:]):
+    for match in re.finditer(rf"{_QUOTED}|\(|\)", text[start:]):
         depth += {"(": 1, ")": -1}.get(match[0], 0)
         if depth == 0:
             return text[start + 1 : start + match.start()], text[start + match.end() :]
@@ -226,7 +229,7 @@ def _parenthesized(text: str, start: int) -> tuple[str, str]:
 def _split(text: str) -> list[str]:
     """The parts between commas that are not inside of parentheses, angle brackets or quotes."""
     parts, depth, begin = [], 0, 0
-    for match in re.finditer(r"'(?:[^']|'')*'|[()<>,]", text):
+    for match in re.finditer(rf"{_QUOTED}|[()<>,]", text):
         depth += {"(": 1, "<": 1, ")": -1, ">": -1}.get(match[0], 0)
         if match[0] == "," and depth == 0:
             parts.append(text[begin : match.start()])

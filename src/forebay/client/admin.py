@@ -442,16 +442,26 @@ class Admin(ClusterAdmin):
         return response.schema_id, json_serde.schema_from_json(document)
 
     def table_stats(
-        self, path: str | TablePath | TableInfo, partitions: Sequence[PartitionSelector] | None = None
+        self,
+        path: str | TablePath | TableInfo,
+        partitions: Sequence[PartitionSelector] | None = None,
+        *,
+        buckets: Iterable[int | TableBucket] | None = None,
     ) -> TableStats:
         """The row counts per bucket: current rows of a primary-key table, retained records of a log table.
 
-        Raises `UnsupportedOperation` on clusters that do not count rows (Fluss 0.9).
+        Forebay's servers add the sizes of logs, and times of the last writes. Raises `UnsupportedOperation` on clusters
+        that do not count rows (Fluss 0.9).
         """
         info = self._info(path)
-        items = [BucketItem(bucket) for bucket in plan_buckets(self._cluster, info, partitions)]
+        items = [BucketItem(bucket) for bucket in plan_buckets(self._cluster, info, partitions, buckets)]
         found = _TableStats(self._cluster, info).ask(self._cluster, info.path, items)
-        return TableStats({item.bucket: count for item, count in found})
+        told = [(item.bucket, message) for item, message in found if message is not None]
+        return TableStats(
+            {item.bucket: _row_count(message) for item, message in found},
+            {bucket: message.log_bytes for bucket, message in told if message.HasField("log_bytes")},
+            {bucket: _last_write(message) for bucket, message in told if message.HasField("last_write_ms")},
+        )
 
     def list_table_snapshots(self, path: str | TablePath | TableInfo | None = None) -> list[TableSnapshotInfo]:
         """The open table snapshots (of one table), the oldest first; empty if the cluster does not support them."""
@@ -486,7 +496,15 @@ class Admin(ClusterAdmin):
         return list_offsets(self._cluster, info, plan_buckets(self._cluster, info, partitions, buckets), at)
 
 
-class _TableStats(Scatter[BucketItem, "int | None"]):
+def _row_count(message: Any) -> int | None:
+    return None if message is None or not message.HasField("row_count") else int(message.row_count)
+
+
+def _last_write(message: Any) -> dt.datetime | None:
+    return None if message.last_write_ms < 0 else dt.datetime.fromtimestamp(message.last_write_ms / 1000, dt.UTC)
+
+
+class _TableStats(Scatter[BucketItem, Any]):
     def __init__(self, cluster: ClusterClient, info: TableInfo) -> None:
         self._cluster = cluster
         self._info = info
@@ -497,13 +515,11 @@ class _TableStats(Scatter[BucketItem, "int | None"]):
             request.buckets_req.add(partition_id=item.bucket.partition_id, bucket_id=item.bucket.bucket)
         return self._cluster.send(node, ApiKey.GET_TABLE_STATS, request)
 
-    def answers(
-        self, call: Call, items: Sequence[BucketItem]
-    ) -> Iterable[tuple[BucketItem, int | ForebayError | None]]:
+    def answers(self, call: Call, items: Sequence[BucketItem]) -> Iterable[tuple[BucketItem, Any]]:
         response = call.response().parse(pb.GetTableStatsResponse)
         for item, message in pair_up(items, response.buckets_resp):
             if isinstance(message, ForebayError):
                 # A table whose changelog image is WAL does not count its rows; that is a valid response.
                 yield item, None if message.code == ErrorCode.INVALID_TABLE_EXCEPTION else message
             else:
-                yield item, message.row_count if message.HasField("row_count") else None
+                yield item, message

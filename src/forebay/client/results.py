@@ -143,9 +143,15 @@ def transaction_from_pb(message: pb.PbTransactionInfo) -> TransactionInfo:
 
 @dataclass(frozen=True)
 class TableStats:
-    """Row counts of a table. The count is None for a bucket whose server does not count rows."""
+    """Row counts of a table. The count is None for a bucket whose server does not count rows.
+
+    `log_sizes` are the bytes of each bucket's log on its server, `last_writes` when its last record was written (None:
+    it has none); only Forebay's servers report these.
+    """
 
     row_counts: Mapping[TableBucket, int | None]
+    log_sizes: Mapping[TableBucket, int] = field(default_factory=dict)
+    last_writes: Mapping[TableBucket, dt.datetime | None] = field(default_factory=dict)
 
     @property
     def row_count(self) -> int | None:

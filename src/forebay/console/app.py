@@ -35,6 +35,9 @@ STATIC = Path(__file__).parent / "static"
 
 SCREENS: dict[str, Callable[..., Any]] = {
     "/api/tables": tables.tables,
+    "/api/tables/{database}/{table}": tables.table,
+    "/api/tables/{database}/{table}/buckets": tables.buckets,
+    "/api/tables/{database}/{table}/partitions": tables.partitions,
 }
 """What screens ask for with GET: the path, and the function that answers."""
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from forebay.base.errors import AccessDenied, NotFound, UnsupportedOperation
+from forebay.client.display import role
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, plan_buckets
-from forebay.client.results import LakeSnapshot
-from forebay.console.session import Console, page_of
-from forebay.metadata.table import TableBucket, TableInfo, TablePath
+from forebay.client.results import LakeSnapshot, TableStats
+from forebay.console.session import Console, page_of, time_text
+from forebay.lake.shared_options import without_secrets
+from forebay.metadata.ddl import create_statement
+from forebay.metadata.table import Schema, TableBucket, TableInfo, TablePath
 from forebay.tiering.lag import newest_known
 
 _NAMES_SECONDS = 3.0
@@ -80,8 +87,8 @@ def _line(console: Console, path: TablePath) -> tuple[dict[str, Any], list[str]]
         "all_buckets": len(figures.ends),
         "comment": info.descriptor.comment,
         "rows": figures.rows,
-        "bytes": None,
-        "last_write": None,
+        "bytes": figures.bytes,
+        "last_write": figures.last_write,
         "lake": info.descriptor.lake_format if info.lake_enabled else None,
         "lake_snapshot": None if figures.snapshot is None else figures.snapshot.snapshot_id,
         "lag_records": figures.lag if info.lake_enabled else None,
@@ -89,38 +96,244 @@ def _line(console: Console, path: TablePath) -> tuple[dict[str, Any], list[str]]
 
 
 class Figures:
-    """What is known of a table's buckets, by a few requests to the servers that have them."""
+    """What is known of a table's buckets (of some of them), by a few requests to the servers that have them."""
 
     def __init__(self) -> None:
         self.missing: list[str] = []
-        self.row_counts: dict[TableBucket, int | None] = {}
+        self.stats = TableStats({})
         self.starts: dict[TableBucket, int] = {}
         self.ends: dict[TableBucket, int] = {}
         self.snapshot: LakeSnapshot | None = None
 
     @classmethod
-    def of(cls, console: Console, info: TableInfo, *, starts: bool = False) -> Figures:
+    def of(cls, console: Console, info: TableInfo) -> Figures:
+        """Of all buckets. The lake's snapshot is asked for before the ends of logs, so that no lag is negative."""
         found = cls()
         cluster, admin = console.conn.cluster, console.conn.admin
-        buckets = plan_buckets(cluster, info)
-        found.ends = list_offsets(cluster, info, buckets, LATEST)
-        if starts:
-            found.starts = list_offsets(cluster, info, buckets, EARLIEST)
-        try:
-            found.row_counts = dict(admin.table_stats(info).row_counts)
-        except UnsupportedOperation:
-            found.missing.append(NO_ROW_COUNTS)
         if info.lake_enabled:
             found.snapshot = newest_known(admin, info)
+        found.ends = list_offsets(cluster, info, plan_buckets(cluster, info), LATEST)
+        try:
+            found.stats = admin.table_stats(info)
+        except UnsupportedOperation:
+            found.missing.append(NO_ROW_COUNTS)
+        if len(found.stats.log_sizes) < len(found.stats.row_counts):
+            found.missing.append(NO_SIZES)
         return found
 
     @property
     def rows(self) -> int | None:
-        counts = list(self.row_counts.values())
-        return None if len(counts) < len(self.ends) or None in counts else sum(each or 0 for each in counts)
+        return self.stats.row_count if self.stats.row_counts or not self.ends else None
+
+    @property
+    def bytes(self) -> int | None:
+        sizes = self.stats.log_sizes
+        return sum(sizes.values()) if len(sizes) == len(self.ends) else None
+
+    @property
+    def last_write(self) -> str | None:
+        return _iso(max((time for time in self.stats.last_writes.values() if time is not None), default=None))
 
     @property
     def lag(self) -> int:
         """The log records that the lake does not have."""
         tiered = {} if self.snapshot is None else self.snapshot.log_offsets
         return sum(max(end - tiered.get(bucket, 0), 0) for bucket, end in self.ends.items())
+
+
+def _iso(time: dt.datetime | None) -> str | None:
+    return None if time is None else time.isoformat(timespec="milliseconds")
+
+
+# ---- one table ------------------------------------------------------------------------------------------------------
+
+_VERSIONS_MAX = 50
+_SECRET = re.compile(
+    r"secret|password|passwd|credential|token|private|jaas|access.?key(?!.?id)|signature", re.IGNORECASE
+)
+HIDDEN = "••••••"
+
+
+def table(console: Console, database: str, name: str) -> dict[str, Any]:
+    """All of one table but its buckets and partitions, which have pages."""
+    path = TablePath(database, name)
+    info = console.conn.admin.table_info(path)
+    figures = console.remembered(("figures", path), _FIGURES_SECONDS, lambda: Figures.of(console, info))
+    descriptor = info.descriptor
+    shown = replace(
+        descriptor,
+        properties=_masked(descriptor.properties),
+        custom_properties=_masked(descriptor.custom_properties),
+    )
+    history, versions_missing = _history(console, info)
+    return {
+        "database": database,
+        "table": name,
+        "id": info.table_id,
+        "schema_id": info.schema_id,
+        "kind": "primary key" if info.has_primary_key else "log",
+        "merge_engine": descriptor.merge_engine,
+        "comment": descriptor.comment,
+        "created": time_text(info.created_ms),
+        "changed": time_text(info.modified_ms),
+        "columns": [
+            {
+                "name": column.name,
+                "type": str(column.data_type),
+                "role": role(info.schema, column),
+                "comment": column.comment,
+                "aggregate": None if column.aggregate is None else str(column.aggregate),
+            }
+            for column in info.schema.columns
+        ],
+        "primary_key": list(info.schema.primary_key),
+        "partition_keys": list(descriptor.partition_keys),
+        "bucket_keys": list(descriptor.bucket_keys),
+        "auto_increment": info.schema.auto_increment_column,
+        "buckets": info.bucket_count,
+        "all_buckets": len(figures.ends),
+        "partitions": len({bucket.partition_id for bucket in figures.ends}) if info.is_partitioned else None,
+        "rows": figures.rows,
+        "bytes": figures.bytes,
+        "last_write": figures.last_write,
+        "lake": descriptor.lake_format if info.lake_enabled else None,
+        "lake_snapshot": None if figures.snapshot is None else figures.snapshot.snapshot_id,
+        "lag_records": figures.lag if info.lake_enabled else None,
+        "ddl": create_statement(path, shown),
+        "settings": [
+            {"key": key, "value": value, "server": key in shown.properties}
+            for key, value in sorted({**shown.properties, **shown.custom_properties}.items())
+        ],
+        "history": history,
+        "missing": [*figures.missing, *versions_missing],
+    }
+
+
+def _masked(options: Mapping[str, str]) -> dict[str, str]:
+    """Options whose secrets are hidden: by their names, and in addresses."""
+    return {key: masked(key, value) for key, value in options.items()}
+
+
+def masked(key: str, value: str) -> str:
+    """The value of a setting, for visitors."""
+    if _SECRET.search(key):
+        return HIDDEN
+    if "://" in value or "@" in value:
+        return without_secrets(value) or HIDDEN
+    return value
+
+
+def _history(console: Console, info: TableInfo) -> tuple[list[dict[str, Any]], list[str]]:
+    """The versions of a table's schema, the newest first: what each changed."""
+    first = max(1, info.schema_id - _VERSIONS_MAX + 1)
+    ids = range(first, info.schema_id + 1)
+    try:
+        schemas = console.each(lambda schema_id: console.conn.cluster.schema(info, schema_id), ids)
+    except (NotFound, UnsupportedOperation) as e:
+        return [], [f"earlier versions of the schema are not known: {e.message}"]
+    before: Schema | None = None
+    versions = []
+    for schema_id, schema in zip(ids, schemas, strict=True):
+        versions.append({"schema_id": schema_id, "columns": len(schema.columns), "changes": _changes(before, schema)})
+        before = schema
+    missing = [] if first == 1 else [f"versions of the schema before {first} are not shown"]
+    return versions[::-1], missing
+
+
+def _changes(before: Schema | None, after: Schema) -> list[str]:
+    if before is None:
+        return []
+    old, new = ({column.column_id: column for column in schema.columns} for schema in (before, after))
+    found = [f"added {column.name} {column.data_type}" for key, column in new.items() if key not in old]
+    found += [f"dropped {column.name}" for key, column in old.items() if key not in new]
+    for key, column in new.items():
+        earlier = old.get(key)
+        if earlier is not None and earlier.name != column.name:
+            found.append(f"renamed {earlier.name} to {column.name}")
+        if earlier is not None and earlier.data_type != column.data_type:
+            found.append(f"changed {column.name} from {earlier.data_type} to {column.data_type}")
+    return found
+
+
+def buckets(
+    console: Console,
+    database: str,
+    name: str,
+    *,
+    partition: str | None = None,
+    page_token: str | None = None,
+    limit: int = 100,
+) -> dict[str, Any]:
+    """A page of a table's buckets: where they are, and what they have."""
+    cluster, admin = console.conn.cluster, console.conn.admin
+    info = admin.table_info(TablePath(database, name))
+    names = _partition_names(console, info)
+    every = plan_buckets(cluster, info, None if partition in (None, "") else [partition])
+    page, following = page_of(every, page_token, limit)
+    snapshot = newest_known(admin, info) if info.lake_enabled else None
+    starts, ends = (list_offsets(cluster, info, page, place) for place in (EARLIEST, LATEST))
+    try:
+        stats, missing = admin.table_stats(info, buckets=page), list[str]()
+    except UnsupportedOperation:
+        stats, missing = TableStats({}), [NO_ROW_COUNTS]
+    if len(stats.log_sizes) < len(page):
+        missing.append(NO_SIZES)
+    items = []
+    for bucket in page:
+        node = cluster.leader(info.path, bucket)
+        items.append(
+            {
+                "bucket": bucket.bucket,
+                "partition": None if bucket.partition_id is None else names.get(bucket.partition_id),
+                "leader": f"{node.host}:{node.port}",
+                "start": starts[bucket],
+                "end": ends[bucket],
+                "rows": stats.row_counts.get(bucket),
+                "bytes": stats.log_sizes.get(bucket),
+                "last_write": _iso(stats.last_writes.get(bucket)),
+                "lake_offset": None if snapshot is None else snapshot.log_offsets.get(bucket, 0),
+            }
+        )
+    return {"items": items, "next": following, "total": len(every), "missing": missing}
+
+
+def _partition_names(console: Console, info: TableInfo) -> dict[int, str]:
+    if not info.is_partitioned:
+        return {}
+    found = console.remembered(
+        ("partitions", info.path), _NAMES_SECONDS, lambda: list(console.conn.table(info).partitions())
+    )
+    return {each.partition_id: each.name for each in found}
+
+
+def partitions(
+    console: Console, database: str, name: str, *, page_token: str | None = None, limit: int = 100
+) -> dict[str, Any]:
+    """A page of a table's partitions, by name, with their rows and sizes."""
+    admin = console.conn.admin
+    info = admin.table_info(TablePath(database, name))
+    named = sorted((text, number) for number, text in _partition_names(console, info).items())
+    page, following = page_of(named, page_token, limit)
+    wanted = {number for _, number in page}
+    mine = [bucket for bucket in plan_buckets(console.conn.cluster, info) if bucket.partition_id in wanted]
+    try:
+        stats, missing = admin.table_stats(info, buckets=mine), list[str]()
+    except UnsupportedOperation:
+        stats, missing = TableStats({}), [NO_ROW_COUNTS]
+    items = []
+    for text, number in page:
+        of = [bucket for bucket in mine if bucket.partition_id == number]
+        counts = [stats.row_counts.get(bucket) for bucket in of]
+        sizes = [stats.log_sizes[bucket] for bucket in of if bucket in stats.log_sizes]
+        written = [time for bucket in of if (time := stats.last_writes.get(bucket)) is not None]
+        items.append(
+            {
+                "partition": text,
+                "id": number,
+                "buckets": len(of),
+                "rows": None if None in counts else sum(count or 0 for count in counts),
+                "bytes": sum(sizes) if len(sizes) == len(of) else None,
+                "last_write": _iso(max(written, default=None)),
+            }
+        )
+    return {"items": items, "next": following, "total": len(named), "missing": missing}

@@ -511,18 +511,22 @@ class PbTableStatsReqForBucket(_Message):
     def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., routing_bucket_count: _Optional[int] = ...) -> None: ...
 
 class PbTableStatsRespForBucket(_Message):
-    __slots__ = ("error_code", "error_message", "partition_id", "bucket_id", "row_count")
+    __slots__ = ("error_code", "error_message", "partition_id", "bucket_id", "row_count", "log_bytes", "last_write_ms")
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAST_WRITE_MS_FIELD_NUMBER: _ClassVar[int]
     error_code: int
     error_message: str
     partition_id: int
     bucket_id: int
     row_count: int
-    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., row_count: _Optional[int] = ...) -> None: ...
+    log_bytes: int
+    last_write_ms: int
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., row_count: _Optional[int] = ..., log_bytes: _Optional[int] = ..., last_write_ms: _Optional[int] = ...) -> None: ...
 
 class CreatePartitionRequest(_Message):
     __slots__ = ("table_path", "partition_spec", "ignore_if_not_exists")

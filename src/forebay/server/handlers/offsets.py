@@ -98,7 +98,7 @@ def _offset(replica: BucketReplica, offset_type: int, timestamp_ms: int | None, 
 
 @serves(ApiKey.GET_TABLE_STATS)
 async def get_table_stats(context: ServerContext, call: ServerCall) -> Message:
-    """Return the row counts of buckets."""
+    """Return the row counts of buckets, and of Forebay's own the size of their logs and when they were written to."""
     request = call.message
     count = len(request.buckets_req)
     context.costs.check_items(count, "buckets")
@@ -116,6 +116,7 @@ async def get_table_stats(context: ServerContext, call: ServerCall) -> Message:
                 try:
                     if isinstance(replica, Exception):
                         raise replica
+                    answer.log_bytes, answer.last_write_ms = replica.log.size_bytes, replica.log.last_timestamp_ms
                     answer.row_count = _row_count(replica)
                 except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
                     put_error(answer, e)
