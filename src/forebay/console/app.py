@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import forebay
 from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperation
-from forebay.console import tables
+from forebay.console import rows, statements, tables
 from forebay.console.session import Console
 from forebay.console.visitors import Doors, Visitors
 
@@ -38,6 +38,8 @@ SCREENS: dict[str, Callable[..., Any]] = {
     "/api/tables/{database}/{table}": tables.table,
     "/api/tables/{database}/{table}/buckets": tables.buckets,
     "/api/tables/{database}/{table}/partitions": tables.partitions,
+    "/api/peek/{database}/{table}": rows.peek,
+    "/api/key/{database}/{table}": rows.key,
 }
 """What screens ask for with GET: the path, and the function that answers."""
 
@@ -49,6 +51,8 @@ _STATUS = {
     "unavailable": 503, "unsupported": 501,
 }  # fmt: skip
 _BODY_MAX = 256 << 10
+_GONE_SECONDS = 0.2
+"""How often a request that waits looks whether its page is still there."""
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -71,6 +75,8 @@ def make_app(visitors: Visitors, doors: Doors, *, allow_changes: bool = False, c
             Route(path, partial(_change, visitors, cookie, function, allow_changes), methods=["POST"])
             for path, function in CHANGES.items()
         ),
+        Route("/api/sql", partial(_sql, visitors, cookie), methods=["POST"]),
+        Route("/api/tail/{database}/{table}", partial(_tail, visitors, cookie)),
         Route("/{file:path}", partial(_static, StaticFiles(directory=STATIC, html=True))),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(_Guard, doors=doors)])
@@ -218,6 +224,60 @@ async def _change(
 
 async def _answered(request: Request, console: Console, call: Callable[[], Any]) -> Response:
     return _Json(await asyncio.wrap_future(console.submit(call)))
+
+
+# ---- statements and tails: what has to end when its page does -------------------------------------------------------
+
+
+async def _sql(visitors: Visitors, cookie: str, request: Request) -> Response:
+    """A statement's rows. It is stopped when the page cancels the request, or is closed, or the time is over."""
+    console = _console(visitors, cookie, request)
+    if console is None:
+        return _error(*_STRANGER)
+    guard = statements.new_guard(console)
+    call = partial(statements.run, console, guard)
+    given = _arguments(call, await _body(request))
+    future = asyncio.wrap_future(console.submit(call, **given))
+    deadline = console.clock.monotonic() + statements.SECONDS_MAX
+    while not (await asyncio.wait({future}, timeout=_GONE_SECONDS))[0]:
+        is_late = console.clock.monotonic() > deadline
+        if is_late or await request.is_disconnected():
+            guard.stop()
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is of no interest any more
+            raise statements.too_long() if is_late else InvalidRequest("the page has stopped the statement")
+    return _Json(future.result())
+
+
+async def _tail(visitors: Visitors, cookie: str, request: Request) -> Response:
+    """Server-Sent Events: "columns", then "rows" as they are written, then "failed" if that does not go on."""
+    console = _console(visitors, cookie, request)
+    if console is None:
+        return _error(*_STRANGER)
+    opened = partial(rows.Tail, console, *request.path_params.values())
+    given = _arguments(opened, dict(request.query_params))
+    tail = await asyncio.wrap_future(console.submit(opened, **given))
+    headers = {"X-Accel-Buffering": "no"}
+    return StreamingResponse(_events(console, tail), media_type="text/event-stream", headers=headers)
+
+
+async def _events(console: Console, tail: rows.Tail) -> AsyncIterator[bytes]:
+    step: asyncio.Future[Any] | None = None
+    try:
+        yield _event("columns", tail.columns)
+        while True:
+            step = asyncio.wrap_future(tail.submit())
+            yield _event("rows", await asyncio.shield(step))
+    except ForebayError as e:
+        yield _event("failed", {"message": e.message, "kind": e.kind})
+    finally:  # the page has gone, or the tail has failed
+        if step is not None and not step.done():
+            step.add_done_callback(lambda _: tail.end())
+        else:
+            tail.end()
+
+
+def _event(name: str, content: Any) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(content, ensure_ascii=False)}\n\n".encode()
 
 
 async def _body(request: Request) -> dict[str, Any]:

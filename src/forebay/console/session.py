@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,10 +20,14 @@ T = TypeVar("T")
 LIMIT_MAX = 1000
 """The most items of one page."""
 
+TAILS_MAX = 10
+"""The most live tails at a time."""
+
 _WORKERS = 12
 _PARTS_AT_ONCE = 8
 _WAITING_MAX = 200
 _REMEMBERED_MAX = 20_000
+_KEPT_SECONDS = 900.0
 
 CLIENT_OPTIONS = {"connect-timeout": "5 s", "request-timeout": "15 s", "retry-timeout": "4 s"}
 """A page rather shows that the server does not respond than wait a minute for it, as programs do."""
@@ -45,7 +50,9 @@ class Console:
         self.clock: Clock = self.conn.clock
         self._workers = threads.executor(_WORKERS, "forebay-console")
         self._parts = threads.executor(_PARTS_AT_ONCE, "forebay-console-part")
+        self._tails = threads.executor(TAILS_MAX, "forebay-console-tail")
         self._waiting = 0
+        self._rooms: dict[str, int] = {}
         self._lock = threads.lock()
         self._answers: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
 
@@ -64,6 +71,10 @@ class Console:
         conn = connect(bootstrap_servers, user, password, lake_options=lake_options, **CLIENT_OPTIONS)
         return cls(conn, bootstrap_servers, warehouses or {}, allow_changes)
 
+    def submit_tail(self, function: Callable[[], R]) -> threads.Future[R]:
+        """Have a thread call a function that waits for what is written: it has none of the workers."""
+        return self._tails.submit(function)
+
     def submit(self, function: Callable[..., R], *arguments: Any, **named: Any) -> threads.Future[R]:
         """Have a worker call a function. Raises `LimitExceeded` if too much waits already."""
         with self._lock:
@@ -77,6 +88,19 @@ class Console:
     def _done(self) -> None:
         with self._lock:
             self._waiting -= 1
+
+    @contextmanager
+    def room(self, what: str, most: int) -> Iterator[None]:
+        """Do something that at most `most` do at a time. Raises `LimitExceeded`."""
+        with self._lock:
+            if self._rooms.get(what, 0) >= most:
+                raise LimitExceeded(f"{most} of these run in this console already ({what}): try again in a moment")
+            self._rooms[what] = self._rooms.get(what, 0) + 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._rooms[what] -= 1
 
     def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """The results of a function for all items, several at a time, in their order."""
@@ -97,6 +121,16 @@ class Console:
                 self._answers.popitem(last=False)
         return value
 
+    def keep(self, value: Any) -> str:
+        """Keep a value, such as the place where a next page begins; return the token by which `kept` finds it."""
+        token = self.conn.ids.token_hex()
+        self.remembered(("kept", token), 0.0, lambda: value)
+        return token
+
+    def kept(self, token: str) -> Any:
+        """A value that was kept. Raises `InvalidRequest` if it is not, or has been for too long."""
+        return self.remembered(("kept", token), _KEPT_SECONDS, _not_kept)
+
     def forget(self, key: Any) -> None:
         """Forget an answer, because something was changed."""
         with self._lock:
@@ -106,7 +140,12 @@ class Console:
         """Close the connection, and let workers end."""
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._parts.shutdown(wait=False, cancel_futures=True)
+        self._tails.shutdown(wait=False, cancel_futures=True)
         self.conn.close(timeout=5)
+
+
+def _not_kept() -> Any:
+    raise InvalidRequest("this page is too old to go on from: begin again")
 
 
 def time_text(milliseconds: int | None) -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from forebay.api.sql_result import Result
-from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import AccessDenied, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, connect
 from forebay.query.statement import Statement, TableName, parse, text_of, value_of
 from forebay.query.tables import LAKE, Tables, Views, opened_lake
@@ -67,6 +67,53 @@ def sql(
     raise AssertionError("unreachable")
 
 
+class Guard:
+    """What a statement that a visitor wrote may do, and a way to stop it from another thread.
+
+    Statements can read files of this machine (`FROM 'x.csv'`); under a guard they read tables of the cluster and the
+    lakes, and nothing else. They add rows only if `allows_changes`, and use at most `memory` and `threads`.
+    """
+
+    def __init__(self, *, allows_changes: bool = False, memory: str = "1GB", threads: int = 2) -> None:
+        self.allows_changes = allows_changes
+        self.memory, self.threads = memory, threads
+        self.is_stopped = False
+        self._connection: Any = None
+
+    def stop(self) -> None:
+        """Stop the statement as soon as possible: it raises `InvalidRequest`."""
+        self.is_stopped = True
+        if self._connection is not None:
+            self._connection.interrupt()
+
+    def begin(self, connection: Any) -> None:
+        """Limit a connection of DuckDB, which the statement runs on."""
+        self._connection = connection
+        connection.execute(
+            f"SET memory_limit = '{self.memory}'; SET threads = {self.threads}; SET temp_directory = ''; "
+            "SET enable_external_access = false; SET lock_configuration = true"
+        )
+        self.check()
+
+    def check(self, kind: str = "SELECT") -> None:
+        """Raise `AccessDenied` for a kind of statement that may not run, `InvalidRequest` if it was stopped."""
+        if self.is_stopped:
+            raise InvalidRequest("the statement was stopped")
+        if kind == "INSERT" and not self.allows_changes:
+            raise AccessDenied("only statements that read may run here, such as SELECT: no INSERT")
+
+
+def guarded_sql(statement: str, connection: Connection, lakes: Mapping[str, LakeLike], guard: Guard) -> Result:
+    """The result of a statement as `sql` has it, under a guard."""
+    stack = ExitStack()
+    with stack:
+        tables = Tables(connection, {name: opened_lake(given) for name, given in lakes.items()})
+        result = _Execution(imported_duckdb(), tables, connection, stack, {}, guard).run(statement, ())
+        result._close = stack.pop_all().close
+        return result
+    raise AssertionError("unreachable")
+
+
 def imported_duckdb() -> Any:
     """The module duckdb. Raises `UnsupportedOperation` if it is not installed."""
     try:
@@ -83,13 +130,22 @@ class _Execution:
     """One statement."""
 
     def __init__(
-        self, duckdb: Any, tables: Tables, connection: Connection | None, stack: ExitStack, data: Mapping[str, Any]
+        self,
+        duckdb: Any,
+        tables: Tables,
+        connection: Connection | None,
+        stack: ExitStack,
+        data: Mapping[str, Any],
+        guard: Guard | None = None,
     ) -> None:
         self._duckdb, self._tables, self._connection = duckdb, tables, connection
+        self._guard = guard
         self._own = duckdb.connect(":memory:")
         stack.callback(lambda: self._views.release())
         stack.callback(self._own.close)
         self._own.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
+        if guard is not None:
+            guard.begin(self._own)
         self._views = Views(duckdb, self._own)
         self._pins, self._is_one_instant = 0, True
         for name, rows in data.items():
@@ -97,6 +153,8 @@ class _Execution:
 
     def run(self, text: str, parameters: Sequence[Any] | Mapping[str, Any]) -> Result:
         statement = parse(self._duckdb, self._own, text)
+        if self._guard is not None:
+            self._guard.check(statement.kind)
         if statement.kind == "SHOW TABLES":
             return self._of(self._tables.listed())
         return self._explained(lambda: self._run(statement, parameters))

@@ -1,0 +1,52 @@
+"""The SQL box: one statement over all tables, in DuckDB on our scans, of bounded rows, memory and time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.errors import LimitExceeded
+from forebay.console.rows import columns_of, rows_of
+from forebay.console.session import Console, check_limit
+from forebay.query.run import Guard, guarded_sql
+
+SECONDS_MAX = 60.0
+"""How long a statement may run."""
+
+_CELLS_MAX = 200_000
+_AT_ONCE = 4
+
+
+def run(console: Console, guard: Guard, *, statement: str, limit: int = 1000) -> dict[str, Any]:
+    """The first `limit` rows of a statement; `truncated` says that there are more."""
+    check_limit(limit)
+    clock = console.clock
+    began = clock.monotonic()
+    with console.room("sql", _AT_ONCE), guarded_sql(statement, console.conn, console.warehouses, guard) as result:
+        limit = min(limit, max(_CELLS_MAX // max(len(result.columns), 1), 1))
+        batches, count = list[pa.RecordBatch](), 0
+        for batch in result:
+            guard.check()
+            batches.append(batch)
+            count += batch.num_rows
+            if count > limit:
+                break
+        rows = pa.Table.from_batches(batches, result.schema)
+        return {
+            "columns": columns_of(result.schema),
+            "rows": rows_of(rows.slice(0, limit)),
+            "truncated": count > limit,
+            "is_one_instant": result.is_one_instant,
+            "seconds": round(clock.monotonic() - began, 4),
+        }
+
+
+def new_guard(console: Console) -> Guard:
+    """What a visitor's statement may do."""
+    return Guard(allows_changes=console.allow_changes)
+
+
+def too_long() -> LimitExceeded:
+    """The error of a statement that ran for too long."""
+    return LimitExceeded(f"the statement ran for more than {SECONDS_MAX:.0f} s, and was stopped: ask for less")
