@@ -161,6 +161,8 @@ class ServerDescription:
     tiering_tables: int
     total: int | None = None
     items: Sequence[Any] = field(default=(), repr=False)
+    paths: Mapping[int, TablePath] = field(default_factory=dict, repr=False)
+    """The tables of the `items` that have only an id."""
 
     def since(self, before: ServerDescription | None = None) -> ServerLoad:
         """The load between an earlier description and this one; without one, or after a restart, since the start."""
@@ -226,6 +228,7 @@ def describe_server(
         table_snapshots=answer.table_snapshot_count,
         total=_known(answer, "list_total"),
         items=Listing(_items(answer)),
+        paths={each.table_id: table_path_from_pb(each.table_path) for each in answer.table_names},
         **{name: getattr(answer, name) for name in _SAME},
     )
 

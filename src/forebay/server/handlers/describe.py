@@ -47,7 +47,16 @@ async def describe_server(context: ServerContext, call: ServerCall) -> Message:
     await context.in_io(_add_load, context, response)
     if request.list in _LISTS:
         await context.in_io(_LISTS[request.list], context, response, skip, items_max)
+        _add_names(context, response)
     return response
+
+
+def _add_names(context: ServerContext, response: pb.DescribeServerResponse) -> None:
+    named = {each.table_id for each in response.scans} | {each.table_id for each in response.table_snapshots}
+    for table_id in named:
+        table = context.catalog.table_by_id(table_id)
+        if table is not None:
+            response.table_names.add(table_id=table_id, table_path=table_path_to_pb(table.info.path))
 
 
 def _invalid(message: str) -> InvalidRequest:
