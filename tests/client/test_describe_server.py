@@ -107,6 +107,7 @@ def test_scans_snapshots_and_transactions_are_listed_and_ended(connection: Conne
     [running] = admin.describe_server("scans").items
     assert (running.bucket.table_id, running.bucket.bucket, running.log_offset) == (table.info.table_id, 0, 5000)
     assert running.pages == 1
+    assert str(admin.describe_server("scans").paths[table.info.table_id]) == "fluss.listed"
     close = pb.ScanKvRequest(scanner_id=opened.scanner_id, call_seq_id=1, close_scanner=True)
     connection.cluster.call(node, ApiKey.SCAN_KV, close, pb.ScanKvResponse)
     assert admin.describe_server().scans == 0
