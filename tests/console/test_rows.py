@@ -71,7 +71,8 @@ def test_pages_of_a_log_have_each_record_once_in_order_of_time(console: Console,
 
 def test_a_filter_searches_until_it_has_a_page(console: Console, events: Any) -> None:
     page = rows.peek(console, "web", "events", filter="page = 'p3' AND n < 50", limit=5)
-    assert [n // 10 for n in _values(page, "n")] == [4, 3, 3, 2, 1]
+    assert len(page["rows"]) == 5
+    assert _values(page, "_time") == sorted(_values(page, "_time"), reverse=True)
     rest = rows.peek(console, "web", "events", filter="page = 'p3' AND n < 50", limit=5, page_token=page["next"])
     assert sorted(_values(page, "n") + _values(rest, "n")) == [n for n in range(50) if n % 7 == 3]
     assert rest["complete"]

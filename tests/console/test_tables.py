@@ -45,3 +45,52 @@ def test_a_table_that_was_dropped_meanwhile_says_so(console: Console) -> None:
 def _of(page: dict[str, Any], table: str) -> dict[str, Any]:
     (found,) = (item for item in page["items"] if item["table"] == table)
     return dict(found)
+
+
+def test_one_table_has_its_history_its_ddl_and_no_secrets(console: Console) -> None:
+    conn = console.conn
+    conn.create_database("sales")
+    options = {"owner": "ann", "sink.password": "swordfish", "source": "jdbc:mysql://bob:swordfish@db/x"}
+    table = conn.create_table(
+        "sales.visits", {"user": "BIGINT", "day": "STRING", "n": "INT"}, primary_key=["user", "day"],
+        partition_keys="day", buckets=2, comment="who came", options=options,
+    )  # fmt: skip
+    table.upsert([{"user": i, "day": f"d{i % 3}", "n": i} for i in range(9)])
+    table = table.alter(add_columns={"page": "STRING"})
+    found = tables.table(console, "sales", "visits")
+    assert [column["name"] for column in found["columns"]] == ["user", "day", "n", "page"]
+    assert (found["rows"], found["buckets"], found["all_buckets"], found["partitions"]) == (9, 2, 6, 3)
+    assert (found["primary_key"], found["partition_keys"]) == (["user", "day"], ["day"])
+    assert [(version["schema_id"], version["changes"]) for version in found["history"]] == [
+        (2, ["added page STRING"]), (1, [])
+    ]  # fmt: skip
+    assert found["bytes"] > 0
+    assert found["last_write"] > found["created"]
+    assert "PARTITIONED BY (day)" in found["ddl"]
+    shown = {each["key"]: each["value"] for each in found["settings"]}
+    assert (shown["owner"], shown["sink.password"]) == ("ann", tables.HIDDEN)
+    assert shown["source"] == "jdbc:mysql://db/x"
+    assert "swordfish" not in str(found)
+    assert found["missing"] == []
+
+
+def test_buckets_and_partitions_have_pages(console: Console) -> None:
+    console.conn.create_database("sales")
+    table = console.conn.create_table(
+        "sales.parts", {"n": "INT", "day": "STRING"}, partition_keys="day", buckets=2, bucket_keys="n"
+    )
+    table.append([{"n": n, "day": f"d{n % 3}"} for n in range(30)])
+    page = tables.partitions(console, "sales", "parts", limit=2)
+    assert [(item["partition"], item["rows"], item["buckets"]) for item in page["items"]] == [
+        ("d0", 10, 2), ("d1", 10, 2)
+    ]  # fmt: skip
+    assert page["total"] == 3
+    rest = tables.partitions(console, "sales", "parts", limit=2, page_token=page["next"])
+    assert ([item["partition"] for item in rest["items"]], rest["next"]) == (["d2"], None)
+    found = tables.buckets(console, "sales", "parts", limit=4)
+    assert (len(found["items"]), found["total"]) == (4, 6)
+    of_one = tables.buckets(console, "sales", "parts", partition="d2")["items"]
+    assert sum(item["rows"] for item in of_one) == 10
+    assert {item["partition"] for item in of_one} == {"d2"}
+    assert all(item["end"] - item["start"] == item["rows"] and item["bytes"] > 0 for item in of_one)
+    assert of_one[0]["leader"].startswith("127.0.0.1:")

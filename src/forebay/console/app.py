@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import forebay
 from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperation
-from forebay.console import rows, statements, tables
+from forebay.console import overview, rows, statements, tables
 from forebay.console.session import Console
 from forebay.console.visitors import Doors, Visitors
 
@@ -34,6 +34,8 @@ _LOGGER = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
 
 SCREENS: dict[str, Callable[..., Any]] = {
+    "/api/overview": overview.overview,
+    "/api/settings": overview.settings,
     "/api/tables": tables.tables,
     "/api/tables/{database}/{table}": tables.table,
     "/api/tables/{database}/{table}/buckets": tables.buckets,

@@ -120,7 +120,9 @@ def peek(
     """Rows of a table. `place` is the log's "end" (the newest first), its "start", an "offset" of a bucket, a "time"
     (ISO 8601), or "current": the rows of lake and stream that there are now, in no order.
 
-    A filter reads until `limit` rows are found, or for some seconds; `next` goes on from there.
+    A filter reads until `limit` rows are found, or for some seconds; `next` goes on from there. Each page is in order
+    of time. Pages of a filter may overlap in time, because it looks as far back in busy buckets as in others; no row is
+    left out.
     """
     check_limit(limit)
     if place not in PLACES:

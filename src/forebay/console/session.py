@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import InvalidRequest, LimitExceeded
 from forebay.client.connection import Connection, connect
+from forebay.client.server_description import ServerDescription
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -28,6 +29,8 @@ _PARTS_AT_ONCE = 8
 _WAITING_MAX = 200
 _REMEMBERED_MAX = 20_000
 _KEPT_SECONDS = 900.0
+_SAMPLES_MAX = 300
+_GAP_SECONDS = 60.0
 
 CLIENT_OPTIONS = {"connect-timeout": "5 s", "request-timeout": "15 s", "retry-timeout": "4 s"}
 """A page rather shows that the server does not respond than wait a minute for it, as programs do."""
@@ -54,6 +57,8 @@ class Console:
         self._waiting = 0
         self._rooms: dict[str, int] = {}
         self._lock = threads.lock()
+        self._samples: deque[ServerDescription] = deque(maxlen=_SAMPLES_MAX)
+        self._sampled = 0.0
         self._answers: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
 
     @classmethod
@@ -130,6 +135,26 @@ class Console:
     def kept(self, token: str) -> Any:
         """A value that was kept. Raises `InvalidRequest` if it is not, or has been for too long."""
         return self.remembered(("kept", token), _KEPT_SECONDS, _not_kept)
+
+    def sampled(self, seconds: float, describe: Callable[[], ServerDescription]) -> ServerDescription:
+        """What the server does now, or at most `seconds` ago; earlier ones are kept for rates (`samples`)."""
+        with self._lock:
+            newest, asked = (self._samples[-1], self._sampled) if self._samples else (None, float("-inf"))
+        now = self.clock.monotonic()
+        if newest is not None and now - asked < seconds:
+            return newest
+        description = describe()
+        with self._lock:
+            if newest is not None and (newest.started != description.started or now - asked > _GAP_SECONDS):
+                self._samples.clear()  # another process serves, whose counters begin again; or this was not asked for
+            self._samples.append(description)
+            self._sampled = now
+        return description
+
+    def samples(self) -> list[ServerDescription]:
+        """What the server did in the last minutes in which this was asked for, the oldest first."""
+        with self._lock:
+            return list(self._samples)
 
     def forget(self, key: Any) -> None:
         """Forget an answer, because something was changed."""

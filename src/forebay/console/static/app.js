@@ -4,11 +4,18 @@ import { ErrorBox, Loading, Head, Empty, apiPath, followLinks, get, html, naviga
 // A screen: the path of its address (":name" is a part), its title in the navigation (none: it is reached by links), the
 // key that follows "g", and its module, whose default export is a component with the parts of the path as properties.
 export const SCREENS = [
+  { path: "/overview", title: "Overview", key: "o", load: () => import("./screens/overview.js") },
   { path: "/tables", title: "Tables", key: "t", load: () => import("./screens/tables.js") },
+  { path: "/sql", title: "SQL", key: "s", load: () => import("./screens/sql.js") },
 ];
 
 // The tabs of one table: the last part of the address, and the module of the screen, as above.
-export const TABLE_TABS = [];
+export const TABLE_TABS = [
+  { tab: "", title: "Table", load: () => import("./screens/table.js") },
+  { tab: "rows", title: "Rows", load: () => import("./screens/rows.js") },
+  { tab: "live", title: "Live", load: () => import("./screens/live.js") },
+  { tab: "key", title: "Key", load: () => import("./screens/key.js") },
+];
 
 function matched(pathname) {
   const parts = pathname.split("/").filter(Boolean).map(decodeURIComponent);
@@ -39,9 +46,9 @@ function Screen({ screen, params, session }) {
       gone = true;
     };
   }, [screen.path]);
-  if (state.screen !== screen.path) return html`<${Loading} />`;
-  if (state.error) return html`<${ErrorBox} error=${state.error} retry=${() => location.reload()} />`;
-  const content = html`<${state.module.default} key=${JSON.stringify(params)} ...${params} session=${session} />`;
+  let content = html`<${Loading} />`;
+  if (state.screen === screen.path && state.error) content = html`<${ErrorBox} error=${state.error} retry=${() => location.reload()} />`;
+  else if (state.screen === screen.path) content = html`<${state.module.default} key=${JSON.stringify(params)} ...${params} session=${session} />`;
   return screen.tab === undefined ? content : html`<${TableFrame} ...${params} tab=${screen.tab} session=${session}>${content}<//>`;
 }
 

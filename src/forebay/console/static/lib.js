@@ -158,7 +158,13 @@ const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 export const UNKNOWN = "–";
 
 export const number = (value) => (value === null || value === undefined ? UNKNOWN : grouped.format(value));
-export const short = (value) => (value === null || value === undefined ? UNKNOWN : value < 10_000 ? grouped.format(Math.round(value * 10) / 10) : compact.format(value));
+
+/** A number in few characters: 0.25, 17.5, 1,234, 5.6M. */
+export function short(value) {
+  if (value === null || value === undefined) return UNKNOWN;
+  if (value >= 1_000_000) return compact.format(value);
+  return grouped.format(value < 1 ? Number(value.toPrecision(2)) : value < 100 ? Math.round(value * 10) / 10 : Math.round(value));
+}
 
 export function bytes(value) {
   if (value === null || value === undefined) return UNKNOWN;
@@ -328,12 +334,12 @@ export function CopyButton({ text }) {
 
 /**
  * Rows: `columns` are {name, type, numeric}, `rows` are arrays of cells. A cell is null, a boolean, a number or text.
- * `rowClass(row)` is a class of a row.
+ * `rowClass(row)` is a class of a row; `onRow(row)` shows all of it, by a button in front.
  */
-export function Rows({ columns, rows, label, rowClass, cellClass }) {
+export function Rows({ columns, rows, label, rowClass, cellClass, onRow }) {
   return html`<div class="data-box" tabindex="0" role="region" aria-label=${label}><table class="data">
-    <thead><tr>${columns.map((c) => html`<th scope="col" class=${c.numeric ? "num" : ""}>${c.name}<span class="type">${c.type}</span></th>`)}</tr></thead>
-    <tbody>${rows.map((row) => html`<tr class=${rowClass?.(row) ?? ""}>${row.map((cell, i) => html`<td class="${columns[i].numeric ? "num" : ""} ${cellClass?.(columns[i]) ?? ""}" title=${typeof cell === "string" && cell.length > 40 ? cell : undefined}>${cell === null ? html`<span class="null">null</span>` : String(cell)}</td>`)}</tr>`)}</tbody>
+    <thead><tr>${onRow && html`<th class="open"><span class="hidden-text">Show</span></th>`}${columns.map((c) => html`<th scope="col" class=${c.numeric ? "num" : ""}>${c.name}<span class="type">${c.type}</span></th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr class=${rowClass?.(row) ?? ""}>${onRow && html`<td class="open"><button class="quiet" aria-label="Show this row" title="Show this row" onClick=${() => onRow(row)}>⋯</button></td>`}${row.map((cell, i) => html`<td class="${columns[i].numeric ? "num" : ""} ${cellClass?.(columns[i]) ?? ""}" title=${typeof cell === "string" && cell.length > 40 ? cell : undefined}>${cell === null ? html`<span class="null">null</span>` : String(cell)}</td>`)}</tr>`)}</tbody>
   </table></div>`;
 }
 
