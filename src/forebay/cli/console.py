@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
+import signal
 import socket
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import Any
 
@@ -50,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    _check_packages()
+    check_packages()
     from forebay.console.app import make_app
     from forebay.console.session import Console
     from forebay.console.visitors import Doors, Visitors, is_loopback
@@ -85,12 +88,15 @@ def run(options: argparse.Namespace) -> int:
         import webbrowser
 
         webbrowser.open(address)
-    _serve(app, listening, until_stdin_ends=options.until_stdin_ends)
-    visitors.close()
+    try:
+        _serve(app, listening, until_stdin_ends=options.until_stdin_ends)
+    finally:
+        visitors.close()
     return 0
 
 
-def _check_packages() -> None:
+def check_packages() -> None:
+    """Raise `UnsupportedOperation` if what the console needs is not installed."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise UnsupportedOperation("the console needs Starlette and Uvicorn: pip install 'forebay[console]'")
 
@@ -121,10 +127,20 @@ def _serve(app: Any, listening: socket.socket, *, until_stdin_ends: bool) -> Non
         )
     )  # fmt: skip
 
+    def stop() -> None:
+        server.should_exit = True
+
     def stop_with_stdin() -> None:
         sys.stdin.buffer.read()  # ends when the process that started this one does, however it ends
-        server.should_exit = True
+        stop()
+
+    async def serve() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        # Uvicorn would raise a signal again once it has ended, which kills this process.
+        setattr(server, "capture_signals", nullcontext)  # noqa: B010 - a method
+        await server.serve(sockets=[listening])
 
     if until_stdin_ends:
         threads.thread(stop_with_stdin, name="forebay-console-parent").start()
-    server.run(sockets=[listening])
+    asyncio.run(serve())

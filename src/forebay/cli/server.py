@@ -9,11 +9,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from forebay.base.garbage import ShortRounds
 from forebay.base.host import raise_open_files_max
+from forebay.cli import console
 from forebay.cli.logs import add_log_arguments, configure_logs
 from forebay.server._sockets import ServingLoop
 from forebay.server.config import (
@@ -77,6 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         help="serve metrics and health by HTTP on this port, or the first free one of a range such as 9250-9260",
     )
     parser.add_argument(
+        "--console", nargs="?", type=int, const=console.PORT, metavar="PORT",
+        help=f"show the server in the browser, on this machine, by `forebay console` as a process beside it (default "
+        f"port: {console.PORT}; 0: one that is free)",
+    )  # fmt: skip
+    parser.add_argument(
         "--ready-file", metavar="FILE", help="write the addresses to this file, as JSON, once the server is ready"
     )
     add_log_arguments(parser, "INFO")
@@ -84,6 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     configure_logs(options, limits_lines=True)
+    if options.console is not None:
+        console.check_packages()
     settings = read_settings_file(options.config) if options.config else {}
     settings |= dict(parse_definition(text) for text in options.definitions)
     if options.metrics_port is not None:
@@ -107,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
     _warn_of_others(Path(options.data_dir))
     raise_open_files_max(_OPEN_FILES)
     with asyncio.Runner(loop_factory=ServingLoop) as runner:
-        runner.run(_serve(config, options.ready_file))
+        runner.run(_serve(config, options.ready_file, options.console))
     return 0
 
 
@@ -134,7 +143,7 @@ def when_told_to_stop(call: Callable[[], object]) -> None:
         signal.signal(number, lambda number, frame: loop.call_soon_threadsafe(call))
 
 
-async def _serve(config: ServerConfig, ready_file: str | None) -> None:
+async def _serve(config: ServerConfig, ready_file: str | None, console_port: int | None) -> None:
     stopping = asyncio.Event()
     when_told_to_stop(stopping.set)
     server = ForebayServer(config)
@@ -145,11 +154,57 @@ async def _serve(config: ServerConfig, ready_file: str | None) -> None:
         print(_welcome(addresses, config), flush=True)
         if ready_file is not None:
             _write_ready_file(Path(ready_file), addresses)
-        await stopping.wait()
+        async with _console(addresses, console_port):
+            await stopping.wait()
         _LOGGER.info("stopping")
     finally:
         await server.stop()
     _LOGGER.info("stopped")
+
+
+@asynccontextmanager
+async def _console(addresses: Addresses, port: int | None) -> AsyncIterator[None]:
+    """A console beside the server, if there is a port for it.
+
+    It is a process of its own, so that its work is not the server's. It ends when its input does, however the server
+    ends, and has none of the environment that may hold secrets of the server.
+    """
+    if port is None:
+        yield
+        return
+    command = ("-m", "forebay", "console", "-b", addresses.bootstrap_servers, "--port", str(port), "--until-stdin-ends")
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _CONSOLE_ENVIRONMENT or name.startswith(("PYTHON", "FOREBAY_CONSOLE_"))
+    }
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdin=asyncio.subprocess.PIPE, env=environment
+    )  # fmt: skip
+    watching = asyncio.create_task(_watch(child))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        assert child.stdin is not None
+        child.stdin.close()
+        try:
+            await asyncio.wait_for(child.wait(), _CONSOLE_STOP_SECONDS)
+        except TimeoutError:
+            child.kill()
+            await child.wait()
+
+
+async def _watch(child: asyncio.subprocess.Process) -> None:
+    code = await child.wait()
+    if code:  # Ctrl-C ends both
+        _LOGGER.warning("the console has ended with exit code %s; the server goes on", code)
+
+
+_CONSOLE_STOP_SECONDS = 10.0
+
+
+_CONSOLE_ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV", "XDG_CONFIG_HOME")
 
 
 def _welcome(addresses: Addresses, config: ServerConfig) -> str:
