@@ -1,0 +1,257 @@
+"""The console in a browser: every screen in both themes and on a small screen, and what an operator does with it.
+
+With FOREBAY_PICTURES=docs/pictures it makes the pictures of docs/console.md.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+import subprocess
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+import forebay
+from forebay.base.ambient import SYSTEM_CLOCK
+from forebay.cli.console import _listening
+from forebay.console.app import make_app
+from forebay.console.session import Console
+from forebay.console.visitors import Doors, Visitors
+from forebay.testing.server import ServerProcess
+from forebay.tiering.now import tier_now
+from forebay.tiering.runner import ThreadRunner
+from tests.console.browser import Browser, browser, missing
+
+pytestmark = [pytest.mark.skipif(missing() is not None, reason=str(missing())), pytest.mark.slow]
+
+AXE = "axe-core@4.14.1"
+PICTURES = os.environ.get("FOREBAY_PICTURES")
+STATES = ("new", "paid", "shipped", "returned")
+
+
+class Shown:
+    """A console in this process, its server in another one, and a browser."""
+
+    def __init__(self, folder: Path, page: Browser) -> None:
+        lake = {"datalake.format": "paimon", "datalake.paimon.warehouse": str(folder / "lake")}
+        self.server = ServerProcess(folder / "data", settings=lake).start()
+        self.page = page
+        self.console = Console.open(self.server.bootstrap_servers)
+        listening = _listening("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        app = make_app(Visitors(SYSTEM_CLOCK, self.console), Doors.of("127.0.0.1"))
+        self._web = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
+        self._thread = threading.Thread(target=self._web.run, kwargs={"sockets": [listening]})
+        self._thread.start()
+        self.conn = self.console.conn
+
+    def open(self, path: str) -> None:
+        self.page.open(self.url + path)
+        self.page.until_settled()
+
+    def close(self) -> None:
+        self._web.should_exit = True
+        self._thread.join()
+        self.console.close()
+        self.server.kill()
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    with browser(tmp_path_factory.mktemp("profile")) as page:
+        made = Shown(tmp_path_factory.mktemp("console"), page)
+        try:
+            _fill(made.conn)
+            yield made
+        finally:
+            made.close()
+
+
+def _fill(conn: forebay.Connection) -> None:
+    for database in ("sales", "web", "ops"):
+        conn.create_database(database)
+    columns = {
+        "id": "BIGINT", "customer": "STRING", "amount": "DECIMAL(10,2)", "status": "STRING", "at": "TIMESTAMP_LTZ(3)",
+    }  # fmt: skip
+    orders = conn.create_table(
+        "sales.orders", columns, primary_key="id", buckets=4, comment="what was bought",
+        options={"table.datalake.enabled": "true", "owner": "sales@example.org"},
+    )  # fmt: skip
+    begin = dt.datetime(2026, 1, 31, 9, tzinfo=dt.UTC)
+
+    def rows(first: int, last: int, state: int = 0) -> list[dict[str, Any]]:
+        return [
+            {"id": i, "customer": f"customer-{i % 97}", "amount": Decimal(i * 37 % 9000) / 100,
+             "status": STATES[(i + state) % 4], "at": begin + dt.timedelta(seconds=i)}
+            for i in range(first, last)
+        ]  # fmt: skip
+
+    orders.upsert(rows(0, 4000))
+    tier_now(conn, ["sales.orders"], ThreadRunner(1))
+    orders.upsert(rows(1000, 1040, 1))
+    orders.upsert([row | {"amount": Decimal("19.90")} for row in rows(1030, 1033, 2)])
+    orders.delete([7, 8])
+    visits = conn.create_table(
+        "web.visits", {"user": "BIGINT", "day": "STRING", "page": "STRING"}, primary_key=["user", "day"],
+        partition_keys="day", buckets=2,
+    )  # fmt: skip
+    visits.upsert([{"user": i, "day": f"2026-01-{1 + i % 9:02}", "page": f"/p/{i % 7}"} for i in range(900)])
+    visits.alter(add_columns={"referrer": "STRING"})
+    events = conn.create_table("web.events", {"user": "BIGINT", "page": "STRING", "tags": "ARRAY<STRING>"}, buckets=2)
+    events.append([{"user": i % 50, "page": f"/p/{i % 7}", "tags": ["a", None]} for i in range(2000)])
+    for i in range(60):
+        conn.create_table(f"ops.metric_{i:02}", {"host": "STRING", "value": "DOUBLE"}, buckets=1)
+
+
+SCREENS = {
+    "overview": "/overview",
+    "tables": "/tables",
+    "table": "/tables/sales/orders",
+    "rows": "/tables/sales/orders/rows",
+    "live": "/tables/web/events/live",
+    "key": "/tables/sales/orders/key?k.id=1031",
+    "sql": "/sql?q=SELECT status, count(*) AS orders, sum(amount) AS amount%0AFROM sales.orders%0AGROUP BY status",
+}
+SHAPES = {"light": (1120, 720, False), "dark": (1120, 720, True), "small": (390, 844, False)}
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """axe-core, which finds what keeps people out, from npm."""
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm, which axe-core comes from")
+    folder = tmp_path_factory.mktemp("axe")
+    got = subprocess.run(["npm", "pack", "--silent", AXE], cwd=folder, capture_output=True, text=True, check=False)
+    if got.returncode:
+        pytest.skip(f"npm has no {AXE} here: {got.stderr.strip()[-200:]}")
+    with tarfile.open(next(folder.glob("*.tgz"))) as packed:
+        found = packed.extractfile("package/axe.min.js")
+        assert found is not None
+        return found.read().decode()
+
+
+def _prepare(shown: Shown, screen: str) -> None:
+    """What a screen shows only after something is done."""
+    if screen == "live":
+        shown.page.until_shown("live")
+        table = shown.conn.table("web.events")
+        for n in range(6):
+            table.append([{"user": 70 + n, "page": "/p/live", "tags": [str(n)]}])
+        shown.page.until_shown("/p/live")
+    elif screen == "sql":
+        shown.page.press("Control+Enter")
+        shown.page.until_shown("4 rows")
+    elif screen == "overview":
+        for _ in range(3):  # rates need some samples
+            shown.conn.table("web.events").append([{"user": n, "page": "/p/0", "tags": None} for n in range(300)])
+            time.sleep(2)
+    shown.page.until_settled()
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_a_screen_fits_and_keeps_nobody_out(shown: Shown, axe: str, screen: str) -> None:
+    page = shown.page
+    page.errors()
+    for shape, (width, height, dark) in SHAPES.items():
+        page.shape(width, height, dark=dark)
+        shown.open(SCREENS[screen])
+        _prepare(shown, screen)
+        wide = page.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{screen} is {wide} pixels too wide for {width}"
+        found = page.run(axe + "; return axe.run(document)")
+        assert len(found["passes"]) > 10
+        serious = [
+            (each["id"], each["help"], [node["html"][:200] for node in each["nodes"][:3]])
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], shape
+        if PICTURES and (shape != "small" or screen == "tables"):
+            page.picture(Path(PICTURES) / f"console-{screen}-{shape}.png")
+    assert page.errors() == []
+
+
+def test_keys_lead_everywhere(shown: Shown) -> None:
+    page = shown.page
+    page.shape(1280, 800, dark=False)
+    shown.open("/overview")
+    page.press("g", "t")
+    page.until_shown("of 63")
+    page.press("/")
+    page.type("input[type=search]", "VISITS web")
+    page.until_shown("1–1 of 1")
+    assert "search=VISITS" in page.run("return location.search")
+    page.press("Escape")
+    page.run("document.querySelector('td.name a').focus()")
+    page.press("Enter")
+    page.until_shown("web.visits", "2026-01-01", "added referrer STRING")
+    page.click("nav.tabs a:nth-child(2)")
+    page.until_shown("100 records of the log looked at", "_partition")
+    page.press("?")
+    page.until_shown("Previous and next page of a list")
+    page.press("Escape")
+    page.until(lambda: "Previous and next page of a list" not in page.text(), "the dialog stays")
+    page.click("td.open button")
+    page.until_shown("History of this key")
+    page.click("dialog a.button")
+    page.until_shown("The row now", "All that the log has")
+    assert page.errors() == []
+
+
+def test_lists_have_pages(shown: Shown) -> None:
+    page = shown.page
+    shown.open("/tables")
+    page.until_shown("1–50 of 63", "ops.metric_00")
+    page.press("]")
+    page.until_shown("51–63 of 63", "web.visits")
+    page.press("[")
+    page.until_shown("1–50 of 63", "ops.metric_00")
+
+
+def test_a_statement_is_stopped_and_errors_are_shown(shown: Shown) -> None:
+    page = shown.page
+    shown.open("/sql")
+    page.run("localStorage.clear()")
+    shown.open("/sql")
+    page.type("textarea", "SELECT count(*) FROM range(1000000000) a, range(1000000000) b")
+    page.press("Control+Enter")
+    page.until(lambda: page.run("return !!document.querySelector('.progress')"), "it does not run")
+    page.click("form button[type=button]")
+    page.until_shown("The statement was stopped.")
+    page.until(lambda: not shown.console._rooms.get("sql"), "the server goes on")
+    page.click("textarea")
+    page.press("Control+a")
+    page.type("textarea", "DROP TABLE sales.orders")
+    page.press("Control+Enter")
+    page.until_shown("Not supported here", "DROP is not supported")
+    assert shown.conn.table_exists("sales.orders")
+
+
+def test_a_live_tail_ends_with_its_page(shown: Shown) -> None:
+    page = shown.page
+    shown.open("/tables/web/events/live")
+    page.until_shown("live")
+    page.until(lambda: shown.console._rooms.get("live tails") == 1, "no tail")
+    page.click("nav.tabs a:nth-child(1)")
+    page.until(lambda: shown.console._rooms.get("live tails") == 0, "the tail goes on")
+
+
+def test_a_server_that_is_killed_and_comes_back(shown: Shown) -> None:
+    page = shown.page
+    shown.open("/tables")
+    page.until_shown("1–50 of 63")
+    shown.server.kill()
+    page.until_shown("The server does not respond")
+    assert "ops.metric_00" in page.text(), "what was shown stays"
+    shown.server.start(keep_ports=True)
+    page.until(lambda: "The server does not respond" not in page.text(), "it does not see the server again")
+    page.until_shown("1–50 of 63")
