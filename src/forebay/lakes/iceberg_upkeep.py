@@ -69,13 +69,10 @@ class Upkeep:
         was nothing to do, or if another writer changed the same files meanwhile.
         """
         table = self._load()
-        head = table.current_snapshot()
-        groups: dict[Record, list[LiveFile]] = {}
         if partitions is None:
-            for f in live_files(table.metadata, head, table.io):
-                if f.file.spec_id == table.metadata.default_spec_id:
-                    groups.setdefault(f.file.partition, []).append(f)
+            groups = _by_partition(table)
         else:
+            head = table.current_snapshot()
             groups = {p: live_files(table.metadata, head, table.io, partition=p) for p in partitions}
         rewrites: list[_Rewrite] = []
         try:
@@ -90,6 +87,12 @@ class Upkeep:
         except Conflict:
             remove_files(table.io, [f.path for r in rewrites for f in r.files])
             return None
+
+    def plan(self, files_min: int = FILES_MIN) -> list[tuple[Record, list[LiveFile]]]:
+        """The buckets that `compact` would rewrite now, and the files of each that it would replace."""
+        table = self._load()
+        found = ((partition, _chosen(table, files, files_min)) for partition, files in _by_partition(table).items())
+        return [(partition, chosen) for partition, chosen in found if chosen]
 
     def _commit(self, rewrites: Sequence[_Rewrite]) -> int:
         inputs = [f for r in rewrites for f in r.inputs]
@@ -182,6 +185,15 @@ class Upkeep:
             size = sum(sizes[path] for path in orphans)
             tell(LakeRemoval(".".join(table.name()), orphans=len(orphans), orphan_bytes=size))
         return orphans
+
+
+def _by_partition(table: Table) -> dict[Record, list[LiveFile]]:
+    """The files of the current snapshot that the current partition spec can replace, by partition."""
+    groups: dict[Record, list[LiveFile]] = {}
+    for f in live_files(table.metadata, table.current_snapshot(), table.io):
+        if f.file.spec_id == table.metadata.default_spec_id:
+            groups.setdefault(f.file.partition, []).append(f)
+    return groups
 
 
 def _chosen(table: Table, files: Sequence[LiveFile], files_min: int) -> list[LiveFile]:

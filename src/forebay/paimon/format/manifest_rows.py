@@ -86,6 +86,10 @@ class ManifestRows:
         return self._numbers("_ROW_COUNT")
 
     @property
+    def file_sizes(self) -> Rows:
+        return self._numbers("_FILE_SIZE")
+
+    @property
     def schema_ids(self) -> Rows:
         return self._numbers("_SCHEMA_ID")
 
@@ -97,6 +101,11 @@ class ManifestRows:
     def partitions(self) -> list[bytes]:
         """The distinct partitions of the entries."""
         return self._partitions[1]
+
+    @property
+    def partition_codes(self) -> npt.NDArray[np.int32]:
+        """The partition of each entry: its position in `partitions`."""
+        return self._partitions[0]
 
     def of_partitions(self, allowed: Sequence[bool]) -> npt.NDArray[np.bool_]:
         """Whether each entry is in a partition for which `allowed`, in the order of `partitions`, is true."""
