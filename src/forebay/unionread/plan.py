@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
+from forebay.lake.source import LakeSplit
 from forebay.metadata.predicate import Predicate, predicate_text
 from forebay.metadata.table import TableBucket
 from forebay.unionread.lake_side import conjuncts
@@ -60,9 +61,69 @@ class UnionPlan:
         where = [] if self.facts.chosen is None else [self.facts.chosen]
         return " in ".join([f"lookup of {_count(keys, 'key')}", *where]) if keys else self.facts.chosen
 
+    def pieces(self) -> list[PlanPiece]:
+        """Return what is read of each bucket, in the order of the splits; lake splits of one place are one piece."""
+        names, known = self.facts.partition_names, self.facts.lake_offsets
+        alone: dict[tuple[str | None, int], list[LakeSplit]] = {}
+        found = []
+
+        def piece(kind: PieceKind, bucket: TableBucket, **values: Any) -> PlanPiece:
+            partition = (
+                None if bucket.partition_id is None else names.get(bucket.partition_id, str(bucket.partition_id))
+            )
+            return PlanPiece(kind, partition, bucket.bucket, table_bucket=bucket, is_in_lake=bucket in known, **values)
+
+        for split in self.splits:
+            match split:
+                case LakeSnapshotSplit(lake):
+                    alone.setdefault(("$".join(lake.partition()) or None, lake.bucket()), []).append(lake)
+                case LakeSnapshotAndLogSplit(bucket, lakes, start, stop):
+                    found.append(piece("overridden", bucket, lake=lakes, start=start, stop=stop))
+                case LogSplit(bucket, start, stop):
+                    found.append(piece("log", bucket, start=start, stop=stop))
+                case KvSnapshotSplit(bucket):
+                    found.append(piece("server", bucket))
+                case KeyLookupSplit(keys):
+                    found += [piece("lookup", bucket, keys=len(some)) for bucket, some in keys]
+        first = [PlanPiece("lake", partition, number, tuple(lake)) for (partition, number), lake in alone.items()]
+        return [*first, *found]
+
     def explain(self) -> str:
         """Return which lake splits and which log ranges are read, and why."""
         return "\n".join([*_head(self), *_filters(self), *_partitions(self), *_splits(self)])
+
+
+PieceKind = Literal["lake", "overridden", "log", "lookup", "server"]
+
+
+@dataclass(frozen=True)
+class PlanPiece:
+    """What a plan reads of one bucket.
+
+    `kind`: the "lake" alone, the lake "overridden" by the log, the "log" alone, keys to "lookup", or the current rows
+    of the "server". `bucket` is `UNAWARE_BUCKET` where lake files are of all buckets. The log is read from `start` to
+    before `stop`. `is_in_lake`: the lake has the log of the bucket up to `start`.
+    """
+
+    kind: PieceKind
+    partition: str | None
+    bucket: int
+    lake: tuple[LakeSplit, ...] = ()
+    start: int = 0
+    stop: int = 0
+    keys: int = 0
+    is_in_lake: bool = False
+    table_bucket: TableBucket | None = None
+
+    @property
+    def lake_rows(self) -> int | None:
+        """The rows in its lake files, before they are merged; None if the format does not say."""
+        rows = [split.rows() for split in self.lake]
+        return None if None in rows else sum(each or 0 for each in rows)
+
+    def __str__(self) -> str:
+        where = "files of all buckets" if self.bucket < 0 else f"bucket {self.bucket}"
+        return where if self.partition is None else f"partition {self.partition}, {where}"
 
 
 # ---- in words -------------------------------------------------------------------------------------------------------
@@ -115,50 +176,38 @@ def _partitions(plan: UnionPlan) -> Iterator[str]:
 
 
 def _splits(plan: UnionPlan) -> Iterator[str]:
-    splits, names = plan.splits, plan.facts.partition_names
-    lake = Counter(_place(s.lake.partition(), s.lake.bucket()) for s in splits if isinstance(s, LakeSnapshotSplit))
-    yield from _section(
-        "lake alone, as nothing in the log changes it", [f"{p}: {_count(n, 'lake split')}" for p, n in lake.items()]
-    )
-    yield from _section(
-        "lake overridden by the changelog behind it",
-        [
-            f"{_of(s.bucket, names)}: {_count(len(s.lake), 'lake split')}, then {_range(s.start, s.stop)}, because the "
-            f"snapshot holds the log up to {s.start}"
-            if s.bucket in plan.facts.lake_offsets
-            else f"{_of(s.bucket, names)}: {_count(len(s.lake), 'lake split')}, then {_range(s.start, s.stop)}"
-            for s in splits
-            if isinstance(s, LakeSnapshotAndLogSplit)
-        ],
-    )
-    yield from _section(
-        "log alone",
-        [
-            f"{_of(s.bucket, names)}: {_range(s.start, s.stop)}, "
-            + (
-                "behind what the lake holds"
-                if s.bucket in plan.facts.lake_offsets
-                else "from its beginning: the lake has nothing of it"
-            )
-            for s in splits
-            if isinstance(s, LogSplit)
-        ],
-    )
-    yield from _section(
-        "lookups on the servers, which have all rows of these buckets",
-        [
-            f"{_of(b, names)}: {_count(len(k), 'key')}"
-            for s in splits
-            if isinstance(s, KeyLookupSplit)
-            for b, k in s.keys
-        ],
-    )
-    yield from _section(
-        "current rows from the servers, as the lake has nothing of these buckets",
-        [_of(s.bucket, names) for s in splits if isinstance(s, KvSnapshotSplit)],
-    )
-    if not splits:
+    pieces = plan.pieces()
+    for kind, title in _TITLES.items():
+        yield from _section(title, [_line(piece) for piece in pieces if piece.kind == kind])
+    if not pieces:
         yield "nothing is read"
+
+
+_TITLES = {
+    "lake": "lake alone, as nothing in the log changes it",
+    "overridden": "lake overridden by the changelog behind it",
+    "log": "log alone",
+    "lookup": "lookups on the servers, which have all rows of these buckets",
+    "server": "current rows from the servers, as the lake has nothing of these buckets",
+}
+
+
+def _line(piece: PlanPiece) -> str:
+    place, log = str(piece), f"log {piece.start} to {piece.stop} ({_count(piece.stop - piece.start, 'record')})"
+    match piece.kind:
+        case "lake":
+            return f"{place}: {_count(len(piece.lake), 'lake split')}"
+        case "overridden":
+            why = f", because the snapshot holds the log up to {piece.start}" if piece.is_in_lake else ""
+            return f"{place}: {_count(len(piece.lake), 'lake split')}, then {log}{why}"
+        case "log":
+            held = (
+                "behind what the lake holds" if piece.is_in_lake else "from its beginning: the lake has nothing of it"
+            )
+            return f"{place}: {log}, {held}"
+        case "lookup":
+            return f"{place}: {_count(piece.keys, 'key')}"
+    return place
 
 
 def _section(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -176,20 +225,5 @@ def _some(names: Sequence[str]) -> str:
     return shown if len(names) <= _LINES_MAX else f"{shown} and {len(names) - _LINES_MAX} more"
 
 
-def _range(start: int, stop: int) -> str:
-    return f"log {start} to {stop} ({_count(stop - start, 'record')})"
-
-
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _place(partition: Sequence[str], bucket: int) -> str:
-    where = "files of all buckets" if bucket < 0 else f"bucket {bucket}"
-    return f"partition {'$'.join(partition)}, {where}" if partition else where
-
-
-def _of(bucket: TableBucket, names: Mapping[int, str]) -> str:
-    if bucket.partition_id is None:
-        return f"bucket {bucket.bucket}"
-    return f"partition {names.get(bucket.partition_id, bucket.partition_id)}, bucket {bucket.bucket}"
