@@ -50,8 +50,8 @@ def show(connection: Connection, tables: Iterable[str | TablePath], output: str)
                 lag = table_lag(connection, path)
             except ForebayError as e:
                 raise type(e)(f"{path}: {e.message}", e.code) from e
-            rows.append((str(lag.path), lag.snapshot_id, lag.records, round(lag.seconds, 3)))
-            worst = max(worst, lag.seconds)
+            rows.append((str(lag.path), lag.snapshot_id, lag.records, round(lag.seconds or 0.0, 3)))
+            worst = max(worst, lag.seconds or 0.0)
             progress.advance(1)
     print_rows(HEADER, rows, output, empty="(no table has a lake)", plain_numbers=["lake snapshot"])
     return worst

@@ -25,7 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import forebay
 from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperation
-from forebay.console import overview, rows, statements, tables
+from forebay.console import lakes, overview, rows, statements, tables, work
+from forebay.console.explain import explain
 from forebay.console.session import Console
 from forebay.console.visitors import Doors, Visitors
 
@@ -42,10 +43,38 @@ SCREENS: dict[str, Callable[..., Any]] = {
     "/api/tables/{database}/{table}/partitions": tables.partitions,
     "/api/peek/{database}/{table}": rows.peek,
     "/api/key/{database}/{table}": rows.key,
+    "/api/tiering": lakes.tiering,
+    "/api/lakes": lakes.lakes,
+    "/api/lake/{database}/{table}": lakes.lake,
+    "/api/lake/{database}/{table}/files": lakes.lake_files,
+    "/api/lake/{database}/{table}/partitions": lakes.lake_partitions,
+    "/api/lake/{database}/{table}/snapshots": lakes.lake_snapshots,
+    "/api/lake/{database}/{table}/tags": lakes.lake_tags,
+    "/api/lake/{database}/{table}/compaction": lakes.lake_compaction,
+    "/api/lake/{database}/{table}/orphans": lakes.lake_orphans,
+    "/api/explain/{database}/{table}": explain,
+    "/api/jobs": work.jobs,
+    "/api/applications": work.applications,
+    "/api/work": work.work,
+    "/api/work/connections": work.connections,
+    "/api/work/scans": work.scans,
+    "/api/work/snapshots": work.snapshots,
 }
 """What screens ask for with GET: the path, and the function that answers."""
 
-CHANGES: dict[str, Callable[..., Any]] = {}
+ACTIONS: dict[str, Callable[..., Any]] = {
+    "/api/lake/{database}/{table}/orphans": lakes.find_orphans,
+    "/api/tasks/cancel": work.cancel_task,
+}
+"""What they start with POST in any console: it changes no table."""
+
+CHANGES: dict[str, Callable[..., Any]] = {
+    "/api/lake/{database}/{table}/compact": lakes.compact,
+    "/api/lake/{database}/{table}/tags/create": lakes.create_tag,
+    "/api/lake/{database}/{table}/tags/delete": lakes.delete_tag,
+    "/api/transactions/abort": work.abort_transaction,
+    "/api/work/snapshots/release": work.release_snapshot,
+}
 """What they change with POST, only in a console with --allow-changes."""
 
 _STATUS = {
@@ -73,6 +102,10 @@ def make_app(visitors: Visitors, doors: Doors, *, allow_changes: bool = False, c
     routes = [
         Route("/api/session", partial(_session, visitors, cookie, allow_changes), methods=["GET", "POST", "DELETE"]),
         *(Route(path, partial(_screen, visitors, cookie, function)) for path, function in SCREENS.items()),
+        *(
+            Route(path, partial(_change, visitors, cookie, function, True), methods=["POST"])
+            for path, function in ACTIONS.items()
+        ),
         *(
             Route(path, partial(_change, visitors, cookie, function, allow_changes), methods=["POST"])
             for path, function in CHANGES.items()

@@ -14,6 +14,8 @@ from forebay.base.ambient import Clock
 from forebay.base.errors import InvalidRequest, LimitExceeded
 from forebay.client.connection import Connection, connect
 from forebay.client.server_description import ServerDescription
+from forebay.console.background import Tasks
+from forebay.lake.kept import Kept
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -28,6 +30,7 @@ _WORKERS = 12
 _PARTS_AT_ONCE = 8
 _WAITING_MAX = 200
 _REMEMBERED_MAX = 20_000
+_TABLES_OF_FILES = 8
 _KEPT_SECONDS = 900.0
 _SAMPLES_MAX = 300
 _GAP_SECONDS = 60.0
@@ -60,6 +63,9 @@ class Console:
         self._samples: deque[ServerDescription] = deque(maxlen=_SAMPLES_MAX)
         self._sampled = 0.0
         self._answers: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
+        self.tasks = Tasks(self.clock)
+        self.kept_files: Kept[Any, Any] = Kept(_TABLES_OF_FILES)
+        """The files of lake tables that were looked at, by snapshot."""
 
     @classmethod
     def open(
@@ -165,6 +171,7 @@ class Console:
         """Close the connection, and let workers end."""
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._parts.shutdown(wait=False, cancel_futures=True)
+        self.tasks.close()
         self._tails.shutdown(wait=False, cancel_futures=True)
         self.conn.close(timeout=5)
 
@@ -185,13 +192,18 @@ def page_of(items: Sequence[T], page_token: str | None, limit: int) -> tuple[Seq
 
     Raises `InvalidRequest` for a limit or token that cannot be.
     """
-    check_limit(limit)
-    text = page_token or "0"
-    if not text.isdecimal() or len(text) > 12:
-        raise InvalidRequest(f"page_token {page_token!r} is not one that a page of this list had")
-    first = int(text)
+    first = first_of(page_token, limit)
     after = first + limit
     return items[first:after], str(after) if after < len(items) else None
+
+
+def first_of(page_token: str | None, limit: int) -> int:
+    """How many items come before a page. Raises `InvalidRequest` for a limit or token that cannot be."""
+    check_limit(limit)
+    text = page_token or "0"
+    if not (text.isascii() and text.isdecimal()) or len(text) > 12:
+        raise InvalidRequest(f"page_token {page_token!r} is not one that a page of this list had")
+    return int(text)
 
 
 def check_limit(limit: int) -> None:

@@ -10,7 +10,6 @@ import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +22,6 @@ Numbers = npt.NDArray[np.int64]
 
 SIZE_BOUNDS = tuple(1 << power for power in range(10, 34, 2))
 """Upper bounds of classes of file sizes: 1 KiB, 4 KiB, ... 4 GiB; larger ones are a class of their own."""
-
-FileOrder = Literal["size", "-size", "rows", "-rows", "partition"]
 
 ORPHANS_KEPT_MAX = 1000
 """Paths of orphans that a search keeps; the others are only counted."""
@@ -90,8 +87,12 @@ class FileColumns:
         order = np.argsort(-files, kind="stable")
         return [(self.names[i], int(buckets[i]), int(files[i]), int(sizes[i]), int(rows[i])) for i in order if files[i]]
 
-    def page(self, skip: int, limit: int, order: FileOrder = "size", partition: str | None = None) -> Numbers:
-        """The positions of a page of files, of one partition if it is named. Raises `InvalidRequest`."""
+    def page(self, skip: int, limit: int, order: str = "size", partition: str | None = None) -> Numbers:
+        """The positions of a page of files, of one partition if it is named.
+
+        `order` is by size or rows, or descending by "-size" or "-rows", or by partition and bucket. Raises
+        `InvalidRequest`.
+        """
         chosen = np.arange(len(self), dtype=np.int64)
         if partition is not None:
             chosen = chosen[self.partitions == self._code(partition)]

@@ -17,31 +17,39 @@ class TableLag:
     """The part of a table's log that the lake does not have.
 
     `snapshot_id` is the newest lake snapshot that the cluster knows, None without one. `records` counts log offsets,
-    `seconds` is the age of the oldest record among them; both are 0 if the lake has everything.
+    `seconds` is the age of the oldest record among them; both are 0 if the lake has everything. `seconds` is None if it
+    was not measured, because too many buckets are behind.
     """
 
     path: TablePath
     snapshot_id: int | None
     records: int
-    seconds: float
+    seconds: float | None
 
 
-def table_lag(connection: Connection, path: str | TablePath) -> TableLag:
-    """Return the lag of one table, by reading the first record of each bucket that the lake does not have."""
+def table_lag(connection: Connection, path: str | TablePath, buckets_max: int | None = None) -> TableLag:
+    """Return the lag of one table, by reading the first record of each bucket that the lake does not have.
+
+    If more than `buckets_max` buckets are behind, none is read.
+    """
     info = connection.cluster.table_info(TablePath.parse(path))
     buckets = plan_buckets(connection.cluster, info)
     latest = list_offsets(connection.cluster, info, buckets, LATEST)
     known = newest_known(connection.admin, info)
     tiered = {} if known is None else known.log_offsets
     behind = {bucket: end for bucket, end in latest.items() if end > tiered.get(bucket, 0)}
+    snapshot_id = None if known is None else known.snapshot_id
+    records = sum(end - tiered.get(bucket, 0) for bucket, end in behind.items())
+    if buckets_max is not None and len(behind) > buckets_max:
+        return TableLag(info.path, snapshot_id, records, None)
     earliest = list_offsets(connection.cluster, info, list(behind), EARLIEST) if behind else {}
     starts = {bucket: max(tiered.get(bucket, 0), earliest[bucket]) for bucket in behind}
     first = [_first_ms(connection, info, bucket, starts[bucket], end) for bucket, end in behind.items()]
     oldest = [ms for ms in first if ms is not None]
     return TableLag(
         info.path,
-        None if known is None else known.snapshot_id,
-        sum(end - tiered.get(bucket, 0) for bucket, end in behind.items()),
+        snapshot_id,
+        records,
         max(connection.clock.now_ms() - min(oldest), 0) / 1000 if oldest else 0.0,
     )
 
