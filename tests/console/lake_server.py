@@ -10,6 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 import forebay
+
+# Imported here, in one thread: pytest parses our modules, and two threads that parse at the same time fail in
+# CPython 3.11 (gh-106905). A server with a lake imports these in a thread.
+import forebay.lakes.paimon
+import forebay.paimon.catalog.filesystem
+import forebay.paimon.io.local
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.console.session import Console
