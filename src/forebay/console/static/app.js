@@ -6,6 +6,11 @@ import { ErrorBox, Loading, Head, Empty, apiPath, followLinks, get, html, naviga
 export const SCREENS = [
   { path: "/overview", title: "Overview", key: "o", load: () => import("./screens/overview.js") },
   { path: "/tables", title: "Tables", key: "t", load: () => import("./screens/tables.js") },
+  { path: "/tiering", title: "Tiering and lag", key: "l", load: () => import("./screens/tiering.js") },
+  { path: "/lakes", title: "Lakes", key: "k", load: () => import("./screens/lakes.js") },
+  { path: "/lakes/:database/:table", load: () => import("./screens/lake.js") },
+  { path: "/jobs", title: "Jobs", key: "j", load: () => import("./screens/jobs.js") },
+  { path: "/activity", title: "Activity", key: "a", load: () => import("./screens/activity.js") },
   { path: "/sql", title: "SQL", key: "s", load: () => import("./screens/sql.js") },
 ];
 
@@ -15,6 +20,8 @@ export const TABLE_TABS = [
   { tab: "rows", title: "Rows", load: () => import("./screens/rows.js") },
   { tab: "live", title: "Live", load: () => import("./screens/live.js") },
   { tab: "key", title: "Key", load: () => import("./screens/key.js") },
+  { tab: "union", title: "Union read", load: () => import("./screens/explain.js") },
+  { tab: "lake", title: "Lake", load: () => import("./screens/table_lake.js") },
 ];
 
 function matched(pathname) {
@@ -68,7 +75,7 @@ function Navigation({ current, session, onHelp, onLogout }) {
   return html`<aside class="side">
     <a class="brand" href="/"><img src="/icon.svg" alt="" />Forebay</a>
     <nav aria-label="Screens"><ul>
-      ${SCREENS.filter((screen) => screen.title).map((screen) => html`<li key=${screen.path}><a href=${screen.path} aria-current=${current === screen.path || (screen.path === "/tables" && current?.startsWith("/tables/")) ? "page" : undefined}>${screen.title}</a></li>`)}
+      ${SCREENS.filter((screen) => screen.title).map((screen) => html`<li key=${screen.path}><a href=${screen.path} aria-current=${current === screen.path || current?.startsWith(`${screen.path}/`) ? "page" : undefined}>${screen.title}</a></li>`)}
     </ul></nav>
     <footer>
       <span class="server" title="The server that this console shows">${session.bootstrap_servers}</span>
