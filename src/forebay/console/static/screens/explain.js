@@ -90,8 +90,10 @@ function lakeText(item) {
  * log that is read, as wide as it is long. Each side has a scale of its own, and every block can be seen.
  */
 function Picture({ plan }) {
-  const [box, width] = useWidth(620);
-  const label = Math.min(width * 0.3, Math.max(90, Math.max(...plan.items.map((i) => nameOf(i).length)) * 7.2 + 16));
+  const [box, width] = useWidth(320);
+  const isNarrow = width < 560; // the name of a bucket then stands above its blocks
+  const [line, top] = isNarrow ? [ROW + 20, 46] : [ROW, 26];
+  const label = isNarrow ? 0 : Math.min(width * 0.3, Math.max(90, Math.max(...plan.items.map((i) => nameOf(i).length)) * 7.2 + 16));
   const room = width - label - GAP - 20;
   const [left, right] = [room * 0.5, room * 0.5];
   const most = (value) => Math.max(...plan.items.map(value), 1);
@@ -102,12 +104,12 @@ function Picture({ plan }) {
   const overrides = plan.kind === "primary key";
   const words = `For ${number(plan.items.length)} of ${number(plan.total)} places: which lake files and which ranges of the log are read. The same is below in words.`;
   return html`<div class="picture" ref=${box} tabindex="0" role="region" aria-label="Picture of the plan">
-    <svg width=${width} height=${plan.items.length * ROW + 30} role="img" aria-label=${words}>
+    <svg width=${width} height=${plan.items.length * line + top} role="img" aria-label=${words}>
       <defs><pattern id="overridden" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><line class="overridden" x1="0" y1="0" x2="0" y2="7" /></pattern></defs>
-      <text class="quiet" x=${middle} y="14" text-anchor="end">lake, up to an offset of the log</text>
+      <text class="quiet" x=${middle} y="14" text-anchor="end">${isNarrow ? "lake" : "lake, up to an offset of the log"}</text>
       <text class="quiet" x=${middle + GAP} y="14">log behind it</text>
       ${plan.items.map((item, i) => {
-        const y = 26 + i * ROW;
+        const y = top + i * line;
         const base = y + BLOCK / 2 + 4;
         const hasLake = item.lake_splits > 0;
         const hasLog = item.start !== null;
@@ -118,8 +120,8 @@ function Picture({ plan }) {
         const tip = tipOf(item, overrides);
         return html`<g key=${i}>
           <title>${tip}</title>
-          ${i > 0 && html`<line class="rule" x1="0" x2=${width} y1=${y - 8} y2=${y - 8} />`}
-          <text x="0" y=${base}>${fitted(nameOf(item), label - 8)}</text>
+          ${i > 0 && html`<line class="rule" x1="0" x2=${width} y1=${y - (isNarrow ? 28 : 8)} y2=${y - (isNarrow ? 28 : 8)} />`}
+          <text x="0" y=${isNarrow ? y - 8 : base}>${fitted(nameOf(item), isNarrow ? width : label - 8)}</text>
           ${hasLake && html`<rect class="lake" x=${x} y=${y} width=${lakeWidth} height=${BLOCK} rx="3" />
             ${item.kind === "overridden" && html`<rect x=${x} y=${y} width=${lakeWidth} height=${BLOCK} rx="3" fill="url(#overridden)" />`}
             <text class="quiet" x=${middle} y=${y + BLOCK + 13} text-anchor="end">${fitted(lakeText(item), left)}</text>`}
