@@ -17,6 +17,7 @@ from forebay.base.quantity import parse_duration_ms
 from forebay.client.server_description import TieringInfo
 from forebay.console.background import Task
 from forebay.console.session import Console, first_of, page_of, time_text
+from forebay.console.tables import masked
 from forebay.lakes.health import FileColumns, LakeHealth, LakeSnapshotInfo, PlannedRewrite
 from forebay.metadata.table import TablePath, lake_options
 from forebay.paimon.catalog.catalog import Catalog
@@ -242,9 +243,9 @@ def lake(console: Console, database: str, table: str, *, lake: str | None = None
     partitions = [] if files is None else files.by_partition()
     return {
         "format": health.format,
-        "location": health.location,
+        "location": masked("location", health.location),
         "partition_keys": list(health.partition_keys),
-        "options": health.options,
+        "options": {key: masked(key, value) for key, value in health.options.items()},
         "snapshot": None if snapshot is None else _snapshot(snapshot),
         "files": None
         if files is None

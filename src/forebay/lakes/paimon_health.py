@@ -33,6 +33,8 @@ _EPOCH = dt.datetime(1970, 1, 1)
 
 
 class PaimonHealth(LakeHealth):
+    """A table of a Paimon catalog."""
+
     def __init__(self, table: Table) -> None:
         self._table = table
 
