@@ -77,7 +77,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 
 
 def _fill(conn: forebay.Connection) -> None:
-    for database in ("sales", "web", "ops"):
+    for database in ("sales", "telemetry", "web"):
         conn.create_database(database)
     columns = {
         "id": "BIGINT", "customer": "STRING", "amount": "DECIMAL(10,2)", "status": "STRING", "at": "TIMESTAMP_LTZ(3)",
@@ -109,7 +109,9 @@ def _fill(conn: forebay.Connection) -> None:
     events = conn.create_table("web.events", {"user": "BIGINT", "page": "STRING", "tags": "ARRAY<STRING>"}, buckets=2)
     events.append([{"user": i % 50, "page": f"/p/{i % 7}", "tags": ["a", None]} for i in range(2000)])
     for i in range(60):
-        conn.create_table(f"ops.metric_{i:02}", {"host": "STRING", "value": "DOUBLE"}, buckets=1)
+        metric = conn.create_table(f"telemetry.metric_{i:02}", {"host": "STRING", "value": "DOUBLE"}, buckets=1)
+        if i < 20 and i % 3:
+            metric.append([{"host": f"host-{n % 9}", "value": n / 7} for n in range(100 + 37 * i)])
 
 
 SCREENS = {
@@ -119,8 +121,15 @@ SCREENS = {
     "rows": "/tables/sales/orders/rows",
     "live": "/tables/web/events/live",
     "key": "/tables/sales/orders/key?k.id=1031",
+    "union": "/tables/sales/orders/union",
+    "lake": "/tables/sales/orders/lake",
+    "tiering": "/tiering",
+    "lakes": "/lakes",
+    "jobs": "/jobs",
+    "activity": "/activity",
     "sql": "/sql?q=SELECT status, count(*) AS orders, sum(amount) AS amount%0AFROM sales.orders%0AGROUP BY status",
 }
+PICTURED = ("overview", "tables", "table", "rows", "live", "key", "sql", "union", "lake", "tiering")
 SHAPES = {"light": (1120, 720, False), "dark": (1120, 720, True), "small": (390, 844, False)}
 
 
@@ -148,6 +157,7 @@ def _prepare(shown: Shown, screen: str) -> None:
             table.append([{"user": 70 + n, "page": "/p/live", "tags": [str(n)]}])
         shown.page.until_shown("/p/live")
     elif screen == "sql":
+        shown.page.click("textarea")
         shown.page.press("Control+Enter")
         shown.page.until_shown("4 rows")
     elif screen == "overview":
@@ -158,7 +168,7 @@ def _prepare(shown: Shown, screen: str) -> None:
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_a_screen_fits_and_keeps_nobody_out(shown: Shown, axe: str, screen: str) -> None:
+def test_a_screen_fits_and_can_be_used_by_all(shown: Shown, axe: str, screen: str) -> None:
     page = shown.page
     page.errors()
     for shape, (width, height, dark) in SHAPES.items():
@@ -175,7 +185,7 @@ def test_a_screen_fits_and_keeps_nobody_out(shown: Shown, axe: str, screen: str)
             if each["impact"] in ("serious", "critical")
         ]
         assert serious == [], shape
-        if PICTURES and (shape != "small" or screen == "tables"):
+        if PICTURES and (screen in PICTURED if shape != "small" else screen == "tables"):
             page.picture(Path(PICTURES) / f"console-{screen}-{shape}.png")
     assert page.errors() == []
 
@@ -210,11 +220,11 @@ def test_keys_lead_everywhere(shown: Shown) -> None:
 def test_lists_have_pages(shown: Shown) -> None:
     page = shown.page
     shown.open("/tables")
-    page.until_shown("1–50 of 63", "ops.metric_00")
+    page.until_shown("1–50 of 63", "telemetry.metric_00")
     page.press("]")
     page.until_shown("51–63 of 63", "web.visits")
     page.press("[")
-    page.until_shown("1–50 of 63", "ops.metric_00")
+    page.until_shown("1–50 of 63", "telemetry.metric_00")
 
 
 def test_a_statement_is_stopped_and_errors_are_shown(shown: Shown) -> None:
@@ -251,7 +261,7 @@ def test_a_server_that_is_killed_and_comes_back(shown: Shown) -> None:
     page.until_shown("1–50 of 63")
     shown.server.kill()
     page.until_shown("The server does not respond")
-    assert "ops.metric_00" in page.text(), "what was shown stays"
+    assert "telemetry.metric_00" in page.text(), "what was shown stays"
     shown.server.start(keep_ports=True)
     page.until(lambda: "The server does not respond" not in page.text(), "it does not see the server again")
     page.until_shown("1–50 of 63")

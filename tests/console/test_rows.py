@@ -118,7 +118,7 @@ def test_changes_and_current_rows_of_a_table_with_keys(console: Console) -> None
 
 
 def test_a_tail_has_what_is_written_from_now_on_and_counts_what_it_leaves_out(console: Console, events: Any) -> None:
-    tail = rows.Tail(console, "web", "events", filter="n >= 1000")
+    tail = rows.LiveTail(console, "web", "events", filter="n >= 1000")
     assert [column["name"] for column in tail.columns] == ["_offset", "_time", "_bucket", "n", "page"]
     events.append([{"n": 5, "page": "x"}])
     events.append([{"n": n, "page": "x"} for n in range(1000, 1500)])
@@ -135,11 +135,11 @@ def test_a_tail_has_what_is_written_from_now_on_and_counts_what_it_leaves_out(co
 
 
 def test_there_are_not_too_many_tails(console: Console, events: Any) -> None:
-    open_tails = [rows.Tail(console, "web", "events") for _ in range(TAILS_MAX)]
+    open_tails = [rows.LiveTail(console, "web", "events") for _ in range(TAILS_MAX)]
     with pytest.raises(LimitExceeded, match="live tails"):
-        rows.Tail(console, "web", "events")
+        rows.LiveTail(console, "web", "events")
     open_tails[0].end()
-    open_tails[0] = rows.Tail(console, "web", "events")
+    open_tails[0] = rows.LiveTail(console, "web", "events")
     for tail in open_tails:
         tail.end()
 

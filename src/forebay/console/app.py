@@ -288,14 +288,14 @@ async def _tail(visitors: Visitors, cookie: str, request: Request) -> Response:
     console = _console(visitors, cookie, request)
     if console is None:
         return _error(*_STRANGER)
-    opened = partial(rows.Tail, console, *request.path_params.values())
+    opened = partial(rows.LiveTail, console, *request.path_params.values())
     given = _arguments(opened, dict(request.query_params))
     tail = await asyncio.wrap_future(console.submit(opened, **given))
     headers = {"X-Accel-Buffering": "no"}
     return StreamingResponse(_events(console, tail), media_type="text/event-stream", headers=headers)
 
 
-async def _events(console: Console, tail: rows.Tail) -> AsyncIterator[bytes]:
+async def _events(console: Console, tail: rows.LiveTail) -> AsyncIterator[bytes]:
     step: asyncio.Future[Any] | None = None
     try:
         yield _event("columns", tail.columns)

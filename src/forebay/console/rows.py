@@ -328,7 +328,7 @@ _TAIL_SECONDS = 0.5
 _BEHIND_ROWS = 100_000
 
 
-class Tail:
+class LiveTail:
     """What is written to a table from now on. It holds no more rows than one answer has; what comes faster is counted,
     and a tail that falls behind goes on at the end.
     """

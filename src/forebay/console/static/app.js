@@ -71,10 +71,12 @@ function TableFrame({ database, table, tab, children }) {
 
 function Navigation({ current, session, onHelp, onLogout }) {
   const [theme, setTheme] = useState(storedTheme());
+  const list = useRef();
+  useEffect(() => list.current.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [current]);
   const turn = () => setTheme(applyTheme(isDark() ? "light" : "dark"));
   return html`<aside class="side">
     <a class="brand" href="/"><img src="/icon.svg" alt="" />Forebay</a>
-    <nav aria-label="Screens"><ul>
+    <nav aria-label="Screens" ref=${list}><ul>
       ${SCREENS.filter((screen) => screen.title).map((screen) => html`<li key=${screen.path}><a href=${screen.path} aria-current=${current === screen.path || current?.startsWith(`${screen.path}/`) ? "page" : undefined}>${screen.title}</a></li>`)}
     </ul></nav>
     <footer>

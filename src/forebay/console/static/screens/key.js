@@ -50,6 +50,8 @@ function History({ database, table, given }) {
   const last = pages[pages.length - 1];
   if (!first) return state.error ? html`<${ErrorBox} error=${state.error} retry=${() => load(null)} />` : html`<${Card}><${Loading} /><//>`;
   const events = pages.flatMap((page) => page.events).sort((a, b) => b.position - a.position || (a.where === "lake" ? 1 : -1));
+  // An update shows what it changed, so what was before it needs no line of its own.
+  const lines = events.map((event, i) => [event, events[i + 1]]).filter(([event], i) => event.change !== "update_before" || events[i - 1]?.change !== "update_after");
   const place = `${first.partition ? `partition ${first.partition}, ` : ""}bucket ${first.bucket}`;
   return html`
     <div class="columns">
@@ -57,7 +59,7 @@ function History({ database, table, given }) {
         ${first.row ? html`<${Facts} all facts=${first.columns.map((c, i) => [html`<span class="mono">${c.name}</span>`, html`<span class="mono">${text(first.row[i])}</span>`])} />` : html`<${Empty} title="There is no row of this key" />`}
       <//>
       <${Card} title="Changes" actions=${html`<span class="small muted">${place}</span>`}>
-        ${events.length ? html`<ol class="events">${events.map((event, i) => html`<${Event} key=${i} event=${event} before=${events[i + 1]} columns=${first.columns} />`)}</ol>` : html`<${Empty} title="No changes found" />`}
+        ${lines.length ? html`<ol class="events">${lines.map(([event, before]) => html`<${Event} key=${`${event.where}${event.snapshot_id}/${event.offset}`} event=${event} before=${before} columns=${first.columns} />`)}</ol>` : html`<${Empty} title="No changes found" />`}
         ${state.error && html`<${ErrorBox} error=${state.error} />`}
         <div class="pager">
           <span role="status">${last.complete ? `All that the log has, from offset ${number(last.log_start)} on` : `Searched back to offset ${number(last.searched_from)}; the log begins at ${number(last.log_start)}`}</span>

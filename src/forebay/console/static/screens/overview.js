@@ -18,7 +18,7 @@ function Rates({ data }) {
     ["Records written", perSecond(rates.records_in), null, history.records_in],
     ["Written", `${bytes(rates.bytes_in)}/s`, null, history.bytes_in],
     ["Read from logs", `${bytes(rates.bytes_out)}/s`, null, history.bytes_out],
-    ["99 of 100 requests took", rates.p99 === null ? "–" : `≤ ${duration(rates.p99)}`, rates.sync_p99 === null ? null : `syncs ≤ ${duration(rates.sync_p99)}`, history.p99],
+    ["99 % of requests took", rates.p99 === null ? "–" : `≤ ${duration(rates.p99)}`, rates.sync_p99 === null ? null : `syncs ≤ ${duration(rates.sync_p99)}`, history.p99],
   ];
   return html`<section class="tiles" aria-label="Rates">
     ${tiles.map(([label, value, sub, values]) => html`<${Tile} key=${label} label=${label} value=${value} sub=${sub ?? `in the last ${duration(rates.seconds)}`}><${Spark} values=${values} label=${label} /><//>`)}
@@ -37,7 +37,7 @@ function Places({ server, lag }) {
     <//>
     <${Tile} label="Tables" value=${number(server.tables)} sub=${`${number(server.buckets)} buckets, ${number(server.open_buckets)} open${server.offline_buckets ? `, ${number(server.offline_buckets)} offline` : ""}`} />
     <${Tile} label="Connections" value=${number(server.connections)} sub=${`${number(server.scans)} scans, ${number(server.table_snapshots)} snapshots, ${number(server.open_transactions)} transactions`} />
-    <${Tile} label="Lakes are behind by" value=${lag.tables ? short(lag.records) : "–"} sub=${lag.tables ? `records, of ${number(lag.tables)} tables` : "no table has a lake"} />
+    <${Tile} label="Lakes are behind by" value=${lag.tables ? short(lag.records) : "–"} sub=${lag.tables ? `records, of ${number(lag.tables)} ${lag.tables === 1 ? "table" : "tables"}` : "no table has a lake"} />
   </section>`;
 }
 
