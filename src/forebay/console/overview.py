@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from forebay.base.counting import quantile
 from forebay.base.errors import UnsupportedOperation
-from forebay.base.quantity import quantile_of
 from forebay.client.server_description import ServerDescription, ServerLoad, TieringInfo
 from forebay.console.session import Console
 from forebay.console.tables import masked
@@ -95,7 +95,7 @@ def _quantile(load: ServerLoad, share: float) -> float | None:
     if not times:
         return None
     counts = [sum(column) for column in zip(*(each.counts for each in times), strict=True)]
-    return quantile_of(share, counts, times[0].bounds)
+    return quantile(share, counts, times[0].bounds)
 
 
 def _apis(load: ServerLoad) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from forebay import __version__
+from forebay.base.counting import SECONDS, Histogram
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 from forebay.base.host import resident_bytes
 from forebay.protocol import fluss_pb2 as pb
@@ -18,7 +19,6 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, parse, table_path_to_pb
 from forebay.server.connections import ConnectionDescription, Connections
 from forebay.server.context import ServerCall, ServerContext, serves
-from forebay.server.counters import SECONDS, Histogram
 from forebay.server.handlers.snapshots import table_snapshot_to_pb
 from forebay.server.handlers.staging import transaction_to_pb
 from forebay.server.lake_tiering import TieringState
