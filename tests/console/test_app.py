@@ -64,13 +64,15 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_other_sites_are_refused(app: Any, case: str) -> None:
+def test_other_sites_are_refused(case: str) -> None:
     method, headers = REFUSED[case]
+    app = make_app(Visitors(SYSTEM_CLOCK), Doors.of("127.0.0.1"))
     status, kind, _ = ask(app, method, "/api/session", None if method == "GET" else {}, headers).error
     assert (status, kind) == (403, "refused")
 
 
-def test_a_link_of_another_site_leads_to_the_page(app: Any) -> None:
+def test_a_link_of_another_site_leads_to_the_page() -> None:
+    app = make_app(Visitors(SYSTEM_CLOCK), Doors.of("127.0.0.1"))
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     assert ask(app, "GET", "/tables", headers=headers).status == 200
 

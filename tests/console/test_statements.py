@@ -57,15 +57,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_statement_reads_tables_and_nothing_else(shop: Console, tmp_path: Path, what: str) -> None:
+def test_a_statement_reads_tables_and_nothing_else(shop: Console, tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     (folder / "secret.csv").write_text("swordfish")
-    text = REFUSED[what].format(folder=folder, secret=folder / "secret.csv")
-    with pytest.raises(ForebayError) as raised:
-        run(shop, text)
-    assert "swordfish" not in str(raised.value)
+    for what, text in REFUSED.items():
+        with pytest.raises(ForebayError) as raised:
+            run(shop, text.format(folder=folder, secret=folder / "secret.csv"))
+        assert "swordfish" not in str(raised.value), what
     assert sorted(path.name for path in folder.iterdir()) == ["secret.csv"]
     assert shop.conn.admin.table_stats("sales.orders").row_count == 50
 
