@@ -41,14 +41,14 @@ STATES = ("new", "paid", "shipped", "returned")
 class Shown:
     """A console in this process, its server in another one, and a browser."""
 
-    def __init__(self, folder: Path, page: Browser) -> None:
+    def __init__(self, folder: Path, page: Browser, *, allow_changes: bool = False) -> None:
         lake = {"datalake.format": "paimon", "datalake.paimon.warehouse": str(folder / "lake")}
         self.server = ServerProcess(folder / "data", settings=lake).start()
         self.page = page
-        self.console = Console.open(self.server.bootstrap_servers)
+        self.console = Console.open(self.server.bootstrap_servers, allow_changes=allow_changes)
         listening = _listening("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        app = make_app(Visitors(SYSTEM_CLOCK, self.console), Doors.of("127.0.0.1"))
+        app = make_app(Visitors(SYSTEM_CLOCK, self.console), Doors.of("127.0.0.1"), allow_changes=allow_changes)
         self._web = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
         self._thread = threading.Thread(target=self._web.run, kwargs={"sockets": [listening]})
         self._thread.start()
@@ -121,12 +121,18 @@ SCREENS = {
     "rows": "/tables/sales/orders/rows",
     "live": "/tables/web/events/live",
     "key": "/tables/sales/orders/key?k.id=1031",
-    "union": "/tables/sales/orders/union",
-    "lake": "/tables/sales/orders/lake",
     "tiering": "/tiering",
     "lakes": "/lakes",
+    "lake": "/tables/sales/orders/lake",
+    "lake-files": "/tables/sales/orders/lake?view=files",
+    "lake-snapshots": "/tables/sales/orders/lake?view=snapshots",
+    "lake-tags": "/tables/sales/orders/lake?view=tags",
+    "lake-upkeep": "/tables/sales/orders/lake?view=upkeep",
+    "union": "/tables/sales/orders/union",
     "jobs": "/jobs",
     "activity": "/activity",
+    "scans": "/activity?view=scans",
+    "snapshots": "/activity?view=snapshots",
     "sql": "/sql?q=SELECT status, count(*) AS orders, sum(amount) AS amount%0AFROM sales.orders%0AGROUP BY status",
 }
 PICTURED = ("overview", "tables", "table", "rows", "live", "key", "sql", "union", "lake", "tiering")

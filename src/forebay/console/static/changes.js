@@ -23,7 +23,7 @@ function Question({ question, action, fields, send, danger, detail, close, done 
     setError(null);
     try {
       const answer = await send(Object.fromEntries(new FormData(event.target)));
-      dialog.current?.close();
+      close();
       done?.(answer);
     } catch (e) {
       setError(e);
@@ -38,7 +38,7 @@ function Question({ question, action, fields, send, danger, detail, close, done 
       ${error && html`<${ErrorBox} error=${error} />`}
       <div class="row">
         <button type="submit" class=${danger ? "danger" : "primary"} disabled=${busy}>${busy ? "Working…" : action}</button>
-        <button type="button" onClick=${() => dialog.current.close()}>Leave it</button>
+        <button type="button" onClick=${close}>Leave it</button>
       </div>
     </form>
   </dialog>`;
