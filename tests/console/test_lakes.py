@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, Unavailable, UnsupportedOperation
 from forebay.console import lakes
 from forebay.console.session import Console
 from forebay.paimon.catalog.catalog import Catalog
@@ -219,6 +219,21 @@ def test_live_tables_have_their_own_lake(console: Console) -> None:
     found = lakes.lakes(console, search="tiered")
     assert found["items"] == [{"lake": None, "database": "fluss", "table": "tiered"}]
     assert {each["lake"] for each in lakes.lakes(console)["items"]} >= {None, "mine"}
+
+
+def test_a_lake_that_cannot_be_listed_hides_no_other(console: Console) -> None:
+    class Broken:
+        def list_tables(self) -> Any:
+            raise Unavailable("the catalog did not answer")
+
+    mine = console.warehouses
+    console.warehouses = {"broken": Broken(), **mine}
+    try:
+        found = lakes.lakes(console)
+    finally:
+        console.warehouses = mine
+    assert found["missing"] == ["lake 'broken' cannot be listed: the catalog did not answer"]
+    assert found["total"] > 0
 
 
 def test_a_table_dropped_meanwhile_is_not_found(console: Console) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from forebay.base.errors import AccessDenied, InvalidRequest, NotFound, Unavailable, UnsupportedOperation
+from forebay.base.errors import AccessDenied, ForebayError, InvalidRequest, NotFound, Unavailable, UnsupportedOperation
 from forebay.base.progress import OnProgress
 from forebay.base.quantity import parse_duration_ms
 from forebay.client.server_description import TieringInfo
@@ -160,27 +160,34 @@ def lakes(
 ) -> dict[str, Any]:
     """A page of all lake tables: those of live tables (`lake` is null), then those of the lakes of this console."""
     words = (search or "").lower().split()
-    known = console.remembered("all lakes", _NAMES_SECONDS, lambda: _all_lake_tables(console))
+    known, failed = console.remembered("all lakes", _NAMES_SECONDS, lambda: _all_lake_tables(console))
     found = [each for each in known if all(word in f"{each[0] or ''} {each[1]}".lower() for word in words)]
     page, following = page_of(found, page_token, limit)
     items = [{"lake": lake, "database": path.database, "table": path.table} for lake, path in page]
-    return {"items": items, "next": following, "total": len(found), "lakes": list(console.warehouses)}
+    return {"items": items, "next": following, "total": len(found), "missing": failed}
 
 
-def _all_lake_tables(console: Console) -> list[tuple[str | None, TablePath]]:
+def _all_lake_tables(console: Console) -> tuple[list[tuple[str | None, TablePath]], list[str]]:
+    """The tables, and which lakes could not be listed."""
     try:
         live = [info.path for info in _all_tiering(console)]
     except UnsupportedOperation:
         live = lake_tables(console.conn)
     found: list[tuple[str | None, TablePath]] = [(None, path) for path in sorted(live)]
+    failed = []
     for name, lake in console.warehouses.items():
-        if isinstance(lake, Catalog):
-            catalog = lake.renewed()
-            paths = [TablePath(d, t) for d in catalog.list_databases() for t in catalog.list_tables(d)]
-        else:
-            paths = lake.list_tables()
-        found += [(name, path) for path in paths]
-    return found
+        try:
+            found += [(name, path) for path in _tables_in(lake)]
+        except ForebayError as e:  # the others are shown
+            failed.append(f"lake {name!r} cannot be listed: {e.message}")
+    return found, failed
+
+
+def _tables_in(lake: Any) -> list[TablePath]:
+    if not isinstance(lake, Catalog):
+        return list(lake.list_tables())
+    catalog = lake.renewed()
+    return [TablePath(d, t) for d in catalog.list_databases() for t in catalog.list_tables(d)]
 
 
 def _key(database: str, table: str, lake: str | None) -> tuple[str, str, str, str]:

@@ -18,7 +18,8 @@ export default function Lakes() {
     <${Card}>
       <${PagedTable} path="lakes" params=${{ search }} columns=${COLUMNS} label="Lake tables"
         keyOf=${(t) => `${t.lake} ${t.database}.${t.table}`}
-        above=${() => html`<div class="tools"><div class="grow"><${Search} value=${search} label="Search lake tables" placeholder="Search lake tables, by parts of their names" onSearch=${(text) => setQuery({ search: text })} /></div></div>`}
+        above=${(data) => html`<div class="tools"><div class="grow"><${Search} value=${search} label="Search lake tables" placeholder="Search lake tables, by parts of their names" onSearch=${(text) => setQuery({ search: text })} /></div>
+          ${data.missing.map((sentence) => html`<div class="box warn" key=${sentence}>${sentence}</div>`)}</div>`}
         empty=${search
           ? html`<${Empty} title="No lake table has such a name"><button onClick=${() => setQuery({ search: null })}>Show all</button><//>`
           : html`<${Empty} title="There are no lake tables"><span>Live tables have a lake by <code>'table.datalake.enabled' = 'true'</code>; other lakes are shown with <code>forebay console --warehouse</code>.</span><//>`} />
