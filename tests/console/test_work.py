@@ -147,3 +147,26 @@ def test_tasks_are_bounded() -> None:
         if each is None:
             break
     assert len(tasks.all()) <= 50
+
+
+def test_what_many_ask_for_at_the_same_time_is_read_once_and_a_failure_is_not_kept(console: Console) -> None:
+    began, go, reads = threading.Event(), threading.Event(), list[int]()
+
+    def read() -> int:
+        reads.append(1)
+        began.set()
+        assert go.wait(30)
+        return 7
+
+    futures = [console.submit(console.read_once, "files", read) for _ in range(5)]
+    assert began.wait(30)
+    go.set()
+    assert [future.result(30) for future in futures] == [7] * 5
+    assert reads == [1]
+
+    def fail() -> int:
+        raise NotFound("it was dropped")
+
+    with pytest.raises(NotFound):
+        console.read_once("other", fail)
+    assert console.read_once("other", lambda: 8) == 8

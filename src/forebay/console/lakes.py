@@ -279,12 +279,7 @@ def _files(console: Console, health: LakeHealth, database: str, table: str, lake
     if snapshot is None:
         return None
     key = *_key(database, table, lake), health.location, snapshot.snapshot_id, snapshot.at
-    found = console.kept_files.get(key)
-    if found is None:
-        found = health.files()
-        if found is not None:
-            console.kept_files.put(key, found)
-    return found
+    return console.read_once(key, health.files)
 
 
 def _partition(found: tuple[str, int, int, int, int]) -> dict[str, Any]:

@@ -64,8 +64,7 @@ class Console:
         self._sampled = 0.0
         self._answers: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
         self.tasks = Tasks(self.clock)
-        self.kept_files: Kept[Any, Any] = Kept(_TABLES_OF_FILES)
-        """The files of lake tables that were looked at, by snapshot."""
+        self._files: Kept[Any, threads.Future[Any]] = Kept(_TABLES_OF_FILES)
 
     @classmethod
     def open(
@@ -161,6 +160,25 @@ class Console:
         """What the server did in the last minutes in which this was asked for, the oldest first."""
         with self._lock:
             return list(self._samples)
+
+    def read_once(self, key: Any, read: Callable[[], R]) -> R:
+        """What `read` returned for `key`, for as long as there is room. Requests at the same time read once, together.
+
+        For a few large values that never change: the files of a snapshot.
+        """
+        with self._lock:
+            found: threads.Future[R] | None = self._files.get(key)
+            is_first = found is None
+            if found is None:
+                found = threads.future()
+                self._files.put(key, found)
+        if is_first:
+            try:
+                found.set_result(read())
+            except BaseException as e:  # noqa: BLE001 - handed to all who wait
+                self._files.pop(key)
+                found.set_exception(e)
+        return found.result()
 
     def forget(self, key: Any) -> None:
         """Forget an answer, because something was changed."""
