@@ -124,3 +124,26 @@ def test_a_table_that_is_dropped_while_it_is_shown(shown: Shown) -> None:
     page.until_shown("Not found")
     shown.open("/tables/sales/gone/lake")
     page.until_shown("Not found")
+
+
+@pytest.mark.parametrize(
+    ("path", "shown_before"),
+    [
+        ("/tiering", "sales.orders"),
+        ("/jobs", "Rounds of tiering"),
+        ("/activity", "Clients"),
+        ("/tables/sales/orders/lake", "Files by size"),
+    ],
+)
+def test_what_was_shown_stays_while_the_server_is_away(shown: Shown, path: str, shown_before: str) -> None:
+    page = shown.page
+    shown.open(path)
+    page.until_shown(shown_before)
+    shown.server.kill()
+    try:
+        page.until_shown("The server does not respond")
+        assert shown_before in page.text()
+    finally:
+        shown.server.start(keep_ports=True)
+    page.until(lambda: "The server does not respond" not in page.text(), "it does not see the server again")
+    page.until_shown(shown_before)
