@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay.base.errors import AccessDenied, ForebayError, InvalidRequest, LimitExceeded
+from forebay.base.errors import ForebayError, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.console import statements
 from forebay.console.session import Console
 from tests.console.asking import ask
@@ -27,7 +27,7 @@ def shop(console: Console) -> Console:
 
 
 def run(console: Console, text: str, **more: Any) -> dict[str, Any]:
-    return statements.run(console, statements.new_guard(console), statement=text, **more)
+    return statements.run(console, statements.new_execution(console), statement=text, **more)
 
 
 def test_a_statement_joins_tables_and_has_the_first_rows(shop: Console) -> None:
@@ -70,7 +70,7 @@ def test_a_statement_reads_tables_and_nothing_else(shop: Console, tmp_path: Path
 
 
 def test_a_console_that_allows_changes_inserts(shop: Console) -> None:
-    with pytest.raises(AccessDenied):
+    with pytest.raises(UnsupportedOperation, match="only reading is allowed"):
         run(shop, REFUSED["rows of a read-only console"])
     shop.allow_changes = True
     assert run(shop, REFUSED["rows of a read-only console"])["rows"] == [[1]]
@@ -78,12 +78,12 @@ def test_a_console_that_allows_changes_inserts(shop: Console) -> None:
 
 
 def test_a_statement_is_stopped(shop: Console) -> None:
-    guard = statements.new_guard(shop)
+    execution = statements.new_execution(shop)
     text = "SELECT count(*) FROM range(100000000) a, range(100000000) b WHERE a.range * b.range % 7 = 3"
-    future = shop.submit(statements.run, shop, guard, statement=text)
+    future = shop.submit(statements.run, shop, execution, statement=text)
     with pytest.raises(TimeoutError):
         future.result(0.3)
-    guard.stop()
+    execution.cancel()
     with pytest.raises(InvalidRequest):
         future.result(30)
 

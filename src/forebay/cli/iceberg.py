@@ -87,7 +87,8 @@ def _none(_parser: argparse.ArgumentParser) -> None:
 def _tables(options: argparse.Namespace) -> int:
     from forebay.query.tables import IcebergLake
 
-    rows = [[str(path)] for path in IcebergLake(_storage(options).options).list_tables()]
+    lake = IcebergLake(_storage(options).options)
+    rows = [[f"{database}.{table}"] for database in lake.list_databases() for table in lake.list_tables(database)]
     print_rows(["table"], rows, options.output, empty="(no tables)")
     return 0
 

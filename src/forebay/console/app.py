@@ -269,15 +269,15 @@ async def _sql(visitors: Visitors, cookie: str, request: Request) -> Response:
     console = _console(visitors, cookie, request)
     if console is None:
         return _error(*_STRANGER)
-    guard = statements.new_guard(console)
-    call = partial(statements.run, console, guard)
+    execution = statements.new_execution(console)
+    call = partial(statements.run, console, execution)
     given = _arguments(call, await _body(request))
     future = asyncio.wrap_future(console.submit(call, **given))
     deadline = console.clock.monotonic() + statements.SECONDS_MAX
     while not (await asyncio.wait({future}, timeout=_GONE_SECONDS))[0]:
         is_late = console.clock.monotonic() > deadline
         if is_late or await request.is_disconnected():
-            guard.stop()
+            execution.cancel()
             future.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is of no interest any more
             raise statements.too_long() if is_late else InvalidRequest("the page has stopped the statement")
     return _Json(future.result())

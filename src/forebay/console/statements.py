@@ -9,7 +9,7 @@ import pyarrow as pa
 from forebay.base.errors import LimitExceeded
 from forebay.console.rows import columns_of, rows_of
 from forebay.console.session import Console, check_limit
-from forebay.query.run import Guard, guarded_sql
+from forebay.query.run import Execution, SqlDatabase
 
 SECONDS_MAX = 60.0
 """How long a statement may run."""
@@ -18,16 +18,15 @@ _CELLS_MAX = 200_000
 _AT_ONCE = 4
 
 
-def run(console: Console, guard: Guard, *, statement: str, limit: int = 1000) -> dict[str, Any]:
+def run(console: Console, execution: Execution, *, statement: str, limit: int = 1000) -> dict[str, Any]:
     """The first `limit` rows of a statement; `truncated` says that there are more."""
     check_limit(limit)
     clock = console.clock
     began = clock.monotonic()
-    with console.room("sql", _AT_ONCE), guarded_sql(statement, console.conn, console.warehouses, guard) as result:
+    with console.room("sql", _AT_ONCE), execution.run(statement, insert=console.allow_changes) as result:
         limit = min(limit, max(_CELLS_MAX // max(len(result.columns), 1), 1))
         batches, count = list[pa.RecordBatch](), 0
         for batch in result:
-            guard.check()
             batches.append(batch)
             count += batch.num_rows
             if count > limit:
@@ -42,9 +41,16 @@ def run(console: Console, guard: Guard, *, statement: str, limit: int = 1000) ->
         }
 
 
-def new_guard(console: Console) -> Guard:
-    """What a visitor's statement may do."""
-    return Guard(allows_changes=console.allow_changes)
+def new_execution(console: Console) -> Execution:
+    """What runs a visitor's statement: it may name files and settings, so it is kept from them."""
+    settings = {
+        "memory_limit": "1GB",
+        "threads": "2",
+        "temp_directory": "",
+        "enable_external_access": "false",
+        "lock_configuration": "true",
+    }
+    return SqlDatabase(console.conn, console.warehouses).execution(settings=settings)
 
 
 def too_long() -> LimitExceeded:

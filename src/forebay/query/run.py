@@ -1,25 +1,37 @@
-"""`forebay.sql`: one statement over live tables and lakes."""
+"""`forebay.sql`: one statement over live tables and lakes; and `SqlDatabase`, for what serves many."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from forebay.api.sql_result import Result
-from forebay.base.errors import AccessDenied, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, connect
-from forebay.query.statement import Statement, TableName, parse, text_of, value_of
-from forebay.query.tables import LAKE, Tables, Views, opened_lake
+from forebay.query.statement import (
+    PLACEHOLDERS,
+    Namespace,
+    Statement,
+    TableName,
+    parameter_types,
+    parse,
+    text_of,
+    value_of,
+)
+from forebay.query.tables import LAKE, LISTED, Tables, Views, opened_lake
 from forebay.unionread.scan import PinnedUnionScan
 
 if TYPE_CHECKING:
     from forebay.query.tables import LakeLike
+
+T = TypeVar("T")
 
 
 def sql(
@@ -50,9 +62,8 @@ def sql(
 
     `user`, `password`, `lake_options` and `options` are those of `forebay.connect`.
     """
-    duckdb = imported_duckdb()
-    stack = ExitStack()
-    with stack:
+    imported_duckdb()
+    with ExitStack() as stack:
         connection: Connection | None = None
         if isinstance(bootstrap_servers, Connection):
             connection = bootstrap_servers
@@ -60,58 +71,32 @@ def sql(
             connection = connect(bootstrap_servers, user, password, lake_options=lake_options, **options)
             stack.callback(connection.close)
         named = {**({} if warehouse is None else {LAKE: warehouse}), **(lakes or {})}
-        tables = Tables(connection, {name: opened_lake(given) for name, given in named.items()})
-        result = _Execution(duckdb, tables, connection, stack, data or {}).run(statement, parameters)
+        result = SqlDatabase(connection, named).execution(data).run(statement, parameters)
+        stack.callback(result._close)
         result._close = stack.pop_all().close
         return result
     raise AssertionError("unreachable")
 
 
-class Guard:
-    """What a statement that a visitor wrote may do, and a way to stop it from another thread.
+class SqlDatabase:
+    """The tables of a cluster (None: of none) and of lakes, for statements of which many run, in any thread."""
 
-    Statements can read files of this machine (`FROM 'x.csv'`); under a guard they read tables of the cluster and the
-    lakes, and nothing else. They add rows only if `allows_changes`, and use at most `memory` and `threads`.
-    """
+    def __init__(self, connection: Connection | None, lakes: Mapping[str, LakeLike]) -> None:
+        self._duckdb = imported_duckdb()
+        self.tables = Tables(connection, {name: opened_lake(given) for name, given in lakes.items()})
 
-    def __init__(self, *, allows_changes: bool = False, memory: str = "1GB", threads: int = 2) -> None:
-        self.allows_changes = allows_changes
-        self.memory, self.threads = memory, threads
-        self.is_stopped = False
-        self._connection: Any = None
+    def execution(
+        self,
+        data: Mapping[str, Any] | None = None,
+        settings: Mapping[str, str] | None = None,
+        namespace: Namespace = (None, None),
+    ) -> Execution:
+        """What runs one statement, or describes it.
 
-    def stop(self) -> None:
-        """Stop the statement as soon as possible: it raises `InvalidRequest`."""
-        self.is_stopped = True
-        if self._connection is not None:
-            self._connection.interrupt()
-
-    def begin(self, connection: Any) -> None:
-        """Limit a connection of DuckDB, which the statement runs on."""
-        self._connection = connection
-        connection.execute(
-            f"SET memory_limit = '{self.memory}'; SET threads = {self.threads}; SET temp_directory = ''; "
-            "SET enable_external_access = false; SET lock_configuration = true"
-        )
-        self.check()
-
-    def check(self, kind: str = "SELECT") -> None:
-        """Raise `AccessDenied` for a kind of statement that may not run, `InvalidRequest` if it was stopped."""
-        if self.is_stopped:
-            raise InvalidRequest("the statement was stopped")
-        if kind == "INSERT" and not self.allows_changes:
-            raise AccessDenied("only statements that read may run here, such as SELECT: no INSERT")
-
-
-def guarded_sql(statement: str, connection: Connection, lakes: Mapping[str, LakeLike], guard: Guard) -> Result:
-    """The result of a statement as `sql` has it, under a guard."""
-    stack = ExitStack()
-    with stack:
-        tables = Tables(connection, {name: opened_lake(given) for name, given in lakes.items()})
-        result = _Execution(imported_duckdb(), tables, connection, stack, {}, guard).run(statement, ())
-        result._close = stack.pop_all().close
-        return result
-    raise AssertionError("unreachable")
+        `data` are Arrow tables and readers to join with, by name; `settings` are DuckDB's; `namespace` has the catalog
+        and the database of names that have none.
+        """
+        return Execution(self._duckdb, self.tables, data or {}, settings or {}, namespace)
 
 
 def imported_duckdb() -> Any:
@@ -126,56 +111,122 @@ _PINS_MAX = 5
 """So often at most the tables of a statement are pinned, for an instant that all have in common."""
 
 
-class _Execution:
-    """One statement."""
+_ROWS = pa.schema([("rows", pa.int64())])
+"""What an INSERT returns: how many rows it wrote."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a statement returns and takes. The types of parameters are those of the columns that they are compared with
+    or written to, and else strings."""
+
+    schema: pa.Schema
+    parameters: pa.Schema
+    is_insert: bool
+
+
+class Execution:
+    """One statement, in a DuckDB of its own: `run` or `describe` it once. `cancel` is for other threads."""
 
     def __init__(
         self,
         duckdb: Any,
         tables: Tables,
-        connection: Connection | None,
-        stack: ExitStack,
         data: Mapping[str, Any],
-        guard: Guard | None = None,
+        settings: Mapping[str, str],
+        namespace: Namespace,
     ) -> None:
-        self._duckdb, self._tables, self._connection = duckdb, tables, connection
-        self._guard = guard
+        self._duckdb, self._tables, self._data, self._namespace = duckdb, tables, data, namespace
         self._own = duckdb.connect(":memory:")
-        stack.callback(lambda: self._views.release())
-        stack.callback(self._own.close)
-        self._own.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
-        if guard is not None:
-            guard.begin(self._own)
+        for setting, value in {"TimeZone": "UTC", "python_enable_replacements": "false", **settings}.items():
+            self._own.execute(f"SET {setting} = '{value}'")
         self._views = Views(duckdb, self._own)
-        self._pins, self._is_one_instant = 0, True
+        self._pins, self._is_one_instant, self._cancelled = 0, True, False
         for name, rows in data.items():
             self._own.register(name, rows)
 
-    def run(self, text: str, parameters: Sequence[Any] | Mapping[str, Any]) -> Result:
+    def run(
+        self,
+        text: str,
+        parameters: Sequence[Any] | Mapping[str, Any] | pa.RecordBatchReader = (),
+        *,
+        insert: bool = True,
+    ) -> Result:
+        """Its rows. An INSERT takes a reader of rows of parameters, too: it writes what all of them give, as one
+        change. It is refused without `insert`.
+        """
+        with ExitStack() as stack:
+            stack.callback(self.close)
+            result = self._explained(lambda: self._run(text, parameters, insert))
+            result._close = stack.pop_all().close
+            return result
+        raise AssertionError("unreachable")
+
+    def describe(self, text: str, parameters: Sequence[Any] = ()) -> Description:
+        """What it returns and takes, without reading any row. Parameters that are not given are null."""
+        try:
+            return self._explained(lambda: self._describe(text, parameters))
+        finally:
+            self.close()
+
+    def cancel(self) -> None:
+        """Have `run`, and whatever reads its rows, fail. An INSERT that is being committed is not stopped."""
+        self._cancelled = True
+        with suppress(self._duckdb.ConnectionException):  # it is done
+            self._own.interrupt()
+
+    def close(self) -> None:
+        """Release what tables are pinned. Idempotent."""
+        self._own.close()
+        self._views.release()
+
+    def _run(self, text: str, parameters: Any, insert: bool) -> Result:
         statement = parse(self._duckdb, self._own, text)
-        if self._guard is not None:
-            self._guard.check(statement.kind)
         if statement.kind == "SHOW TABLES":
             return self._of(self._tables.listed())
-        return self._explained(lambda: self._run(statement, parameters))
+        if statement.target is None:
+            query = self._with_views(statement, self._pinned)
+            result = Result(self._rows(query, parameters), _nothing, self._views.raise_failure)
+            result.is_one_instant = self._is_one_instant
+            return result
+        if not insert:
+            raise UnsupportedOperation(f"INSERT INTO {statement.target} is refused: only reading is allowed here")
+        target = self._tables.target(statement.target.within(self._namespace))
+        query = self._with_views(statement, self._pinned)
+        return self._insert(target, statement.into, query, parameters)
 
-    def _run(self, statement: Statement, parameters: Sequence[Any] | Mapping[str, Any]) -> Result:
-        target = None if statement.target is None else self._tables.target(statement.target)
-        text = self._with_views(statement)
+    def _describe(self, text: str, given: Sequence[Any]) -> Description:
+        statement = parse(self._duckdb, self._own, text)
+        if statement.kind == "SHOW TABLES":
+            return Description(LISTED, pa.schema([]), False)
+        schemas = list[pa.Schema]()
+
+        def found(names: Sequence[TableName]) -> dict[TableName, Any]:
+            scans = {name: self._tables.scan(name.within(self._namespace), None, pinned=False) for name in names}
+            schemas.extend(scan.schema for scan in scans.values())
+            return {name: scan.schema.empty_table() for name, scan in scans.items()}
+
+        target = None if statement.target is None else self._tables.target(statement.target.within(self._namespace))
+        query = self._with_views(statement, found)
+        parameters = parameter_types(statement, schemas, None if target is None else target.arrow_schema)
         if target is not None:
-            return self._insert(target, statement.into, text, parameters)
-        result = Result(self._rows(text, parameters), _nothing, self._views.raise_failure)
-        result.is_one_instant = self._is_one_instant
-        return result
+            return Description(_ROWS, parameters, True)
+        names = parameters.names
+        nulls = [None] * len(names) if all(name.isdigit() for name in names) else dict.fromkeys(names)
+        relation = self._own.sql(query, params=given or nulls or None)
+        schema = (relation if statement.kind == "EXPLAIN" else relation.limit(0)).to_arrow_reader().schema
+        fields = zip(relation.columns, schema)  # a subquery's names differ from each other
+        return Description(pa.schema([field.with_name(name) for name, field in fields]), parameters, False)
 
     def _rows(self, text: str, parameters: Any = None) -> pa.RecordBatchReader:
         return self._own.sql(text, params=parameters or None).to_arrow_reader()
 
-    def _with_views(self, statement: Statement) -> str:
+    def _with_views(self, statement: Statement, find: Callable[[Sequence[TableName]], Mapping[TableName, Any]]) -> str:
         """Make views of all tables that the statement reads; return it with earlier states as views, too."""
-        references = [found for found in statement.references if not self._tables.is_own(found.name)]
+        own = {*statement.common_tables, *self._data}
+        references = [found for found in statement.references if not self._is_own(found.name, own)]
         names = dict.fromkeys(reference.name for reference in references if reference.at is None)
-        for name, scan in self._pinned(list(names)).items():
+        for name, scan in find(list(names)).items():
             self._views.add(scan, name)
         changed = False
         for reference in references:
@@ -183,7 +234,7 @@ class _Execution:
             if at is None:
                 continue
             node, changed = reference.node, True
-            view = self._views.add(self._tables.scan(name, self._as_of(*at)), None)
+            view = self._views.add(self._tables.scan(name.within(self._namespace), self._as_of(*at)), None)
             node |= {"at_clause": None, "catalog_name": "", "schema_name": "", "table_name": view}
             if "qualified_name" in node:
                 node["qualified_name"] = {"path": [view]}
@@ -194,13 +245,18 @@ class _Execution:
             raise UnsupportedOperation("EXPLAIN of an earlier state is not supported: leave AT (...) out")
         return text_of(self._own, statement.tree)
 
+    def _is_own(self, name: TableName, own: Collection[str]) -> bool:
+        if len(name.parts) == 1 and self._namespace[1] is not None:
+            return name.parts[0] in own
+        return self._tables.is_own(name)
+
     def _pinned(self, names: Sequence[TableName]) -> dict[TableName, Any]:
         """The tables, pinned one after the other; at the same instant if no live one was written to meanwhile.
 
         Otherwise they are pinned again, some times: tables that are written to all the time have one instant each.
         """
         while True:
-            found = {name: self._tables.scan(name, None) for name in names}
+            found = {name: self._tables.scan(name.within(self._namespace), None) for name in names}
             live = [scan for scan in found.values() if isinstance(scan, PinnedUnionScan)]
             self._pins += 1
             self._is_one_instant = all(scan.is_current() for scan in live[:-1])
@@ -225,9 +281,22 @@ class _Execution:
         """Rows first go into a table of DuckDB, which casts them as INSERT does and spills what memory cannot hold."""
         self._own.register("__forebay_columns", target.arrow_schema.empty_table())
         self._own.execute("CREATE TEMP TABLE __forebay_rows AS SELECT * FROM __forebay_columns")
-        self._own.execute(f"INSERT INTO __forebay_rows {into} {query}", parameters or None)
+        if not isinstance(parameters, pa.RecordBatchReader):
+            self._own.execute(f"INSERT INTO __forebay_rows {into} {query}", parameters or None)
+        elif PLACEHOLDERS.match(query):
+            names = [f"c{index}" for index in range(len(parameters.schema))]
+            schema = pa.schema([field.with_name(name) for name, field in zip(names, parameters.schema)])
+            batches = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in parameters)
+            self._own.register("__forebay_parameters", pa.RecordBatchReader.from_batches(schema, batches))
+            self._own.execute(f"INSERT INTO __forebay_rows {into} SELECT * FROM __forebay_parameters")
+        else:
+            for batch in parameters:
+                for values in zip(*(column.to_pylist() for column in batch.columns)):
+                    self._own.execute(f"INSERT INTO __forebay_rows {into} {query}", list(values))
         count = self._own.execute("SELECT count(*) FROM __forebay_rows").fetchall()[0][0]
         rows = self._rows("SELECT * FROM __forebay_rows")
+        if self._cancelled:
+            raise InvalidRequest("the INSERT was cancelled: no row was written")
         if hasattr(target, "connection"):
             with target.connection.transaction() as transaction:
                 if target.has_primary_key:
@@ -244,7 +313,7 @@ class _Execution:
         reader = pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
         return Result(reader, _nothing, self._views.raise_failure)
 
-    def _explained(self, run: Callable[[], Result]) -> Result:
+    def _explained(self, run: Callable[[], T]) -> T:
         """Run, with DuckDB's errors as those of Forebay."""
         try:
             return run()

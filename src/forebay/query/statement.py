@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 
@@ -21,12 +23,22 @@ _INSERT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
+Namespace: TypeAlias = tuple[str | None, str | None]
+"""The catalog and the database of names that have none."""
+
 
 @dataclass(frozen=True)
 class TableName:
     """A table that a statement names, in the parts that were written: [catalog,] [database,] table."""
 
     parts: tuple[str, ...]
+
+    def within(self, namespace: Namespace) -> TableName:
+        """The name with a catalog and a database, where it has none and these are known."""
+        (catalog, database), parts = namespace, self.parts
+        if len(parts) == 1 and database is not None:
+            parts = (database, *parts)
+        return TableName(parts if len(parts) != 2 or catalog is None else (catalog, *parts))
 
     def __str__(self) -> str:
         return ".".join(self.parts)
@@ -73,6 +85,27 @@ class Statement:
                 pending += node.values()
             elif isinstance(node, list):
                 pending += node
+
+    @property
+    def common_tables(self) -> Iterator[str]:
+        """The names of its common table expressions."""
+        pending = [self.tree]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, dict):
+                for each in (node.get("cte_map") or {}).get("map", ()):
+                    yield each["key"]
+                pending += node.values()
+            elif isinstance(node, list):
+                pending += node
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of its parameters, in order: numbers, or names without their `$`."""
+        if self.tree is None:
+            return []
+        found = self.tree["statements"][0].get("named_param_map", ())
+        return [each["key"] for each in sorted(found, key=lambda each: int(each["value"]))]
 
 
 def parse(duckdb: Any, connection: Any, text: str) -> Statement:
@@ -138,3 +171,51 @@ def value_of(connection: Any, expression: Any) -> Any:
     tree = _tree(connection, "SELECT 1")
     tree["statements"][0]["node"]["select_list"] = [expression]
     return connection.execute(text_of(connection, tree)).fetchall()[0][0]
+
+
+# ---- parameters -----------------------------------------------------------------------------------------------------
+
+PLACEHOLDERS = re.compile(rf"^{_SKIPPED}VALUES\s*\(\s*\?(?:\s*,\s*\?)*\s*\){_SKIPPED}$", re.IGNORECASE | re.DOTALL)
+"""The query of an INSERT whose values are its parameters, in order."""
+
+
+def parameter_types(statement: Statement, read: Iterable[pa.Schema], target: pa.Schema | None) -> pa.Schema:
+    """The parameters as Arrow fields, for clients that convert values before they send them.
+
+    A parameter has the type of a column that it is compared with, or of the column of the INSERT's `target` that it is
+    written to, and is a string elsewhere. DuckDB casts what it gets.
+    """
+    columns = {field.name.lower(): field.type for schema in read for field in schema}
+    types = dict[str, pa.DataType]()
+    pending = [statement.tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending += node
+        if not isinstance(node, dict):
+            continue
+        pending += node.values()
+        if node.get("type") == "LIMIT_MODIFIER":
+            types |= {_parameter(node.get(part)): pa.int64() for part in ("limit", "offset")}
+        if node.get("class") in ("COMPARISON", "BETWEEN", "OPERATOR"):
+            operands = [part for value in node.values() for part in (value if isinstance(value, list) else [value])]
+            names = [part["column_names"][-1].lower() for part in operands if _class(part) == "COLUMN_REF"]
+            found = next((columns[name] for name in names if name in columns), None)
+            if found is not None:
+                types |= {_parameter(part): found for part in operands}
+        if node.get("type") == "EXPRESSION_LIST" and target is not None:
+            named = [_unquoted(name).lower() for name in re.findall(_NAME, statement.into)]
+            fields = {field.name.lower(): field.type for field in target}
+            into = [fields.get(name) for name in named] if "(" in statement.into else list(target.types)
+            for row in node["values"]:
+                types |= {_parameter(value): t for value, t in zip(row, into) if t is not None}
+    return pa.schema([pa.field(name, types.get(name, pa.string())) for name in statement.parameters])
+
+
+def _class(node: Any) -> str | None:
+    return node.get("class") if isinstance(node, dict) else None
+
+
+def _parameter(node: Any) -> str:
+    """The name of a parameter; "" for another expression."""
+    return str(node["identifier"]) if _class(node) == "PARAMETER" else ""

@@ -10,7 +10,7 @@ lake.database."table$files"     a system table of a Paimon table
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     import forebay.paimon.table
 
 LIVE, LAKE = "live", "lake"
+LISTED = pa.schema([("catalog", pa.string()), ("database", pa.string()), ("table", pa.string())])
+"""The columns of SHOW TABLES."""
+
 ICEBERG, FORMAT = "iceberg", "format"
 
-LakeLike: TypeAlias = "str | Mapping[str, str] | Catalog"
+LakeLike: TypeAlias = "str | Mapping[str, str] | Catalog | IcebergLake"
 """A lake: a Paimon warehouse's path, a catalog, or options; {"format": "iceberg", ...} are pyiceberg's."""
 
 
@@ -41,15 +44,22 @@ class IcebergLake:
 
     options: Mapping[str, str]
 
-    def list_tables(self) -> list[TablePath]:
+    def list_databases(self) -> list[str]:
         from forebay.lakes.iceberg_tables import opened
 
         with opened(self.options) as catalog:
-            return [
-                TablePath(".".join(space), table)
-                for space in sorted(catalog.list_namespaces())
-                for *_, table in sorted(catalog.list_tables(space))
-            ]
+            return [".".join(space) for space in sorted(catalog.list_namespaces())]
+
+    def list_tables(self, database: str) -> list[str]:
+        from pyiceberg.exceptions import NoSuchNamespaceError
+
+        from forebay.lakes.iceberg_tables import opened
+
+        with opened(self.options) as catalog:
+            try:
+                return [table for *_, table in sorted(catalog.list_tables(tuple(database.split("."))))]
+            except NoSuchNamespaceError as e:
+                raise NotFound(f"there is no database {database!r} in this Iceberg catalog") from e
 
 
 Lake: TypeAlias = "Catalog | IcebergLake"
@@ -57,7 +67,7 @@ Lake: TypeAlias = "Catalog | IcebergLake"
 
 def opened_lake(given: LakeLike) -> Lake:
     """The lake that `given` means. Raises `InvalidRequest`, `UnsupportedOperation` for a missing package."""
-    if isinstance(given, Catalog):
+    if isinstance(given, Catalog | IcebergLake):
         return given
     if isinstance(given, str):
         return Catalog.open(given)
@@ -101,34 +111,88 @@ class Tables:
         if catalog is None:
             catalog = LIVE if self._connection is not None or len(self._lakes) != 1 else next(iter(self._lakes))
         if catalog not in self._lakes and (catalog != LIVE or self._connection is None):
-            known = [LIVE] * (self._connection is not None) + list(self._lakes)
             raise NotFound(
-                f"{name}: there is no catalog {catalog!r} here; there are {', '.join(known) or 'none'}. Lakes are "
-                "given by warehouse= or lakes="
+                f"{name}: there is no catalog {catalog!r} here; there are {', '.join(self.catalogs) or 'none'}. Lakes "
+                "are given by warehouse= or lakes="
             )
         return catalog, TablePath(*rest)
 
     def listed(self) -> pa.Table:
         """The catalog, database and name of all tables."""
         rows = list[tuple[str, str, str]]()
-        if self._connection is not None:
-            for database in self._connection.list_databases():
-                rows += [(LIVE, database, table) for table in self._connection.list_tables(database)]
-        for name, lake in self._lakes.items():
-            if isinstance(lake, IcebergLake):
-                rows += [(name, path.database, path.table) for path in lake.list_tables()]
-            else:
-                rows += [(name, d, t) for d in lake.list_databases() for t in lake.list_tables(d)]
-        names = ("catalog", "database", "table")
-        return pa.table({c: pa.array([row[i] for row in rows], pa.string()) for i, c in enumerate(names)})
+        for catalog in self.catalogs:
+            rows += [(catalog, d, t) for d in self.databases(catalog) for t in self.names(catalog, d)]
+        return pa.table([pa.array([row[i] for row in rows], pa.string()) for i in range(3)], schema=LISTED)
+
+    @property
+    def catalogs(self) -> list[str]:
+        """The names of all catalogs."""
+        return [LIVE] * (self._connection is not None) + list(self._lakes)
+
+    def databases(self, catalog: str) -> list[str]:
+        """The names of the databases of a catalog."""
+        return self._lake(catalog).list_databases()
+
+    def names(self, catalog: str, database: str) -> list[str]:
+        """The names of the tables of a database. Raises `NotFound`."""
+        return self._lake(catalog).list_tables(database)
+
+    def columns(self, name: TableName) -> list[tuple[pa.Field, Any, str | None]]:
+        """The columns of a table: Arrow field, type in the words of SQL, comment. Raises `NotFound`."""
+        catalog, path = self.place(name)
+        lake = self._lakes.get(catalog)
+        if isinstance(lake, IcebergLake):
+            return [(field, field.type, None) for field in self.scan(name, None, pinned=False).schema]
+        if lake is None:
+            assert self._connection is not None
+            live = self._connection.table(path)
+            return [
+                (field.with_nullable(column.data_type.nullable), column.data_type, column.comment)
+                for field, column in zip(live.arrow_schema, live.schema.columns)
+            ]
+        table = lake.table(str(path))
+        return [
+            (field.with_nullable(column.type.nullable), column.type, column.description)
+            for field, column in zip(table.arrow_schema, table.schema.fields)
+        ]
+
+    def primary_key(self, name: TableName) -> Sequence[str]:
+        """The columns of a table's primary key; none for one without. Raises `NotFound`."""
+        catalog, path = self.place(name)
+        lake = self._lakes.get(catalog)
+        if isinstance(lake, IcebergLake):
+            return ()
+        if lake is None:
+            assert self._connection is not None
+            return self._connection.table(path).schema.primary_key
+        return lake.table(str(path)).schema.primary_keys
+
+    def create(self, name: TableName, schema: pa.Schema) -> None:
+        """Create a table without a primary key. Raises `AlreadyExists`, `NotFound` (the database)."""
+        catalog, path = self.place(name)
+        lake = self._lake(catalog)
+        if isinstance(lake, IcebergLake):
+            raise UnsupportedOperation(f"{name} would be an Iceberg table, which tiering and other engines create")
+        lake.create_table(str(path), schema)
+
+    def _lake(self, catalog: str) -> Lake | Connection:
+        found = self._lakes.get(catalog)
+        if found is not None:
+            return found
+        if catalog != LIVE or self._connection is None:
+            raise NotFound(f"there is no catalog {catalog!r} here; there are {', '.join(self.catalogs) or 'none'}")
+        return self._connection
 
     # ---- scans ------------------------------------------------------------------------------------------------------
 
-    def scan(self, name: TableName, as_of: Any) -> Scan | pa.Table:
-        """The pinned scan of a table, or the rows of a system table. Raises `NotFound`."""
+    def scan(self, name: TableName, as_of: Any, *, pinned: bool = True) -> Scan | pa.Table:
+        """The pinned scan of a table, or the rows of a system table. Raises `NotFound`.
+
+        Not `pinned`, it may be any scan with the same columns.
+        """
         catalog, path = self.place(name)
         if catalog == LIVE:
-            return self._live(path, as_of)
+            return self._live(path, as_of, pinned)
         lake = self._lakes[catalog]
         if isinstance(lake, IcebergLake):
             from forebay.query.scans import IcebergScan
@@ -139,14 +203,15 @@ class Tables:
             if as_of is not None:
                 raise UnsupportedOperation(f"{name}: a system table has no earlier states")
             return lake.table(f"{path.database}.{plain}").system(system).read().read_all()
-        return lake.table(str(path)).scan(as_of=as_of).pinned()
+        found = lake.table(str(path)).scan(as_of=as_of)
+        return found.pinned() if pinned else found
 
-    def _live(self, path: TablePath, as_of: Any) -> Scan:
+    def _live(self, path: TablePath, as_of: Any, pinned: bool) -> Scan:
         assert self._connection is not None
         plain, mark, part = path.table.partition("$")
         table = self._connection.table(TablePath(path.database, plain) if mark else path)
         if not mark:
-            return table.scan(source="union", as_of=as_of).pinned()
+            return table.scan(source="union", as_of=as_of).pinned() if pinned else table.scan(as_of=as_of)
         if as_of is not None:
             raise UnsupportedOperation(f"{path} has no earlier states")
         if part == "changelog":
@@ -200,12 +265,12 @@ class Views:
             self._connection.register(source, scan)
         if name is None:
             return source
-        *outer, table = name.parts
+        outer = name.parts[:-1]
         if len(outer) == 2:
             self._connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(outer[0])}")
-        schema = ".".join(map(quoted, outer))
-        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-        self._connection.execute(f"CREATE VIEW {schema}.{quoted(table)} AS SELECT * FROM {source}")
+        if outer:
+            self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {'.'.join(map(quoted, outer))}")
+        self._connection.execute(f"CREATE VIEW {'.'.join(map(quoted, name.parts))} AS SELECT * FROM {source}")
         return str(name)
 
     def release(self) -> None:
