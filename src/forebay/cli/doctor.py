@@ -22,6 +22,7 @@ from forebay.cli.output import output_argument, print_rows
 
 _EXTRAS = (
     ("duckdb", "SQL in Python", "sql"),
+    ("adbc_driver_flightsql", "SQLAlchemy", "sqlalchemy"),
     ("polars", "Polars", "polars"),
     ("starlette", "console", "console"),
     ("uvicorn", "console", "console"),

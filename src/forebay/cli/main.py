@@ -29,6 +29,7 @@ COMMANDS = {
     "get": _Command("forebay.cli.browse", "look rows up by primary key"),
     "scan": _Command("forebay.cli.browse", "read a whole table"),
     "sql": _Command("forebay.cli.sql", "run SQL over live tables and lakes, in DuckDB"),
+    "flight": _Command("forebay.cli.flight", "serve SQL to ADBC, JDBC (DBeaver) and Superset by Arrow Flight SQL"),
     "create": _Command("forebay.cli.create", "create a table, from DDL or like a file"),
     "load": _Command("forebay.cli.load", "write the rows of files into a table"),
     "ingest": _Command("forebay.cli.ingest", "write the messages of a Kafka topic into a table, each once"),

@@ -1,0 +1,276 @@
+"""Statements by handles: kept for a while after they are described, run in turns, cancelled.
+
+A described statement is text and parameters; it costs little, and expires. While its rows are read it runs: it has a
+DuckDB, pins its tables, and is one of the few that run at a time; others wait. It ends with its rows, with the client's
+call, by `cancel`, or when its time is over.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+
+from forebay.api.sql_result import Result
+from forebay.base import threads
+from forebay.base.ambient import Clock, IdSource
+from forebay.base.errors import Conflict, LimitExceeded, NotFound, Unavailable, UnsupportedOperation
+from forebay.flight.sessions import ClientSession, Expiring
+from forebay.query.run import Description, Execution
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an endpoint holds at a time."""
+
+    queries_max: int = 8
+    query_seconds: float = 3600.0
+    wait_seconds: float = 30.0
+    """So long a query waits for one that runs to end."""
+    query_memory_bytes: int = 1 << 30
+    handles_max: int = 10_000
+    handle_seconds: float = 900.0
+    """So long a statement that was described, or prepared, is kept without being used."""
+    sessions_max: int = 1_000
+    session_seconds: float = 8 * 3600.0
+
+
+@dataclass
+class KeptStatement:
+    """A statement that was described, for one user. `parameters` are one row; for an INSERT, some."""
+
+    owner: str
+    text: str
+    description: Description
+    described_at: float
+    parameters: pa.Table | None = None
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """The values of the first row of parameters."""
+        if self.parameters is None:
+            return ()
+        return [column[0].as_py() for column in self.parameters.columns]
+
+
+class Running:
+    """The rows of a statement that runs, as an iterator. Thread-safe: `stop` is for other threads."""
+
+    def __init__(
+        self, owner: str, handle: str, execution: Execution, ended: Callable[[Running], None], deadline: float
+    ) -> None:
+        self.owner, self.handle, self.deadline = owner, handle, deadline
+        self._execution, self._ended = execution, ended
+        self._lock = threads.lock()
+        self._result: Result | None = None
+        self._rows: Iterator[pa.RecordBatch] = iter(())
+        self._stopped: str | None = None
+        self._is_open = True
+
+    def start(self, run: Callable[[Execution], Result]) -> Result:
+        """Run the statement, up to its first rows."""
+        with self._lock:
+            try:
+                self._result = run(self._execution)
+            except BaseException:
+                self._close()
+                if self._stopped is not None:
+                    raise Conflict(self._stopped) from None
+                raise
+            self._rows = iter(self._result)
+            return self._result
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        with self._lock:
+            if self._stopped is not None:
+                raise Conflict(self._stopped)
+            try:
+                return next(self._rows)
+            except BaseException:
+                self._close()
+                if self._stopped is not None:
+                    raise Conflict(self._stopped) from None
+                raise
+
+    def stop(self, why: str) -> None:
+        """Have the statement fail with this message."""
+        self._stopped = why
+        self._execution.cancel()
+        if self._lock.acquire(blocking=False):  # nothing is being read: a client waits, or is gone
+            try:
+                self._close()
+            finally:
+                self._lock.release()
+
+    def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            try:
+                if self._result is not None:
+                    self._result.close()
+                self._execution.close()
+            finally:
+                self._ended(self)
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+        with self._lock:
+            self._close()
+
+
+class Statements:
+    """All statements of an endpoint."""
+
+    def __init__(self, limits: Limits, allows_changes: bool, directory: Path, clock: Clock, ids: IdSource) -> None:
+        """`directory` is for what memory cannot hold."""
+        self._allows_changes = allows_changes
+        self._limits, self._directory, self._clock, self._ids = limits, directory, clock, ids
+        self._turn = threads.condition()
+        self._running = list[Running]()
+        self._begun = 0
+        self._handles = Expiring[KeptStatement](
+            clock, limits.handle_seconds, limits.handles_max, "statements that wait to be read", "--handles-max"
+        )
+
+    @property
+    def running(self) -> int:
+        """How many statements run now."""
+        with self._turn:
+            return self._begun
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    # ---- handles ----------------------------------------------------------------------------------------------------
+
+    def described(self, session: ClientSession, text: str, parameters: pa.Table | None = None) -> KeptStatement:
+        """A statement. Raises the errors of its text, `UnsupportedOperation` for a change where none is allowed."""
+        if len(text) > _TEXT_LENGTH_MAX:
+            raise LimitExceeded(f"a statement has at most {_TEXT_LENGTH_MAX:,} characters, and this one {len(text):,}")
+        statement = KeptStatement(session.owner, text, _NOTHING, self._clock.monotonic(), parameters)
+        execution, _ = self._execution(session)
+        statement.description = execution.describe(text, statement.values)
+        if statement.description.is_insert:
+            self.check_changes("INSERT")
+        return statement
+
+    def check_changes(self, what: str) -> None:
+        """Raise `UnsupportedOperation` if this endpoint only reads."""
+        if not self._allows_changes:
+            raise UnsupportedOperation(f"{what} is refused: this endpoint only reads; start it with --allow-changes")
+
+    def keep(self, statement: KeptStatement) -> str:
+        """Its new handle. Raises `LimitExceeded`."""
+        handle = self._ids.token_hex()
+        self._handles.put(handle, statement)
+        return handle
+
+    def kept(self, session: ClientSession, handle: str, *, once: bool = False) -> KeptStatement:
+        """The statement of a handle, which is forgotten if it runs only `once`. Raises `NotFound`."""
+        found = self._handles.get(handle)
+        if found is not None and found.owner == session.owner and once:
+            found = self._handles.pop(handle)
+        if found is None or found.owner != session.owner:
+            raise NotFound(
+                "this statement is not known: it was closed or run already, or was not used for "
+                f"{self._limits.handle_seconds:g} seconds, or the endpoint was restarted. Run it again"
+            )
+        return found
+
+    def forget(self, session: ClientSession, handle: str) -> None:
+        """Close a prepared statement, if it is open."""
+        found = self._handles.get(handle)
+        if found is not None and found.owner == session.owner:
+            self._handles.pop(handle)
+
+    # ---- running ----------------------------------------------------------------------------------------------------
+
+    def run(self, session: ClientSession, handle: str, run: Callable[[Execution], Result], **data: Any) -> Running:
+        """Run a statement when it is its turn. Raises `Unavailable` if it is not for long."""
+        with self._turn:
+            if not self._turn.wait_for(lambda: self._begun < self._limits.queries_max, self._limits.wait_seconds):
+                raise Unavailable(
+                    f"{self._limits.queries_max} statements run already, and none has ended in "
+                    f"{self._limits.wait_seconds:g} seconds: try later, or start the endpoint with more --queries-max"
+                )
+            self._begun += 1
+        try:
+            execution, directory = self._execution(session, **data)
+        except BaseException:
+            self._leave()
+            raise
+
+        def ended(running: Running) -> None:
+            with self._turn:
+                self._running = [each for each in self._running if each is not running]
+            self._leave()
+            with suppress(FileNotFoundError):
+                shutil.rmtree(directory)
+
+        deadline = self._clock.monotonic() + self._limits.query_seconds
+        running = Running(session.owner, handle, execution, ended, deadline)
+        with self._turn:
+            self._running.append(running)
+        running.start(run)
+        return running
+
+    def _leave(self) -> None:
+        with self._turn:
+            self._begun -= 1
+            self._turn.notify_all()
+
+    def cancel(self, session: ClientSession, handle: str) -> bool:
+        """Stop a statement of this user, or have it never run; False if there is none."""
+        statement = self._handles.get(handle)
+        is_kept = statement is not None and statement.owner == session.owner
+        if is_kept:
+            self._handles.pop(handle)
+        with self._turn:
+            found = [each for each in self._running if (each.owner, each.handle) == (session.owner, handle)]
+        for running in found:
+            running.stop("the statement was cancelled")
+        return is_kept or bool(found)
+
+    def stop_expired(self) -> None:
+        """Stop the statements whose time is over, and forget handles that were not used."""
+        self._handles.expired()
+        now = self._clock.monotonic()
+        with self._turn:
+            late = [each for each in self._running if each.deadline < now]
+        for running in late:
+            running.stop(
+                f"the statement has taken more than {self._limits.query_seconds:g} seconds (--query-timeout), or its "
+                "rows were not read in that time"
+            )
+
+    def stop_all(self) -> None:
+        """Stop all that runs."""
+        with self._turn:
+            found = list(self._running)
+        for each in found:
+            each.stop("the endpoint is stopping")
+
+    def _execution(self, session: ClientSession, **data: Any) -> tuple[Execution, Path]:
+        """A statement may read no file and no address, and change no setting: SQL can name both."""
+        directory = self._directory / self._ids.token_hex()
+        settings = {
+            "memory_limit": f"{self._limits.query_memory_bytes // 1024}KiB",
+            "temp_directory": str(directory).replace("'", "''"),
+            "enable_external_access": "false",
+            "lock_configuration": "true",
+        }
+        return session.database.execution(data, settings, session.namespace), directory
+
+
+_TEXT_LENGTH_MAX = 1 << 20
+"""The longest statement, in characters: thousands of them are kept."""
+
+_NOTHING = Description(pa.schema([]), pa.schema([]), False)

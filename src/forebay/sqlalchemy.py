@@ -1,0 +1,250 @@
+"""A dialect of SQLAlchemy over `forebay flight`, for Superset, pandas, and whatever else has SQLAlchemy's URLs.
+
+    forebay://[user:password@]host[:port][/database][?tls=true&tls_root=ca.pem]
+
+Statements go through ADBC's Flight SQL driver, as do questions about schemas, tables and columns. A live database is
+the schema of its name, and a lake's database is `lake.database`. There are no transactions: each INSERT is one, and is
+committed when it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy.types as sql_types
+from sqlalchemy import URL, exc, pool
+from sqlalchemy.engine import default, reflection
+from sqlalchemy.sql import compiler
+
+_PORT = 31337
+_LIVE = "live"
+_SCHEMA_OPTION = "adbc.flight.sql.session.option.schema"
+_CATALOG_OPTION = "adbc.flight.sql.session.option.catalog"
+_KEY_SEQUENCE = b"FOREBAY:KEY_SEQUENCE"
+_TYPE_NAME, _REMARKS = b"ARROW:FLIGHT:SQL:TYPE_NAME", b"ARROW:FLIGHT:SQL:REMARKS"
+_LOST = ("connection error", "transport:", "login has expired")
+
+
+class ForebayIdentifierPreparer(compiler.IdentifierPreparer):
+    """Quotes all names: DuckDB reserves other words than SQLAlchemy knows, and ignores the case of quoted names."""
+
+    def _requires_quotes(self, value: str) -> bool:
+        return True
+
+    def quote_schema(self, schema: str, force: Any = None) -> str:
+        """A schema in SQL: `lake.database` are two names."""
+        return ".".join(self.quote(part) for part in schema.split(".", 1))
+
+
+class NestedType(sql_types.UserDefinedType[Any]):
+    """ARRAY, MAP or ROW. Values are Python's lists and dicts."""
+
+    cache_ok = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_col_spec(self, **_: Any) -> str:
+        """The type in SQL."""
+        return self.name
+
+
+class ForebayDialect(default.DefaultDialect):
+    """SQLAlchemy's view of a Forebay endpoint."""
+
+    name = "forebay"
+    driver = "flightsql"
+    default_paramstyle = "qmark"
+    preparer = ForebayIdentifierPreparer
+    supports_statement_cache = True
+    supports_native_boolean = True
+    supports_native_decimal = True
+    supports_multivalues_insert = True
+    supports_default_values = False
+    supports_alter = False
+    postfetch_lastrowid = False
+    supports_sane_rowcount = False  # of a query it is -1
+    supports_sane_multi_rowcount = False
+
+    @classmethod
+    def import_dbapi(cls) -> Any:
+        """ADBC's DBAPI."""
+        try:
+            import adbc_driver_flightsql.dbapi as dbapi
+        except ImportError as e:
+            raise exc.InvalidRequestError("forebay:// needs ADBC: pip install 'forebay[sqlalchemy]'") from e
+        return dbapi
+
+    @classmethod
+    def get_pool_class(cls, url: URL) -> type[pool.Pool]:
+        """Connections are kept: opening one logs in."""
+        return pool.QueuePool
+
+    def create_connect_args(self, url: URL) -> tuple[list[Any], dict[str, Any]]:
+        """What ADBC needs for a URL."""
+        query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
+        tls = query.pop("tls", "false").lower()
+        if tls not in ("true", "false"):
+            raise exc.ArgumentError(f"tls={tls!r} in the URL is neither 'true' nor 'false'")
+        options = {"adbc.flight.sql.rpc.with_cookie_middleware": "true"}
+        if "tls_root" in query:
+            with open(query.pop("tls_root"), encoding="utf-8") as file:
+                options["adbc.flight.sql.client_option.tls_root_certs"] = file.read()
+        if url.username is not None:
+            options |= {"username": url.username, "password": url.password or ""}
+        unknown = [name for name in query if not name.startswith("adbc.")]
+        if unknown:
+            raise exc.ArgumentError(
+                f"{unknown[0]!r} in the URL is unknown; there are tls, tls_root, and ADBC's options"
+            )
+        catalog, _, database = (url.database or "").rpartition(".")
+        session = {_CATALOG_OPTION: catalog, _SCHEMA_OPTION: database}
+        scheme = "grpc+tls" if tls == "true" else "grpc"
+        uri = f"{scheme}://{url.host or '127.0.0.1'}:{url.port or _PORT}"
+        return [uri], {
+            "db_kwargs": options | query,
+            "conn_kwargs": {option: value for option, value in session.items() if value},
+            "autocommit": True,
+        }
+
+    def do_begin(self, dbapi_connection: Any) -> None:
+        """Nothing: there are no transactions."""
+
+    def do_commit(self, dbapi_connection: Any) -> None:
+        """Nothing: an INSERT is committed when it returns."""
+
+    def do_rollback(self, dbapi_connection: Any) -> None:
+        """Nothing, as the pool calls it after each use."""
+
+    def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
+        """Whether the connection is lost, or its login."""
+        return any(text in str(e) for text in _LOST)
+
+    # ---- reflection -------------------------------------------------------------------------------------------------
+
+    def _get_default_schema_name(self, connection: Any) -> Any:
+        return connection.engine.url.database or None
+
+    @reflection.cache
+    def get_schema_names(self, connection: Any, **kw: Any) -> list[str]:
+        """Databases: of the cluster by their names, of lakes as lake.database."""
+        found = _objects(connection, "db_schemas")
+        return [name if catalog == _LIVE else f"{catalog}.{name}" for catalog, name, _ in found]
+
+    @reflection.cache
+    def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
+        """The tables of a schema."""
+        catalog, database = self._place(schema)
+        if database is None:
+            return []
+        found = _objects(connection, "tables", catalog_filter=catalog, db_schema_filter=_escaped(database))
+        return [table["table_name"] for _, name, tables in found if name == database for table in tables or ()]
+
+    @reflection.cache
+    def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
+        """None."""
+        return []
+
+    def has_table(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> bool:
+        """Whether a table exists."""
+        return table_name in self.get_table_names(connection, schema)
+
+    @reflection.cache
+    def _columns(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> pa.Schema:
+        catalog, database = self._place(schema)
+        if not self.has_table(connection, table_name, schema):
+            raise exc.NoSuchTableError(table_name if database is None else f"{schema or database}.{table_name}")
+        return connection.connection.driver_connection.adbc_get_table_schema(
+            table_name, catalog_filter=catalog, db_schema_filter=database
+        )
+
+    @reflection.cache
+    def get_columns(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> list[Any]:
+        """The columns of a table."""
+        return [
+            {
+                "name": field.name,
+                "type": _type_of(field),
+                "nullable": field.nullable,
+                "default": None,
+                "autoincrement": False,
+                "comment": ((field.metadata or {}).get(_REMARKS) or b"").decode() or None,
+            }
+            for field in self._columns(connection, table_name, schema, **kw)
+        ]
+
+    @reflection.cache
+    def get_pk_constraint(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        """The primary key of a table."""
+        fields = self._columns(connection, table_name, schema, **kw)
+        found = [(field.metadata or {}).get(_KEY_SEQUENCE) for field in fields]
+        key = sorted((int(place), field.name) for place, field in zip(found, fields) if place)
+        return {"constrained_columns": [name for _, name in key], "name": None}
+
+    def get_foreign_keys(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> list[Any]:
+        """None."""
+        return []
+
+    def get_indexes(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> list[Any]:
+        """None."""
+        return []
+
+    def get_unique_constraints(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
+        """None."""
+        return []
+
+    def get_check_constraints(
+        self, connection: Any, table_name: str, schema: str | None = None, **kw: Any
+    ) -> list[Any]:
+        """None."""
+        return []
+
+    def get_table_comment(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
+        """None: Flight SQL does not carry it."""
+        return {"text": None}
+
+    def _place(self, schema: str | None) -> tuple[str, str | None]:
+        """The catalog and the database that a schema means."""
+        catalog, _, database = (schema or self.default_schema_name or "").rpartition(".")
+        return catalog or _LIVE, database or None
+
+
+def _objects(connection: Any, depth: str, **filters: Any) -> Iterator[tuple[str, str, Any]]:
+    """The catalog, the name and the tables of each database."""
+    reader = connection.connection.driver_connection.adbc_get_objects(depth=depth, **filters)
+    for catalog in reader.read_all().to_pylist():
+        for schema in catalog["catalog_db_schemas"] or ():
+            yield catalog["catalog_name"], schema["db_schema_name"], schema["db_schema_tables"]
+
+
+def _escaped(name: str) -> str:
+    """A pattern of LIKE that only this name matches."""
+    return name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def _type_of(field: pa.Field) -> Any:
+    t, is_ = field.type, pa.types
+    if is_.is_decimal(t):
+        return sql_types.Numeric(t.precision, t.scale)
+    if is_.is_timestamp(t):
+        return sql_types.DateTime(timezone=t.tz is not None)
+    for test, found in (
+        (is_.is_boolean, sql_types.Boolean),
+        (is_.is_int64, sql_types.BigInteger),
+        (is_.is_int32, sql_types.Integer),
+        (is_.is_integer, sql_types.SmallInteger),
+        (is_.is_float64, sql_types.Double),
+        (is_.is_floating, sql_types.Float),
+        (is_.is_string, sql_types.String),
+        (is_.is_date, sql_types.Date),
+        (is_.is_time, sql_types.Time),
+        (is_.is_binary, sql_types.LargeBinary),
+        (is_.is_fixed_size_binary, sql_types.LargeBinary),
+    ):
+        if test(t):
+            return found()
+    return NestedType(((field.metadata or {}).get(_TYPE_NAME) or str(t).encode()).decode())

@@ -1,0 +1,102 @@
+"""The dialect `forebay://`: SQLAlchemy's reflection, statements, and pandas."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pandas as pd
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import registry
+
+from forebay.flight.server import FlightSqlServer
+from forebay.inprocess import EmbeddedConnection
+from tests.query.values import TYPES
+
+registry.register("forebay", "forebay.sqlalchemy", "ForebayDialect")  # as the package's entry point does
+
+
+@pytest.fixture
+def engine(endpoint: FlightSqlServer, live: EmbeddedConnection) -> Iterator[sa.Engine]:
+    live.create_table(
+        "fluss.notes",
+        {"id": "BIGINT", "part": "INT", "amount": "DECIMAL(10, 2)", "at": "TIMESTAMP_LTZ(3)", "order": "STRING"},
+        primary_key=["part", "id"],
+        ignore_if_exists=True,
+    )
+    live.create_table("fluss.noteXs", {"id": "INT"}, ignore_if_exists=True)
+    live.create_table("fluss.note_s", {"other": "INT"}, ignore_if_exists=True)
+    engine = sa.create_engine(f"forebay://127.0.0.1:{endpoint.port}/")
+    yield engine
+    engine.dispose()
+
+
+def test_schemas_tables_columns_and_keys_are_reflected(engine: sa.Engine, live: EmbeddedConnection) -> None:
+    inspector = sa.inspect(engine)
+    assert {"fluss", "lake.shop"} <= set(inspector.get_schema_names())
+    assert "notes" in inspector.get_table_names("fluss")
+    assert "items" in inspector.get_table_names("lake.shop")
+    columns = {column["name"]: column for column in inspector.get_columns("notes", "fluss")}
+    assert isinstance(columns["amount"]["type"], sa.Numeric)
+    assert (columns["amount"]["type"].precision, columns["amount"]["type"].scale) == (10, 2)
+    assert isinstance(columns["at"]["type"], sa.DateTime)
+    assert columns["at"]["type"].timezone
+    assert (columns["id"]["nullable"], columns["order"]["nullable"]) == (False, True)
+    assert inspector.get_pk_constraint("notes", "fluss")["constrained_columns"] == ["part", "id"]
+    assert [column["name"] for column in inspector.get_columns("note_s", "fluss")] == ["other"]
+    assert inspector.has_table("note_s", "fluss")
+    assert not inspector.has_table("note%", "fluss")
+    with pytest.raises(sa.exc.NoSuchTableError, match=r"fluss\.nope"):
+        inspector.get_columns("nope", "fluss")
+    live.create_table("fluss.all_types", TYPES, ignore_if_exists=True)
+    types = {column["name"]: str(column["type"]) for column in inspector.get_columns("all_types", "fluss")}
+    assert (types["list"], types["map"], types["bytes"]) == ("ARRAY<INT>", "MAP<STRING NOT NULL, INT>", "BLOB")
+
+
+def test_a_reflected_table_is_read_and_inserted_into(engine: sa.Engine) -> None:
+    notes = sa.Table("notes", sa.MetaData(), schema="fluss", autoload_with=engine)
+    at = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+    given = [
+        {"id": 1, "part": 1, "amount": Decimal("2.50"), "at": at, "order": "100%"},
+        {"id": 2, "part": 1, "amount": None, "at": None, "order": None},
+        {"id": 3, "part": 2, "amount": Decimal("1.25"), "at": None, "order": "x"},
+    ]
+    with engine.begin() as connection:
+        connection.execute(notes.insert(), given)
+        connection.execute(notes.insert().values(id=4, part=2, order="single"))
+        found = connection.execute(sa.select(notes).where(notes.c.id < 4).order_by(notes.c.id)).mappings().all()
+        assert [dict(row) for row in found] == given
+        like = sa.select(notes.c.id).where(notes.c.order.like("%\\%", escape="\\")).limit(1).offset(0)
+        assert connection.execute(like).scalars().all() == [1]
+        totals = sa.select(notes.c.part, sa.func.sum(notes.c.amount).label("s")).group_by(notes.c.part).order_by("s")
+        assert connection.execute(totals).all() == [(2, Decimal("1.25")), (1, Decimal("2.50"))]
+        late = sa.select(sa.func.date_trunc("day", notes.c.at)).where(notes.c.at >= dt.datetime(2026, 1, 1))
+        assert connection.execute(late).scalar_one().day == 31
+
+
+def test_pandas_reads_tables_and_appends_to_them(engine: sa.Engine) -> None:
+    frame = pd.DataFrame({"id": [10, 11], "part": [9, 9], "order": ["a", None]})
+    assert frame.to_sql("notes", engine, schema="fluss", if_exists="append", index=False) == 2
+    found = pd.read_sql('SELECT id, "order" FROM fluss.notes WHERE part = 9 ORDER BY id', engine)
+    assert found["order"].tolist() == ["a", None]
+    assert len(pd.read_sql_table("items", engine, schema="lake.shop")) >= 2
+    with pytest.raises(sa.exc.DBAPIError, match="CREATE is not supported"):
+        frame.to_sql("brand_new", engine, schema="fluss", index=False)
+
+
+def test_a_url_has_a_default_schema_a_user_and_no_unknown_options(engine: sa.Engine, endpoint: FlightSqlServer) -> None:
+    other = sa.create_engine(f"forebay://ann:word@127.0.0.1:{endpoint.port}/lake.shop")
+    try:
+        inspector = sa.inspect(other)
+        assert inspector.default_schema_name == "lake.shop"
+        assert "items" in inspector.get_table_names()
+        with other.connect() as connection:
+            assert connection.execute(sa.text("SELECT name FROM items WHERE item = :i"), {"i": 1}).scalar_one() == "tea"
+    finally:
+        other.dispose()
+    with pytest.raises(sa.exc.ArgumentError, match="'ssl' in the URL is unknown"):
+        sa.create_engine("forebay://127.0.0.1/?ssl=1").connect()
+    with pytest.raises(sa.exc.ArgumentError, match="neither 'true' nor 'false'"):
+        sa.create_engine("forebay://127.0.0.1/?tls=1").connect()
