@@ -33,10 +33,35 @@ def test_a_server_starts_on_the_copy(data: Path, tmp_path: Path, capsys: pytest.
     assert "exists: choose a folder that does not" in capsys.readouterr().err
 
 
-def test_a_running_server_is_not_copied(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with forebay.embedded(data):
-        assert main(["backup", "--data-dir", str(data), str(tmp_path / "copy")]) == 1
-    assert "a server uses the data directory" in capsys.readouterr().err
+def test_a_running_server_is_copied_as_of_one_moment(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with forebay.embedded(data) as connection:
+        keyed, log = connection.table("fluss.keyed"), connection.table("fluss.log")
+        with connection.transaction("job", 1) as tx:
+            tx.upsert(keyed, [{"id": 50, "v": "50"}])
+            tx.append(log, [{"id": 8}])
+        open_ = connection.transaction("open", 1).begin()
+        open_.append(log, [{"id": 9}])
+        connection.create_table("fluss.log", {"id": "BIGINT"}, ignore_if_exists=True)
+        connection.create_table("fluss.dropped", {"id": "BIGINT"}).append([{"id": 1}])
+        connection.drop_table("fluss.dropped")
+        assert main(["backup", "--data-dir", str(data), str(tmp_path / "copy")]) == 0
+        said = capsys.readouterr().out
+        assert "while the server runs" in said
+        assert "no faults" in said
+        keyed.upsert([{"id": 60, "v": "60"}])
+        open_.commit()
+    with forebay.embedded(tmp_path / "copy") as copy:
+        assert copy.table("fluss.keyed").scan().count() == 51
+        assert copy.table("fluss.log").scan().to_arrow().to_pylist() == [{"id": 7}, {"id": 8}]
+        assert copy.admin.committed_version("job") == 1
+        assert copy.list_tables("fluss") == ["keyed", "log"]
+
+
+def test_what_is_no_data_directory_is_not_copied(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["backup", "--data-dir", str(tmp_path / "none"), str(tmp_path / "copy")]) == 1
     assert "is not a data directory" in capsys.readouterr().err
     assert main(["backup", "--data-dir", str(data), str(data / "copy")]) == 1

@@ -1,4 +1,4 @@
-"""`forebay backup`: a verified copy of the data directory of a server that is stopped."""
+"""`forebay backup`: a verified copy of the data directory of a server, which may be running."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from forebay.base.errors import AlreadyExists, CorruptData, InvalidRequest
+from forebay.base.errors import AlreadyExists, Conflict, CorruptData, InvalidRequest
 from forebay.cli.output import Progress
 from forebay.verify.directory import locked_directory, verify_directory
 
-_EPILOG = """The server has to be stopped: the copy is made under its lock, so that no server starts meanwhile. Every
-file is copied and synced, then the copy is verified as `forebay verify --data-dir` does; only then it gets its name.
+_EPILOG = """The copy is verified as `forebay verify --data-dir` does, and only then gets its name.
+
+The server may run, on this machine. The copy is as of one moment then, as if the machine had lost power: it has all
+that was acknowledged before, and of each transaction all or nothing. Writes go on meanwhile; new writers, transactions
+and changes of tables wait for the moment, two seconds at most. When a server starts on the copy, it restores the states
+of primary-key tables from their last checkpoints and the changelogs.
+
 The lakes of tables are elsewhere, and are not copied.
 
 To restore, start a server on the copy, or on a copy of it:  forebay server --data-dir backups/monday
@@ -30,7 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("target", help="the folder to create")
-    parser.add_argument("--data-dir", metavar="DIR", required=True, help="the data directory of a stopped server")
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        required=True,
+        help="the data directory of a server on this machine, running or stopped",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,16 +54,11 @@ def run(options: argparse.Namespace) -> int:
         shutil.rmtree(unfinished)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with locked_directory(source), Progress("copying:", unit="bytes") as progress:
-            files = sorted(_files(source))
-            total = sum(file.stat().st_size for file in files)
-            unfinished.mkdir(mode=0o700)
-            done = 0
-            for file in files:
-                for size in _copy(file, unfinished / file.relative_to(source)):
-                    done += size
-                    progress.at(done, total)
-            _copy_folders(source, unfinished)
+        try:
+            with locked_directory(source):
+                copied = _copy_stopped(source, unfinished)
+        except Conflict:
+            copied = _copy_running(source, unfinished)
         with Progress("verifying the copy:", unit="steps") as progress:
             report = verify_directory(unfinished, on_step=lambda _what, at, of: progress.at(at, of))
         if not report.is_clean:
@@ -66,8 +71,32 @@ def run(options: argparse.Namespace) -> int:
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    print(f"copied {len(files):,} files of {total:,} bytes to {target}; {report.summary()}")
+    print(f"copied {copied} to {target}; {report.summary()}")
     return 0
+
+
+def _copy_running(source: Path, to: Path) -> str:
+    from forebay.verify.online_copy import OnlineCopy
+
+    with Progress("copying:", unit="bytes") as progress:
+        copy = OnlineCopy(source, to, progress.at)
+        copy.copy()
+    held = f"the server's metadata were held for {copy.held_seconds * 1000:.0f} ms"
+    return f"{copy.files:,} files of {copy.bytes:,} bytes while the server runs ({held})"
+
+
+def _copy_stopped(source: Path, to: Path) -> str:
+    files = sorted(_files(source))
+    total = sum(file.stat().st_size for file in files)
+    to.mkdir(mode=0o700)
+    done = 0
+    with Progress("copying:", unit="bytes") as progress:
+        for file in files:
+            for size in _copy(file, to / file.relative_to(source)):
+                done += size
+                progress.at(done, total)
+    _copy_folders(source, to)
+    return f"{len(files):,} files of {total:,} bytes"
 
 
 def _files(source: Path) -> Iterator[Path]:
