@@ -49,6 +49,21 @@ def maven_jars(pom: Path, artifacts: Sequence[str], name: str, what: str) -> lis
     return sorted(entry(name, digest_of(pom), resolve).glob("*.jar"))
 
 
+def all_maven_jars(pom: Path, name: str, what: str) -> list[Path]:
+    """The jars that `pom` names with all that they need, downloaded once; `what` they are, for people."""
+
+    def resolve(scratch: Path) -> None:
+        purpose = f"download {what} from Maven Central"
+        maven = tool("mvn", purpose)
+        run(
+            [maven, "--batch-mode", "--quiet", "--file", pom, f"-Dmaven.repo.local={cache_root() / 'maven'}",
+             "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"],
+            purpose,
+        )  # fmt: skip
+
+    return sorted(entry(name, digest_of(pom), resolve).glob("*.jar"))
+
+
 def spark_jars(prefixes: tuple[str, ...] = ("",)) -> list[Path]:
     """The jars that PySpark brings, Hadoop's and Hive's among them. Raises `ExamUnavailable` without PySpark."""
     spec = importlib.util.find_spec("pyspark")

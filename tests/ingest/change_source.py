@@ -24,14 +24,11 @@ from typing import Any, Self
 
 from tests.java_programs import (
     ExamUnavailable,
-    cache_root,
+    all_maven_jars,
     class_path,
-    digest_of,
-    entry,
     java_tool,
     run,
     spark_jars,
-    tool,
 )
 
 _JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
@@ -51,18 +48,7 @@ def spark_kafka_jars() -> list[Path]:
 
 
 def _jars(name: str, pom: str) -> list[Path]:
-    """The jars that a pom names, downloaded once."""
-    file = Path(__file__).with_name("java") / pom
-
-    def resolve(scratch: Path) -> None:
-        maven = tool("mvn", "download Kafka and Debezium from Maven Central")
-        run(
-            [maven, "--batch-mode", "--quiet", "--file", file, f"-Dmaven.repo.local={cache_root() / 'maven'}",
-             "dependency:copy-dependencies", f"-DoutputDirectory={scratch}"],
-            "download Kafka and Debezium from Maven Central",
-        )  # fmt: skip
-
-    return sorted(entry(name, digest_of(file), resolve).glob("*.jar"))
+    return all_maven_jars(Path(__file__).with_name("java") / pom, name, "Kafka and Debezium")
 
 
 def free_port() -> int:

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 SPARK = "pyspark==4.1.1"
@@ -17,8 +18,10 @@ CATALOG = "fluss-iceberg-catalog"
 _ANSWER_SECONDS = 200
 
 
-def rows_by_spark(warehouse: Path, query: str) -> list[list[object]]:
-    """The rows of a query; `{catalog}` in it is the catalog. Raises `ExamUnavailable` where there is no Spark."""
+def rows_by_spark(warehouse: Path, query: str, catalog: Mapping[str, str] | None = None) -> list[list[object]]:
+    """The rows of a query; `{catalog}` in it is the catalog: that of the warehouse's SQLite file, or one with these
+    properties. Raises `ExamUnavailable` where there is no Spark.
+    """
     from tests.lake.java_iceberg import digest_of, entry, iceberg_jars, run
 
     def install(scratch: Path) -> None:
@@ -26,7 +29,13 @@ def rows_by_spark(warehouse: Path, query: str) -> list[list[object]]:
         run(pip, f"install {SPARK} from PyPI")
 
     packages = entry("spark", digest_of(SPARK), install)
-    command = [sys.executable, __file__, str(warehouse), os.pathsep.join(map(str, iceberg_jars())), query]
+    properties = catalog or {
+        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "uri": f"jdbc:sqlite:{warehouse}/catalog.db",
+        "warehouse": warehouse.as_uri(),
+    }
+    jars = os.pathsep.join(map(str, iceberg_jars()))
+    command = [sys.executable, __file__, json.dumps(dict(properties)), jars, query]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
     environment |= {"PYTHONPATH": str(packages), "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
@@ -38,7 +47,7 @@ def rows_by_spark(warehouse: Path, query: str) -> list[list[object]]:
     return found
 
 
-def main(warehouse: str, jars: str, query: str) -> None:
+def main(catalog: str, jars: str, query: str) -> None:
     from pyspark.sql import SparkSession
 
     name = f"spark.sql.catalog.{CATALOG}"
@@ -48,9 +57,7 @@ def main(warehouse: str, jars: str, query: str) -> None:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "1",
         name: "org.apache.iceberg.spark.SparkCatalog",
-        f"{name}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        f"{name}.uri": f"jdbc:sqlite:{warehouse}/catalog.db",
-        f"{name}.warehouse": Path(warehouse).as_uri(),
+        **{f"{name}.{key}": value for key, value in json.loads(catalog).items()},
     }
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     try:
