@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -165,3 +166,26 @@ def test_a_server_that_does_not_respond_is_an_error_to_show(tmp_path: Path) -> N
     assert (status, kind) == (503, "unavailable")
     assert address in message
     console.close()
+
+
+def test_texts_that_nothing_takes_are_refused(app: Any) -> None:
+    for url in ("/api/lake/a%00b/c", "/api/tables/a/b%00"):
+        path = urlsplit(url).path
+        assert ask(app, "GET", path.replace("%00", "\0")).error[:2] == (400, "invalid")
+    assert ask(app, "GET", "/api/tables", search="a\0").error[:2] == (400, "invalid")
+    answer = ask(app, "POST", "/api/tasks/cancel", {"task_id": "\ud800"})
+    assert answer.error[:2] == (400, "invalid")
+    assert ask(app, "POST", "/api/tasks/cancel", b"[" * 100_000).error[:2] == (400, "invalid")
+
+
+def test_changes_need_permission_and_searches_do_not(app: Any) -> None:
+    for path in (
+        "/api/lake/a/b/compact", "/api/lake/a/b/tags/create", "/api/lake/a/b/tags/delete", "/api/transactions/abort",
+        "/api/work/snapshots/release",
+    ):  # fmt: skip
+        status, kind, message = ask(app, "POST", path, {}).error
+        assert (status, kind) == (501, "unsupported"), path
+        assert "--allow-changes" in message
+    assert ask(app, "POST", "/api/lake/a/b/orphans", {}).error[:2] == (404, "not_found")
+    assert ask(app, "POST", "/api/tasks/cancel", {"task_id": "1"}).error[:2] == (404, "not_found")
+    assert ask(app, "GET", "/api/lake/a/b/compact").status == 404

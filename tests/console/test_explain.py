@@ -81,3 +81,6 @@ def test_wrong_requests_say_what_is_wrong(console: Console) -> None:
         explain(console, "fluss", "wrong", rows=-1)
     with pytest.raises(NotFound):
         explain(console, "fluss", "absent")
+    assert explain(console, "fluss", "wrong", columns=" , ")["columns"] == ["id", "name"]
+    many = " AND ".join(f"id > {i}" for i in range(2000))
+    assert len(explain(console, "fluss", "wrong", where=many)["filters"]) == 2000

@@ -201,6 +201,8 @@ def test_orphans_are_searched_in_the_background_and_stay(console: Console) -> No
     assert table.context.io.exists(orphan)
     with pytest.raises(InvalidRequest):
         lakes.find_orphans(console, *where, lake="mine", older_than="yesterday")
+    with pytest.raises(InvalidRequest, match="is too long a time"):
+        lakes.find_orphans(console, *where, lake="mine", older_than="99999999999999 d")
 
 
 def test_live_tables_have_their_own_lake(console: Console) -> None:

@@ -49,6 +49,8 @@ def test_what_is_under_way_is_listed_and_ended(console: Console) -> None:
         under_way.commit()
     with pytest.raises(NotFound):
         snapshot.scan().to_arrow()
+    with pytest.raises(InvalidRequest, match="is not the id of a transaction"):
+        work.abort_transaction(console, transaction_id=1 << 70)
     with pytest.raises(InvalidRequest, match="page_token 'x'"):
         work.connections(console, page_token="x")
 

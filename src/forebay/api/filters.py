@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import reduce
-from operator import and_, or_
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -121,8 +119,9 @@ class _Sql:
         if isinstance(node, exp.Paren):
             return self._condition(node.this)
         if isinstance(node, exp.And | exp.Or):
-            join = and_ if isinstance(node, exp.And) else or_
-            return reduce(join, map(self._condition, node.flatten()))
+            # Flat: nested pairs would be as deep as there are conditions, which hundreds of them make too deep.
+            function = CompoundFunction.AND if isinstance(node, exp.And) else CompoundFunction.OR
+            return Compound(function, tuple(map(self._condition, node.flatten())))
         if isinstance(node, exp.Not):
             return negated(self._condition(node.this))
         if isinstance(node, exp.Column):

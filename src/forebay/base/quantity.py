@@ -139,3 +139,11 @@ def format_bytes(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def parse_span(text: str) -> dt.timedelta:
+    """A duration such as "3 d" as a timedelta. Raises `InvalidRequest` for a wrong one, and one that is too long."""
+    try:
+        return dt.timedelta(milliseconds=parse_duration_ms(text))
+    except OverflowError as e:
+        raise InvalidRequest(f"{text[:80]!r} is too long a time") from e

@@ -13,7 +13,7 @@ import pyarrow as pa
 from forebay.api.texts import typed_values
 from forebay.base.errors import InvalidRequest
 from forebay.base.indirect import resolved
-from forebay.base.quantity import parse_duration_ms
+from forebay.base.quantity import parse_span
 from forebay.cli.output import FORMATS
 from forebay.cli.settings import setting
 from forebay.paimon.catalog.catalog import Catalog
@@ -157,7 +157,4 @@ def older_argument(parser: argparse.ArgumentParser, what: str, more: str = "") -
 
 def age(text: str | None) -> dt.timedelta | None:
     """The duration given by an option such as `--older-than '3 d'`; None without it."""
-    try:
-        return None if text is None else dt.timedelta(milliseconds=parse_duration_ms(text))
-    except OverflowError as e:
-        raise InvalidRequest(f"'{text}' is too long a time") from e
+    return None if text is None else parse_span(text)

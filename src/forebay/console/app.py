@@ -242,7 +242,7 @@ async def _screen(visitors: Visitors, cookie: str, function: Callable[..., Any],
     if console is None:
         return _error(*_STRANGER)
     given = _arguments(function, dict(request.query_params))
-    return await _answered(request, console, partial(function, console, *request.path_params.values(), **given))
+    return await _answered(request, console, partial(function, console, *_path_values(request), **given))
 
 
 async def _change(
@@ -254,7 +254,7 @@ async def _change(
     if not allow_changes:
         raise UnsupportedOperation("this console changes nothing: start it with --allow-changes")
     given = _arguments(function, await _body(request))
-    return await _answered(request, console, partial(function, console, *request.path_params.values(), **given))
+    return await _answered(request, console, partial(function, console, *_path_values(request), **given))
 
 
 async def _answered(request: Request, console: Console, call: Callable[[], Any]) -> Response:
@@ -288,7 +288,7 @@ async def _tail(visitors: Visitors, cookie: str, request: Request) -> Response:
     console = _console(visitors, cookie, request)
     if console is None:
         return _error(*_STRANGER)
-    opened = partial(rows.LiveTail, console, *request.path_params.values())
+    opened = partial(rows.LiveTail, console, *_path_values(request))
     given = _arguments(opened, dict(request.query_params))
     tail = await asyncio.wrap_future(console.submit(opened, **given))
     headers = {"X-Accel-Buffering": "no"}
@@ -326,7 +326,7 @@ async def _body(request: Request) -> dict[str, Any]:
         parts.append(part)
     try:
         found = json.loads(b"".join(parts) or b"{}")
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise InvalidRequest(f"the request is no JSON: {e}") from e
     if not isinstance(found, dict):
         raise InvalidRequest("the request is no JSON object")
@@ -352,6 +352,7 @@ def _arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[s
 def _converted(name: str, value: Any, annotation: Any) -> Any:
     """A value of a query, which is text, or of a body, as an annotation wants it."""
     if isinstance(value, str):
+        _check_text(name, value)
         if annotation in (int, int | None):
             try:
                 return int(value)
@@ -366,3 +367,16 @@ def _converted(name: str, value: Any, annotation: Any) -> Any:
         if type(value) not in kinds and not (value is None and annotation not in kinds):
             raise InvalidRequest(f"{name}={value!r} is not of type {kinds[0].__name__}")
     return value
+
+
+def _path_values(request: Request) -> list[str]:
+    """The parts of the path that a function gets. Raises `InvalidRequest`."""
+    for name, value in request.path_params.items():
+        _check_text(name, value)
+    return list(request.path_params.values())
+
+
+def _check_text(name: str, value: str) -> None:
+    """Raise `InvalidRequest` for texts that no server, file system or database takes: with NUL, or no Unicode."""
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise InvalidRequest(f"{name} has a character that no text may have")

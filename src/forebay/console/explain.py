@@ -69,7 +69,7 @@ def explain(
 
 def _planned(console: Console, path: TablePath, columns: str | None, where: str | None, rows: int | None) -> UnionPlan:
     table = console.conn.table(path)
-    names = [name.strip() for name in columns.split(",") if name.strip()] if columns and columns.strip() else None
+    names = [name.strip() for name in (columns or "").split(",") if name.strip()] or None
     predicate = as_predicate(where, table.arrow_schema) if where and where.strip() else None
     return plan_union(table, names, predicate, rows, look_up=True)
 

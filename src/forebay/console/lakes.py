@@ -13,7 +13,7 @@ from typing import Any
 
 from forebay.base.errors import AccessDenied, ForebayError, InvalidRequest, NotFound, Unavailable, UnsupportedOperation
 from forebay.base.progress import OnProgress
-from forebay.base.quantity import parse_duration_ms
+from forebay.base.quantity import parse_span
 from forebay.client.server_description import TieringInfo
 from forebay.console.background import Task
 from forebay.console.session import Console, first_of, page_of, time_text
@@ -24,7 +24,7 @@ from forebay.paimon.catalog.catalog import Catalog
 from forebay.tiering.lag import table_lag
 from forebay.tiering.now import lake_tables
 
-_TIERING_SECONDS = 3.0
+_TIERING_SECONDS = 5.0
 _LAG_SECONDS = 5.0
 _NAMES_SECONDS = 30.0
 _HEALTH_SECONDS = 2.0
@@ -439,7 +439,7 @@ def find_orphans(
     console: Console, database: str, table: str, *, lake: str | None = None, older_than: str = ORPHANS_AGE
 ) -> dict[str, Any]:
     """Start a search for files that nothing refers to, last modified before a duration ago. It deletes nothing."""
-    age = dt.timedelta(milliseconds=parse_duration_ms(older_than))
+    age = parse_span(older_than)
     health = _health(console, database, table, lake)
     root = health.location.rstrip("/") + "/"
 
@@ -480,7 +480,7 @@ def create_tag(
         raise InvalidRequest("a tag needs a name")
     if snapshot_id is not None and not snapshot_id.isdecimal():
         raise InvalidRequest(f"snapshot_id={snapshot_id!r} is not the number of a snapshot")
-    retained = dt.timedelta(milliseconds=parse_duration_ms(retain)) if retain else None
+    retained = parse_span(retain) if retain else None
     health = _health(console, database, table, lake)
     health.create_tag(name.strip(), None if snapshot_id is None else int(snapshot_id), retained)
     console.forget(_key(database, table, lake))

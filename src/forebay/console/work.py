@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forebay.base.errors import UnsupportedOperation
+from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.client.results import TransactionInfo
 from forebay.client.server_description import ConnectionInfo, ScanInfo, ServerDescription, ServerList, TieringInfo
 from forebay.client.table_snapshot import TableSnapshotInfo
@@ -101,6 +101,8 @@ def work(console: Console) -> dict[str, Any]:
 
 def abort_transaction(console: Console, *, transaction_id: int) -> dict[str, Any]:
     """End an open transaction, and drop what it has staged."""
+    if not 0 <= transaction_id < 1 << 63:
+        raise InvalidRequest(f"transaction_id={transaction_id} is not the id of a transaction")
     console.conn.admin.abort_transaction(transaction_id)
     return {"transaction_id": transaction_id}
 
