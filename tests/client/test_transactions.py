@@ -29,8 +29,10 @@ from forebay.base.errors import (
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.client.transaction import Transaction
+from forebay.log.tablet import LogTablet
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, NegotiatedVersions
+from forebay.server import replica
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.stages import StageFiles
 from forebay.server.transactions import TransactionManager
@@ -581,6 +583,35 @@ def test_rows_of_a_transaction_are_added_once_whatever_is_redone(
             for key in range(5):
                 assert found[key]["total"] == 1000 + sum(range(key, 40, 5))
                 assert found[key]["names"] == ",".join(["-", *map(str, range(key, 40, 5))])
+
+
+@pytest.mark.parametrize("is_numbered", [False, True])
+def test_a_commit_syncs_once_unless_its_rows_get_numbers(
+    is_numbered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers that were seen before a power failure would be other ones after it."""
+    synced: list[str] = []
+    real = LogTablet._sync
+
+    def counted(self: LogTablet) -> None:
+        synced.append(self.folder)
+        real(self)
+
+    with (
+        EmbeddedServer(tmp_path / "data") as server,
+        forebay.connect(server.bootstrap_servers) as connection,
+    ):
+        columns = {"id": "INT", "number": "BIGINT", "name": "STRING"}
+        numbered = "number" if is_numbered else None
+        made = connection.create_table("fluss.t", columns, primary_key="id", buckets=1, auto_increment=numbered)
+        tx = connection.transaction().begin()
+        for n in range(5):
+            tx.upsert(made, [{"id": n, "name": "a"}], columns=["id", "name"])
+        monkeypatch.setattr(replica, "GROUP_BYTES_MAX", 1)
+        monkeypatch.setattr(LogTablet, "_sync", counted)
+        tx.commit()
+        assert len(synced) == (5 if is_numbered else 1)
+        assert made.scan().count() == 5
 
 
 def conn_abort(connection: Connection, tx: Transaction) -> None:

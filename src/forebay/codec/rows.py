@@ -465,8 +465,11 @@ class KvHeader(NamedTuple):
     record_count: int
 
 
-def kv_batch_header(data: bytes | memoryview) -> KvHeader:
-    """The header of the one batch that fills `data`. Raises `CorruptData` (code CORRUPT_RECORD) if it is not whole."""
+def kv_batch_header(data: bytes | memoryview, *, has_checksum: bool = True) -> KvHeader:
+    """The header of the one batch that fills `data`. Raises `CorruptData` (code CORRUPT_RECORD) if it is not whole.
+
+    `has_checksum`: False for a batch that was numbered and not sealed.
+    """
     if len(data) < HEADER_BYTES:
         raise _corrupt(f"{len(data)} bytes are less than a header of {HEADER_BYTES}")
     length, magic, crc, schema_id, _attributes, writer_id, sequence, count = _HEADER.unpack_from(data)
@@ -474,15 +477,17 @@ def kv_batch_header(data: bytes | memoryview) -> KvHeader:
         raise _corrupt(f"its header says {length} bytes, but {len(data) - 4} follow")
     if magic != 0:
         raise _corrupt(f"magic byte {magic} is unknown")
-    actual = crc32c(data, _CRC_START, len(data))
-    if actual != crc:
+    if has_checksum and (actual := crc32c(data, _CRC_START, len(data))) != crc:
         raise _corrupt(f"its checksum is {actual:08x}, its header says {crc:08x}")
     return KvHeader(schema_id, writer_id, sequence, count)
 
 
-def parse_kv_batch(data: bytes | memoryview) -> KvBatch:
-    """Parse the one batch that fills `data`. Raises `CorruptData` (code CORRUPT_RECORD) for anything else."""
-    header = kv_batch_header(data)
+def parse_kv_batch(data: bytes | memoryview, header: KvHeader | None = None) -> KvBatch:
+    """Parse the one batch that fills `data`. Raises `CorruptData` (code CORRUPT_RECORD) for anything else.
+
+    `header`: what `kv_batch_header` has returned for it, if it was asked.
+    """
+    header = header or kv_batch_header(data)
     keys, rows = parse_kv_records(data, HEADER_BYTES, header.record_count)
     return KvBatch(header.schema_id, header.writer_id, header.sequence, keys, rows)
 
@@ -515,9 +520,14 @@ class KvRecordsBuilder:
         return batch
 
 
+def number_kv_batch(batch: bytearray, writer_id: int, sequence: int) -> None:
+    """Set writer id and sequence of a batch, whose checksum is wrong then."""
+    struct.pack_into("<qi", batch, 12, writer_id, sequence)
+
+
 def seal_kv_batch(batch: bytearray, writer_id: int, sequence: int) -> None:
     """Set writer id and sequence of a batch and compute its checksum."""
-    struct.pack_into("<qi", batch, 12, writer_id, sequence)
+    number_kv_batch(batch, writer_id, sequence)
     struct.pack_into("<I", batch, 5, crc32c(batch, _CRC_START, len(batch)))
 
 

@@ -50,6 +50,7 @@ from forebay.codec.rows import (
     DecodedRows,
     KeyEncoder,
     KvBatch,
+    KvHeader,
     kv_batch_header,
     parse_kv_batch,
     prefix_encoder,
@@ -113,25 +114,28 @@ class ChangelogCodec:
         Raises what a put raises: `CorruptData`, `InvalidRequest`, `NotFound`.
         """
         plan = merge_plan(self.info, request.target_columns, request.overwrite)
-        if plan.takes_whole_rows and not self.changes_keys and self._has_plain_rows(request):
+        header = kv_batch_header(request.records)
+        if plan.takes_whole_rows and not self.changes_keys and self._has_plain_rows(request, header):
             return
-        batch = self.parsed(request)
+        batch = self.parsed(request, header)
         batch, rows = self.with_canonical_keys(batch, self.of_latest_schema(batch))
         if request.target_columns and self.info.descriptor.delete_behavior != "ignore" and rows.nulls().any():
             self._check_cleared(set(request.target_columns))
         _, changelog, keys, _, _ = plan.merge(batch.keys, rows, {}, _AnyId())
         self._check(self._rows.decode(changelog), keys)
 
-    def _has_plain_rows(self, request: PutRequest) -> bool:
+    def _has_plain_rows(self, request: PutRequest, header: KvHeader) -> bool:
         """Whether a put of whole rows is sound at a first look, as `build` takes it: half of what a check costs."""
-        header = kv_batch_header(request.records)
         if header.schema_id != self.info.schema_id:
             return False
         keys, rows = slice_kv_records(request.records, HEADER_BYTES, header.record_count)
         if rows.nulls().any():
             return False
-        decoded = self._rows.decode_rows(rows)
-        return decoded.is_plainly_sound(self._required) and decoded.has_keys(self._keys, keys)
+        return self._is_plain(self._rows.decode_rows(rows), keys)
+
+    def _is_plain(self, rows: DecodedRows, keys: RowSlices) -> bool:
+        """Whether rows and their keys are sound at a first look."""
+        return rows.is_plainly_sound(self._required) and rows.has_keys(self._keys, keys)
 
     def _check_cleared(self, target_columns: set[int]) -> None:
         """Refuse deletes of some columns if they would leave rows without a value that these must have.
@@ -154,9 +158,9 @@ class ChangelogCodec:
         """Whether a client's keys may have to be brought into canonical form."""
         return self._keys.changes_keys
 
-    def parsed(self, request: PutRequest) -> KvBatch:
+    def parsed(self, request: PutRequest, header: KvHeader) -> KvBatch:
         """The batch of a put. Raises `CorruptData`, `InvalidRequest`."""
-        batch = parse_kv_batch(request.records)
+        batch = parse_kv_batch(request.records, header)
         if b"" in batch.keys:
             # Only Iceberg's encoding has such keys, of empty texts and bytes; engines reserve the empty key.
             raise InvalidRequest(
@@ -196,11 +200,7 @@ class ChangelogCodec:
             return build_empty_batch(schema_id=schema_id, writer_id=writer_id, batch_sequence=sequence)
         decoded = self._rows.decode_rows(rows)
         batch: DecodedRows | pa.RecordBatch = decoded
-        if not is_checked and not (
-            isinstance(keys, RowSlices)
-            and decoded.is_plainly_sound(self._required)
-            and decoded.has_keys(self._keys, keys)
-        ):
+        if not is_checked and not (isinstance(keys, RowSlices) and self._is_plain(decoded, keys)):
             batch = decoded.to_batch()
             self._check(batch, keys)
         if self._log_format is LogFormat.ARROW:
@@ -352,7 +352,8 @@ class PutRequest:
     acks: int = ACKS_ALL
     overwrite: bool = False
     is_decided: bool = False
-    """Whether the rows are those of a decided transaction: checked when they were staged, and no longer refused."""
+    """Whether the rows are those of a decided transaction: checked when they were staged, and no longer refused. The
+    checksum of such a batch is not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +436,7 @@ class KvTablet:
         is written.
         """
         codec = self._changelog_codec()
-        header = kv_batch_header(request.records)
+        header = kv_batch_header(request.records, has_checksum=not request.is_decided)
         duplicate = self._log.find_duplicate(header.writer_id, header.sequence) if header.writer_id >= 0 else None
         if duplicate is not None:
             return duplicate.last_offset + 1, 0
@@ -454,7 +455,7 @@ class KvTablet:
                 group.take_back()
                 raise
         else:
-            batch = codec.parsed(request)
+            batch = codec.parsed(request, header)
             batch, rows = codec.with_canonical_keys(batch, codec.of_latest_schema(batch))
             before = self._before(codec, plan, batch, rows, group)
             kinds, changelog, keys, touched, added = plan.merge(batch.keys, rows, before, sequence)

@@ -2,7 +2,8 @@
 
 Writes go through the lane (one group at a time); reads run in any thread. The high watermark, up to which clients read,
 follows what is durable. A write with acks=1 or 0 is visible as soon as it is acknowledged, before it is durable: its
-writer asked for that (design.md D6), and readers of such a table accept it.
+writer asked for that (design.md D6), and readers of such a table accept it. The rows of a decided transaction are
+visible in a primary-key table before its log is synced, because what is staged outlasts a power failure.
 
 Writes that queue up in a lane while a group is being written form the next group. Under load groups grow, and the cost
 of a sync is shared (group commit); without load each write is its own group and never waits. Lanes take turns on a
@@ -39,7 +40,7 @@ from forebay.codec.log_batch import (
     verify_crc,
 )
 from forebay.codec.reference import RowFormat
-from forebay.codec.rows import row_codec, seal_kv_batch
+from forebay.codec.rows import number_kv_batch, row_codec
 from forebay.fs.interface import RESERVE_BYTES, DiskFull, FileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import KvEngine
@@ -144,6 +145,8 @@ class _Entry(NamedTuple, Generic[Item, Result]):
     receiver: Receiver[Result]
     size: int
 
+
+_ACKS_LEADER = 1
 
 GROUP_ITEMS_MAX = 64
 GROUP_BYTES_MAX = 2 << 20
@@ -705,11 +708,14 @@ class BucketReplica:
         self.log.sync()
 
     def _write_decided(self, writer_id: int, first: int, group: Sequence[DecidedBatch]) -> None:
+        # One sync at the end instead of one for each group. A power failure before it takes back the last rows, and
+        # the stages give the same ones again before anything else uses the bucket; but auto-increment ids are new ones.
+        acks = _ACKS_LEADER if self.table.info.schema.auto_increment_column is None else ACKS_ALL
         requests = []
         for sequence, batch in enumerate(group, first):
             records = batch.read()
-            (seal_as if self._kv is None else seal_kv_batch)(records, writer_id, sequence)
-            requests.append(PutRequest(memoryview(records), batch.target_columns, is_decided=True))
+            (seal_as if self._kv is None else number_kv_batch)(records, writer_id, sequence)
+            requests.append(PutRequest(memoryview(records), batch.target_columns, acks, is_decided=True))
         if self._kv is None:
             with self._writing:
                 self._require_unsealed()
