@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,15 @@ def lines(caplog: pytest.LogCaptureFixture, logger: str, level: int = logging.NO
     return [json.loads(JsonLines().format(record)) for record in records]
 
 
+def the_line(caplog: pytest.LogCaptureFixture, logger: str, level: int) -> dict[str, Any]:
+    """The only line of this level; the server logs after it has answered."""
+    deadline = time.monotonic() + 60
+    while not (found := lines(caplog, logger, level)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    [line] = found
+    return line
+
+
 def failing(error: Exception) -> Any:
     def handler(*_: object) -> None:
         raise error
@@ -53,7 +63,7 @@ def test_client_and_server_log_the_same_names(tmp_path: Path, caplog: pytest.Log
         assert table.lookup({"id": 1}).num_rows == 1
         with pytest.raises(NotFound) as refused:
             connection.table("fluss.absent")
-        sent, served = lines(caplog, CLIENT), lines(caplog, SERVER)
+    sent, served = lines(caplog, CLIENT), lines(caplog, SERVER)  # of a server that has stopped
     assert {"putKv", "produceLog", "lookup"} <= {line["api"] for line in sent}
     assert sorted((line["request"], line["api"]) for line in sent) == sorted(
         (line["request"], line["api"]) for line in served
@@ -109,12 +119,12 @@ def test_failures_of_the_server_are_named_in_its_log_and_in_the_error(
         monkeypatch.setitem(HANDLERS, ApiKey.LIST_DATABASES, failing(StorageFailure("the disk is gone")))
         with pytest.raises(StorageFailure) as failed:
             connection.list_databases()
-        [line] = lines(caplog, SERVER, logging.WARNING)
+        line = the_line(caplog, SERVER, logging.WARNING)
         assert (line["api"], line["error_code"]) == ("listDatabases", "STORAGE_EXCEPTION")
         assert f"the disk is gone (request {line['request']})" in str(failed.value)
         monkeypatch.setitem(HANDLERS, ApiKey.LIST_DATABASES, failing(ZeroDivisionError("a bug")))
         with pytest.raises(InternalError) as broken:
             connection.list_databases()
-        [trace] = lines(caplog, "forebay.server.rpc", logging.ERROR)
+        trace = the_line(caplog, "forebay.server.rpc", logging.ERROR)
         assert "ZeroDivisionError: a bug" in trace["error"]
         assert f"(request {trace['request']})" in str(broken.value)

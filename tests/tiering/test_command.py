@@ -185,7 +185,7 @@ def test_the_service_says_once_that_it_waits_and_asks_until_the_server_is_there(
 ) -> None:
     answers = iter(["away", "away", "refused", "away"])
 
-    def hesitant(*words: object) -> Connection:
+    def hesitant(*words: object, **__: object) -> Connection:
         answer = next(answers, None)
         if answer is not None:
             raise Unavailable(answer)
@@ -205,7 +205,7 @@ def test_the_service_pauses_before_it_asks_again(
 ) -> None:
     asked = []
 
-    def away(*_: object) -> Connection:
+    def away(*_: object, **__: object) -> Connection:
         asked.append(1)
         if len(asked) == 1:
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()

@@ -11,7 +11,7 @@ unless it scans a snapshot. Libraries that accept Arrow streams (polars, DuckDB,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from operator import index
@@ -54,6 +54,8 @@ class RowReader(ArrowStream):
         self.schema = schema
         self._left = limit
         self._is_read = False
+        self.watched: Callable[[Iterator[Any]], Iterator[Any]] | None = None
+        """What the rows go through on their way, for those who watch how they are read."""
         self._batches: Iterator[tuple[TableBucket | None, pa.RecordBatch]] | None = None
 
     @property
@@ -77,7 +79,7 @@ class RowReader(ArrowStream):
     def _pairs(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
         if self._batches is None:
             give_back_when_idle()
-            self._batches = self._read()
+            self._batches = self._read() if self.watched is None else self.watched(self._read())
         for bucket, batch in self._batches:
             if self._left is not None:
                 batch = batch.slice(0, self._left)

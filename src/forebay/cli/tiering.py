@@ -73,6 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
         "--spark-conf", action="append", default=[], metavar="key=value", help="a setting of Spark; may be repeated"
     )
     add_log_arguments(parser, "WARNING")
+    parser.add_argument(
+        "--tracing", action="store_true",
+        help="OpenTelemetry spans of rounds, by the tracer provider of 'opentelemetry-instrument' (extra otel)",
+    )  # fmt: skip
     add_metrics_arguments(parser)
 
 
@@ -87,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
             return 0
     if options.once:
         with (
-            connect(options.bootstrap_servers, options.user, password_of(options)) as connection,
+            _connect(options) as connection,
             _runner(options) as runner,
         ):
             return _once(connection, runner, lake, options)
@@ -135,6 +139,10 @@ def _once(connection: Connection, runner: SplitRunner, lake: TieringLake, option
 # ---- a service ------------------------------------------------------------------------------------------------------
 
 
+def _connect(options: argparse.Namespace) -> Connection:
+    return connect(options.bootstrap_servers, options.user, password_of(options), tracing_enabled=options.tracing)
+
+
 def _connect_patiently(options: argparse.Namespace, ending: threading.Event) -> Connection | None:
     """A connection, as soon as a server answers; None if the service is stopped before that.
 
@@ -143,7 +151,7 @@ def _connect_patiently(options: argparse.Namespace, ending: threading.Event) -> 
     told = ""
     while not ending.is_set():
         try:
-            return connect(options.bootstrap_servers, options.user, password_of(options))
+            return _connect(options)
         except Unavailable as e:
             if e.message != told:
                 print(f"waiting for the server, and asking again: {e.message}", file=sys.stderr, flush=True)

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from forebay.api.results import WriteResult
 from forebay.base import threads
@@ -224,6 +224,7 @@ class Batch:
         "size",
         "target",
         "ticket",
+        "trace",
         "tracker",
         "writer_id",
     )
@@ -256,6 +257,8 @@ class Batch:
         self.added_at = 0.0
         self.not_before = 0.0
         self.last_error: ForebayError | None = None
+        self.trace: tuple[Any, int] | None = None
+        """The context of its writer and the time in ns, if there are spans, until it is sent."""
 
     @property
     def home(self) -> tuple[int, int, str] | None:

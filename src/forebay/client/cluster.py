@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
@@ -41,6 +41,9 @@ from forebay.metadata.table import PhysicalTablePath, Schema, TableBucket, Table
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode, ServerRole, server_node_from_pb
 from forebay.protocol.messages import Buffer, Message, physical_path_to_pb, table_path_from_pb, table_path_to_pb
+
+if TYPE_CHECKING:
+    from forebay.base.tracing import Tracing
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -99,6 +102,11 @@ class ClusterClient:
         self._view = ClusterView()
         self._closed = False
         self.counters = ClientCounters()
+        self.tracing: Tracing | None = None
+        if settings["client.tracing.enabled"]:
+            from forebay.base.tracing import Tracing
+
+            self.tracing = Tracing()
 
     @property
     def view(self) -> ClusterView:
@@ -138,6 +146,7 @@ class ClusterClient:
             credentials=self.settings.credentials,
             dial=self._dial,
             slow_seconds=self.settings["client.request.slow-log-threshold"],
+            tracing=self.tracing,
         )
         with self._lock:
             if not self._closed:
@@ -212,9 +221,10 @@ class ClusterClient:
         message: Message,
         payloads: Sequence[Buffer] = (),
         callback: Callback | None = None,
+        traces: tuple[Any, ...] = (),
     ) -> Call:
         """Send one request without waiting. Raises `Unavailable` if that is not possible."""
-        return self.channel(node).send(key, message, payloads, callback)
+        return self.channel(node).send(key, message, payloads, callback, traces=traces)
 
     def coordinator_call(
         self, key: ApiKey, message: Message, response: type[M], *, repeatable: bool, version_min: int = 0

@@ -19,7 +19,7 @@ import logging
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from forebay.base import threads
 from forebay.base.ambient import Clock
@@ -47,6 +47,9 @@ from forebay.protocol.connection import (
 from forebay.protocol.handshake import ClientHandshake
 from forebay.protocol.messages import Buffer, Message
 from forebay.protocol.sasl import PlainClient
+
+if TYPE_CHECKING:
+    from forebay.base.tracing import Tracing
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -78,6 +81,7 @@ class Call:
         "request_id",
         "seconds",
         "sent_at",
+        "span",
     )
 
     def __init__(self, channel: Channel, api_key: ApiKey, sent_at: float, callback: Callback | None) -> None:
@@ -87,6 +91,8 @@ class Call:
         self.sent_at = sent_at
         self.seconds = 0.0
         """From the request to its response, once that has arrived."""
+        self.span: Any = None
+        """The span of the request, if there is one."""
         self._callback = callback
         self._notice: WaitNotice | None = None
         self._response: ResponseReceived | None = None
@@ -107,6 +113,8 @@ class Call:
     def complete(self, response: ResponseReceived | None, error: ForebayError | None) -> None:
         """Store the outcome, and notify waiters."""
         self._response, self._error = response, error
+        if self.span is not None:
+            self.channel.end_span(self, response.error if response is not None else error)
         self._done.release()
         if self._callback is not None:
             self._callback(self)
@@ -193,8 +201,10 @@ class Channel:
         clock: Clock,
         name: str,
         slow_seconds: float | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.address = address
+        self._tracing = tracing
         name_here = sock.getsockname()
         self.local = str(Address(*name_here[:2])) if isinstance(name_here, tuple) else str(name_here)
         """This end of the connection, as the server sees it unless something between them translates addresses."""
@@ -224,10 +234,11 @@ class Channel:
         credentials: tuple[str, str] | None = None,
         dial: Dial | None = None,
         slow_seconds: float | None = None,
+        tracing: Tracing | None = None,
     ) -> Channel:
         """Connect, negotiate, authenticate.
 
-        Requests that take `slow_seconds` are logged.
+        Requests that take `slow_seconds` are logged, and have spans with `tracing`.
         `dial` opens the connection (default: TCP). Raises `Unavailable` for a server that is unreachable or has another
         role than expected, `AccessDenied` for wrong credentials, and `InvalidRequest` if the address is not a Fluss
         server.
@@ -241,7 +252,7 @@ class Channel:
             sock.settimeout(None)
             # A server that stops reading must not block a sender indefinitely.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(request_seconds))
-            channel = cls(address, sock, connection, clock, str(address), slow_seconds)
+            channel = cls(address, sock, connection, clock, str(address), slow_seconds, tracing)
         except BaseException:
             sock.close()
             raise
@@ -272,19 +283,56 @@ class Channel:
         payloads: Sequence[Buffer] = (),
         callback: Callback | None = None,
         api_version: int | None = None,
+        traces: tuple[Any, ...] = (),
     ) -> Call:
         """Send a request; `payloads` fill the empty `records` fields of `message`, in order.
 
         `callback` is called once, when the call is done: by the reader thread, so it must be quick and not raise.
         Raises `UnsupportedOperation` if the server does not offer the API, and `Unavailable` on a broken channel;
-        `callback` is not called then.
+        `callback` is not called then. `traces` are the contexts that the request works for (default: that of the
+        thread), if there are spans.
         """
         call = Call(self, api_key, self.clock.monotonic(), callback)
+        last_field = b"" if self._tracing is None else self._begin_span(self._tracing, call, traces)
+        try:
+            return self._send(call, message, payloads, api_version, last_field)
+        except BaseException as e:
+            if call.span is not None:
+                self.end_span(call, e)
+            raise
+
+    def _begin_span(self, tracing: Tracing, call: Call, traces: tuple[Any, ...]) -> bytes:
+        """Begin the span of a request; return the field by which the server learns of it."""
+        parent, *also = traces or (None,)
+        method, address = call.api_key.fluss_name, self.address
+        call.span = tracing.begin(
+            f"fluss.{method}",
+            parent,
+            "CLIENT",
+            also=tuple(also),
+            rpc_system="fluss",
+            rpc_method=method,
+            server_address=address.host,
+            server_port=address.port,
+        )
+        return tracing.field_of(call.span) if self.versions.has_additions else b""
+
+    def end_span(self, call: Call, error: BaseException | None) -> None:
+        """End the span of a call, once."""
+        span, call.span = call.span, None
+        if self._tracing is not None:
+            span.set_attribute("forebay.request", call.name)
+            self._tracing.end(span, error)
+
+    def _send(
+        self, call: Call, message: Message, payloads: Sequence[Buffer], api_version: int | None, last_field: bytes
+    ) -> Call:
+        api_key = call.api_key
         with self._send_lock:
             with self._state_lock:
                 if self._closed is not None:
                     raise self._closed
-                request_id, buffers = self._connection.send_request(api_key, message, payloads, api_version)
+                request_id, buffers = self._connection.send_request(api_key, message, payloads, api_version, last_field)
                 call.request_id = request_id
                 self._calls[request_id] = call
                 counter = self.counters.get(api_key)

@@ -22,7 +22,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from forebay.api.results import WriteResult
 from forebay.base import threads
@@ -54,6 +54,9 @@ from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import error_of, partition_id_of, table_path_to_pb
+
+if TYPE_CHECKING:
+    from forebay.base.tracing import Tracing
 
 _LOGGER = logging.getLogger("forebay")
 
@@ -141,6 +144,21 @@ class Sender:
 
         `bucket`: the bucket for rows of a log table without a bucket key. `merge_mode` as in `Table.upsert`.
         """
+        tracing = self.cluster.tracing
+        if tracing is None:
+            return self._write(encoder, operation, data, columns, bucket, merge_mode)
+        with tracing.inside(f"table.{operation}", db_collection_name=str(encoder.info.path)):
+            return self._write(encoder, operation, data, columns, bucket, merge_mode)
+
+    def _write(
+        self,
+        encoder: WriteEncoder,
+        operation: str,
+        data: Any,
+        columns: Sequence[str] | None,
+        bucket: int | None,
+        merge_mode: MergeMode,
+    ) -> WriteResult:
         names, target = encoder.columns_of(operation, columns, merge_mode)
         info, tracker = encoder.info, WriteTracker()
         try:
@@ -189,6 +207,8 @@ class Sender:
 
     def add(self, batch: Batch, wait: bool = True) -> None:
         """Queue a batch; with `wait`, block until there is memory. Raises as `Accumulator.add` does."""
+        if self.cluster.tracing is not None:
+            batch.trace = self.cluster.tracing.current(), self.cluster.tracing.now_ns()
         self.accumulator.add(batch, wait)
         self._start()
 
@@ -435,7 +455,8 @@ class Sender:
             for batch in batches:
                 seal(batch.data, target.is_kv, batch.writer_id, batch.sequence)
             key, request = self._request(target, batches)
-            call = self.cluster.send(node, key, request, [batch.data for batch in batches], answered)
+            traces = () if self.cluster.tracing is None else self._traces(self.cluster.tracing, batches)
+            call = self.cluster.send(node, key, request, [batch.data for batch in batches], answered, traces)
         except Exception as e:  # noqa: BLE001 - a bug must fail the batches, not leave their writers waiting
             error = e if isinstance(e, ForebayError) else InternalError(f"the sender failed: {type(e).__name__}: {e}")
             with self.accumulator.lock:
@@ -444,6 +465,15 @@ class Sender:
         with self.accumulator.lock:
             if not call.done:
                 self._calls.add(call)
+
+    @staticmethod
+    def _traces(tracing: Tracing, batches: Sequence[Batch]) -> tuple[Any, ...]:
+        """The contexts of the writers of `batches`, after spans of the time that they were buffered."""
+        for batch in batches:
+            if batch.trace is not None and batch.attempts == 1:
+                context, added_ns = batch.trace
+                tracing.end(tracing.begin("write.buffer", context, start_ns=added_ns, forebay_rows=batch.rows))
+        return tuple(batch.trace[0] for batch in batches if batch.trace is not None)
 
     def _request(self, target: WriteTarget, batches: list[Batch]) -> tuple[ApiKey, Any]:
         timeout_ms = min(int(self.cluster.request_seconds * 1000), (1 << 31) - 1)

@@ -66,6 +66,12 @@ OPTIONS: dict[str, Option] = by_name(
             60.0,
             "(Forebay) how long operations that are safe to repeat are retried while servers are unavailable",
         ),
+        Option(
+            "client.tracing.enabled",
+            boolean,
+            False,
+            "(Forebay) whether there are OpenTelemetry spans of requests, writes and scans (extra otel)",
+        ),
         Option("client.security.protocol", one_of("plaintext", "sasl"), None, "plaintext, or sasl"),
         Option("client.security.sasl.mechanism", one_of("plain"), "plain", "the only supported mechanism"),
         Option("client.security.sasl.username", str, None, "user name for SASL"),

@@ -51,7 +51,15 @@ class TableScan(Scan):
 
     def _read(self, request: ScanRequest) -> RowReader:
         assert self._open is not None
-        return self._open(self._session, self._info, request)
+        return self._traced(self._open(self._session, self._info, request))
+
+    def _traced(self, reader: RowReader) -> RowReader:
+        """The reader, which has a span while it reads, if there are spans."""
+        tracing = self._session.cluster.tracing
+        if tracing is not None:
+            name = str(self._info.path)
+            reader.watched = lambda rows: tracing.each("table.scan", rows, db_collection_name=name)
+        return reader
 
     def _rows(self) -> RowReader:
         found = None
@@ -59,7 +67,7 @@ class TableScan(Scan):
             from forebay.client.key_reader import open_reader
 
             found = open_reader(self._session, self._info, self._request, with_position=False)
-        return self.reader() if found is None else found
+        return self.reader() if found is None else self._traced(found)
 
     @property
     def _fixes_keys(self) -> bool:

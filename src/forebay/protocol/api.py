@@ -338,6 +338,11 @@ class NegotiatedVersions:
         return newest
 
     @property
+    def has_additions(self) -> bool:
+        """Whether the server is a Forebay server, which passes over fields that it does not know."""
+        return ApiKey.OPEN_TABLE_SNAPSHOT in self.newest or ApiKey.BEGIN_TRANSACTION in self.newest  # by its role
+
+    @property
     def scans_in_arrow(self) -> bool:
         """Whether the server answers ScanKv in Arrow."""
         return self.newest.get(ApiKey.OPEN_TABLE_SNAPSHOT, 0) >= 1

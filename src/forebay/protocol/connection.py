@@ -320,9 +320,16 @@ class ClientConnection(_ConnectionEnd):
         return self._in_flight
 
     def send_request(
-        self, api_key: ApiKey, message: Message, payloads: Sequence[Buffer] = (), api_version: int | None = None
+        self,
+        api_key: ApiKey,
+        message: Message,
+        payloads: Sequence[Buffer] = (),
+        api_version: int | None = None,
+        last_field: bytes = b"",
     ) -> SentRequest:
         """The request's id and frame. `payloads` fill the empty `records` fields of `message`, in order.
+
+        `last_field` is a field that goes behind those of `message` (forebay.base.tracing).
 
         Without `api_version` it is the newest one that both sides speak. Raises `UnsupportedOperation` if the server
         does not offer the API, and `Unavailable` if the connection is closed.
@@ -338,6 +345,8 @@ class ClientConnection(_ConnectionEnd):
             if api_version is None:
                 api_version = self.versions.version(api_key)  # which says why there is none
         body = serialize(message, payloads)
+        if last_field:
+            body.append(last_field)
         request_id = self._allocate_id()
         buffers = encode_request(api_key, api_version or 0, request_id, body)
         if api_key is ApiKey.API_VERSIONS and self.state is State.START:

@@ -185,6 +185,7 @@ SETTINGS: dict[str, Option] = by_name(
             "100000",
             "maximum number of tables, partitions, buckets or keys in one request",
         ),
+        Option("tracing.enabled", boolean, "false", "whether there are OpenTelemetry spans of requests (extra otel)"),
         Option(
             "server.request.slow-log-threshold",
             or_unset(milliseconds),

@@ -13,10 +13,14 @@ the event loop's thread, the writes of a bucket by whoever writes it. `forebay.s
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from forebay.base.counting import Histogram
 from forebay.base.errors import OF_SERVERS, WIRE_ERRORS, error_name
 from forebay.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from forebay.base.tracing import Tracing
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -46,6 +50,8 @@ class ServerCounters:
         self._slow_seconds = float("inf") if slow_seconds is None else slow_seconds
         self.logs_all = _LOGGER.isEnabledFor(logging.DEBUG)
         """Whether all requests are logged, and so need names."""
+        self.tracing: Tracing | None = None
+        """Makes spans of requests, if that is wanted."""
         self.requests: dict[int, RequestCounter] = {}
         self.syncs = Histogram()
         """Syncs of logs that writers waited for."""

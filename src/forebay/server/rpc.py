@@ -21,9 +21,9 @@ import weakref
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from forebay.base.errors import AccessDenied, ErrorCode, ForebayError
+from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, error_name
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol._short import ShortRequest
 from forebay.protocol.api import BULK_REQUESTS, Api, ApiKey, ServerRole
@@ -58,6 +58,9 @@ from forebay.server.context import (
 from forebay.server.counters import request_name
 from forebay.server.short_requests import VERSIONS_MIN as SHORT_VERSIONS_MIN
 from forebay.server.short_requests import ShortRequests
+
+if TYPE_CHECKING:
+    from forebay.base.tracing import Tracing
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -148,6 +151,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outgoing = Outgoing(lambda: me._unsent_changed(), me)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._spans: dict[int, Any] = {}
         self._tasks_context = context_of(id(self))
         self._room = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
         self.open_bytes_max = _OPEN_BYTES_MAX
@@ -415,6 +419,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self._short.flush()  # earlier writes of this client go first
         room = AnswerRoom(self._room, self._connections.budget, self.memory)
         began = self._clock.monotonic()
+        if self._context.counters.tracing is not None:
+            self._begin_span(self._context.counters.tracing, request)
         try:
             outcome = self._start(request, room)
         except Exception as e:  # noqa: BLE001 - the boundary: a bug is answered as one, and other requests go on
@@ -608,8 +614,23 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def _answered(self, request: RequestReceived, began: float, error: int = 0) -> None:
         seconds = self._clock.monotonic() - began
+        tracing, span = self._context.counters.tracing, self._spans.pop(request.request_id, None)
+        if tracing is not None and span is not None:
+            tracing.end(span, error_name(error) if error else None)
         name = self._peer, request.request_id
         self._context.counters.count_requests(request.api.key, 1, len(request.body), seconds, error, name)
+
+    def _begin_span(self, tracing: Tracing, request: RequestReceived) -> None:
+        method = request.api.key.fluss_name
+        self._spans[request.request_id] = tracing.begin(
+            f"fluss.{method}",
+            tracing.parent_in(request.body),
+            "SERVER",
+            rpc_system="fluss",
+            rpc_method=method,
+            client_address=self.address,
+            forebay_request=request_name(self._peer, request.request_id),
+        )
 
     def send_error(self, request_id: int, error: BaseException) -> int:
         """Send an error, and return its code."""

@@ -235,8 +235,7 @@ class ForebayServer:
         lake.tables.opened(table.info for table in catalog.tables())
         scanners = ScannerManager(config.scanner_limits, injected.clock, injected.ids)
         table_snapshots = TableSnapshotManager(config.table_snapshot_limits, injected.clock, injected.ids)
-        slow_ms = config.value("server.request.slow-log-threshold")
-        counters = ServerCounters(None if slow_ms is None else slow_ms / 1000)
+        counters = _counters(config)
         notifier = ProgressNotifier(asyncio.get_running_loop(), lake.tiering)
         replicas = ReplicaManager(
             injected.fs,
@@ -565,3 +564,14 @@ def bind_tcp(listener: Listener) -> socket.socket:
             ErrorCode.CONFIG_EXCEPTION,
         ) from e
     return sock
+
+
+def _counters(config: ServerConfig) -> ServerCounters:
+    """The counters of a server, with what it logs and traces of requests."""
+    slow_ms = config.value("server.request.slow-log-threshold")
+    counters = ServerCounters(None if slow_ms is None else slow_ms / 1000)
+    if config.value("tracing.enabled"):
+        from forebay.base.tracing import Tracing
+
+        counters.tracing = Tracing()
+    return counters

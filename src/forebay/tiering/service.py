@@ -19,7 +19,9 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
@@ -33,6 +35,9 @@ from forebay.tiering.report import RoundReport
 from forebay.tiering.round import TieringLake, run_round
 from forebay.tiering.runner import SplitRunner, ThreadRunner
 from forebay.tiering.status import ServiceStatus, TableStatus, status_html
+
+if TYPE_CHECKING:
+    from forebay.base.tracing import Steps
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -53,6 +58,8 @@ class _TableJob:
     done: TieringDone | None = None
     paused_until: float | None = None
     running: bool = True
+    steps: Steps | None = None
+    """The spans of its round, if there are any."""
 
 
 @dataclass
@@ -235,6 +242,7 @@ class TieringService:
             if len(self._records) > TABLES_REMEMBERED:
                 self._forget_one()
             job = _TableJob(table, self._control(table))
+            job.control.on_phase = partial(self._enter_phase, job)
             if self._stopping.is_set():
                 job.control.cut()
             self._jobs[table.table_id] = job
@@ -265,14 +273,28 @@ class TieringService:
             reached=self._reached,
             check_still_mine=check_still_mine,
             on_progress=lambda done, total: show(splits_done=done, splits=total),
-            on_phase=lambda phase: show(phase=phase),
         )
+
+    def _enter_phase(self, job: _TableJob, phase: str) -> None:
+        """Called by the thread of the round."""
+        with self._lock:
+            record = self._records[job.table.path]
+            record.status = replace(record.status, phase=phase)
+        if job.steps is not None:
+            job.steps.begin(f"tiering.{phase}")
 
     def _run(self, job: _TableJob) -> None:
         """Run a round, in its thread."""
+        tracing = self._connection.cluster.tracing
+        if tracing is not None:
+            from forebay.base.tracing import Steps
+
+            job.steps = Steps(tracing, "tiering.round", db_collection_name=str(job.table.path))
+        error: BaseException | None = None
         try:
             report = run_round(self._connection, job.table, self._runner, job.control, self._lake, self._clock)
         except BaseException as e:
+            error = e
             # Whatever a lake raises, the other tables continue, and this one's failure is reported.
             self._failed(job, e)
             if not isinstance(e, Exception):
@@ -280,6 +302,8 @@ class TieringService:
         else:
             self._succeeded(job, report)
         finally:
+            if job.steps is not None:
+                job.steps.end(error)
             self._news.set()
 
     def _succeeded(self, job: _TableJob, report: RoundReport) -> None:
