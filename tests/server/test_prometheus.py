@@ -18,6 +18,9 @@ import pyarrow as pa
 import pytest
 
 import forebay
+from forebay.base.monitoring import Monitoring
+from forebay.client.metrics import collector
+from forebay.lake.metrics import LakeMetrics
 from forebay.server.embedded import EmbeddedServer
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -34,9 +37,14 @@ def prometheus(tmp_path: Path) -> Iterator[str]:
     settings = {"metrics.reporters": "prometheus", "metrics.reporter.prometheus.port": "0"}
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
+    lake = LakeMetrics()
+    tiering = Monitoring([lake, collector()], list, list)  # what else the port of a tiering service has
+    _, port = tiering.start("127.0.0.1", range(1))
     with EmbeddedServer(tmp_path / "data", settings=settings) as server:
         config = (DEPLOY / "prometheus.yml").read_text()
-        config = config.replace("127.0.0.1:9249", str(server.addresses.monitoring)).replace("15s", "500ms")
+        for ours, theirs in (("9249", str(server.addresses.monitoring)), ("9250", f"127.0.0.1:{port}")):
+            config = config.replace(f"127.0.0.1:{ours}", theirs)
+        config = config.replace("15s", "500ms")
         (tmp_path / "prometheus.yml").write_text(config)
         shutil.copy(DEPLOY / "alerts.yml", tmp_path)
         process = subprocess.Popen(
@@ -57,6 +65,8 @@ def prometheus(tmp_path: Path) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(30)
+            tiering.stop()
+            lake.close()
 
 
 def ask(address: str, path: str, **parameters: str) -> Any:
@@ -78,8 +88,13 @@ def test_it_scrapes_and_evaluates_all_that_deploy_has(prometheus: str) -> None:
             break
         time.sleep(0.2)
     assert [found["value"][1] for found in result] == ["100"]
-    [target] = ask(prometheus, "/api/v1/targets")["activeTargets"]
-    assert (target["health"], target["lastError"]) == ("up", "")
+    rows = 'forebay_client_written_rows_total{job="forebay-tiering"}'
+    while not (result := ask(prometheus, "/api/v1/query", query=rows)["result"]) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert "100" in [found["value"][1] for found in result]
+    targets = ask(prometheus, "/api/v1/targets")["activeTargets"]
+    assert sorted(target["labels"]["job"] for target in targets) == ["forebay", "forebay-tiering"]
+    assert {(target["health"], target["lastError"]) for target in targets} == {("up", "")}
     panels = json.loads((DEPLOY / "grafana-dashboard.json").read_text())["panels"]
     expressions = [target["expr"] for panel in panels for target in panel["targets"]]
     for expression in expressions:
