@@ -78,6 +78,18 @@ def test_decoding_some_columns_gives_what_decoding_all_gives(table, row_format, 
     assert some.equals(whole.select(list(wanted)))
 
 
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
+def test_numbers_of_any_length_are_read_and_walked_over_wherever_a_row_ends(wanted):
+    """Eight bytes at once are read of a number if the row has them, and a number may have up to ten."""
+    ends = [1 << 7 * length for length in range(1, 10)]
+    numbers = [None, -1, 0, *(end - 1 for end in ends), *ends[:-1]]
+    columns = columns_of(types.bigint(), types.bigint(), types.string())
+    rows = [[first, second, text] for first in numbers for second in numbers for text in (None, "", "a", "12345678")]
+    encoded = row_codec(columns, RowFormat.COMPACTED).encode(batch_of(columns, rows))
+    decoded = row_codec(columns, RowFormat.COMPACTED, wanted).decode(encoded)
+    assert decoded.equals(batch_of(columns, rows).select(list(wanted)))
+
+
 @pytest.mark.parametrize("row_format", [*VALUE_FORMATS, RowFormat.ALIGNED])
 @given(table=tables(), data=st.data())
 def test_hostile_bytes_are_refused_or_decode_to_valid_arrays(table, row_format, data):

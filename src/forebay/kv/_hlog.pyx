@@ -60,6 +60,7 @@ cdef enum:
     COMMIT_BYTES_MAX = 128
     VALUE_BATCH_HEADER_BYTES = 9  # length i32, magic i8, count i32
     STORED_PREFIX_BYTES = 6       # length i32, schema id i16
+    SCAN_AHEAD_BYTES = 2048       # which are fetched into the cache before a scan comes to them
 
 cdef uint32_t KEY_MASK = 0x3FFFFFFF
 cdef uint64_t ERASED = ~(<uint64_t> 0)
@@ -1019,6 +1020,7 @@ cdef class HashLog:
                 r = <const Record*> (s.memory + (p - s.position))
                 if ends_segment(r):
                     break
+                forebay_prefetch(<const uint8_t*> r + SCAN_AHEAD_BYTES)
                 if kind_of(r) == ROW:
                     dead_at = forebay_load(&r.dead_at)
                     if dead_at == 0 or dead_at >= <uint64_t> snapshot:
