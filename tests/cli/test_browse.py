@@ -167,6 +167,10 @@ def test_status_shows_servers_health_and_settings(capsys, shop):
     assert shop in out
     assert "GREEN" in out
     assert "kv.engine" in out
+    assert f"now: version {forebay.__version__}, started 20" in out
+    assert ", table snapshots 0, transactions 0, memory bytes " in out
+    _, out, _ = run(capsys, shop, "status", "-o", "json")
+    assert json.loads(out)["now"]["connections"] >= 1
 
 
 def test_scan_prints_rows_in_every_format(capsys, shop):

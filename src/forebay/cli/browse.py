@@ -136,21 +136,34 @@ def _status(connection: Connection, options: argparse.Namespace) -> int:
         healthy = f"{health.status.name}, {health.active_leader_replicas} of {health.leader_replicas} buckets serve"
     except UnsupportedOperation:
         healthy = "not reported by this server"
+    try:
+        now = admin.describe_server()
+        work = {
+            "version": now.version, "started": now.started.isoformat(timespec="seconds"),
+            "connections": now.connections, "scans": now.scans, "table snapshots": now.table_snapshots,
+            "transactions": now.open_transactions + now.decided_transactions, "memory bytes": now.resident_bytes,
+            "disk bytes free": now.disk_free_bytes,
+        }  # fmt: skip
+    except UnsupportedOperation:
+        work = {}
     databases = [(d.name, d.table_count) for d in admin.database_summaries()]
     configs = [(entry.key, entry.value or "") for entry in admin.describe_configs()]
     if options.output == "json":
         print_object({
             "servers": [dict(zip(("server", "id", "address"), node, strict=True)) for node in nodes],
-            "health": healthy, "databases": dict(databases), "settings": dict(configs),
+            "health": healthy, "now": work, "databases": dict(databases), "settings": dict(configs),
         })  # fmt: skip
         return 0
     if options.output == "csv":
         servers = [(f"server {kind} {node_id}", address) for kind, node_id, address in nodes]
         counts = [(f"database {name}", count) for name, count in databases]
-        print_rows(["what", "value"], [*servers, ("health", healthy), *counts, *configs], "csv")
+        print_rows(["what", "value"], [*servers, ("health", healthy), *work.items(), *counts, *configs], "csv")
         return 0
     print_rows(["server", "id", "address"], nodes, "table", plain_numbers=["id"])
-    print(f"\nhealth: {healthy}\n")
+    print(f"\nhealth: {healthy}")
+    if work:
+        print("now: " + ", ".join(f"{name} {value}" for name, value in work.items() if value is not None))
+    print()
     print_rows(["database", "tables"], [(name, "?" if count is None else count) for name, count in databases], "table")
     if configs:
         print()
