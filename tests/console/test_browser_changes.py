@@ -109,6 +109,22 @@ def test_a_lake_is_compacted_and_searched_for_orphans(shown: Shown) -> None:
     page.until_shown("compaction", "search for orphans", "done")
 
 
+def test_addresses_that_lead_nowhere_say_so(shown: Shown) -> None:
+    page = shown.page
+    for path, expected in (
+        ("/tables/%E0%A4%A/x", "There is no such screen"),
+        ("/nope", "There is no such screen"),
+        ("/tables/sales/%3Cimg%20src=x%3E", "Not found"),
+        ("/tables/sales/orders/lake?view=constructor", "Files by size"),
+        ("/activity?view=toString", "In the order in which they connected"),
+        ("/lakes/sales/orders?lake=none", "this console has no lake 'none'"),
+    ):
+        shown.open(path)
+        page.until_shown(expected)
+        assert page.run("return document.querySelectorAll('main img').length") == 0
+    page.errors()  # those of answers that were not found
+
+
 def test_a_table_that_is_dropped_while_it_is_shown(shown: Shown) -> None:
     page, conn = shown.page, shown.conn
     made: Any = conn.create_table(

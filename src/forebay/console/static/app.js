@@ -25,7 +25,12 @@ export const TABLE_TABS = [
 ];
 
 function matched(pathname) {
-  const parts = pathname.split("/").filter(Boolean).map(decodeURIComponent);
+  let parts;
+  try {
+    parts = pathname.split("/").filter(Boolean).map(decodeURIComponent);
+  } catch {
+    return null; // a % that is no escape
+  }
   const candidates = [
     ...SCREENS,
     ...TABLE_TABS.map((tab) => ({ ...tab, path: `/tables/:database/:table${tab.tab ? `/${tab.tab}` : ""}` })),

@@ -6,7 +6,7 @@ const VIEWS = { "": "Clients", scans: "Scans", snapshots: "Table snapshots" };
 
 export default function Activity({ session }) {
   const [query, setQuery] = useQuery();
-  const view = VIEWS[query.get("view") ?? ""] ? query.get("view") ?? "" : "";
+  const view = Object.hasOwn(VIEWS, query.get("view") ?? "") ? query.get("view") ?? "" : "";
   const counts = useApi("work", {}, { every: 3 });
   const Shown = { "": Clients, scans: Scans, snapshots: Snapshots }[view];
   return html`

@@ -24,7 +24,7 @@ export default function LakeScreen({ database, table, session }) {
 
 export function LakeTable({ database, table, lake = null, session }) {
   const [query, setQuery] = useQuery();
-  const view = VIEWS[query.get("view") ?? ""] ? query.get("view") ?? "" : "";
+  const view = Object.hasOwn(VIEWS, query.get("view") ?? "") ? query.get("view") ?? "" : "";
   const of = { path: `lake/${apiPath(database, table)}`, params: { lake }, allow: session.allow_changes, show: (changes) => setQuery(changes) };
   const Shown = { "": Overview, files: Files, snapshots: Snapshots, tags: Tags, upkeep: Upkeep }[view];
   return html`<div class="subtabs" role="group" aria-label="Parts of this lake table">
