@@ -24,11 +24,26 @@ from exams_cache import (  # noqa: E402
     digest_of,
     entry,
     java_tool,
+    java_version,
     run,
     tool,
 )
 
-__all__ = ["ExamUnavailable", "JavaProgram", "compiled", "digest_of", "entry", "java_command", "maven_jars", "run"]
+__all__ = [
+    "ExamUnavailable",
+    "JavaProgram",
+    "all_maven_jars",
+    "class_path",
+    "compiled",
+    "digest_of",
+    "entry",
+    "java_command",
+    "java_tool",
+    "java_version",
+    "maven_jars",
+    "run",
+    "spark_jars",
+]
 
 _JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ActiveProcessorCount=2", "-Duser.timezone=UTC"]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from tests.java_programs import (
     class_path,
     compiled,
     java_command,
+    java_version,
     spark_jars,
 )
 from tests.lake.spark_iceberg import rows_by_spark
@@ -103,6 +107,59 @@ def test_a_lake_in_a_rest_catalog_is_tiered_read_and_kept_in_order(
     except ExamUnavailable as reason:
         pytest.skip(f"all but Spark was examined: {reason}")
     assert rows == [[i, in_lake[i]["name"]] for i in sorted(in_lake)]
+
+
+def trino(monkeypatch: pytest.MonkeyPatch, uri: str, *queries: str) -> list[list[str]]:
+    """The lines that Trino answers each query with, their values between tabs. Skips where there is no Java 25."""
+    homes = [Path(os.environ.get("JAVA_HOME", "/")), *sorted(Path("/usr/lib/jvm").glob("*25*"))]
+    home = next(
+        (h for h in homes if (h / "bin" / "javac").exists() and java_version(str(h / "bin" / "java")) >= 25), None
+    )
+    if home is None:
+        pytest.skip("Trino 483 needs a JDK 25")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    try:
+        jars = all_maven_jars(HERE.with_name("trino") / "pom.xml", "trino-jars", "Trino")
+        path = os.pathsep.join([str(jars[0].parent / "*")])
+        classes = compiled([HERE.with_name("trino") / "TrinoExam.java"], path, "trino-classes")
+    except ExamUnavailable as reason:
+        pytest.skip(f"no Trino here: {reason}")
+    options = ["--add-modules=jdk.incubator.vector", "--sun-misc-unsafe-memory-access=allow"]
+    command = java_command(classes, path, "TrinoExam", 1000, options)
+    done = subprocess.run([*command, uri, *queries], capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-4000:]
+    answers = done.stdout.split("\n\n")
+    return [answer.splitlines() for answer in answers[: len(queries)]]
+
+
+def test_trino_reads_tables_of_every_kind(
+    server: ServerProcess, catalog: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"id": "BIGINT", "name": "STRING", "price": "DECIMAL(10, 2)", "day": "DATE", "at": "TIMESTAMP_LTZ(6)"}
+    with forebay.connect(server.bootstrap_servers) as connection:
+        connection.create_database("shop")
+        lake = {"table.datalake.enabled": "true"}
+        keyed = connection.create_table("shop.orders", columns, primary_key="id", buckets=2, options=lake)
+        log = connection.create_table("shop.visits", {"n": "BIGINT", "tags": "ARRAY<STRING>"}, buckets=2, options=lake)
+        wanted: dict[int, str] = {}
+        moment = dt.datetime(2024, 2, 3, 4, 5, 6, tzinfo=dt.UTC)
+        for round_ in range(3):  # each replaces and deletes rows of the one before, by position deletes
+            ids = range(round_ * 10, round_ * 10 + 20)
+            keyed.upsert([{"id": i, "name": f"r{round_}", "price": i, "day": moment.date(), "at": moment} for i in ids])
+            keyed.delete([{"id": round_ * 10}])
+            wanted |= dict.fromkeys(ids, f"r{round_}")
+            del wanted[round_ * 10]
+            log.append([{"n": round_ * 100 + i, "tags": ["a"]} for i in range(100)])
+            tier(server)
+    orders, visits, first = trino(
+        monkeypatch, catalog["uri"],
+        "SELECT id, name FROM lake.shop.orders ORDER BY id",
+        "SELECT count(*), sum(n), count(DISTINCT n), max(tags) FROM lake.shop.visits",
+        "SELECT price, day, at FROM lake.shop.orders WHERE id = 1",
+    )  # fmt: skip
+    assert orders == [f"{i}\t{wanted[i]}" for i in sorted(wanted)]
+    assert visits == [f"300\t{sum(r * 100 + i for r in range(3) for i in range(100))}\t300\t[a]"]
+    assert first == ["1.00\t2024-02-03\t2024-02-03T04:05:06Z[UTC]"]
 
 
 def test_a_rest_catalog_that_is_away_is_named_and_rows_stay_in_the_stream(
