@@ -89,7 +89,11 @@ def test_each_backup_under_load_has_what_was_acknowledged_before_and_whole_trans
     """Segments are small, checkpoints frequent, and tables come and go."""
     chance = random.Random(1)
     server = ServerProcess(tmp_path / "data", settings=BUSY).start()
-    writers = Writers(server.bootstrap_servers)
+    try:
+        writers = Writers(server.bootstrap_servers)
+    except BaseException:
+        server.kill()
+        raise
     try:
         for number in range(12):
             time.sleep(chance.uniform(0.2, 1.5))
@@ -124,7 +128,11 @@ def _check(copy: Path, before: dict[str, int]) -> None:
 @pytest.mark.slow
 def test_a_backup_that_is_killed_leaves_no_copy_and_the_server_goes_on(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data", settings=BUSY).start()
-    writers = Writers(server.bootstrap_servers)
+    try:
+        writers = Writers(server.bootstrap_servers)
+    except BaseException:
+        server.kill()
+        raise
     chance = random.Random(2)
     command = [sys.executable, "-m", "forebay", "backup", "--data-dir", str(tmp_path / "data"), str(tmp_path / "copy")]
     try:
