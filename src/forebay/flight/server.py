@@ -84,14 +84,22 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
         self._statements = Statements(limits, allow_changes, Path(self._directory.name), clock, ids)
         self._allows_changes, self._clock, self._closed = allow_changes, clock, threads.event()
         scheme = "grpc" if tls is None else "grpc+tls"
-        super().__init__(
-            f"{scheme}://{host}:{port}",
-            auth_handler=NoHandshake(),
-            middleware={MIDDLEWARE: SessionFactory(self._sessions, raised)},
-            tls_certificates=None if tls is None else [(tls.certificate, tls.key)],
-            verify_client=tls is not None and tls.client_roots is not None,
-            root_certificates=None if tls is None else tls.client_roots,
-        )
+        try:
+            super().__init__(
+                f"{scheme}://{host}:{port}",
+                auth_handler=NoHandshake(),
+                middleware={MIDDLEWARE: SessionFactory(self._sessions, raised)},
+                tls_certificates=None if tls is None else [(tls.certificate, tls.key)],
+                verify_client=tls is not None and tls.client_roots is not None,
+                root_certificates=None if tls is None else tls.client_roots,
+            )
+        except (pa.ArrowException, fl.FlightError, OSError) as e:
+            self._directory.cleanup()
+            reason = str(e).partition("gRPC client debug")[0]
+            raise Unavailable(
+                f"cannot listen on {host}:{port}: {reason}; choose a free port, and check certificate and key if there "
+                "are any"
+            ) from e
         self.location = f"{scheme}://{host}:{self.port}"
         self._cleaner = threads.thread(self._clean, name="forebay-flight-cleaner")
         self._cleaner.start()

@@ -1,0 +1,46 @@
+"""`forebay flight` as a command."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import adbc_driver_flightsql.dbapi as flightsql
+import pytest
+
+from forebay.base.ambient import SYSTEM_CLOCK
+from forebay.base.errors import Unavailable
+from forebay.cli.main import main
+from forebay.flight.server import FlightSqlServer
+from forebay.inprocess import EmbeddedConnection
+
+
+def test_options_that_do_not_belong_together_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["flight", "--tls-key", "key.pem"]) == 1
+    assert "--tls-certificate and --tls-key belong together" in capsys.readouterr().err
+    assert main(["flight", "--queries-max", "0"]) == 1
+    assert "--queries-max is 0: it must be at least 1" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(Unavailable, match="cannot listen on 127"):
+        FlightSqlServer(None, {}, port=taken.getsockname()[1])
+
+
+@pytest.mark.slow
+def test_it_serves_until_it_is_told_to_stop(live: EmbeddedConnection, flight_lake: str, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    command = [sys.executable, "-m", "forebay", "flight", "-b", live.bootstrap_servers, "-w", flight_lake]
+    with subprocess.Popen([*command, "--port", "0", "--ready-file", str(ready)], stdout=subprocess.PIPE) as process:
+        while not ready.exists() and process.poll() is None:
+            SYSTEM_CLOCK.sleep(0.05)
+        with closing(flightsql.connect(ready.read_text(), autocommit=True)) as client, client.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM lake.shop.items WHERE item < 3")
+            assert cursor.fetchone() == (2,)
+        process.terminate()
+        printed = process.communicate(timeout=120)[0].decode()
+    assert process.returncode == 0
+    assert "read only" in printed
