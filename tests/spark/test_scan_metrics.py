@@ -22,17 +22,23 @@ FILES = "lake files read by Spark"
 ROWS = "number of output rows"
 
 
+def newest(store: Any) -> Any:
+    """The newest statement that the store has, or None. It forgets old ones, so their number says nothing."""
+    found = store.executionsList()
+    return found.last() if found.nonEmpty() else None
+
+
 def shown(spark: Any, statement: str) -> dict[str, list[str]]:
     """Run a statement; the metrics of its scans in Spark's status store: by name, the value of each scan."""
     store = spark._jsparkSession.sharedState().statusStore()
-    before = store.executionsCount()
+    before = newest(store)
     spark.sql(statement).collect()
     deadline = time.monotonic() + 60
     while True:
-        if store.executionsCount() > before:
-            execution = store.executionsList().apply(store.executionsCount() - 1)
-            if execution.completionTime().isDefined() and (values := execution.metricValues()) is not None:
-                break
+        execution = newest(store)
+        is_new = execution is not None and (before is None or execution.executionId() > before.executionId())
+        if is_new and execution.completionTime().isDefined() and (values := execution.metricValues()) is not None:
+            break
         assert time.monotonic() < deadline
         time.sleep(0.02)
     found: dict[str, list[str]] = {}

@@ -97,7 +97,8 @@ def service(rounds: Rounds) -> Iterator[Service]:
     made: list[TieringService] = []
 
     def make(clock: ManualClock | None = None, **options: Any) -> tuple[TieringService, Cluster]:
-        service, cluster = TieringService(cast(Any, None), clock=clock or ManualClock(), **options), Cluster()
+        connection = cast(Any, SimpleNamespace(cluster=SimpleNamespace(tracing=None)))
+        service, cluster = TieringService(connection, clock=clock or ManualClock(), **options), Cluster()
         service._tiering = cast(Any, cluster)
         made.append(service)
         return service, cluster
