@@ -46,6 +46,22 @@ _SETTINGS = {
 """Fluss's own defaults, where the cluster of the tests has others."""
 
 
+_BOUNDS = (
+    "What bounds one append at a time by frames, on a RAM disk: Java's answer takes little longer than a round trip "
+    "that does nothing (the first page), so nothing can be twice as fast. Of our CPU time the kernel takes a fifth "
+    "(receive, write, sync, send, wait); the rest are some 150 calls of CPython from the received bytes to the answer, "
+    "of which compiled code reads the frame, checks and stamps the batch, and builds the answer. On a disk the sync is "
+    "added, and the hop to a thread that waits for it.",
+    "What bounds reading a log: decompressing and checking takes the client about 170 ns of CPU a row, which Arrow "
+    "spreads over the cores, and the server 30 ns; two cores cannot read more than about 10 million rows a second.",
+    "What bounds appending to a log: the client compresses (zstd), checksums and sends; the server has its cores "
+    "left over. The first page has what one core compresses and syncs without any server.",
+    "What bounds one row of 64 connections: the driver of this benchmark is one process of Python; the first page has "
+    "what it does with a process that answers at once. Appends wait for the disk besides, which Java's do not.",
+)
+"""Why some targets are out of reach, as measured in November 2026 with perf, py-spy and stopwatches."""
+
+
 @dataclass(frozen=True)
 class Cost:
     """The medians of one side: seconds of wall time and of the server's CPU, for each unit."""
@@ -68,6 +84,7 @@ def run(options: Run) -> Section:
         memory = [anonymous_bytes(side.pid()) / (1 << 20) for side in sides]
     missed = sum(side.missed for side in sides)
     notes = [f"Private memory of the server after all of this: ours {memory[0]:,.0f} MiB, Java's {memory[1]:,.0f} MiB."]
+    notes += _BOUNDS
     if missed:
         notes.append(
             f"{missed} of Java Fluss's new tables got no leader within the time that this waits, and were replaced by "
