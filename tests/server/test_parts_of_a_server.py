@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forebay.base.ambient import ManualClock
-from forebay.base.errors import ForebayError
+from forebay.base.errors import ForebayError, InvalidRequest
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.protocol.api import ServerRole
@@ -141,12 +141,38 @@ NAMED = {"bind.listeners": "A://a:10, B://b:11", "advertised.listeners": "A://x:
             [("A", PLAIN, "a", 31, "x", 20)],
         ),
         (COORDINATOR, {"settings": {"tablet-server.bind.listeners": "A://a:30"}}, [("CLIENT", PLAIN, "h", 1, "h", 0)]),
+        (COORDINATOR, {"sasl": True, "settings": {"bind.listeners": "A://a:10"}}, [("A", SASL, "a", 10, "a", 10)]),
+        (TABLET, {"sasl": True, "settings": {"bind.listeners": "A://a:10"}}, [("A", SASL, "a", 2, "a", 2)]),
+        (
+            COORDINATOR,
+            {"sasl": True, "plain": True, "settings": NAMED},
+            [("A", PLAIN, "a", 10, "x", 20), ("B", SASL, "b", 11, "b", 11)],
+        ),
     ],
 )
 def test_each_role_has_listeners_of_its_own(
     role: ServerRole, options: dict[str, Any], expected: list[tuple[str, SecurityProtocol, str, int, str, int]]
 ) -> None:
     assert listeners(role, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("plain", "settings", "message"),
+    [
+        (False, {**NAMED, "security.protocol.map": "A:PLAINTEXT, B:SASL"}, "'A' as PLAINTEXT"),
+        (True, {"bind.listeners": "A://a:10"}, "asks for a listener with a login, and 'bind.listeners' has none"),
+    ],
+)
+def test_who_asks_for_logins_never_gets_listeners_without_them(
+    plain: bool, settings: Mapping[str, str], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        listeners(COORDINATOR, sasl=True, plain=plain, settings=settings)
+
+
+def test_passwords_that_nobody_is_asked_for_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with EmbeddedServer(tmp_path / "data", settings={"security.sasl.plain.credentials": "a:b"}):
+        assert "'security.sasl.plain.credentials' has no effect without --sasl" in caplog.text
 
 
 def test_clients_are_told_the_addresses_of_the_door_by_which_they_came(tmp_path: Path) -> None:

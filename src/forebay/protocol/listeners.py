@@ -69,8 +69,12 @@ class _Endpoint:
     port: int
 
 
-def parse_listeners(settings: Mapping[str, str]) -> tuple[Listener, ...]:
+def parse_listeners(
+    settings: Mapping[str, str], default: SecurityProtocol = SecurityProtocol.PLAINTEXT
+) -> tuple[Listener, ...]:
     """The listeners that `settings` define, in the order of `bind.listeners`.
+
+    `default` is the protocol of listeners that `security.protocol.map` does not name.
 
     Raises `InvalidRequest` (CONFIG_EXCEPTION), which names the option, for settings that contradict themselves or
     cannot be read.
@@ -93,7 +97,7 @@ def parse_listeners(settings: Mapping[str, str]) -> tuple[Listener, ...]:
     listeners = []
     for endpoint in bound:
         shown = advertised.get(endpoint.name, endpoint)
-        protocol = protocols.get(endpoint.name, SecurityProtocol.PLAINTEXT)
+        protocol = protocols.get(endpoint.name, default)
         listeners.append(Listener(endpoint.name, protocol, endpoint.host, endpoint.port, shown.host, shown.port))
     return tuple(listeners)
 

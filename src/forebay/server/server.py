@@ -166,6 +166,10 @@ class ForebayServer:
         self._start_upkeep()
         if self.config.lake.enabled:
             self.context.io.submit(self.context.lake.tables.load)
+        if all(each.listener.protocol is SecurityProtocol.PLAINTEXT for each in self._bound):
+            unused = [key for key in self.config.settings if key.startswith("security.sasl.")]
+            if unused:
+                _LOGGER.warning("no listener asks for a login: '%s' has no effect without --sasl", unused[0])
         addresses = replace(self._addresses(), monitoring=monitoring)
         _LOGGER.info("serving %s on %s", self.config.data_dir, addresses.bootstrap_servers)
         return addresses
@@ -514,13 +518,37 @@ def _listeners(config: ServerConfig, role: ServerRole) -> tuple[Listener, ...]:
             settings[key] = _with_port(settings[key], config.tablet_port)
     port = config.coordinator_port if role is ServerRole.COORDINATOR else config.tablet_port
     if "bind.listeners" in settings:
-        return parse_listeners(settings)
+        return _named_listeners(config, settings)
     plain = Listener(CLIENT_LISTENER, SecurityProtocol.PLAINTEXT, config.host, port, config.host, 0)
     if not config.sasl:
         return (plain,)
     sasl_port = 0 if config.plain else port
     sasl = Listener(SASL_LISTENER, SecurityProtocol.SASL, config.host, sasl_port, config.host, 0)
     return (plain, sasl) if config.plain else (sasl,)
+
+
+def _named_listeners(config: ServerConfig, settings: Mapping[str, str]) -> tuple[Listener, ...]:
+    """The listeners of `bind.listeners`. Who asks for `sasl` gets it, or an error: never a server without a login."""
+    if not config.sasl:
+        return parse_listeners(settings)
+    if config.plain:
+        listeners = parse_listeners(settings)
+        if all(each.protocol is SecurityProtocol.PLAINTEXT for each in listeners):
+            raise InvalidRequest(
+                "sasl=True (--sasl) asks for a listener with a login, and 'bind.listeners' has none: name it in "
+                "'security.protocol.map' (CLIENT:SASL)",
+                ErrorCode.CONFIG_EXCEPTION,
+            )
+        return listeners
+    listeners = parse_listeners(settings, default=SecurityProtocol.SASL)
+    for each in listeners:
+        if each.protocol is SecurityProtocol.PLAINTEXT:
+            raise InvalidRequest(
+                f"sasl=True (--sasl) requires a login on all ports, and 'security.protocol.map' has the listener "
+                f"'{each.name}' as PLAINTEXT; plain=True (--plain) allows that",
+                ErrorCode.CONFIG_EXCEPTION,
+            )
+    return listeners
 
 
 def _with_port(listeners: str, port: int) -> str:
