@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import socket
 import sys
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from forebay.base.monitoring import Monitoring
+
+_LOGGER = logging.getLogger(__name__)
 
 _INTERRUPT_PAUSE_SECONDS = 0.05
 
@@ -150,5 +153,9 @@ def monitored(
 
     monitoring = Monitoring(metrics, faults, problems)
     host, port = monitoring.start(options.metrics_host, options.metrics_port)
-    print(f"metrics on http://{host}:{port}/metrics, /healthz, /readyz", file=sys.stderr, flush=True)
+    where = f"metrics on http://{host}:{port}/metrics, /healthz, /readyz"
+    if getattr(options, "log_format", None) == "json":  # stderr is then one object a line, whatever the level
+        _LOGGER.handle(_LOGGER.makeRecord(_LOGGER.name, logging.INFO, __file__, 0, where, (), None))
+    else:
+        print(where, file=sys.stderr, flush=True)
     return monitoring
