@@ -14,8 +14,10 @@ from forebay.testing.server import ServerProcess
 from tests.server.raw_client import address, is_closed_by_peer
 
 
-def line(text: str, *arguments: object, at: float = 0.0, logger: str = "forebay") -> logging.LogRecord:
-    record = logging.LogRecord(logger, logging.WARNING, __file__, 1, text, arguments, None)
+def line(
+    text: str, *arguments: object, at: float = 0.0, logger: str = "forebay", level: int = logging.WARNING
+) -> logging.LogRecord:
+    record = logging.LogRecord(logger, level, __file__, 1, text, arguments, None)
     record.created = 1000.0 + at
     return record
 
@@ -33,6 +35,13 @@ def test_lines_of_one_kind_are_counted_apart_from_others_and_again_after_a_while
     again = line("closing %s", 1, at=PERIOD_SECONDS)
     assert limit.filter(again)
     assert again.getMessage() == "closing 1"
+
+
+def test_lines_at_debug_are_all_logged_and_leave_room_for_warnings() -> None:
+    limit = LogLimit()
+    assert all(limit.filter(line("request %s", number, level=logging.DEBUG)) for number in range(3 * LINES_MAX))
+    assert all(limit.filter(line("request %s", number, level=logging.INFO)) for number in range(LINES_MAX))
+    assert limit.filter(line("request %s", "slow"))
 
 
 def test_few_kinds_of_lines_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,19 +86,38 @@ def test_slow_requests_are_warned_of_on_both_sides(tmp_path: Path, caplog: pytes
         connection.create_table("fluss.t", SCHEMA, buckets=1).append(ROWS)
         caplog.clear()
         connection.list_databases()
-        counters.count_requests(ApiKey.PRODUCE_LOG, 3, 900, 2.5)
         counters.count_requests(ApiKey.FETCH_LOG, 1, 100, 2.5, 0, ("127.0.0.1:1", 7))
         counters.count_requests(ApiKey.LOOKUP, 1, 100, 0.0005)
         counters.count_requests(ApiKey.CREATE_TABLE, 1, 100, 2.5, 0, ("127.0.0.1:1", 8))
         with connection.table("fluss.t").changes(stop="latest") as changes:
             assert changes.to_arrow().num_rows == 2
     slow = [line["message"] for line in lines(caplog, SERVER, logging.WARNING)]
-    assert "slow: 3 requests, produceLog of 900 bytes: 2500.0 ms" in slow
     assert "slow: request 127.0.0.1:1/8, createTable of 100 bytes: 2500.0 ms" in slow
     assert not [message for message in slow if "fetchLog" in message or "lookup" in message]
     warned = {line["api"] for line in lines(caplog, CLIENT, logging.WARNING)}
     assert "listDatabases" in warned
     assert "fetchLog" not in warned
+
+
+def test_slow_requests_of_a_group_have_their_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, CLIENT)
+    settings = {"server.request.slow-log-threshold": "0 ms"}
+    with (
+        EmbeddedServer(tmp_path / "data", settings=settings) as server,
+        forebay.connect(server.bootstrap_servers) as connection,
+    ):
+        table = connection.create_table("fluss.t", SCHEMA, primary_key="id", buckets=1)
+        log = connection.create_table("fluss.log", SCHEMA, buckets=1)
+        caplog.clear()
+        table.upsert(ROWS)
+        log.append(ROWS)
+        table.lookup({"id": 1})
+        log.append(ROWS)
+    wanted = {"putKv", "produceLog", "lookup"}
+    sent = {(line["request"], line["api"]) for line in lines(caplog, CLIENT) if line["api"] in wanted}
+    slow = {(line["request"], line["api"]) for line in lines(caplog, SERVER, logging.WARNING) if line["api"] in wanted}
+    assert len(sent) == 4
+    assert slow == sent
 
 
 def test_nothing_is_logged_of_requests_that_are_served(

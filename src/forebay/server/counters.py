@@ -2,8 +2,8 @@
 
 Requests that take long or fail for a reason of the server's are logged here, too, and all of them at level DEBUG. A
 request is named by the address of its client's end of the connection and its number there, which the client knows as
-well. Of short requests, which are served in groups (forebay.server.short_requests), slow ones are logged without names;
-at level DEBUG all requests are served one by one.
+well. Short requests are served in groups (forebay.server.short_requests); of a slow group each is logged, with the time
+of the group. At level DEBUG all requests are served one by one.
 
 Counting has to cost nothing that a client notices, so there are no labels, no locks on the paths of requests, and no
 time is looked up that is not known anyway. Each counter has one writer at a time: requests and answers are counted by
@@ -13,6 +13,7 @@ the event loop's thread, the writes of a bucket by whoever writes it. `forebay.s
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from forebay.base.counting import Histogram
@@ -21,6 +22,7 @@ from forebay.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from forebay.base.tracing import Tracing
+    from forebay.protocol._short import ShortRequest
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -62,10 +64,19 @@ class ServerCounters:
         self.failed_logins = 0
 
     def count_requests(
-        self, api_key: int, count: int, size: int, seconds: float, error: int = 0, name: tuple[str, int] | None = None
+        self,
+        api_key: int,
+        count: int,
+        size: int,
+        seconds: float,
+        error: int = 0,
+        name: tuple[str, int] = ("", 0),
+        *,
+        group: Sequence[ShortRequest] = (),
     ) -> None:
         """Count requests, together of `size` bytes, that took `seconds` each; `error` is their code, if they failed as
-        a whole. `name` is the client's end of the connection, and the number of a single request."""
+        a whole. `name` is the client's end of the connection, and the number of a single request; of several they are
+        in the `group`."""
         counter = self.requests.get(api_key)
         if counter is None:
             counter = self.requests[api_key] = RequestCounter()
@@ -74,26 +85,27 @@ class ServerCounters:
         if error:
             counter.errors[error] = counter.errors.get(error, 0) + count
         if seconds >= self._slow_seconds or error or self.logs_all:
-            self._log(ApiKey(api_key), count, size, seconds, error, name)
+            for each in group:
+                length = sum(map(len, each.keys)) if api_key == ApiKey.LOOKUP else len(each.records)
+                self._log(ApiKey(api_key), length, seconds, error, (each.client.peer, each.request_id))
+            if not group:
+                self._log(ApiKey(api_key), size, seconds, error, name)
 
-    def _log(
-        self, api: ApiKey, count: int, size: int, seconds: float, error: int, name: tuple[str, int] | None
-    ) -> None:
+    def _log(self, api: ApiKey, size: int, seconds: float, error: int, name: tuple[str, int]) -> None:
         is_slow = seconds >= self._slow_seconds and api is not ApiKey.FETCH_LOG  # which waits for records
         wire = WIRE_ERRORS.get(error)
         level = logging.WARNING if is_slow or (wire is not None and wire.kind in OF_SERVERS) else logging.DEBUG
-        request = f"{count} request{'s' * (count > 1)}" if name is None else f"request {request_name(*name)}"
         _LOGGER.log(
             level,
-            "%s%s, %s of %d bytes: %.1f ms%s",
+            "%srequest %s, %s of %d bytes: %.1f ms%s",
             "slow: " if is_slow else "",
-            request,
+            request_name(*name),
             api.fluss_name,
             size,
             1000 * seconds,
             f", {error_name(error)}" if error else "",
             extra={
-                **({} if name is None else {"request": request_name(*name)}),
+                "request": request_name(*name),
                 "api": api.fluss_name,
                 "milliseconds": round(1000 * seconds, 3),
                 **({"error_code": error_name(error)} if error else {}),

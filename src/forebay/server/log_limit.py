@@ -14,7 +14,7 @@ _KINDS_MAX = 1000
 
 @dataclass(slots=True)
 class _Kind:
-    """Lines of one logger that differ only in their arguments."""
+    """Lines of one logger and level that differ only in their arguments."""
 
     since: float
     lines: int = 0
@@ -22,15 +22,20 @@ class _Kind:
 
 
 class LogLimit(logging.Filter):
-    """For a handler of the root logger. The time is that of the lines; errors with traces are lines like others."""
+    """For a handler of the root logger. The time is that of the lines; errors with traces are lines like others.
+
+    Lines at DEBUG are not limited: who asks for that level wants each, and follows single requests by them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._kinds: dict[tuple[str, str], _Kind] = {}
+        self._kinds: dict[tuple[str, int, str], _Kind] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to log a line. Handlers call this one line at a time."""
-        key = (record.name, str(record.msg))
+        if record.levelno <= logging.DEBUG:
+            return True
+        key = (record.name, record.levelno, str(record.msg))
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= _KINDS_MAX:

@@ -147,7 +147,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         me = weakref.proxy(self)  # no cycles: its buffers must go with the connection, not with the next full round
         self.memory = ConnectionMemory(me, self._connection, connections.budget, self._clock)
         self.open_requests_max = connections.open_requests_max
-        self.address = self._peer = ""
+        self.address = self.peer = ""
         self._transport: asyncio.Transport | None = None
         self._outgoing = Outgoing(lambda: me._unsent_changed(), me)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,7 +169,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) and peer else "an unknown address"
         port = peer[1] if isinstance(peer, tuple) and len(peer) > 1 else 0
-        self._peer = f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
+        self.peer = f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
         error = self._connections.admit(self, self.address)
         if error is not None:
             self._refuse(transport, error)
@@ -617,7 +617,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         tracing, span = self._context.counters.tracing, self._spans.pop(request.request_id, None)
         if tracing is not None and span is not None:
             tracing.end(span, error_name(error) if error else None)
-        name = self._peer, request.request_id
+        name = self.peer, request.request_id
         self._context.counters.count_requests(request.api.key, 1, len(request.body), seconds, error, name)
 
     def _begin_span(self, tracing: Tracing, request: RequestReceived) -> None:
@@ -629,13 +629,13 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             rpc_system="fluss",
             rpc_method=method,
             client_address=self.address,
-            forebay_request=request_name(self._peer, request.request_id),
+            forebay_request=request_name(self.peer, request.request_id),
         )
 
     def send_error(self, request_id: int, error: BaseException) -> int:
         """Send an error, and return its code."""
         if not isinstance(error, ForebayError):
-            name = request_name(self._peer, request_id)
+            name = request_name(self.peer, request_id)
             _LOGGER.error("internal error in request %s", name, exc_info=error, extra={"request": name})
         code, text = error_to_wire(error)
         if self._transport is not None and self.is_open:

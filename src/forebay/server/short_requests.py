@@ -51,6 +51,9 @@ _NOW_SECONDS = 5e-3
 class Client(Protocol):
     """The part of a connection that short requests use."""
 
+    peer: str
+    """The address of the client's end of the connection."""
+
     def serve_apart(self, request: ShortRequest, message: Message) -> None:
         """Leave a request to its handler, as the message that it is."""
         ...
@@ -156,7 +159,7 @@ class ShortRequests(ShortGroups):
         for request in lookups:
             self.answer(request, encode_values(request, values, first, LENGTH_PREFIX_BYTES))
             first += len(request.keys)
-        self._count(_LOOKUP, len(lookups), sum(map(len, keys)), began)
+        self._count(_LOOKUP, lookups, sum(map(len, keys)), began)
 
     def _values(self, group: Group, keys: list[bytes]) -> list[bytes | None] | None:
         """The values of all keys; None if they are too large to be answered at once."""
@@ -244,11 +247,12 @@ class ShortRequests(ShortGroups):
             return
         for request, result in self.answer_written(requests, results):
             self._answer_failed(request, result)
-        self._count(_PUT_KV if has_kv else _PRODUCE_LOG, len(requests), size, began)
+        self._count(_PUT_KV if has_kv else _PRODUCE_LOG, requests, size, began)
 
-    def _count(self, key: int, count: int, size: int, began: float) -> None:
+    def _count(self, key: int, requests: list[ShortRequest], size: int, began: float) -> None:
         context = self._context
-        context.counters.count_requests(key, count, size, context.clock.monotonic() - began)
+        seconds = context.clock.monotonic() - began
+        context.counters.count_requests(key, len(requests), size, seconds, group=requests)
 
     def _answer_failed(self, request: ShortRequest, outcome: Any) -> None:
         error = outcome if isinstance(outcome, Exception) else outcome.error
