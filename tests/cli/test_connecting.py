@@ -36,6 +36,8 @@ def test_a_password_comes_from_its_file_or_with_a_user_from_the_environment(
     assert password_of(parsed("--user", "u", "--password-file", str(file))) == "secret "
     monkeypatch.delenv("FOREBAY_PASSWORD")
     assert password_of(parsed("--user", "u")) is None
+    with pytest.raises(InvalidRequest, match=r"password file .*missing cannot be read: No such file"):
+        password_of(parsed("--user", "u", "--password-file", str(tmp_path / "missing")))
 
 
 def test_options_of_the_lake_are_pairs_and_may_name_where_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def test_a_server_with_passwords_and_settings(tmp_path: Path, capsys: pytest.Cap
     assert serve(tmp_path, look, *words, "-D", "security.sasl.plain.credentials=ann:secret") == 0
     assert [(f["max.bucket.num"], f["max.partition.num"]) for f in found] == [("7", "9"), ("7", "9")]
     printed = capsys.readouterr()
-    assert f"  SASL     {addresses[0]}\n" in printed.out
+    assert f"  SASL     {addresses[0]}, with user= and password=" in printed.out
     assert "'security.sasl.plain.credentials' stands on the command line" in printed.err
 
 

@@ -40,11 +40,17 @@ def add_connection_arguments(parser: argparse.ArgumentParser, *, required: bool 
 
 
 def password_of(options: argparse.Namespace) -> str | None:
-    """The password for `--user`, from the file or the environment; None without a user."""
+    """The password for `--user`, from the file or the environment; None without a user.
+
+    Raises `InvalidRequest` if the file cannot be read.
+    """
     if options.password_file is None:
         return os.environ.get("FOREBAY_PASSWORD") if options.user else None
-    with open(options.password_file, encoding="utf-8") as file:
-        return file.read().rstrip("\n")
+    try:
+        with open(options.password_file, encoding="utf-8") as file:
+            return file.read().rstrip("\n")
+    except OSError as e:
+        raise InvalidRequest(f"the password file {options.password_file} cannot be read: {e.strerror}") from e
 
 
 def lake_options_of(options: argparse.Namespace) -> dict[str, str]:

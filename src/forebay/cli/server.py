@@ -215,7 +215,7 @@ def _welcome(addresses: Addresses, config: ServerConfig) -> str:
         f"  Spark    forebay.spark.attach(spark, bootstrap_servers='{addresses.bootstrap_servers}')",
     ]
     if addresses.sasl_bootstrap_servers:
-        lines.append(f"  SASL     {addresses.sasl_bootstrap_servers}")
+        lines.append(f"  SASL     {addresses.sasl_bootstrap_servers}, with user= and password=")
     if addresses.monitoring:
         lines.append(f"  metrics  http://{addresses.monitoring}/metrics, /healthz, /readyz")
     return "\n".join([*lines, "Stop it with Ctrl-C or SIGTERM."])

@@ -235,7 +235,9 @@ class Settings:
             return None
         if not user or not password:
             raise InvalidRequest(
-                "SASL needs a user and a password: connect(..., user=..., password=...)", ErrorCode.CONFIG_EXCEPTION
+                "SASL needs a user and a password: connect(..., user=..., password=...), or on the command line --user "
+                "and --password-file (or $FOREBAY_PASSWORD)",
+                ErrorCode.CONFIG_EXCEPTION,
             )
         return user, password
 

@@ -622,7 +622,7 @@ class ServerConnection(_ConnectionEnd):
         """The API of a request, or why it is not served."""
         if api_key not in _SERVER_ACCEPTS[self.state] and self.state is State.AUTHENTICATING:
             return AccessDenied(
-                "authenticate first: this listener wants SASL (client.security.protocol=sasl)",
+                "authenticate first: this listener wants SASL (client.security.protocol=sasl), a user and a password",
                 ErrorCode.AUTHENTICATE_EXCEPTION,
             )
         api = self._offered.get(api_key)
