@@ -171,6 +171,11 @@ def test_a_missing_file_table_or_column_is_named(items: Shop) -> None:
     assert "no table cli.nothing" in items.run("load", "cli.nothing", "items.json", code=1)
     assert "colour" in items.run("export", "cli.items", "x.csv", "-c", "colour", code=1)
     assert "no/where" in items.run("export", "cli.items", "no/where.csv", code=1)
+    Path("a.file").touch()
+    assert "a.file/x.csv.part: Not a directory" in items.run("export", "cli.items", "a.file/x.csv", code=1)
+    Path("folder.json").mkdir()
+    assert "folder.json: Is a directory" in items.run("export", "cli.items", "folder.json", code=1)
+    assert not Path("folder.json.part").exists()
     assert "name a file" in items.run("export", "cli.items", "-", "--file-format", "parquet", code=1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +179,13 @@ def write(file: str, kind: str, schema: pa.Schema, batches: Iterator[pa.RecordBa
     unfinished = f"{file}.part"
     try:
         rows = _write(unfinished, kind, schema, batches)
-        os.replace(unfinished, file)
+        try:
+            os.replace(unfinished, file)
+        except OSError as e:
+            raise InvalidRequest(f"{file}: {e.strerror}") from e
     except BaseException:
-        Path(unfinished).unlink(missing_ok=True)
+        with suppress(OSError):  # the first error counts, which may be that no such file can be
+            Path(unfinished).unlink()
         raise
     return rows
 
