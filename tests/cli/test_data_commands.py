@@ -279,6 +279,11 @@ def test_only_tables_with_keys_have_a_history(shop: Shop, place: Any) -> None:
     assert "is a log table and has no keys" in shop.run("history", "fluss.plain", "1", code=1)
 
 
+def test_a_table_without_a_lake_is_not_behind_one(shop: Shop, place: Any) -> None:
+    place.create_table("fluss.plain", {"id": "BIGINT"}, ignore_if_exists=True).append([{"id": 1}])
+    assert "fluss.plain has no lake" in shop.run("lag", "fluss.plain", "--fail-after", "1000", code=1)
+
+
 @pytest.mark.slow
 def test_a_quick_measurement_leaves_nothing_behind(shop: Shop, place: Any) -> None:
     found = [json.loads(line) for line in shop.run("bench", "--rows", "20000", "-o", "json").splitlines()]

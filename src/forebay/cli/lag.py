@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
-from forebay.base.errors import ForebayError
+from forebay.base.errors import ForebayError, InvalidRequest
 from forebay.cli.connecting import add_connection_arguments, connected
 from forebay.cli.output import Progress, output_argument, print_rows
 from forebay.client.connection import Connection
@@ -50,6 +50,8 @@ def show(connection: Connection, tables: Iterable[str | TablePath], output: str)
                 lag = table_lag(connection, path)
             except ForebayError as e:
                 raise type(e)(f"{path}: {e.message}", e.code) from e
+            if lag.snapshot_id is None and not connection.cluster.table_info(lag.path).lake_enabled:
+                raise InvalidRequest(f"{path} has no lake: 'table.datalake.enabled' is not true")
             rows.append((str(lag.path), lag.snapshot_id, lag.records, round(lag.seconds or 0.0, 3)))
             worst = max(worst, lag.seconds or 0.0)
             progress.advance(1)
