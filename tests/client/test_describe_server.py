@@ -87,6 +87,20 @@ def test_connections_have_their_clients_and_come_in_pages(connection: Connection
         assert [each.opened for each in found.items] == sorted(each.opened for each in found.items)
 
 
+@pytest.mark.parametrize("keys", [(), ("id",)])
+def test_the_bytes_of_a_transaction_are_counted(connection: Connection, keys: tuple[str, ...]) -> None:
+    table = connection.create_table(f"fluss.transacted_{len(keys)}", SCHEMA, primary_key=keys)
+    before = connection.admin.describe_server()
+    with connection.transaction() as running:
+        if keys:
+            running.upsert(table, rows(1000))
+        else:
+            running.append(table, rows(1000))
+    after = connection.admin.describe_server()
+    assert after.records_in - before.records_in == 1000
+    assert after.bytes_in - before.bytes_in > 1000
+
+
 def test_scans_snapshots_and_transactions_are_listed_and_ended(connection: Connection) -> None:
     admin = connection.admin
     table = connection.create_table("fluss.listed", SCHEMA, primary_key=["id"], buckets=1)

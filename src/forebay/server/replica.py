@@ -721,10 +721,12 @@ class BucketReplica:
                 self._require_unsealed()
                 for request in requests:
                     self.log.append_as_leader(request.records)
+                    self.counters.bytes_in += len(request.records)
             return
         with self.table.write_gate.passing(), self._writing:
             self._require_unsealed()
             results = self._kv.put_group(requests)
+            self.counters.bytes_in += sum(len(r.records) for r, done in zip(requests, results) if done.error is None)
         self._on_progress(self.bucket)
         for result in results:
             if result.error is not None:
