@@ -53,14 +53,33 @@ def opened(file: str, kind: str, schema: pa.Schema | None) -> Iterator[tuple[pa.
         with _readers[kind](file, schema) as (found, batches):
             yield found, _named(file, batches)
     except (OSError, pa.ArrowException) as e:
-        raise InvalidRequest(f"{file}: {e}") from e
+        raise InvalidRequest(f"{file}: {_with_line(file, str(e))}") from e
 
 
 def _named(file: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     try:
         yield from batches
     except pa.ArrowException as e:
-        raise InvalidRequest(f"{file}: {e}") from e
+        raise InvalidRequest(f"{file}: {_with_line(file, str(e))}") from e
+
+
+def _with_line(file: str, fault: str) -> str:
+    """What Arrow says about a value in a CSV file, with the column's name, and the line of the first such value."""
+    found = re.match(r"In CSV column #(\d+): (?:CSV conversion error to [^:]*: )?", fault)
+    if found is None:
+        return fault
+    import csv
+
+    column, said = int(found[1]), fault[found.end() :]
+    value = re.fullmatch(r"invalid value '(.*)'", said, re.DOTALL)
+    with open(file, encoding="utf-8", errors="replace", newline="") as text:
+        rows = csv.reader(text)
+        try:
+            name = next(row for row in rows if row)[column]
+            line = next((rows.line_num for row in rows if value and row[column : column + 1] == [value[1]]), None)
+        except csv.Error:  # such as a text that is too long for Python's reader
+            return fault
+    return f"column '{name}'{f', line {line}' if line else ''}: {said}"
 
 
 @contextmanager
@@ -74,7 +93,7 @@ def _csv(file: str, schema: pa.Schema | None) -> Iterator[tuple[pa.Schema, Itera
         bad = [name for name in nested if name in reader.schema.names]
         if bad:
             raise UnsupportedOperation(f"{file}: column '{bad[0]}' is nested, which CSV has no form for: use Parquet")
-        yield reader.schema, (_from_text(batch, schema) for batch in reader)
+        yield reader.schema, (_from_text(file, batch, schema) for batch in reader)
 
 
 @contextmanager
@@ -91,7 +110,7 @@ def _json(file: str, schema: pa.Schema | None) -> Iterator[tuple[pa.Schema, Iter
         with json.open_json(file, parse_options=options) as reader:
             names = reader.schema.names
             typed = pa.schema([schema.field(n) if n in schema.names else reader.schema.field(n) for n in names])
-            yield typed, (_from_text(batch, schema) for batch in reader)
+            yield typed, (_from_text(file, batch, schema) for batch in reader)
         return
     with json.open_json(file) as reader:
         found: pa.Schema = reader.schema
@@ -141,7 +160,7 @@ def _not_in_json(t: pa.DataType, inside: bool = False) -> bool:
     return any(_not_in_json(t.field(i).type, True) for i in range(t.num_fields))
 
 
-def _from_text(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
+def _from_text(file: str, batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatch:
     if schema is None:
         return batch
     from forebay.api.texts import from_texts
@@ -150,7 +169,10 @@ def _from_text(batch: pa.RecordBatch, schema: pa.Schema | None) -> pa.RecordBatc
     for field, column in zip(batch.schema, batch.columns, strict=True):
         place = schema.get_field_index(field.name)
         wanted = field.type if place < 0 else schema.field(place).type
-        columns.append(column if column.type.equals(wanted) else from_texts(field.name, wanted, column))
+        try:
+            columns.append(column if column.type.equals(wanted) else from_texts(field.name, wanted, column))
+        except InvalidRequest as e:
+            raise InvalidRequest(f"{file}: {e.message}") from e
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
