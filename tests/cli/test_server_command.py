@@ -133,6 +133,12 @@ def test_a_server_with_passwords_and_settings(tmp_path: Path, capsys: pytest.Cap
     assert "'security.sasl.plain.credentials' stands on the command line" in printed.err
 
 
+def test_a_ready_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--coordinator-port", "0", "--tablet-port", "0", "--ready-file", str(tmp_path / "no" / "ready.json")]
+    assert main(["server", "--data-dir", str(tmp_path / "data"), *words]) == 1
+    assert "ready.json cannot be written: No such file or directory" in capsys.readouterr().err
+
+
 def test_a_server_without_a_plain_listener_has_none(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
     words = ["--sasl", "-D", "security.sasl.plain.credentials=ann:secret"]

@@ -127,8 +127,11 @@ def run(options: argparse.Namespace) -> int:
         print(_welcome(server, options), flush=True)
         if options.ready_file is not None:
             temporary = Path(options.ready_file + ".tmp")
-            temporary.write_text(server.location)
-            temporary.replace(options.ready_file)
+            try:
+                temporary.write_text(server.location)
+                temporary.replace(options.ready_file)
+            except OSError as e:
+                raise InvalidRequest(f"--ready-file {options.ready_file} cannot be written: {e.strerror}") from e
         while not stopping.wait(1.0):  # a wait without a time is not interrupted by signals
             pass
         _LOGGER.info("stopping")

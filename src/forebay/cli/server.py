@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from forebay.base.errors import InvalidRequest
 from forebay.base.garbage import ShortRounds
 from forebay.base.host import raise_open_files_max
 from forebay.cli import console
@@ -231,5 +232,8 @@ def _write_ready_file(path: Path, addresses: Addresses) -> None:
         "pid": os.getpid(),
     }
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(content))
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(content))
+        temporary.replace(path)
+    except OSError as e:
+        raise InvalidRequest(f"--ready-file {path} cannot be written: {e.strerror}") from e
