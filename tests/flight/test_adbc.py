@@ -70,6 +70,7 @@ def test_pandas_and_polars_read_through_it(client: Any) -> None:
     assert pl.read_database("SELECT id FROM fluss.orders WHERE id = 2", client).to_dicts() == [{"id": 2}]
 
 
+@pytest.mark.slow  # the runs of each commit have to stay below 12 minutes
 def test_names_and_other_statements_that_read(client: Any) -> None:
     assert {"catalog": "lake", "database": "shop", "table": "items"} in rows(client, "SHOW TABLES")
     assert rows(client, "DESCRIBE lake.shop.items")[0]["column_name"] == "item"
@@ -79,6 +80,7 @@ def test_names_and_other_statements_that_read(client: Any) -> None:
         assert [each[0] for each in cursor.description] == ["a", "a"]
 
 
+@pytest.mark.slow  # the runs of each commit have to stay below 12 minutes
 def test_parameters_of_each_kind(client: Any) -> None:
     given = [1, "x", Decimal("2.50"), dt.date(2026, 1, 31), True, None, b"\x00"]
     found = rows(client, "SELECT ? AS a, ? AS b, ? AS c, ? AS d, ? AS e, ? AS f, ? AS g", given)
@@ -111,6 +113,7 @@ def test_a_prepared_statement_says_what_it_takes_and_follows_changes_of_the_tabl
     assert rows(client, "SELECT * FROM fluss.growing") == [{"id": 1, "more": None}]
 
 
+@pytest.mark.slow  # the runs of each commit have to stay below 12 minutes
 def test_an_insert_reports_its_rows_and_is_one_change(client: Any, live: EmbeddedConnection) -> None:
     with client.cursor() as cursor:
         cursor.execute("INSERT INTO fluss.orders (id, note) VALUES (?, ?)", [100, "p"])
@@ -305,6 +308,7 @@ def test_without_allow_changes_it_only_reads(live: EmbeddedConnection, flight_la
     assert live.table("fluss.orders").lookup([1000])["id"].to_pylist() in ([None], [])
 
 
+@pytest.mark.slow  # the runs of each commit have to stay below 12 minutes
 def test_a_session_has_a_catalog_and_a_schema_for_names_without(endpoint: FlightSqlServer) -> None:
     options = {DatabaseOptions.WITH_COOKIE_MIDDLEWARE.value: "true"}
     with closing(flightsql.connect(endpoint.location, db_kwargs=options, autocommit=True)) as client:

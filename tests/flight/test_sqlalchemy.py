@@ -76,6 +76,7 @@ def test_a_reflected_table_is_read_and_inserted_into(engine: sa.Engine) -> None:
         assert connection.execute(late).scalar_one().day == 31
 
 
+@pytest.mark.slow  # the runs of each commit have to stay below 12 minutes
 def test_pandas_reads_tables_and_appends_to_them(engine: sa.Engine) -> None:
     frame = pd.DataFrame({"id": [10, 11], "part": [9, 9], "order": ["a", None]})
     assert frame.to_sql("notes", engine, schema="fluss", if_exists="append", index=False) == 2
