@@ -58,6 +58,11 @@ def quantile(share: float, buckets: Sequence[int], bounds: Sequence[float] = SEC
     return bounds[-1]
 
 
+def per_second(change: float, seconds: float) -> float:
+    """A counter's change a second: 0 for one that has begun again meanwhile, and in no time."""
+    return max(change, 0) / seconds if seconds > 0 else 0.0
+
+
 def add_histogram(family: HistogramMetricFamily, labels: Sequence[str], times: Histogram) -> None:
     """Add the buckets of `times` to Prometheus' family."""
     buckets: list[Any] = []

@@ -11,6 +11,7 @@ from pathlib import Path
 from forebay.base.errors import AlreadyExists, Conflict, CorruptData, InvalidRequest
 from forebay.cli.output import Progress
 from forebay.verify.directory import locked_directory, verify_directory
+from forebay.verify.online_copy import OnlineCopy, sync_path
 
 _EPILOG = """The copy is verified as `forebay verify --data-dir` does, and only then gets its name.
 
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
                 f"the copy has faults, and was deleted; `forebay verify` examines the original:\n{faults}"
             )
         os.rename(unfinished, target)
-        _sync(target.parent)
+        sync_path(target.parent)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
@@ -76,8 +77,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _copy_running(source: Path, to: Path) -> str:
-    from forebay.verify.online_copy import OnlineCopy
-
     with Progress("copying:", unit="bytes") as progress:
         copy = OnlineCopy(source, to, progress.at)
         copy.copy()
@@ -123,12 +122,4 @@ def _copy_folders(source: Path, target: Path) -> None:
         copy = target / Path(folder).relative_to(source)
         copy.mkdir(mode=0o700, parents=True, exist_ok=True)
         shutil.copystat(folder, copy)
-        _sync(copy)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_path(copy)

@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from forebay.base import threads
-from forebay.base.counting import Histogram, add_histogram
+from forebay.base.counting import Histogram, add_histogram, per_second
 from forebay.base.errors import error_name
 from forebay.client.counters import CallCounter, ReadCounters
 from forebay.client.session import Session, live_sessions
@@ -207,7 +207,11 @@ class _Families:
     def _requests(self, name: str, now: _Counts, before: _Counts) -> None:
         for metric, (about, value) in _RATES.items():
             self._gauge(
-                _FLUSS + metric, about, _CLIENT, [name], _rate(now.total(value) - before.total(value), now, before)
+                _FLUSS + metric,
+                about,
+                _CLIENT,
+                [name],
+                per_second(now.total(value) - before.total(value), now.at - before.at),
             )
         answered = [counter.times for counter in now.calls.values() if counter.times.count]
         seconds, count = sum(each.seconds for each in answered), sum(each.count for each in answered)
@@ -241,12 +245,16 @@ class _Families:
             ("bufferWaitingThreads", "threads that wait for it", writes.waiting_threads),
             ("batchQueueTimeMs", "how long the last batch waited before it was sent", 1000 * writes.last_queue_seconds),
             ("sendLatencyMs", "from queue to acknowledgement, of the last batch", 1000 * writes.last_seconds),
-            ("recordSendPerSecond", "acknowledged rows a second", _rate(now.rows - before.rows, now, before)),
-            ("bytesSendPerSecond", "their bytes a second", _rate(now.bytes - before.bytes, now, before)),
+            (
+                "recordSendPerSecond",
+                "acknowledged rows a second",
+                per_second(now.rows - before.rows, now.at - before.at),
+            ),
+            ("bytesSendPerSecond", "their bytes a second", per_second(now.bytes - before.bytes, now.at - before.at)),
             (
                 "recordsRetryPerSecond",
                 "rows of repeated batches a second",
-                _rate(now.retried_rows - before.retried_rows, now, before),
+                per_second(now.retried_rows - before.retried_rows, now.at - before.at),
             ),
         ):
             self._gauge(prefix + metric, about, _CLIENT, label, value)
@@ -273,7 +281,7 @@ class _Families:
     def _reads(self, name: str, path: TablePath, reads: ReadCounters, now: _Counts, before: _Counts) -> None:
         values = (name, path.database, path.table)
         fetches, remote_bytes, segments, errors = (
-            _rate(value - earlier, now, before)
+            per_second(value - earlier, now.at - before.at)
             for value, earlier in zip(now.reads[path], before.reads.get(path, (0, 0, 0, 0)), strict=True)
         )
         prefix = _FLUSS + "scanner_"
@@ -297,8 +305,3 @@ class _Families:
             ("remote_bytes", "bytes read from remote storage", reads.remote_bytes),
         ):
             self._counter(_OURS + metric, about, _TABLE, values, total)
-
-
-def _rate(change: float, now: _Counts, before: _Counts) -> float:
-    seconds = now.at - before.at
-    return max(change, 0) / seconds if seconds > 0 else 0.0

@@ -16,7 +16,7 @@ from forebay.base.progress import OnProgress
 from forebay.base.quantity import parse_span
 from forebay.client.server_description import TieringInfo
 from forebay.console.background import Task
-from forebay.console.session import Console, first_of, page_of, time_text
+from forebay.console.session import Console, first_of, iso_text, page_of, time_text, token_after
 from forebay.console.tables import masked
 from forebay.lakes.health import FileColumns, LakeHealth, LakeSnapshotInfo, PlannedRewrite
 from forebay.metadata.table import TablePath, lake_options
@@ -303,7 +303,7 @@ def lake_files(
     if files is None:
         return {"items": [], "next": None, "total": 0}
     first, total = first_of(page_token, limit), files.count(partition)
-    following = str(first + limit) if first + limit < total else None
+    following = token_after(first, limit, total)
     at = files.page(first, limit, sort, partition)
     root = health.location.rstrip("/") + "/"
     items = [
@@ -315,7 +315,7 @@ def lake_files(
             "bytes": int(files.sizes[i]),
             "rows": int(files.rows[i]),
             "deletes": int(files.deletes[i]),
-            "created": _iso(file.created),
+            "created": iso_text(file.created),
         }
         for i, file in zip(at.tolist(), files.describe(at), strict=True)
     ]
@@ -351,7 +351,7 @@ def lake_snapshots(
     health = _health(console, database, table, lake)
     first = first_of(page_token, limit)
     found, total = health.snapshots(first, limit)
-    following = str(first + limit) if first + limit < total else None
+    following = token_after(first, limit, total)
     tagged: dict[int, list[str]] = {}
     for tag in health.tags():
         tagged.setdefault(tag.snapshot_id, []).append(tag.name)
@@ -362,7 +362,7 @@ def lake_snapshots(
 def _snapshot(found: LakeSnapshotInfo) -> dict[str, Any]:
     return {
         "snapshot_id": str(found.snapshot_id),
-        "at": _iso(found.at),
+        "at": iso_text(found.at),
         "kind": found.kind,
         "user": found.user,
         "rows": found.rows,
@@ -387,8 +387,8 @@ def lake_tags(
         {
             "name": tag.name,
             "snapshot_id": str(tag.snapshot_id),
-            "at": _iso(tag.at),
-            "created": _iso(tag.created),
+            "at": iso_text(tag.at),
+            "created": iso_text(tag.created),
             "retained_seconds": None if tag.retained is None else tag.retained.total_seconds(),
             "rows": tag.rows,
         }
@@ -514,7 +514,3 @@ def task_line(task: Task) -> dict[str, Any]:
         "error": task.error,
         "is_ending": task.must_end and not task.is_over,
     }
-
-
-def _iso(time: dt.datetime | None) -> str | None:
-    return None if time is None else time.astimezone(dt.UTC).isoformat(timespec="milliseconds")

@@ -202,7 +202,12 @@ def time_text(milliseconds: int | None) -> str | None:
     """A time in ISO 8601, in UTC; None for none."""
     if milliseconds is None or milliseconds < 0:
         return None
-    return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC).isoformat(timespec="milliseconds")
+    return iso_text(dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC))
+
+
+def iso_text(time: dt.datetime | None) -> str | None:
+    """The same of a time with a zone."""
+    return None if time is None else time.astimezone(dt.UTC).isoformat(timespec="milliseconds")
 
 
 def page_of(items: Sequence[T], page_token: str | None, limit: int) -> tuple[Sequence[T], str | None]:
@@ -211,8 +216,12 @@ def page_of(items: Sequence[T], page_token: str | None, limit: int) -> tuple[Seq
     Raises `InvalidRequest` for a limit or token that cannot be.
     """
     first = first_of(page_token, limit)
-    after = first + limit
-    return items[first:after], str(after) if after < len(items) else None
+    return items[first : first + limit], token_after(first, limit, len(items))
+
+
+def token_after(first: int, limit: int, total: int) -> str | None:
+    """The token of the page behind one that begins after `first` of `total` items, None at the end."""
+    return str(first + limit) if first + limit < total else None
 
 
 def first_of(page_token: str | None, limit: int) -> int:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from forebay.base.errors import LimitExceeded
 from forebay.console.rows import columns_of, rows_of
 from forebay.console.session import Console, check_limit
-from forebay.query.run import Execution, SqlDatabase
+from forebay.query.run import CLOSED_IN, Execution, SqlDatabase
 
 SECONDS_MAX = 60.0
 """How long a statement may run."""
@@ -42,14 +42,8 @@ def run(console: Console, execution: Execution, *, statement: str, limit: int = 
 
 
 def new_execution(console: Console) -> Execution:
-    """What runs a visitor's statement: it may name files and settings, so it is kept from them."""
-    settings = {
-        "memory_limit": "1GB",
-        "threads": "2",
-        "temp_directory": "",
-        "enable_external_access": "false",
-        "lock_configuration": "true",
-    }
+    """What runs a visitor's statement."""
+    settings = {"memory_limit": "1GB", "threads": "2", "temp_directory": "", **CLOSED_IN}
     return SqlDatabase(console.conn, console.warehouses).execution(settings=settings)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +12,7 @@ from forebay.base.errors import AccessDenied, NotFound, UnsupportedOperation
 from forebay.client.display import role
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, plan_buckets
 from forebay.client.results import LakeSnapshot, TableStats
-from forebay.console.session import Console, page_of, time_text
+from forebay.console.session import Console, iso_text, page_of, time_text
 from forebay.lake.shared_options import without_secrets
 from forebay.metadata.ddl import create_statement
 from forebay.metadata.table import Schema, TableBucket, TableInfo, TablePath
@@ -132,17 +131,13 @@ class Figures:
 
     @property
     def last_write(self) -> str | None:
-        return _iso(max((time for time in self.stats.last_writes.values() if time is not None), default=None))
+        return iso_text(max((time for time in self.stats.last_writes.values() if time is not None), default=None))
 
     @property
     def lag(self) -> int:
         """The log records that the lake does not have."""
         tiered = {} if self.snapshot is None else self.snapshot.log_offsets
         return sum(max(end - tiered.get(bucket, 0), 0) for bucket, end in self.ends.items())
-
-
-def _iso(time: dt.datetime | None) -> str | None:
-    return None if time is None else time.isoformat(timespec="milliseconds")
 
 
 # ---- one table ------------------------------------------------------------------------------------------------------
@@ -290,7 +285,7 @@ def buckets(
                 "end": ends[bucket],
                 "rows": stats.row_counts.get(bucket),
                 "bytes": stats.log_sizes.get(bucket),
-                "last_write": _iso(stats.last_writes.get(bucket)),
+                "last_write": iso_text(stats.last_writes.get(bucket)),
                 "lake_offset": None if snapshot is None else snapshot.log_offsets.get(bucket, 0),
             }
         )
@@ -333,7 +328,7 @@ def partitions(
                 "buckets": len(of),
                 "rows": None if None in counts else sum(count or 0 for count in counts),
                 "bytes": sum(sizes) if len(sizes) == len(of) else None,
-                "last_write": _iso(max(written, default=None)),
+                "last_write": iso_text(max(written, default=None)),
             }
         )
     return {"items": items, "next": following, "total": len(named), "missing": missing}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from forebay.client.results import TransactionInfo
 from forebay.client.server_description import ConnectionInfo, ScanInfo, ServerDescription, ServerList, TieringInfo
 from forebay.client.table_snapshot import TableSnapshotInfo
 from forebay.console.lakes import task_line
-from forebay.console.session import Console, first_of
+from forebay.console.session import Console, first_of, iso_text, token_after
 from forebay.metadata.table import TablePath
 
 _SECONDS = 1.0
@@ -141,7 +140,7 @@ def _page(
         found = _described(console, listed, first, limit)
     except UnsupportedOperation:
         return {"items": [], "next": None, "total": None, "missing": [NOT_DESCRIBED]}
-    following = str(first + limit) if first + limit < (found.total or 0) else None
+    following = token_after(first, limit, found.total or 0)
     items = [line(item, found.paths) for item in found.items]
     return {"items": items, "next": following, "total": found.total, "missing": []}
 
@@ -164,7 +163,7 @@ def _transaction(info: TransactionInfo) -> dict[str, Any]:
         "application": info.application,
         "version": info.version,
         "state": info.state,
-        "since": _iso(info.since),
+        "since": iso_text(info.since),
         "stages": info.stages,
         "staged_bytes": info.staged_bytes,
     }
@@ -181,7 +180,7 @@ def _connection(info: ConnectionInfo) -> dict[str, Any]:
         "open_requests": info.open_requests,
         "open_bytes": info.open_bytes,
         "unsent_bytes": info.unsent_bytes,
-        "opened": _iso(info.opened),
+        "opened": iso_text(info.opened),
         "idle_seconds": info.idle.total_seconds(),
     }
 
@@ -216,7 +215,3 @@ def _snapshot(info: TableSnapshotInfo, paths: Mapping[int, TablePath]) -> dict[s
         "pages": info.pages,
         "read_bytes": info.read_bytes,
     }
-
-
-def _iso(time: dt.datetime) -> str:
-    return time.astimezone(dt.UTC).isoformat(timespec="milliseconds")

@@ -21,7 +21,7 @@ from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import Conflict, LimitExceeded, NotFound, Unavailable, UnsupportedOperation
 from forebay.flight.sessions import ClientSession, Expiring
-from forebay.query.run import Description, Execution
+from forebay.query.run import CLOSED_IN, Description, Execution
 
 
 @dataclass(frozen=True)
@@ -259,13 +259,11 @@ class Statements:
             each.stop("the endpoint is stopping")
 
     def _execution(self, session: ClientSession, **data: Any) -> tuple[Execution, Path]:
-        """A statement may read no file and no address, and change no setting: SQL can name both."""
         directory = self._directory / self._ids.token_hex()
         settings = {
             "memory_limit": f"{self._limits.query_memory_bytes // 1024}KiB",
             "temp_directory": str(directory).replace("'", "''"),
-            "enable_external_access": "false",
-            "lock_configuration": "true",
+            **CLOSED_IN,
         }
         return session.database.execution(data, settings, session.namespace), directory
 

@@ -78,6 +78,10 @@ def sql(
     raise AssertionError("unreachable")
 
 
+CLOSED_IN = {"enable_external_access": "false", "lock_configuration": "true"}
+"""Settings for statements of others: SQL can name files, addresses and settings, and may use none of them."""
+
+
 class SqlDatabase:
     """The tables of a cluster (None: of none) and of lakes, for statements of which many run, in any thread."""
 

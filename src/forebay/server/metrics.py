@@ -27,7 +27,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from forebay.base import threads
-from forebay.base.counting import QUANTILES, Histogram, add_histogram, quantile
+from forebay.base.counting import QUANTILES, Histogram, add_histogram, per_second, quantile
 from forebay.base.errors import error_name
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
@@ -160,8 +160,8 @@ class ServerMetrics(Collector):
         times = SummaryMetricFamily(_TABLET + "request_totalTimeMs", "from a request to its answer", labels=label)
         for api, (count, errors) in sorted(now.requests.items()):
             count_before, errors_before = before.requests.get(api, (0, 0))
-            rate.add_metric([api], _rate(count - count_before, now, before))
-            failed.add_metric([api], _rate(errors - errors_before, now, before))
+            rate.add_metric([api], per_second(count - count_before, now.at - before.at))
+            failed.add_metric([api], per_second(errors - errors_before, now.at - before.at))
         requests = CounterMetricFamily("forebay_requests", "answered requests", labels=("api",))
         size = CounterMetricFamily("forebay_request_bytes", "bytes of requests", labels=("api",))
         errors_total = CounterMetricFamily(
@@ -193,7 +193,7 @@ class ServerMetrics(Collector):
             labels = _labels(table.info.path)
             done, done_before = now.tables.get(table_id, nothing), before.tables.get(table_id, nothing)
             for name, value, earlier in zip(_METERS, done, done_before, strict=True):
-                rate = _rate(value - earlier, now, before)
+                rate = per_second(value - earlier, now.at - before.at)
                 sums[name] += rate
                 if value:
                     meters[name].add_metric(labels, rate)
@@ -205,7 +205,7 @@ class ServerMetrics(Collector):
         yield from (*meters.values(), *totals.values())
         yield from self._files(tables)
         syncs, lately = self._context.counters.syncs, sum(now.syncs) - sum(before.syncs)
-        yield _gauge(_TABLET + "logFlushPerSecond", "syncs a second", _rate(lately, now, before))
+        yield _gauge(_TABLET + "logFlushPerSecond", "syncs a second", per_second(lately, now.at - before.at))
         latency = SummaryMetricFamily(_TABLET + "logFlushLatencyMs", "syncs of logs that writers waited for")
         _add_summary(latency, {}, syncs, now.syncs, before.syncs)
         seconds = HistogramMetricFamily("forebay_sync_seconds", "syncs of logs that writers waited for")
@@ -338,11 +338,6 @@ def _labels(path: TablePath) -> tuple[str, str]:
 
 def _bucket_count(table: LiveTable) -> int:
     return table.info.bucket_count * (len(table.current.partitions_by_id) if table.info.is_partitioned else 1)
-
-
-def _rate(change: float, now: _Sample, before: _Sample) -> float:
-    seconds = now.at - before.at
-    return max(change, 0) / seconds if seconds > 0 else 0.0
 
 
 def _add_summary(

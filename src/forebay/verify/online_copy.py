@@ -299,8 +299,8 @@ class OnlineCopy:
         self._remove_others()
         for folder, _, files in os.walk(self._target, topdown=False):
             for name in files:
-                _sync(os.path.join(folder, name), os.O_RDONLY)
-            _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+                sync_path(os.path.join(folder, name))
+            sync_path(folder)
 
     def _remove_others(self) -> None:
         """Remove what the copy has from before the moment."""
@@ -352,8 +352,9 @@ def _close(noted: dict[str, _Held]) -> None:
     noted.clear()
 
 
-def _sync(path: str, flags: int) -> None:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
+def sync_path(path: str | os.PathLike[str]) -> None:
+    """Make a file, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
