@@ -20,7 +20,7 @@ from benchmarks import data, limits
 from benchmarks.report import Figure, FigureTable, Kind, Section
 from benchmarks.running import BUCKETS, Bench, Run, bench, in_turns, scratch, seconds_of
 
-LOG_ROWS, KV_ROWS, INSERT_ROWS = 5_000_000, 2_000_000, 1_000_000
+SCAN_ROWS, INSERT_ROWS = 5_000_000, 1_000_000
 LOG_RATIO_MIN, KV_RATIO_MIN, NARROW_RATIO_MIN = 1.3, 1.0, 1.0
 CORES = 2
 
@@ -46,7 +46,7 @@ _FIRST_ROWS = 20_000
 
 
 def run(options: Run) -> Section:
-    sizes = {_LOG: options.rows_or(LOG_ROWS), _KV: options.rows_or(KV_ROWS)}
+    sizes = {_LOG: options.rows_or(SCAN_ROWS), _KV: options.rows_or(SCAN_ROWS)}
     inserted = options.rows_or(INSERT_ROWS)
     with bench(options, "spark") as server, scratch(options, "spark-files") as folder:
         for name, rows in sizes.items():

@@ -145,10 +145,10 @@ def _install(spark: SparkSession, catalog: str, of_sides: Sequence[tuple[type[Sq
 
 def _opened(of_sides: Sequence[tuple[type[SqlCatalog], Any]], session: JavaObject) -> SqlCatalog:
     """The catalog of these parts for a Java session, ours or one that was derived."""
-    from forebay.spark.reading.native import unite_scans
+    from forebay.spark.reading.native import choose_scans
 
     sides = [kind(context.of_session(session)) for kind, context in of_sides]
-    unite_scans(sides[0].jvm, session)
+    choose_scans(sides[0].jvm, session)
     if len(sides) == 1:
         return sides[0]
     if sides[1].has_views:

@@ -78,14 +78,18 @@ class _NearNumbers:
 
     def __init__(self, values: npt.NDArray[np.int64], encoder: KeyEncoder) -> None:
         self._encoder = encoder
-        self._least = values[0] if len(values) else np.int64(0)
-        self._flags = np.zeros(int(values[-1] - self._least) + 2 if len(values) else 1, np.bool_)
-        self._flags[values - self._least] = True  # the last flag stays unset: it stands for all other numbers
+        self._least: np.int64 = values[0] if len(values) else np.int64(0)
+        self._greatest: np.int64 = values[-1] if len(values) else np.int64(-1)
+        self._flags: npt.NDArray[np.bool_] = np.zeros(int(self._greatest) - int(self._least) + 1, np.bool_)
+        self._flags[values - self._least] = True
 
     def contains(self, keys: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        # Numbers below the least wrap around, and are then greater than all.
-        places = (_numbers(keys, self._encoder) - self._least).view(np.uint64)
-        return self._flags[np.minimum(places, np.uint64(len(self._flags) - 1))]
+        numbers = _numbers(keys, self._encoder)
+        if not len(numbers) or self._least <= numbers.min() <= numbers.max() <= self._greatest:
+            return self._flags.take(numbers - self._least)
+        found = (numbers >= self._least) & (numbers <= self._greatest)
+        found[found] = self._flags.take(numbers[found] - self._least)
+        return found
 
 
 class _EncodedKeys:

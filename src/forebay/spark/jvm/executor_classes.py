@@ -20,7 +20,9 @@ from weakref import WeakKeyDictionary
 from forebay.spark.jvm.gateway import JavaObject, Jvm
 from forebay.spark.jvm.kept_classes import kept_jar
 
-_PARTS = {"ForebayColumnarFactory": ("ForebayArrow", "ForebayDirect", "ForebayLogs", "ForebayPages")}
+_PARTS = {
+    "ForebayColumnarFactory": ("ForebayArrow", "ForebayDirect", "ForebayLogs", "ForebayMixedScan", "ForebayPages")
+}
 """Other sources whose classes a class needs; they are compiled together with it."""
 
 _jars: WeakKeyDictionary[Jvm, dict[str, tuple[Path, JavaObject]]] = WeakKeyDictionary()

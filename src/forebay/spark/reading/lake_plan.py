@@ -196,8 +196,7 @@ class PaimonScan:
         work = self._work(cores, wanted, serves if use_native else None)
         # Nothing is pinned: what a snapshot needs stays as long as the snapshot does.
         read = self.read_function(wanted, schema)
-        beside = sum(split.row_count for task in work.beside_native for split in task)
-        return ScanPlan(read, work.tasks, work.rows, opened, work.native, work.beside_native, beside)
+        return ScanPlan(read, work.tasks, work.rows, opened, work.native, work.beside_native)
 
     def _work(self, cores: int, wanted: Pushdown, serves: Serves | None) -> DealtTasks:
         """The tasks of the latest snapshot, or of what side and options choose; those of a snapshot are kept."""

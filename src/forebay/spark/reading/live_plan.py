@@ -297,7 +297,7 @@ class LiveScan:
 
         direct = self._direct(connection, read, tasks) if use_direct else None
         rows = estimated_rows(tasks, wanted.limit)
-        return ScanPlan(read, tasks, rows, opened, native, beside, estimated_rows(beside), chosen, direct)
+        return ScanPlan(read, tasks, rows, opened, native, beside, chosen, direct)
 
     def _direct(
         self, connection: Connection, read: ReadFunction, tasks: Sequence[tuple[Split, ...]]

@@ -1,14 +1,16 @@
 """Parquet files in Spark's own hands: a scan, or a part of one, without Python workers.
 
 Two ways, both without a jar. Where all rows of a scan are in plain files, the scan is Spark's own `ParquetScan` of
-exactly these. Where only a part is, the scan is a union of the files' part and the part of Python tasks. Rows of files
-that do not count are left out there by their numbers in the file, of which a bitmap tells whether they count; tasks
-find it out when the query runs (`forebay.spark.reading.live_read.MarkFunction`).
+exactly these. Where only a part is, the scan has tasks of both kinds: Spark's reader of Parquet reads those of files,
+Python workers or the JVM's reader of logs all others (`ForebayMixedScan` of executor_java). Rows of files that do not
+count are left out there by their numbers in the file, of which a bitmap tells whether they count; tasks of the same
+query find it out when it runs (`forebay.spark.reading.live_read.MarkFunction`).
 
-A scan cannot be a union, so a rule of the session's optimizer puts the union in its place (`unite_scans`). Until then,
-and where the rule does not apply (a session without an attached catalog, a subquery that Spark creates later), it is a
-scan by Python tasks. It stays one, too, where a join with a small side gives the scan values when the query runs: they
-leave few rows to read, and only Spark's scans take them, no union. Plain files stay files then, but for a join on the
+Such a scan cannot take the values that a join with a small side gives when the query runs: they leave few rows to read,
+and files and marks would be chosen before. So the scan is at first one by Python tasks, which takes them, and a rule of
+the session's optimizer puts the other one in its place where no join is going to filter it (`choose_scans`). It stays
+one by Python tasks, too, where the rule does not apply (a session without an attached catalog, a subquery that Spark
+creates later), and where Spark does not read files by columns. Plain files alone take the values, but for a join on the
 key of a table whose rows the servers look up.
 
 Exactness comes first: a session may ask Spark to pass over files that are missing or damaged, or to move old dates to
@@ -26,10 +28,10 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from forebay.base.errors import StorageFailure
 from forebay.spark.context import SessionContext
-from forebay.spark.jvm.gateway import CATALYST, CONNECTOR, JavaObject, Jvm, quoted
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.live_read import MARKS_SCHEMA, MarkFunction, MarkPartition
-from forebay.spark.reading.plan import Marking, NativeFiles, OpenedScan, ReadTasks, task_readers
+from forebay.spark.reading.plan import Marking, NativeFiles, ReadTasks, task_readers
 from forebay.unionread.overridden import gone, local_path
 
 _READ = CONNECTOR + "read."
@@ -55,17 +57,11 @@ _S3_SETTINGS = {
     "s3.session-token": "session.token",
 }
 
-_COLUMN = _SQL + "Column"
 _ROW_NUMBER = "_tmp_metadata_row_index"
 """A column of this name is filled by Spark's reader with the number of each row in its file."""
 
-_GROUP, _FILE_NUMBER, _MARKS = "_forebay_group", "_forebay_file", "_forebay_marks"
-"""Columns: a number for the task that marks a row's file, the file's number among those of the task, and its marks."""
-
-_MARK_TASKS_MAX = 4
-"""The most tasks that mark rows: each is a job of its own."""
-
-_LAST_BIT = 63
+_GROUP, _FILE_NUMBER = "_forebay_group", "_forebay_file"
+"""Columns: a number for the task that marks a row's file, and the file's number among those of the task."""
 
 _NEEDED = (
     _SOURCES + "v2.parquet.ParquetTable",
@@ -186,108 +182,65 @@ def empty_scan(context: SessionContext, schema: StructType, statistics: JavaProx
     )
 
 
-class FilesAndTasks:
-    """The union of rows in plain files and rows of Python tasks, which is planned already.
+def mixed_scan(
+    context: SessionContext,
+    text: str,
+    schema: StructType,
+    native: NativeFiles,
+    read: ReadTasks,
+    partitions: JavaObject,
+    filters: JavaObject,
+    statistics: JavaProxy,
+) -> JavaObject | None:
+    """A scan of the files of `native` by Spark's reader, and of `partitions` by `read`; `text` describes it.
 
-    `parts` are the files, how tasks read, and the tasks: what they keep open, and their input partitions (None: there
-    are none). `statistics` are those of the tasks, which give rows (`by_rows`) or columns.
+    None where Spark does not read these files by columns. Raises as `parquet_scan`.
     """
-
-    def __init__(
-        self,
-        context: SessionContext,
-        text: str,
-        schema: StructType,
-        parts: tuple[NativeFiles, ReadTasks, OpenedScan, JavaObject | None],
-        filters: JavaObject,
-        statistics: JavaProxy,
-        by_rows: bool,
-    ) -> None:
-        self.jvm = context.jvm
-        self._by_rows = by_rows
-        self._context, self._text, self._schema = context, text, schema
-        self._native, self._read, self._opened, self._partitions = parts
-        self._filters, self._statistics = filters, statistics
-        self._struct = context.jvm.struct_type(schema)
-
-    def plan(self, relation: JavaObject) -> JavaObject:
-        """The union, as a logical plan that needs no optimizer, with the attributes of `relation`."""
-        return with_output(self.jvm, self._union().analyzed(), relation.output())
-
-    def _union(self) -> JavaObject:
-        """A QueryExecution of the union; nothing of it has run."""
-        whole, *others = self._frames()
-        for frame in others:
-            whole = whole.union(frame)
-        return whole.queryExecution()
-
-    def _frames(self) -> list[JavaObject]:
-        """The parts of the union: Datasets of Java."""
-        files = self._native.files
-        frames = []
-        if files:
-            scan = parquet_scan(self._context, self._native, self._schema, self._filters)
-            frames.append(self._frame_of(self._struct, scan))
-        if self._native.marking:
-            frames.append(self._marked_frame())
-        if self._partitions is not None:
-            count = len(files) + sum(len(one.files) for one in self._native.marking)
-            frames.append(self._task_frame(self._schema, self._read, self._partitions, self._text, count))
-        return frames
-
-    def _marked_frame(self) -> JavaObject:
-        """The rows that count of all files that are marked."""
-        marking = self._native.marking
-        count = min(len(marking), self._context.cores, _MARK_TASKS_MAX)
+    jvm, marking = context.jvm, native.marking
+    scans, marks = [], None
+    if native.files:
+        scans.append(parquet_scan(context, native, schema, filters))
+    if marking:
+        count = min(len(marking), context.cores)
         groups = [marking[number::count] for number in range(count)]
-        frame = self._numbered_frame([[file for one in group for file in one.files] for group in groups])
-        functions, columns = (
-            self.jvm.class_(_SQL + "functions"),
-            list(map(frame.col, map(quoted, self._schema.fieldNames()))),
+        scans.append(
+            _numbered_scan(context, [[f for one in group for f in one.files] for group in groups], schema, filters)
         )
-        words = self._words(groups[-1])
-        for number in reversed(range(count - 1)):
-            words = functions.when(frame.col(_GROUP).equalTo(number), self._words(groups[number])).otherwise(words)
-        row, file = frame.col(_ROW_NUMBER), frame.col(_FILE_NUMBER)
-        known = frame.select(self.jvm.array(_COLUMN, [*columns, row, file, words.alias(_MARKS)]))
-        marks = known.col(_MARKS)
-        word = marks.getItem(marks.getItem(file).plus(functions.shiftright(row, 6)).cast("int"))
-        counts = functions.getbit(word, row.bitwiseAND(_LAST_BIT).cast("int")).equalTo(0)
-        # Spark gives the numbers by a column of this name; one that does not know it would give nulls.
-        unknown = functions.raise_error(functions.lit("this Spark does not number the rows of Parquet files"))
-        kept = known.filter(functions.coalesce(self.jvm.array(_COLUMN, [counts, unknown.cast("boolean")])))
-        return kept.select(self.jvm.array(_COLUMN, columns))
+        marks = _marks(context, text, groups, statistics)
+    count = len(native.files) + sum(len(one.files) for one in marking)
+    described = f"{text}, {count} files by Spark's ParquetScan" + (", but for changed rows" if marking else "")
+    with jvm.known_layout("scan of Parquet files beside tasks"):
+        scan = task_readers(jvm, read, schema, by_rows=False).beside(
+            jvm.struct_type(schema), described, jvm.array(_READ + "Scan", scans), marks, partitions, statistics,
+            *jvm.scan_metrics(count),
+        )  # fmt: skip
+        return scan if scan.hasColumns() else None
 
-    def _numbered_frame(self, groups: Sequence[Sequence[str]]) -> JavaObject:
-        """The rows of the files of all groups, with the number of each in its file, and the file's and group's."""
-        read = StructType([*self._schema.fields, StructField(_ROW_NUMBER, LongType())])
-        numbers = StructType([StructField(name, IntegerType(), False) for name in (_GROUP, _FILE_NUMBER)])
-        scan = _parquet_scan(self._context, groups, read, numbers, self._filters)
-        return self._frame_of(scan.readSchema(), scan)
 
-    def _words(self, marking: Sequence[Marking]) -> JavaObject:
-        """The marks of the files of `marking` (`MARKS_SCHEMA`) as a column: a subquery, which is one task."""
-        partitions = self.jvm.input_partitions([MarkPartition(tuple(marking))])
-        text = f"changed rows of {self._text}"
-        return self._task_frame(MARKS_SCHEMA, MarkFunction(self._text), partitions, text).scalar()
+def _numbered_scan(
+    context: SessionContext, groups: Sequence[Sequence[str]], schema: StructType, filters: JavaObject
+) -> JavaObject:
+    """The rows of the files of all groups, with the number of each in its file, of the group, and of the file in it."""
+    read = StructType([*schema.fields, StructField(_ROW_NUMBER, LongType())])
+    numbers = StructType([StructField(name, IntegerType(), False) for name in (_GROUP, _FILE_NUMBER)])
+    return _parquet_scan(context, groups, read, numbers, filters)
 
-    def _task_frame(
-        self, schema: StructType, read: ReadTasks, partitions: JavaObject, text: str, files: int = 0
-    ) -> JavaObject:
-        """A Dataset of tasks. `files` are read beside them, which Spark's reader does not count."""
-        struct = self.jvm.struct_type(schema)
-        factory = task_readers(self.jvm, read, schema, self._by_rows)
-        metrics = self.jvm.scan_metrics(files)
-        tasks = self.jvm.compiled(_TASKS)(struct, text, partitions, factory, self._statistics, *metrics)
-        return self._frame_of(struct, tasks)
 
-    def _frame_of(self, struct: JavaObject, scan: JavaObject) -> JavaObject:
-        """A Dataset of `scan`, which needs no optimizer any more."""
-        jvm = self.jvm
-        table = jvm.compiled(_PLANNED_TABLE)(struct, scan)
-        relation = jvm.class_(_SOURCES + "v2.DataSourceV2Relation").create(table, jvm.none(), jvm.none())
-        scanned = jvm.scala_object(_SOURCES + "v2.V2ScanRelationPushDown").apply(relation)
-        return jvm.class_(_SQL + "classic.Dataset").ofRows(self._context.session, scanned)
+def _marks(
+    context: SessionContext, text: str, groups: Sequence[Sequence[Marking]], statistics: JavaProxy
+) -> JavaObject:
+    """A query (a Dataset of Java) that marks the files of each group in a task, which gives a row of `MARKS_SCHEMA`."""
+    jvm, struct = context.jvm, context.jvm.struct_type(MARKS_SCHEMA)
+    factory = task_readers(jvm, MarkFunction(text), MARKS_SCHEMA, by_rows=True)
+    partitions = jvm.input_partitions([MarkPartition(tuple(group)) for group in groups])
+    tasks = jvm.compiled(_TASKS)(
+        struct, f"changed rows of {text}", partitions, factory, statistics, *jvm.scan_metrics()
+    )
+    relation = jvm.class_(_SOURCES + "v2.DataSourceV2Relation").create(
+        jvm.compiled(_PLANNED_TABLE)(struct, tasks), jvm.none(), jvm.none()
+    )
+    scanned = jvm.scala_object(_SOURCES + "v2.V2ScanRelationPushDown").apply(relation)
+    return jvm.class_(_SQL + "classic.Dataset").ofRows(context.session, scanned)
 
 
 def reads_files(jvm: Jvm) -> bool:
@@ -310,11 +263,14 @@ def reads_files(jvm: Jvm) -> bool:
     return known
 
 
-_RULE = "ForebayUnions"
+_RULE = "ForebayScans"
 
 
-def unite_scans(jvm: Jvm, session: JavaObject) -> None:
-    """Give `session` the rule, unless it has it. A Spark that takes no rules reads the same rows more slowly."""
+def choose_scans(jvm: Jvm, session: JavaObject) -> None:
+    """Give `session` the rule that lets scans say which other scan takes their place, unless it has it.
+
+    A Spark that takes no rules reads the same rows more slowly.
+    """
     try:
         methods = session.experimental()
         rules = methods.extraOptimizations()
@@ -324,25 +280,3 @@ def unite_scans(jvm: Jvm, session: JavaObject) -> None:
             getattr(methods, "extraOptimizations_$eq")(jvm.sequence([*known, made]))
     except Exception as e:  # noqa: BLE001 - whatever it is, scans are V1 scans then
         logger.warning("lake files beside Python tasks are read more slowly: %s", jvm.unknown_layout("optimizer", e))
-
-
-def with_output(jvm: Jvm, plan: JavaObject, output: JavaObject) -> JavaObject:
-    """The logical plan `plan`, which needs no optimizer any more, with the attributes `output` in the place of its own.
-
-    A union has the attributes of its first part. Renamed there, they cost nothing; above the union they would copy
-    every row.
-    """
-    if str(plan.getClass().getSimpleName()) == "Union":
-        parts = plan.children()
-        first, *others = [parts.apply(index) for index in range(parts.size())]
-        return plan.withNewChildren(jvm.sequence([_renamed(jvm, first, output), *others]))
-    return _renamed(jvm, plan, output)
-
-
-def _renamed(jvm: Jvm, plan: JavaObject, output: JavaObject) -> JavaObject:
-    alias, none, found = jvm.class_(CATALYST + "expressions.Alias"), jvm.sequence([]), plan.output()
-    names = []
-    for index in range(output.size()):
-        wanted = output.apply(index)
-        names.append(alias(found.apply(index), wanted.name(), wanted.exprId(), none, jvm.none(), none))
-    return jvm.class_(CATALYST + "plans.logical.Project")(jvm.sequence(names), plan)

@@ -186,9 +186,9 @@ class ScanPlan:
 
     `read` yields batches of exactly Spark's schema for each of `tasks` (their splits). `rows` is about how many rows
     they have, before filters; None where that is not known. `opened` makes the input partitions of tasks.
-    `beside_native` are the tasks of what is not in `native`, the part that Spark can read directly, and `rows_beside`
-    about their rows. `chosen` says what the filters leave to read, if they fix keys or buckets. `direct` is how the JVM
-    reads logs or buckets, or why Python does; None of scans that have none.
+    `beside_native` are the tasks of what is not in `native`, the part that Spark can read directly. `chosen` says what
+    the filters leave to read, if they fix keys or buckets. `direct` is how the JVM reads logs or buckets, or why Python
+    does; None of scans that have none.
     """
 
     read: TaskReader
@@ -197,7 +197,6 @@ class ScanPlan:
     opened: Callable[[Sequence[tuple[Any, ...]]], OpenedScan]
     native: NativeFiles | None = None
     beside_native: Sequence[tuple[Any, ...]] = ()
-    rows_beside: int | None = None
     chosen: str | None = None
     direct: Direct | str | None = None
 

@@ -34,7 +34,7 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.releases import counts_rows_without_columns
 from forebay.spark.options import FORMAT_NAME
-from forebay.spark.reading.native import FilesAndTasks, empty_scan, file_scan, parquet_scan, reads_files
+from forebay.spark.reading.native import empty_scan, file_scan, mixed_scan, parquet_scan, reads_files
 from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan, java_partitions, rows_only, task_readers
 
 _READ = CONNECTOR + "read."
@@ -146,7 +146,7 @@ class ScanBuilder(JavaProxy):
         return True
 
     def build(self) -> JavaObject:
-        """A scan by Python tasks, Spark's own scan of Parquet files, or a union of both."""
+        """A scan by Python tasks, Spark's own scan of Parquet files, or one of both."""
         wanted = Pushdown(
             tuple(self._schema.fieldNames()),
             tuple(self._partition_filters),
@@ -376,28 +376,37 @@ class FileScan(PlannedScan):
 
 
 class MixedScan(PlannedScan):
-    """A scan whose place in a query's plan a union of files and Python tasks takes (`unite_scans`)."""
+    """A scan by Python tasks in whose place in a query's plan one of files and tasks may come (`choose_scans`)."""
 
     interfaces: ClassVar[tuple[str, ...]] = ("java.util.function.BiFunction",)
 
     def apply(self, relation: JavaObject, filtered: JavaObject) -> JavaObject | None:
-        """The plan that takes the place of `relation`; None where a join will filter the columns `filtered`."""
-        if filtered:
+        """The scan that takes the place of this one in `relation`; None where a join will filter `filtered`."""
+        if filtered or self._rows_only() is not None:
             return None
         plan = self._plan()
         try:
-            return self._once("union", lambda: self._union(plan)).plan(relation)
+            return self._once("mixed", lambda: self._mixed(plan))
         except StorageFailure as e:
             self._warn_of(e)
             return None
 
-    def _union(self, plan: ScanPlan) -> FilesAndTasks:
+    def _mixed(self, plan: ScanPlan) -> JavaObject | None:
         assert plan.native is not None
-        opened, by_rows = self._opened(plan.open(beside_native=True)), self._rows_only() is not None
-        partitions = java_partitions(self.jvm, opened.partitions, plan.direct, by_rows) if opened.partitions else None
-        parts = (plan.native, plan.read, opened, partitions)
-        statistics = self._statistics(plan.rows_beside)
-        return FilesAndTasks(self._context, self.description(), self._schema, parts, self._filters, statistics, by_rows)
+        opened = self._opened(plan.open(beside_native=True))
+        partitions = java_partitions(self.jvm, opened.partitions, plan.direct, by_rows=False)
+        statistics = self._statistics(plan.rows)
+        statistics.pinned = opened.pinned  # the new scan keeps these, and not this one
+        return mixed_scan(
+            self._context,
+            self.description(),
+            self._schema,
+            plan.native,
+            plan.read,
+            partitions,
+            self._filters,
+            statistics,
+        )
 
 
 OPEN_BEFORE_COLLECTING = 64
@@ -448,6 +457,8 @@ class StatisticsProxy(JavaProxy):
 
     def __init__(self, context: SessionContext, rows: int | None, size: int | None) -> None:
         super().__init__(context.jvm)
+        self.pinned: object | None = None
+        """What must live as long as the plan of the query that has these."""
         self._rows = self.jvm.optional_long(rows)
         self._size = self.jvm.optional_long(size)
         self._columns = self.jvm.map({})

@@ -2,7 +2,6 @@ import java.util.Arrays;
 import java.util.Set;
 import java.util.function.BiFunction;
 import java.util.function.Function;
-import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
@@ -14,7 +13,6 @@ import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
 import org.apache.spark.sql.execution.datasources.v2.FileScan;
 import org.apache.spark.sql.types.StructType;
-import scala.Product;
 
 public class ForebayFileScan implements SupportsReportStatistics, SupportsRuntimeV2Filtering, BiFunction {
     private final Scan files;
@@ -36,14 +34,7 @@ public class ForebayFileScan implements SupportsReportStatistics, SupportsRuntim
     }
 
     public Object apply(Object relation, Object filtered) {
-        if (key.length == 0 || !((Set) filtered).containsAll(Arrays.asList(key))) { return null; }
-        Product given = (Product) relation;
-        Object[] parts = new Object[given.productArity()];
-        for (int i = 0; i < parts.length; i++) {
-            Object part = given.productElement(i);
-            parts[i] = part == this ? tasks : part;
-        }
-        return ((TreeNode) relation).makeCopy(parts);
+        return key.length > 0 && ((Set) filtered).containsAll(Arrays.asList(key)) ? tasks : null;
     }
 
     public StructType readSchema() { return files.readSchema(); }

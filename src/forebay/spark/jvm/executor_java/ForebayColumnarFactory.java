@@ -2,10 +2,14 @@ import java.io.ByteArrayInputStream;
 import java.io.DataInputStream;
 import java.io.IOException;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
@@ -52,6 +56,13 @@ public class ForebayColumnarFactory implements PartitionReaderFactory {
             made[i] = own.length == 0 ? tasks[i] : new ForebayDirectTask((PythonInputPartition) tasks[i], source, own);
         }
         return made;
+    }
+
+    /** A scan of `files` of Parquet beside tasks whose readers this makes (see `ForebayMixedScan`). */
+    public ForebayMixedScan beside(
+            StructType schema, String text, Scan[] files, Dataset marks, InputPartition[] tasks, Statistics statistics,
+            CustomMetric[] metrics, CustomTaskMetric[] values) {
+        return new ForebayMixedScan(schema, text, files, marks, tasks, this, statistics, metrics, values);
     }
 }
 

@@ -17,13 +17,13 @@ import scala.jdk.javaapi.CollectionConverters;
 import scala.math.BigInt;
 import scala.math.BigInt$;
 
-public class ForebayUnions extends Rule {
-    public ForebayUnions() {}
+public class ForebayScans extends Rule {
+    public ForebayScans() {}
 
-    public TreeNode apply(TreeNode plan) { return united((LogicalPlan) plan, new HashSet()); }
+    public TreeNode apply(TreeNode plan) { return chosen((LogicalPlan) plan, new HashSet()); }
 
-    private static LogicalPlan united(LogicalPlan plan, Set filtered) {
-        if (plan instanceof DataSourceV2ScanRelation) { return chosen((DataSourceV2ScanRelation) plan, filtered); }
+    private static LogicalPlan chosen(LogicalPlan plan, Set filtered) {
+        if (plan instanceof DataSourceV2ScanRelation) { return chosenFor((DataSourceV2ScanRelation) plan, filtered); }
         Set below = new HashSet();
         if (plan instanceof Filter) {
             below.addAll(filtered);
@@ -36,17 +36,23 @@ public class ForebayUnions extends Rule {
         boolean isNew = false;
         for (int i = 0; i < children.size(); i++) {
             Object child = children.apply(i);
-            LogicalPlan other = united((LogicalPlan) child, below);
+            LogicalPlan other = chosen((LogicalPlan) child, below);
             isNew = isNew || other != child;
             made.add(other);
         }
         return isNew ? (LogicalPlan) plan.withNewChildren(CollectionConverters.asScala(made).toSeq()) : plan;
     }
 
-    private static LogicalPlan chosen(DataSourceV2ScanRelation relation, Set filtered) {
+    private static LogicalPlan chosenFor(DataSourceV2ScanRelation relation, Set filtered) {
         Object scan = relation.scan();
         Object other = scan instanceof BiFunction ? ((BiFunction) scan).apply(relation, filtered) : null;
-        return other == null ? relation : (LogicalPlan) other;
+        if (other == null) { return relation; }
+        Object[] parts = new Object[relation.productArity()];
+        for (int i = 0; i < parts.length; i++) {
+            Object part = relation.productElement(i);
+            parts[i] = part == scan ? other : part;
+        }
+        return (LogicalPlan) relation.makeCopy(parts);
     }
 
     private static void addFiltered(Expression condition, Set names) {
