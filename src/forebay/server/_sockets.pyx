@@ -37,6 +37,8 @@ from forebay.protocol._short cimport LOOKUP, PRODUCE_LOG, PUT_KV, ShortRequest, 
 
 cdef extern from *:
     """
+    #include <sched.h>
+    #include <time.h>
     #include <sys/types.h>
     #include <sys/socket.h>
     #ifdef __linux__
@@ -73,7 +75,20 @@ cdef extern from *:
         return -1;
     #endif
     }
+    static int epoll_watch(int epoll, int most, long ns, int* fds, unsigned int* events) {
+        struct timespec begin, now;
+        int n;
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        do {
+            sched_yield();
+            n = epoll_take(epoll, most, 0, fds, events);
+            if (n != 0) return n;
+            clock_gettime(CLOCK_MONOTONIC, &now);
+        } while ((now.tv_sec - begin.tv_sec) * 1000000000L + now.tv_nsec - begin.tv_nsec < ns);
+        return 0;
+    }
     """
+    int epoll_watch(int epoll, int most, long ns, int* fds, unsigned int* events) nogil
     int HAS_EPOLL, MSG_NOSIGNAL, MSG_DONTWAIT
     unsigned int EPOLLIN, EPOLLOUT
     int EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD
@@ -95,6 +110,7 @@ cdef enum:
     HIGH_WATER = 64 << 10         # the protocol pauses with so much unsent, as with asyncio
     OPEN_BYTES = 8 << 10
     WAIT_MS_MAX = 1 << 30
+    WATCH_NS = 10_000             # that a busy server looks for more before it sleeps
 
 AVAILABLE = bool(HAS_EPOLL)
 """Whether this system has what is needed here."""
@@ -768,6 +784,11 @@ cdef class Sockets:
                     n = epoll_take(self.epoll, SOCKETS_MAX, wait_ms, fds, events)
             else:
                 n = epoll_take(self.epoll, SOCKETS_MAX, 0, fds, events)
+                if n == 0 and rounds:
+                    # The kernel wakes the client that an answer is for on this core, if the thread that has sent it
+                    # sleeps at once: then both never run at the same time, and 64 of them wait 1.4 times as long.
+                    with nogil:
+                        n = epoll_watch(self.epoll, SOCKETS_MAX, WATCH_NS, fds, events)
             if n < 0:
                 if c_errno != EINTR:
                     raise OSError(c_errno, os.strerror(c_errno))
