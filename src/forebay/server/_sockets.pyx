@@ -101,7 +101,6 @@ cdef enum:
     SOCKETS_MAX = 64              # of a round: others have to wait for as long as they take
     SLOT_BYTES = 16 << 10         # that a round takes from each
     ROUNDS_MAX = 8                # before other callbacks of the loop have their turn
-    MORE_MIN = 4                  # sockets of a round that make another one at once worth it
     TAKEN_MAX = 32                # short requests of one socket in a round
     COLLECTED_MAX = 256           # short requests before groups are served, and the bytes of their records
     COLLECTED_BYTES_MAX = 256 << 10
@@ -110,7 +109,9 @@ cdef enum:
     HIGH_WATER = 64 << 10         # the protocol pauses with so much unsent, as with asyncio
     OPEN_BYTES = 8 << 10
     WAIT_MS_MAX = 1 << 30
-    WATCH_NS = 10_000             # that a busy server looks for more before it sleeps
+    WATCH_NS = 40_000             # that a server looks for more before it sleeps
+    WATCH_GAIN = 4                # so often in vain for each time that it has found something,
+    WATCH_MAX = 64                # but not more often than this
 
 AVAILABLE = bool(HAS_EPOLL)
 """Whether this system has what is needed here."""
@@ -669,6 +670,8 @@ cdef class Sockets:
     cdef Py_ssize_t answer_bytes
     cdef uint8_t* slots
     cdef set listening
+    cdef unsigned int asked       # whether it is worth watching
+    cdef int credit               # how often this may still be in vain
 
     def __cinit__(self):
         self.slots = <uint8_t*> malloc(SOCKETS_MAX * SLOT_BYTES)
@@ -767,7 +770,7 @@ cdef class Sockets:
         `selectors.BaseSelector.select` returns them. `timeout` in seconds; None: without a limit."""
         cdef int fds[SOCKETS_MAX]
         cdef unsigned int events[SOCKETS_MAX]
-        cdef int n, served, i, rounds = 0, wait_ms
+        cdef int n, served = 0, i, rounds = 0, wait_ms
         cdef double now, deadline = INFINITY, busy_until = 0.0
         cdef list others = []
         self.is_wanted = False
@@ -779,16 +782,16 @@ cdef class Sockets:
                 wait_ms = -1
                 if deadline < INFINITY:  # rounded up: a timer that is not due yet would be asked for again and again
                     wait_ms = max(0, min(<int> ceil((deadline - self.monotonic()) * 1e3), WAIT_MS_MAX))
-            if wait_ms:
-                with nogil:
-                    n = epoll_take(self.epoll, SOCKETS_MAX, wait_ms, fds, events)
-            else:
+            n = 0
+            if served or not wait_ms:
                 n = epoll_take(self.epoll, SOCKETS_MAX, 0, fds, events)
-                if n == 0 and rounds:
-                    # The kernel wakes the client that an answer is for on this core, if the thread that has sent it
-                    # sleeps at once: then both never run at the same time, and 64 of them wait 1.4 times as long.
+                if n == 0 and served and not self.is_wanted and self.is_worth_watching():
                     with nogil:
                         n = epoll_watch(self.epoll, SOCKETS_MAX, WATCH_NS, fds, events)
+                    self.credit = min(self.credit + WATCH_GAIN, WATCH_MAX) if n > 0 else max(self.credit - 1, 0)
+            if n == 0 and wait_ms:
+                with nogil:
+                    n = epoll_take(self.epoll, SOCKETS_MAX, wait_ms, fds, events)
             if n < 0:
                 if c_errno != EINTR:
                     raise OSError(c_errno, os.strerror(c_errno))
@@ -806,7 +809,7 @@ cdef class Sockets:
                     self.serve_round(fds, events, served)
                 except Exception as e:
                     self.loop.call_exception_handler({"message": "serving a round failed", "exception": e})
-            if served >= MORE_MIN and rounds < ROUNDS_MAX:  # there are probably more already
+            if served and rounds < ROUNDS_MAX:
                 now = self.monotonic()
                 if not rounds:
                     busy_until = now + _POLL_SECONDS
@@ -816,6 +819,17 @@ cdef class Sockets:
             rounds = 0
             if others or self.is_wanted or deadline < INFINITY and self.monotonic() >= deadline:
                 return others
+
+    cdef bint is_worth_watching(self) noexcept:
+        """Whether to look for more for a moment before this thread sleeps.
+
+        A client whose answer has come needs a few microseconds for its next request, and waking a core that has begun
+        to sleep takes tens of them. On a machine that the clients share, the kernel also wakes them on this core if
+        this thread sleeps at once: then both never run at the same time. It is in vain where clients do something else
+        between their requests; then it is tried once in a while.
+        """
+        self.asked += 1
+        return self.credit > 0 or self.asked % WATCH_MAX == 0
 
     cdef int serve_round(self, int* fds, unsigned int* events, int n) except -1:
         cdef ssize_t received[SOCKETS_MAX]
