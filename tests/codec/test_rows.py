@@ -140,6 +140,17 @@ def test_nested_values_that_point_at_the_same_bytes_are_refused():
         row_codec(columns_of(t), RowFormat.COMPACTED).decode([row])
 
 
+@pytest.mark.parametrize("row_format", [*VALUE_FORMATS, RowFormat.ALIGNED])
+def test_a_map_with_a_null_for_a_key_is_refused(row_format):
+    columns = columns_of(types.map_(types.string(), types.bigint()))
+    [row] = row_codec(columns, row_format).encode(batch_of(columns, [[[("key", 7)]]])).to_pylist()
+    keys = row.index((1).to_bytes(4, "little") + bytes(4) + b"key")  # count, nulls, the first key
+    malformed = bytearray(row)
+    malformed[keys + 4] = 1
+    with pytest.raises(CorruptData, match="a nested value is malformed"):
+        row_codec(columns, row_format).decode([row, bytes(malformed)])
+
+
 def test_all_types_row_of_pyfluss_encodes_to_its_bytes():
     """Golden: the PutKv record that pyfluss 1.0.0 sent (reference fluss.md, appendix D)."""
     columns = (

@@ -211,7 +211,8 @@ cdef int put_nested(Context* c, int index, const uint8_t* p, int64_t size) noexc
             return -1
         if decode_array(c, c.nodes[key].end, p + 4 + key_bytes, size - 4 - key_bytes) < 0:
             return -1
-        if c.builders[key].length != c.builders[c.nodes[key].end].length:
+        # Arrow ends the process at the sight of a null key.
+        if c.builders[key].null_count or c.builders[key].length != c.builders[c.nodes[key].end].length:
             c.failure = FAILED_NESTED
             return -1
     if c.builders[index + 1].length > 0x7FFFFFFF:
