@@ -169,6 +169,13 @@ def test_impossible_pages_are_refused(connection: Connection, skip: int, limit: 
         connection.admin.describe_server("scans", skip=skip, limit=limit)
 
 
+@pytest.mark.parametrize("items", ["connections", "scans", "table_snapshots", "transactions", "tiering"])
+def test_a_page_behind_the_end_of_a_list_is_empty(connection: Connection, items: Any) -> None:
+    found = connection.admin.describe_server(items, skip=2**63 - 1)
+    assert list(found.items) == []
+    assert (found.total > 0) == (items == "connections")
+
+
 def test_lists_that_do_not_exist_are_refused_on_both_sides(connection: Connection) -> None:
     with pytest.raises(InvalidRequest, match="'leases' is not a list of a server: there are connections, scans"):
         connection.admin.describe_server("leases")  # type: ignore[arg-type]

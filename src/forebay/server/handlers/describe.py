@@ -128,7 +128,7 @@ def _add_connections(
     """Add connections in the order in which they were opened. In the thread of the event loop, to which they belong."""
     response.list_total = len(connections)
     now_ms = context.clock.now_ms()
-    for connection in islice(connections, skip, skip + items_max):
+    for connection in islice(islice(connections, min(skip, len(connections)), None), items_max):
         found = connection.description()
         client, version = _client_of(found)
         response.connections.add(
