@@ -171,9 +171,7 @@ def test_impossible_pages_are_refused(connection: Connection, skip: int, limit: 
 
 @pytest.mark.parametrize("items", ["connections", "scans", "table_snapshots", "transactions", "tiering"])
 def test_a_page_behind_the_end_of_a_list_is_empty(connection: Connection, items: Any) -> None:
-    found = connection.admin.describe_server(items, skip=2**63 - 1)
-    assert list(found.items) == []
-    assert (found.total > 0) == (items == "connections")
+    assert list(connection.admin.describe_server(items, skip=2**63 - 1).items) == []
 
 
 def test_lists_that_do_not_exist_are_refused_on_both_sides(connection: Connection) -> None:
