@@ -25,7 +25,7 @@ from forebay.protocol.sasl import PlaintextAuthenticator, SaslAuthenticator, cre
 from forebay.server import connections, rpc
 from forebay.server.config import ServerConfig
 from forebay.server.connections import REQUESTS_PER_TURN, Connections
-from forebay.server.context import HANDLERS, RequestCosts, ServerCall
+from forebay.server.context import HANDLERS, RequestCosts, ServerCall, begun
 from forebay.server.counters import ServerCounters
 from forebay.server.rpc import RpcProtocol
 
@@ -752,6 +752,30 @@ async def test_an_answer_for_a_connection_that_closes_is_not_sent(work: Work) ->
     work.futures[1].set_exception(InvalidRequest("too late"))
     await settle()
     assert bytes(client.wire.sent) == b""
+
+
+@in_loop
+async def test_what_has_begun_is_closed_with_its_task_in_any_order() -> None:
+    async def waiting(future: asyncio.Future[None]) -> None:
+        try:
+            await future
+        finally:
+            ended.append(future)
+
+    ended: list[asyncio.Future[None]] = []
+    for closes_first in (True, False):
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        coroutine = waiting(future)
+        task = begun(coroutine)
+        assert task is not None
+        await settle()
+        rest: Any = task.get_coro()
+        if closes_first:
+            coroutine.close()
+        rest.close()
+        assert ended.pop() is future
+        task.cancel()
+        await asyncio.wait([task])
 
 
 @in_loop

@@ -685,6 +685,9 @@ def _rest_of(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, 
     while True:
         try:
             sent = yield awaited
+        except GeneratorExit:  # the collector of garbage may have closed the coroutine first
+            coroutine.close()
+            raise
         except BaseException as e:  # noqa: BLE001 - thrown by the task, to the coroutine
             go_on = partial(coroutine.throw, e)
         else:
