@@ -8,11 +8,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from forebay.base.errors import InvalidRequest, StorageFailure, UnsupportedOperation
-from forebay.cli.jobs import definitions, ended_by_signals, spark_context
+from forebay.cli import jobs
+from forebay.cli.jobs import definitions, ended_by_signals, spark_context, waiting_for_no_server
 
 PATIENCE_SECONDS = 30
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -130,3 +132,40 @@ def test_without_a_signal_nothing_is_requested() -> None:
     with ended_by_signals() as ending:
         pass
     assert not ending.is_set()
+
+
+class Silent:
+    """A connection whose server answers so many times, and then no more."""
+
+    def __init__(self, answers: int) -> None:
+        self.answers, self.asked, self.closed = answers, 0, threading.Event()
+        self.cluster = self
+
+    def is_answered(self, seconds: float) -> bool:
+        self.asked += 1
+        return self.asked <= self.answers
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_a_job_that_ends_waits_for_a_server_as_long_as_it_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jobs, "_ANSWER_SECONDS", 0.01)
+    connection, ending, given_up = Silent(3), threading.Event(), threading.Event()
+    with waiting_for_no_server(cast(Any, connection), ending, given_up.set):
+        assert connection.asked == 0
+        ending.set()
+        assert given_up.wait(30)
+    assert connection.closed.is_set()
+    assert connection.asked == 4
+    assert "the server does not answer" in capsys.readouterr().err
+
+
+def test_a_job_that_ends_otherwise_asks_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "_ANSWER_SECONDS", 0.01)
+    connection = Silent(0)
+    with waiting_for_no_server(cast(Any, connection), threading.Event()):
+        pass
+    assert connection.asked == 0

@@ -164,6 +164,27 @@ def test_a_server_that_takes_the_connection_and_says_nothing_is_told_of_and_give
     assert "example.test:1 accepted the connection but has not responded; is it a Fluss" in record.getMessage()
 
 
+def test_a_silent_server_is_not_waited_for_once_the_connection_was_given_up() -> None:
+    clock = ManualClock()
+
+    def silent(_: Address, seconds: float) -> socket.socket:
+        clock.advance(seconds)
+        raise TimeoutError("timed out")
+
+    for dial in (silent, lambda *_: cast(Any, SilentSocket(clock))):
+        began = clock.monotonic()
+        with pytest.raises(Unavailable, match="timed out"):
+            rpc.Channel.open(
+                Address("example.test", 1),
+                clock=clock,
+                connect_seconds=120.0,
+                request_seconds=10.0,
+                dial=dial,
+                given_up=lambda: True,
+            )
+        assert clock.monotonic() - began <= 2.0
+
+
 # ---- sockets that break ---------------------------------------------------------------------------------------------
 
 
@@ -375,3 +396,15 @@ def test_at_the_end_of_the_process_each_connection_sends_what_it_holds_and_the_f
     assert (bad.closed, good.closed) == (True, True)
     assert table.scan().to_arrow()["id"].to_pylist() == [2]
     session_module._close_all()
+
+
+def test_whether_a_server_answers_is_asked_once_on_a_connection_of_its_own(bootstrap: str) -> None:
+    with connect(bootstrap) as connection:
+        assert connection.cluster.is_answered(30.0)
+        before = connection.cluster.calls()[1:]
+        assert connection.cluster.is_answered(30.0)
+        assert connection.cluster.calls()[1:] == before
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        nowhere = Connection(make_settings(f"127.0.0.1:{silent.getsockname()[1]}"))
+        assert not nowhere.cluster.is_answered(0.05)
+    assert not nowhere.cluster.is_answered(30.0)

@@ -19,7 +19,7 @@ from forebay.base.errors import NotFound, Unavailable
 from forebay.cli import tiering
 from forebay.cli.main import main
 from forebay.cli.tiering import _screen
-from forebay.client.connection import Connection, connect
+from forebay.client.cluster import ClusterClient
 from forebay.metadata.table import TablePath
 from forebay.tiering.report import RoundReport
 from forebay.tiering.service import TieringService
@@ -185,14 +185,16 @@ def test_the_service_says_once_that_it_waits_and_asks_until_the_server_is_there(
 ) -> None:
     answers = iter(["away", "away", "refused", "away"])
 
-    def hesitant(*words: object, **__: object) -> Connection:
+    bootstrap = ClusterClient.bootstrap
+
+    def hesitant(cluster: ClusterClient) -> None:
         answer = next(answers, None)
         if answer is not None:
             raise Unavailable(answer)
         os.kill(os.getpid(), signal.SIGTERM)
-        return connect(paimon_lake.server.bootstrap_servers)
+        bootstrap(cluster)
 
-    monkeypatch.setattr(tiering, "connect", hesitant)
+    monkeypatch.setattr(ClusterClient, "bootstrap", hesitant)
     monkeypatch.setattr(tiering, "_CONNECT_PAUSE_SECONDS", 0.001)
     code, out, err = run(capsys, paimon_lake)
     assert code == 0
@@ -205,13 +207,13 @@ def test_the_service_pauses_before_it_asks_again(
 ) -> None:
     asked = []
 
-    def away(*_: object, **__: object) -> Connection:
+    def away(_: ClusterClient) -> None:
         asked.append(1)
         if len(asked) == 1:
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
         raise Unavailable("away")
 
-    monkeypatch.setattr(tiering, "connect", away)
+    monkeypatch.setattr(ClusterClient, "bootstrap", away)
     monkeypatch.setattr(tiering, "_CONNECT_PAUSE_SECONDS", PATIENCE_SECONDS)
     assert run(capsys, paimon_lake)[0] == 0
     assert len(asked) == 1

@@ -333,3 +333,22 @@ def test_all_tables_can_be_tiered_at_once_without_a_service_and_one_failure_stop
     assert outcomes[0].error is not None
     assert [outcome.report.rows for outcome in outcomes if outcome.report is not None] == [1, 1]
     assert sorted(seen) == [table.path for table in tables]
+
+
+def test_a_heartbeat_without_an_answer_shows_in_the_status_before_it_has_failed(memory_lake: LakeCluster) -> None:
+    clock, sent, answered = ManualClock(), threading.Event(), threading.Event()
+    service = service_of(memory_lake, clock=clock)
+
+    def silent(*_: Any, **__: Any) -> Heartbeat:
+        sent.set()
+        answered.wait(PATIENCE_SECONDS)
+        return Heartbeat(1)
+
+    service._tiering.heartbeat = silent  # type: ignore[method-assign]
+    with service:
+        assert sent.wait(PATIENCE_SECONDS)
+        assert service.status().cluster_error is None
+        clock.advance(5)
+        assert service.status().cluster_error == "no answer for 5 s"
+        answered.set()
+        until(lambda: service.status().cluster_error is None, "the answer is there")

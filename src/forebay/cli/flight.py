@@ -6,14 +6,15 @@ import argparse
 import logging
 import os
 import signal
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from forebay.base import threads
 from forebay.base.errors import InvalidRequest
 from forebay.base.quantity import parse_duration_ms, parse_memory_bytes
 from forebay.cli.connecting import add_place_arguments, lake_options_of, lakes_of, place_of
+from forebay.cli.jobs import waiting_for_no_server
 from forebay.cli.logs import add_log_arguments, configure_logs
 from forebay.cli.settings import setting
 
@@ -104,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
     tls = _tls(options)
     if tls is None and options.host not in ("127.0.0.1", "::1", "localhost"):
         _LOGGER.warning("other machines reach this endpoint without TLS: passwords and rows cross the network in clear")
-    stopping = threads.event()
+    stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: stopping.set())
     with ExitStack() as stack:
@@ -113,6 +114,8 @@ def run(options: argparse.Namespace) -> int:
             connect, lakes = _connector(options), lakes_of(options)
         else:
             connection, lakes = stack.enter_context(place_of(options))
+        if connection is not None:
+            stack.enter_context(waiting_for_no_server(connection, stopping))
         server = FlightSqlServer(
             connection,
             lakes,

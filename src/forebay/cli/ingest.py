@@ -10,7 +10,7 @@ from forebay.base.errors import InvalidRequest
 from forebay.base.indirect import resolved, settings_of
 from forebay.cli.connecting import add_connection_arguments, connected
 from forebay.cli.create import CreatedTable, complete, create, definition_arguments
-from forebay.cli.jobs import definitions, ended_by_signals
+from forebay.cli.jobs import definitions, ended_by_signals, waiting_for_no_server
 
 _EPILOG = """Messages are Debezium's change events in JSON, with their schema part or without, into a primary-key table;
 or plain JSON objects, whose fields are the columns, into any table. Where the job stands is kept in the table
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
             wrong = f", {progress.wrong:,} wrong" if progress.wrong else ""
             print(f"{options.table}: {progress.rows:,} rows{wrong}; next offsets {places}", flush=True)
 
-    with connected(options) as connection, ended_by_signals() as ending:
+    with connected(options) as connection, ended_by_signals() as ending, waiting_for_no_server(connection, ending):
 
         def create_table(columns: dict[str, Any], key: list[str]) -> None:
             wanted = CreatedTable(options.table, columns, primary_key=key)

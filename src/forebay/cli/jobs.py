@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from forebay.base.monitoring import Monitoring
+    from forebay.client.connection import Connection
 
 _LOGGER = logging.getLogger(__name__)
 
 _INTERRUPT_PAUSE_SECONDS = 0.05
+_ANSWER_SECONDS = 1.0
 
 
 @contextmanager
@@ -47,6 +49,35 @@ def ended_by_signals() -> Iterator[threading.Event]:
         for number, handler in before.items():
             signal.signal(number, handler)
         signals.close()
+
+
+@contextmanager
+def waiting_for_no_server(
+    connection: Connection, ending: threading.Event, give_up: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Close `connection` once `ending` is set and its server does not answer, so that no thread of the block waits for
+    that server any longer; then call `give_up`.
+
+    A server that answers is waited for, so that the block can end gracefully.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        while not ending.wait(_ANSWER_SECONDS):
+            if over.is_set():
+                return
+        while not over.is_set() and connection.cluster.is_answered(_ANSWER_SECONDS):
+            over.wait(_ANSWER_SECONDS)
+        if not over.is_set():
+            print("the server does not answer: stopping without it", file=sys.stderr, flush=True)
+            connection.cluster.close()
+            give_up()
+
+    threading.Thread(target=watch, name="forebay-ending", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 class _Signals:

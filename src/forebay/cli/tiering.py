@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import InvalidRequest, Unavailable
 from forebay.cli.connecting import add_connection_arguments, lake_options_of, password_of
-from forebay.cli.jobs import add_metrics_arguments, definitions, ended_by_signals, monitored, spark_context
+from forebay.cli.jobs import (
+    add_metrics_arguments,
+    definitions,
+    ended_by_signals,
+    monitored,
+    spark_context,
+    waiting_for_no_server,
+)
 from forebay.cli.lag import show
 from forebay.cli.logs import add_log_arguments, configure_logs
 from forebay.cli.output import output_argument
 from forebay.client.connection import Connection, connect
+from forebay.client.settings import make_settings
 from forebay.tiering.now import TierOutcome, lake_tables, tier_now
 from forebay.tiering.round import TieringLake
 from forebay.tiering.runner import SplitRunner, ThreadRunner
@@ -91,15 +99,15 @@ def run(options: argparse.Namespace) -> int:
             return 0
     if options.once:
         with (
-            _connect(options) as connection,
+            _connection(options) as connection,
             _runner(options) as runner,
         ):
+            connection.cluster.bootstrap()
             return _once(connection, runner, lake, options)
-    with ended_by_signals() as ending:
-        waiting = _connect_patiently(options, ending)
-        if waiting is None:
+    with ended_by_signals() as ending, _connection(options) as connection:
+        if not _is_reached(connection, ending):
             return 0
-        with waiting as connection, _runner(options) as runner:
+        with _runner(options) as runner:
             return _serve(connection, runner, lake, options, ending)
 
 
@@ -139,25 +147,29 @@ def _once(connection: Connection, runner: SplitRunner, lake: TieringLake, option
 # ---- a service ------------------------------------------------------------------------------------------------------
 
 
-def _connect(options: argparse.Namespace) -> Connection:
-    return connect(options.bootstrap_servers, options.user, password_of(options), tracing_enabled=options.tracing)
+def _connection(options: argparse.Namespace) -> Connection:
+    given = {"tracing_enabled": options.tracing}
+    return Connection(make_settings(options.bootstrap_servers, options.user, password_of(options), given))
 
 
-def _connect_patiently(options: argparse.Namespace, ending: threading.Event) -> Connection | None:
-    """A connection, as soon as a server answers; None if the service is stopped before that.
+def _is_reached(connection: Connection, ending: threading.Event) -> bool:
+    """Wait until a server answers; False if the service is stopped before that.
 
     A service that runs for months must not depend on which of two machines was started first.
     """
     told = ""
-    while not ending.is_set():
-        try:
-            return _connect(options)
-        except Unavailable as e:
-            if e.message != told:
-                print(f"waiting for the server, and asking again: {e.message}", file=sys.stderr, flush=True)
-            told = e.message
-        ending.wait(_CONNECT_PAUSE_SECONDS)
-    return None
+    with waiting_for_no_server(connection, ending):
+        while not ending.is_set():
+            try:
+                connection.cluster.bootstrap()
+            except Unavailable as e:
+                if e.message != told and not ending.is_set():
+                    print(f"waiting for the server, and asking again: {e.message}", file=sys.stderr, flush=True)
+                told = e.message
+            else:
+                return True
+            ending.wait(_CONNECT_PAUSE_SECONDS)
+    return False
 
 
 def _serve(
@@ -180,12 +192,13 @@ def _serve(
     monitoring = _monitoring(connection, service, options)
     service.start()
     try:
-        if watched:
-            _watch(service, ending)
-        else:
-            ending.wait()
-        print("stopping: what was read is committed first; once more, and it is given up", flush=True)
-        service.stop()
+        with waiting_for_no_server(connection, ending, lambda: service.stop(now=True)):
+            if watched:
+                _watch(service, ending)
+            else:
+                ending.wait()
+            print("stopping: what was read is committed first; once more, and it is given up", flush=True)
+            service.stop()
     finally:
         service.stop(now=True)  # does nothing if it has stopped
         if monitoring is not None:

@@ -147,6 +147,7 @@ class ClusterClient:
             dial=self._dial,
             slow_seconds=self.settings["client.request.slow-log-threshold"],
             tracing=self.tracing,
+            given_up=lambda: self._closed,
         )
         with self._lock:
             if not self._closed:
@@ -200,6 +201,29 @@ class ClusterClient:
         for channel in channels:
             channel.forget()
 
+    def is_answered(self, seconds: float) -> bool:
+        """Whether a server answers within `seconds`, on a connection opened for this: the coordinator, or any
+        bootstrap server while that is not known. Nothing is retried.
+        """
+        node, deadline = self._view.coordinator, self.clock.monotonic() + seconds
+        for address in self.settings.bootstrap_servers if node is None else [Address(node.host, node.port)]:
+            left = max(deadline - self.clock.monotonic(), 0.01)
+            try:
+                Channel.open(
+                    address,
+                    clock=self.clock,
+                    connect_seconds=left,
+                    request_seconds=left,
+                    credentials=self.settings.credentials,
+                    dial=self._dial,
+                ).close()
+            except Unavailable:
+                continue
+            except ForebayError:
+                return True  # a refusal is an answer
+            return True
+        return False
+
     # ---- requests ---------------------------------------------------------------------------------------------------
 
     def call(
@@ -227,12 +251,20 @@ class ClusterClient:
         return self.channel(node).send(key, message, payloads, callback, traces=traces)
 
     def coordinator_call(
-        self, key: ApiKey, message: Message, response: type[M], *, repeatable: bool, version_min: int = 0
+        self,
+        key: ApiKey,
+        message: Message,
+        response: type[M],
+        *,
+        repeatable: bool,
+        version_min: int = 0,
+        retry_seconds: float | None = None,
     ) -> M:
         """Send a request to the coordinator.
 
         With `repeatable` it is retried after any transient failure; otherwise only while it is certain that the server
-        has not received it. Raises `UnsupportedOperation` if the server does not offer `version_min` of the API.
+        has not received it. `retry_seconds` limits that further than `client.retry-timeout`. Raises
+        `UnsupportedOperation` if the server does not offer `version_min` of the API.
         """
 
         sent = False
@@ -261,7 +293,7 @@ class ClusterClient:
             return may_repeat(error) and (repeatable or not (sent and error.code in _WITHOUT_ANSWER))
 
         try:
-            return self.retrying(attempt, allowed=may_send_again)
+            return self.retrying(attempt, allowed=may_send_again, seconds=retry_seconds)
         except Unavailable as e:
             if repeatable or not sent or e.code not in _WITHOUT_ANSWER:
                 raise
@@ -284,25 +316,28 @@ class ClusterClient:
         attempt: Callable[[], T],
         stale: Callable[[], Any] | None = None,
         allowed: Callable[[ForebayError], bool] | None = None,
+        seconds: float | None = None,
     ) -> T:
-        """The result of `attempt`, which is retried after transient failures until `client.retry-timeout`.
+        """The result of `attempt`, which is retried after transient failures until `client.retry-timeout`, and for
+        `seconds` at most.
 
         `stale` refreshes the view after a failure caused by a stale one (default: refresh the nodes). `allowed` decides
         which failures may be retried (default: `may_read_again`).
         """
         allowed = allowed or may_read_again
-        deadline = self.clock.monotonic() + self.retry_seconds
+        limit = self.retry_seconds if seconds is None else min(seconds, self.retry_seconds)
+        deadline = self.clock.monotonic() + limit
         pauses: tuple[BackOff, WaitNotice] | None = None  # once there was a failure
         while True:
             try:
                 result = attempt()
             except ForebayError as e:
                 back_off, notice = pauses = pauses or (BackOff(self.ids), WaitNotice(self.clock))
-                seconds = back_off.next_seconds()
-                if not allowed(e) or self._closed or self.clock.monotonic() + seconds > deadline:
+                pause = back_off.next_seconds()
+                if not allowed(e) or self._closed or self.clock.monotonic() + pause > deadline:
                     raise
-                notice.tell(f"{e.message}; giving up after {self.retry_seconds:g} s ('client.retry-timeout')")
-                self.clock.sleep(seconds)
+                notice.tell(f"{e.message}; giving up after {limit:g} s ('client.retry-timeout')")
+                self.clock.sleep(pause)
                 if e.stale_metadata:
                     self._refresh_quietly(stale or self.refresh)
             else:
@@ -328,6 +363,7 @@ class ClusterClient:
             if attempt:
                 self.clock.sleep(5 * back_off.next_seconds())
             for address in self.settings.bootstrap_servers:
+                self._check_open()
                 try:
                     self._take(self.call(address, ApiKey.GET_METADATA, pb.MetadataRequest(), pb.MetadataResponse))
                 except (Unavailable, InvalidRequest) as e:

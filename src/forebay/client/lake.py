@@ -76,9 +76,10 @@ class LakeTieringClient:
         failed: Iterable[TieringTable] = (),
         *,
         request: bool = False,
+        retry_seconds: float | None = None,
     ) -> Heartbeat:
         """Report progress, and request another table (`request`). A worker that sends no heartbeat for two minutes
-        loses its tables.
+        loses its tables. `retry_seconds` limits retries further than `client.retry-timeout`.
 
         Errors are FENCED_TIERING_EPOCH (50), INVALID_COORDINATOR (23: the cluster was restarted), TABLE_NOT_EXIST
         (7) and -1. A lost response may have assigned a table; that table is assigned again after two minutes.
@@ -99,7 +100,11 @@ class LakeTieringClient:
             message.failed_tables.append(_report(table))
         repeatable = not (request or message.finished_tables or message.failed_tables)
         answer = self._session.cluster.coordinator_call(
-            ApiKey.LAKE_TIERING_HEARTBEAT, message, pb.LakeTieringHeartbeatResponse, repeatable=repeatable
+            ApiKey.LAKE_TIERING_HEARTBEAT,
+            message,
+            pb.LakeTieringHeartbeatResponse,
+            repeatable=repeatable,
+            retry_seconds=retry_seconds,
         )
         return Heartbeat(answer.coordinator_epoch, _assigned(answer), _errors(answer))
 

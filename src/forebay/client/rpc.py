@@ -60,6 +60,8 @@ _IOV_MAX = 512
 """The maximum number of buffers per system call (1024 on Linux)."""
 
 _AUTHENTICATE_RETRIES = 5
+_LOOK_SECONDS = 0.5
+"""How often a handshake that waits looks whether it was given up."""
 
 M = TypeVar("M", bound=Message)
 Callback = Callable[["Call"], None]
@@ -235,20 +237,22 @@ class Channel:
         dial: Dial | None = None,
         slow_seconds: float | None = None,
         tracing: Tracing | None = None,
+        given_up: Callable[[], bool] = lambda: False,
     ) -> Channel:
         """Connect, negotiate, authenticate.
 
         Requests that take `slow_seconds` are logged, and have spans with `tracing`.
-        `dial` opens the connection (default: TCP). Raises `Unavailable` for a server that is unreachable or has another
-        role than expected, `AccessDenied` for wrong credentials, and `InvalidRequest` if the address is not a Fluss
-        server.
+        `dial` opens the connection (default: TCP). A server that does not respond is waited for until `given_up`
+        returns true, which is noticed within two seconds, or `connect_seconds` have passed. Raises `Unavailable` for a
+        server that is unreachable or has another role than expected, `AccessDenied` for wrong credentials, and
+        `InvalidRequest` if the address is not a Fluss server.
         """
-        sock = _connect(address, connect_seconds, clock, dial or dial_tcp)
+        sock = _connect(address, connect_seconds, clock, dial or dial_tcp, given_up)
         try:
             connection = ClientConnection()
             plain = PlainClient(*credentials) if credentials is not None else None
             handshake = ClientHandshake(connection, *SOFTWARE, expected_role, plain)
-            _shake_hands(sock, address, connection, handshake, clock, connect_seconds)
+            _shake_hands(sock, address, connection, handshake, clock, connect_seconds, given_up)
             sock.settimeout(None)
             # A server that stops reading must not block a sender indefinitely.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(request_seconds))
@@ -464,17 +468,19 @@ def dial_tcp(address: Address, seconds: float) -> socket.socket:
     return socket.create_connection((address.host, address.port), timeout=seconds)
 
 
-def _connect(address: Address, seconds: float, clock: Clock, dial: Dial) -> socket.socket:
+def _connect(
+    address: Address, seconds: float, clock: Clock, dial: Dial, given_up: Callable[[], bool] = lambda: False
+) -> socket.socket:
     notice = WaitNotice(clock, since=clock.monotonic())
     deadline = clock.monotonic() + seconds
     while True:
         left = deadline - clock.monotonic()
-        pause = min(max(notice.seconds_left, NOTICE_SECONDS), left)
+        pause = min(NOTICE_SECONDS, left)
         try:
             sock = dial(address, max(pause, 0.001))
             break
         except OSError as e:
-            if not isinstance(e, TimeoutError) or pause >= left:
+            if not isinstance(e, TimeoutError) or pause >= left or given_up():
                 raise Unavailable(f"cannot connect to {address}: {_reason(e)}") from e
             notice.tell(f"connecting to {address}; giving up after {seconds:g} s ('client.connect-timeout')")
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -489,6 +495,7 @@ def _shake_hands(
     handshake: ClientHandshake,
     clock: Clock,
     seconds: float,
+    given_up: Callable[[], bool] = lambda: False,
 ) -> None:
     deadline = clock.monotonic() + seconds
     retries = 0
@@ -496,7 +503,7 @@ def _shake_hands(
         _send_all(sock, handshake.start())
         while not handshake.done:
             try:
-                buffers = handshake.receive(_next_response(sock, address, connection, clock, deadline))
+                buffers = handshake.receive(_next_response(sock, address, connection, clock, deadline, given_up))
             except AccessDenied as e:
                 if e.code != ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION or retries >= _AUTHENTICATE_RETRIES:
                     raise
@@ -511,7 +518,12 @@ def _shake_hands(
 
 
 def _next_response(
-    sock: socket.socket, address: Address, connection: ClientConnection, clock: Clock, deadline: float
+    sock: socket.socket,
+    address: Address,
+    connection: ClientConnection,
+    clock: Clock,
+    deadline: float,
+    given_up: Callable[[], bool],
 ) -> ResponseReceived:
     notice = WaitNotice(clock, since=clock.monotonic())
     while True:
@@ -526,12 +538,12 @@ def _next_response(
         if isinstance(event, ConnectionClosed | ServerFailed):
             raise Unavailable(event.error.message)
         left = deadline - clock.monotonic()
-        sock.settimeout(max(min(left, NOTICE_SECONDS), 0.001))
+        sock.settimeout(max(min(left, _LOOK_SECONDS), 0.001))
         try:
             with connection.get_buffer() as room:
                 received = sock.recv_into(room)
         except TimeoutError:
-            if left <= NOTICE_SECONDS:
+            if left <= _LOOK_SECONDS or given_up():
                 raise
             notice.tell(f"{address} accepted the connection but has not responded; is it a Fluss server?")
             continue

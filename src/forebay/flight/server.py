@@ -120,9 +120,9 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
             return
         self._closed.set()
         self._statements.stop_all()
-        self.shutdown()
+        self._sessions.close_all()  # calls that wait for a server end with their connection
+        self.shutdown()  # waits for all calls
         self._cleaner.join()
-        self._sessions.close_all()
         self._directory.cleanup()
 
     def _clean(self) -> None:

@@ -43,6 +43,10 @@ _LOGGER = logging.getLogger(__name__)
 
 TABLES_MAX = 4
 POLL_SECONDS = 1.0
+HEARTBEAT_RETRY_SECONDS = 2.0
+"""How long one heartbeat is retried: the next one follows soon, and `status` should tell of the outage."""
+OVERDUE_SECONDS = 5.0
+"""How long a heartbeat may wait for its answer before `status` tells of it."""
 PAUSE_FIRST_SECONDS = 1.0
 PAUSE_MAX_SECONDS = 60.0
 TABLES_REMEMBERED = 10_000
@@ -107,6 +111,8 @@ class TieringService:
         self._jobs: dict[int, _TableJob] = {}
         self._records: OrderedDict[TablePath, _History] = OrderedDict()
         self._cluster_error: str | None = None
+        self._sent_at: float | None = None
+        """When the heartbeat was sent that waits for its answer."""
         self._thread: threads.Thread | None = None
         self._rounds = threads.executor(tables_max, "forebay-round")
 
@@ -151,7 +157,13 @@ class TieringService:
         """Return the service's current work and its totals."""
         with self._lock:
             tables = tuple(record.status for _, record in sorted(self._records.items()))
-            return ServiceStatus(self.running, tables, self._cluster_error)
+            return ServiceStatus(self.running, tables, self._cluster_error or self._unanswered(OVERDUE_SECONDS))
+
+    def _unanswered(self, seconds_min: float = 0.0) -> str | None:
+        """How long the heartbeat under way has no answer, if that is `seconds_min`."""
+        sent_at = self._sent_at
+        waited = -1.0 if sent_at is None else self._clock.monotonic() - sent_at
+        return f"no answer for {waited:.0f} s" if waited >= seconds_min else None
 
     def __enter__(self) -> TieringService:
         """Start the service unless it runs already: `forebay.spark.tiering.start_tiering` returns a running one."""
@@ -173,10 +185,10 @@ class TieringService:
     def _beat(self) -> None:
         while True:
             self._news.clear()
+            if self._stopping.is_set() and not self._jobs:
+                return  # nothing to report
             got_one = self._heartbeat()
-            with self._lock:
-                idle = not self._jobs
-            if self._stopping.is_set() and (idle or (self._cluster_error is not None and not self._any_running())):
+            if self._stopping.is_set() and self._cluster_error is not None and not self._any_running():
                 return
             if not got_one:
                 self._news.wait(self._poll_seconds)
@@ -202,12 +214,20 @@ class TieringService:
         busy = sum(job.running for job in jobs)
         request = not stopping and busy < self._tables_max and len(working) < 16 * self._tables_max
         try:
-            heartbeat = self._tiering.heartbeat(working, finished, failed, request=request)
+            self._sent_at = now
+            heartbeat = self._tiering.heartbeat(
+                working, finished, failed, request=request, retry_seconds=HEARTBEAT_RETRY_SECONDS
+            )
         except Exception as e:  # noqa: BLE001 - rounds go on, and the next heartbeat may get through
+            if self._connection.closed:  # to stop without the cluster: what is wrong was known before
+                self._cluster_error = self._cluster_error or self._unanswered()
+                return False
             if self._cluster_error is None:
                 _LOGGER.warning("no heartbeat: %s", e)
             self._cluster_error = str(e)
             return False
+        finally:
+            self._sent_at = None
         if self._cluster_error is not None:
             _LOGGER.warning("the cluster answers heartbeats again")
         self._cluster_error = None
