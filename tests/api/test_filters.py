@@ -80,7 +80,9 @@ def test_sql_means_what_the_same_filter_in_python_means(text: str, meant: Predic
     [
         ("", "is not one condition"),
         ("n = 1; n = 2", "is not one condition|cannot be part of it"),
-        ("n >", "is not SQL"),
+        ("n >", "is not SQL: a value is missing, at '>' in column 3$"),
+        ("n BETWEN 1 AND 2", "is not SQL: .*, at '1' in column 10; 'BETWEN': did you mean 'BETWEEN'"),
+        ("n = 1 ADN s = 'x'", "is not SQL: .*, at 's' in column 11; 'ADN': did you mean 'AND'"),
         ("n = 1; DROP TABLE t", "is not one condition|cannot be part of it"),
         ("n = f", "cannot be part of it"),
         ("n + 1 = 2", "cannot be part of it"),

@@ -103,11 +103,20 @@ def test_ddl_says_keys_buckets_comments_and_options(items: Shop, place: Any) -> 
 @pytest.mark.parametrize(
     ("ddl", "said"),
     [
-        ("CREATE TABLE d.t", "is not CREATE TABLE"),
+        ("CREATE TABLE d.t", "at its end: expected the columns"),
+        ("CREATE TABEL d.t (a INT)", "at 'TABEL' in line 1, column 8: expected TABLE"),
+        ("CREATE TABLE IF NOT EXIST d.t (a INT)", "at 'EXIST' in line 1, column 21: expected EXISTS"),
+        ("CREATE TABLE d.t (a INT)\n PARTITONED BY (a)", "in line 2, column 2: expected .* mean 'PARTITIONED'"),
+        ("CREATE TABLE d.t (a INT) PARTITIONED BT (a)", "at 'BT' in line 1, column 38: expected BY"),
+        ("CREATE TABLE d.t (a INT) INTO 4 BUCKET", "at 'BUCKET' in line 1, column 33: expected BUCKETS"),
+        ('CREATE TABLE d.t (a INT) COMMENT "x"', "expected a text in single quotes"),
+        ("CREATE TABLE d.t (a INT, PRIMAY KEY (a))", "at 'PRIMAY' in line 1, column 26: .* mean 'PRIMARY'"),
+        ("CREATE TABLE d.t (a BIGNT)", "column a: .* did you mean 'BIGINT'"),
+        ("CREATE TABLE d.t (a INT CMMENT 'x')", "column a: .* did you mean 'COMMENT'"),
         ("CREATE TABLE d.t (a INT", "a parenthesis is not closed"),
         ("CREATE TABLE d.t (a)", "'a' is not NAME TYPE"),
         ("CREATE TABLE d.t (a NONSENSE)", "column a:.*NONSENSE"),
-        ("CREATE TABLE d.t (a INT) STORED AS ORC", "'STORED AS ORC' is not known"),
+        ("CREATE TABLE d.t (a INT) STORED AS ORC", "at 'STORED' in line 1, column 26: expected COMMENT"),
         ("CREATE TABLE d.t (a INT) WITH (a)", "is not 'key' = 'value'"),
     ],
 )

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.api.data import ArrowExpression
+from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate, all_of
 
@@ -37,6 +38,8 @@ _NEGATED = {
 _NEGATED |= {opposite: function for function, opposite in _NEGATED.items()}
 _PARTS = frozenset({"this", "expression", "expressions", "low", "high", "negate"})
 """The supported arguments of sqlglot's nodes."""
+
+_KEYWORDS = ("AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL", "TRUE", "FALSE", "DATE", "TIMESTAMP")
 
 _MIRRORED = {
     LeafFunction.EQUAL: LeafFunction.EQUAL,
@@ -107,10 +110,21 @@ class _Sql:
                 raise InvalidRequest(f"filter {self._text!r} is not one condition")
             return self._condition(statements[0])
         except SqlglotError as e:
-            reason = e.errors[0]["description"] if isinstance(e, ParseError) and e.errors else str(e)
+            reason = self._pointed_at(e.errors[0]) if isinstance(e, ParseError) and e.errors else str(e)
             raise InvalidRequest(f"filter {self._text!r} is not SQL: {reason}") from e
         except RecursionError as e:
             raise InvalidRequest("the filter is nested too deeply; use forebay.col(...).is_in for long lists") from e
+
+    def _pointed_at(self, error: dict[str, Any]) -> str:
+        """What is wrong, and at which word. The typo is often the word before that one."""
+        at, why = error["highlight"] or "", error["description"]
+        if why.startswith("Required keyword"):  # and the name of a class of sqlglot's
+            why = "a value is missing"
+        hint, columns = "", {name.upper() for name in self._schema.names}
+        for word in re.findall(r"[A-Za-z_]\w*", f"{error['start_context']} {at}")[-2:]:
+            if word.upper() not in columns and word.upper() not in _KEYWORDS:
+                hint = hint or did_you_mean(word, _KEYWORDS).replace("did you mean", f"'{word}': did you mean")
+        return f"{why}, at {at!r} in column {error['col'] - len(at) + 1}{hint}"
 
     def _condition(self, node: Any) -> Predicate:
         exp = self._exp

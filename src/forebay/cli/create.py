@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
 from forebay.cli.conditions import column_names
 from forebay.cli.connecting import add_place_arguments, place_of
@@ -66,7 +67,7 @@ def definition_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if re.match(r"\s*CREATE\s+TABLE\b", options.table, re.IGNORECASE):
+    if re.match(r"\s*\w+\s+\S", options.table):  # words, and no name
         if options.columns or options.like:
             raise InvalidRequest("CREATE TABLE has the columns already: leave out --columns and --like")
         wanted = parse_ddl(options.table)
@@ -125,18 +126,47 @@ def create(wanted: CreatedTable, connection: Any, lakes: dict[str, Any]) -> str:
 
 def parse_ddl(text: str) -> CreatedTable:
     """The table of a CREATE TABLE statement. Raises `InvalidRequest`, which shows the part at fault."""
-    match = re.match(
-        r"\s*CREATE\s+TABLE\s+(?P<guard>IF\s+NOT\s+EXISTS\s+)?(?P<name>[\w.`\"$]+)\s*\(", text, re.IGNORECASE
-    )
-    if match is None:
-        raise InvalidRequest(f"{text.strip()!r} is not CREATE TABLE [IF NOT EXISTS] database.table (columns) ...")
-    name = re.sub(r"[`\"]", "", match["name"])
-    inside, rest = _parenthesized(text, match.end() - 1)
-    wanted = CreatedTable(name, [], if_not_exists=match["guard"] is not None)
+    text = text.strip()
+    rest = _behind(text, text, "CREATE TABLE")
+    guarded = _word(rest).upper() == "IF"
+    if guarded:
+        rest = _behind(text, rest, "IF NOT EXISTS")
+    name = re.match(r"[\w.`\"$]+", rest)
+    if name is None:
+        raise _wrong(text, rest, "the table's name, as database.table")
+    rest = rest[name.end() :].lstrip()
+    if not rest.startswith("("):
+        raise _wrong(text, rest, "the columns, as (name TYPE, ...)")
+    wanted = CreatedTable(re.sub(r"[`\"]", "", name[0]), [], if_not_exists=guarded)
+    inside, rest = _parenthesized(text, len(text) - len(rest))
     _with_columns(wanted, inside, text)
     while rest.strip().strip(";"):
-        rest = _clause(wanted, rest.strip())
+        rest = _clause(wanted, rest.lstrip(), text)
     return wanted
+
+
+def _word(rest: str) -> str:
+    """The word, or the one other character, that `rest` begins with."""
+    found = re.match(r"\w+|\S|", rest)
+    return "" if found is None else found[0]
+
+
+def _behind(text: str, rest: str, words: str) -> str:
+    """What stands behind `words`, with which `rest` should begin. In them `n` is any number."""
+    for wanted in words.split():
+        word = _word(rest)
+        if not (word.isdigit() if wanted == "n" else word.upper() == wanted):
+            raise _wrong(text, rest, "a number" if wanted == "n" else wanted)
+        rest = rest[len(word) :].lstrip()
+    return rest
+
+
+def _wrong(text: str, rest: str, expected: str, hint: str = "") -> InvalidRequest:
+    """The error for what `rest`, the end of the statement, begins with."""
+    before = text[: len(text) - len(rest)]
+    line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+    found = f"'{_word(rest)}' in line {line}, column {column}" if rest else "its end"
+    return InvalidRequest(f"CREATE TABLE statement, at {found}: expected {expected}{hint}")
 
 
 def _with_columns(wanted: CreatedTable, inside: str, text: str) -> CreatedTable:
@@ -149,6 +179,9 @@ def _with_columns(wanted: CreatedTable, inside: str, text: str) -> CreatedTable:
         column = re.match(r"(?P<name>`[^`]+`|\"[^\"]+\"|\w+)\s+(?P<rest>.+)", part, re.DOTALL)
         if column is None:
             raise InvalidRequest(f"{part!r} is not NAME TYPE, in {text.strip()!r}")
+        if re.match(r"KEY\b", column["rest"], re.IGNORECASE):
+            hint = "" if column["name"].upper() == "PRIMARY" else did_you_mean(column["name"], ["PRIMARY"])
+            raise _wrong(text, text[text.find(part) :], "a column, or PRIMARY KEY (column, ...)", hint)
         kind, comment = column["rest"], None
         said = re.search(r"\s+COMMENT\s+('(?:[^']|'')*')\s*$", kind, re.IGNORECASE)
         if said is not None:
@@ -160,18 +193,32 @@ def _with_columns(wanted: CreatedTable, inside: str, text: str) -> CreatedTable:
         try:
             columns.append(Column(_plain(column["name"]), parse_type(kind.strip()), comment))
         except InvalidRequest as e:
-            raise InvalidRequest(f"column {column['name']}: {e.message}", e.code) from e
+            raise InvalidRequest(f"column {column['name']}: {e.message}{_nearest_keyword(kind)}", e.code) from e
     wanted.columns = columns
     return wanted
 
+
+def _nearest_keyword(kind: str) -> str:
+    """A hint if something behind a column's type resembles a keyword."""
+    behind = re.sub(_QUOTED, "", kind).split()[1:]
+    hints = (did_you_mean(word, _OF_COLUMNS) for word in behind if word.upper() not in _OF_COLUMNS)
+    return next(filter(None, hints), "")
+
+
+_OF_COLUMNS = ("NOT", "NULL", "COMMENT", "PRIMARY", "KEY", "ENFORCED")
 
 _PARENTHESIZED = re.compile(
     r"(?P<what>PARTITIONED\s+BY|DISTRIBUTED\s+BY|CLUSTERED\s+BY|WITH|TBLPROPERTIES|OPTIONS)\s*\(", re.IGNORECASE
 )
 
 
-def _clause(wanted: CreatedTable, rest: str) -> str:
-    """Take the first clause of `rest`; return what is behind it."""
+_CLAUSES = (
+    "COMMENT", "PARTITIONED BY", "DISTRIBUTED BY", "CLUSTERED BY", "INTO n BUCKETS", "WITH", "TBLPROPERTIES", "OPTIONS",
+)  # fmt: skip
+
+
+def _clause(wanted: CreatedTable, rest: str, text: str) -> str:
+    """Take the first clause of `rest`, the end of the statement `text`; return what is behind it."""
     comment = re.match(r"COMMENT\s*=?\s*('(?:[^']|'')*')", rest, re.IGNORECASE)
     if comment is not None:
         wanted.comment = _text(comment[1])
@@ -182,10 +229,7 @@ def _clause(wanted: CreatedTable, rest: str) -> str:
         return rest[buckets.end() :]
     found = _PARENTHESIZED.match(rest)
     if found is None:
-        raise InvalidRequest(
-            f"{rest!r} is not known in CREATE TABLE: write COMMENT '...', PARTITIONED BY (...), DISTRIBUTED BY (...) "
-            "INTO n BUCKETS, WITH or TBLPROPERTIES ('key' = 'value', ...)"
-        )
+        raise _wrong_clause(text, rest)
     inside, behind = _parenthesized(rest, found.end() - 1)
     what = found["what"].upper().split()[0]
     if what == "PARTITIONED":
@@ -199,6 +243,16 @@ def _clause(wanted: CreatedTable, rest: str) -> str:
                 raise InvalidRequest(f"{pair!r} is not 'key' = 'value'")
             _set(wanted, _text(option[1]), _text(option[2]))
     return behind
+
+
+def _wrong_clause(text: str, rest: str) -> InvalidRequest:
+    known = {clause.split()[0]: clause for clause in _CLAUSES}
+    clause = known.get(_word(rest).upper())
+    if clause is None:
+        expected = "COMMENT '...', PARTITIONED BY (...), DISTRIBUTED BY (...), INTO n BUCKETS, WITH (...) or the end"
+        return _wrong(text, rest, expected, did_you_mean(_word(rest), known))
+    behind = _behind(text, rest, clause)
+    return _wrong(text, behind, "a text in single quotes" if clause == "COMMENT" else "a parenthesis")
 
 
 def _set(wanted: CreatedTable, key: str, value: str) -> None:

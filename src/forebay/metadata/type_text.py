@@ -165,7 +165,8 @@ class _Parser:
     def _wrong(self, wanted: str, hint: str = "") -> InvalidRequest:
         rest = self._text[self._at :].strip()
         found = f"there is {rest!r}" if rest else "the text ends"
+        hint = hint or "."
         return InvalidRequest(
-            f"{self._text!r} is not a data type: where {wanted} should stand, {found}{hint}. Types are BIGINT, "
+            f"{self._text!r} is not a data type: where {wanted} should stand, {found}{hint} Types are BIGINT, "
             "DECIMAL(10, 2), STRING, TIMESTAMP(3), ARRAY<INT>, MAP<STRING, INT>, ROW<a INT> and the like"
         )
