@@ -150,7 +150,7 @@ def test_files_of_other_programs_are_loaded_together_or_not_at_all(items: Shop, 
     assert [row["name"] for row in items.rows("cli.items")][3:] == ["p", "s"]
     Path("good.csv").write_text("id,name\n20,x\n")
     Path("bad.csv").write_text("id,name\n21,x\ny,z\n")
-    assert "bad.csv: column 'id', line 3: invalid value 'y'" in items.run(
+    assert "bad.csv: column 'id' (BIGINT), line 3: invalid value 'y'" in items.run(
         "load", "cli.items", "good.csv", "bad.csv", code=1
     )
     assert len(items.rows("cli.items")) == 5
@@ -163,11 +163,12 @@ def test_files_of_other_programs_are_loaded_together_or_not_at_all(items: Shop, 
     [
         ("a.csv", "id,colour\n1,red\n", "the table has no column 'colour'; its columns are id, name"),
         ("a.json", '{"id": 1, "colour": 2}\n', "the table has no column 'colour'"),
-        ("a.csv", "id,at\n1,soon\n", "a.csv: column at is timestamp"),
-        ("a.csv", 'name,id\n"a\nb",1\nx,y\nz,y\n', "a.csv: column 'id', line 4: invalid value 'y'"),
-        ("a.csv", "id,price\n1,2.555\n", "a.csv: column 'price': Rescaling Decimal value would cause data loss"),
-        ("a.csv", "id,bytes\n1,xyz\n", "column bytes is binary"),
+        ("a.csv", "id,at\n1,soon\n", "a.csv: column at is TIMESTAMP"),
+        ("a.csv", 'name,id\n"a\nb",1\nx,y\nz,y\n', "a.csv: column 'id' (BIGINT), line 4: invalid value 'y'"),
+        ("a.csv", "id,price\n1,2.555\n", "a.csv: column 'price' (DECIMAL(10, 2)): Rescaling Decimal value"),
+        ("a.csv", "id,bytes\n1,xyz\n", "column bytes is BYTES"),
         ("a.csv", "id,tags\n1,x\n", "column 'tags' is nested, which CSV has no form for"),
+        ("a.json", '{"id": "x"}\n', "a.json: column 'id' is BIGINT, but the file has a string in row 0"),
         ("a.parquet", "nonsense", "a.parquet: "),
         ("a.arrow", "nonsense", "a.arrow: "),
         ("a.txt", "", "does not end like csv, json"),

@@ -253,7 +253,9 @@ def test_the_older_form_of_a_commit_brings_its_offsets_with_it(lake: Cluster) ->
 def test_a_heartbeat_says_what_is_worked_on_and_what_became_of_the_rest() -> None:
     sent: list[tuple[pb.LakeTieringHeartbeatRequest, bool]] = []
 
-    def call(_key: ApiKey, message: Any, _response: object, *, repeatable: bool) -> pb.LakeTieringHeartbeatResponse:
+    def call(
+        _key: ApiKey, message: Any, _response: object, *, repeatable: bool, retry_seconds: float | None
+    ) -> pb.LakeTieringHeartbeatResponse:
         sent.append((message, repeatable))
         return pb.LakeTieringHeartbeatResponse(coordinator_epoch=3)
 

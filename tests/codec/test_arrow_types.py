@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import from_arrow_schema, from_arrow_type, int8_array, text_array
+from forebay.codec.arrow_types import arrow_name, from_arrow_schema, from_arrow_type, int8_array, sql_name, text_array
 from forebay.metadata import types
 
 
@@ -68,3 +68,11 @@ def test_importing_forebay_imports_no_pandas() -> None:
     names = "forebay.client.table, forebay.paimon.table, forebay.spark.datasource, forebay.spark.lake_datasource"
     program = f"import sys, {names}; sys.exit('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_messages_name_types_as_sql_does_and_arrows_own_beside_it() -> None:
+    assert sql_name(pa.date32()) == "DATE"
+    assert sql_name(pa.list_(pa.int32())) == "ARRAY<INT>"
+    assert sql_name(pa.duration("s")) == "duration[s]"
+    assert arrow_name(pa.timestamp("us", "UTC")) == "timestamp[us, tz=UTC] (TIMESTAMP_LTZ(6))"
+    assert arrow_name(pa.null()) == "null"

@@ -167,7 +167,7 @@ def test_rows_are_inserted_as_one_transaction(conn: EmbeddedConnection, lake: st
     assert conn.table("fluss.orders").lookup([4])["amount"].to_pylist() == [4.0]
     conn.sql("INSERT INTO lake.sales.items SELECT 3, 'gin' WHERE 1 = 1", warehouse=lake)
     assert forebay.paimon.Catalog.open(lake).table("sales.items").scan().count() == 3
-    with pytest.raises(InvalidRequest, match="Could not convert string 'x' to INT64"):
+    with pytest.raises(InvalidRequest, match="Could not convert string 'x' to BIGINT"):
         conn.sql("INSERT INTO fluss.visits VALUES ('x', 'y')")
 
 

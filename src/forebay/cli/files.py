@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.codec.arrow_types import sql_name
 
 KINDS = {
     "csv": ("csv",),
@@ -43,6 +44,9 @@ def schema_of(file: str, given: str | None = None) -> pa.Schema:
         return pa.schema([pa.field(f.name, pa.string() if pa.types.is_null(f.type) else f.type) for f in schema])
 
 
+_JSON_BLOCK = 1 << 20  # Arrow's default
+
+
 @contextmanager
 def opened(file: str, kind: str, schema: pa.Schema | None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     """The schema and the rows of a file. With `schema`, values of CSV and JSON are read as those of its columns.
@@ -51,20 +55,29 @@ def opened(file: str, kind: str, schema: pa.Schema | None) -> Iterator[tuple[pa.
     """
     try:
         with _readers[kind](file, schema) as (found, batches):
-            yield found, _named(file, batches)
+            yield found, _named(file, batches, schema)
     except (OSError, pa.ArrowException) as e:
-        raise InvalidRequest(f"{file}: {_with_line(file, str(e))}") from e
+        raise InvalidRequest(f"{file}: {_with_place(file, str(e), schema)}") from e
 
 
-def _named(file: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _named(file: str, batches: Iterator[pa.RecordBatch], schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
     try:
         yield from batches
     except pa.ArrowException as e:
-        raise InvalidRequest(f"{file}: {_with_line(file, str(e))}") from e
+        raise InvalidRequest(f"{file}: {_with_place(file, str(e), schema)}") from e
 
 
-def _with_line(file: str, fault: str) -> str:
-    """What Arrow says about a value in a CSV file, with the column's name, and the line of the first such value."""
+def _with_place(file: str, fault: str, schema: pa.Schema | None) -> str:
+    """What Arrow says about a value, with the column's name and type, and in CSV the line of the first such value."""
+    found = re.search(r"Column\(/(.+?)\) changed from \w+ to (\w+) in row (\d+)$", fault)
+    if found is not None and schema is not None and found[1] in schema.names:
+        expected = sql_name(schema.field(found[1]).type)
+        row = f" in row {found[3]}" if os.path.getsize(file) < _JSON_BLOCK else ""  # counted in each block
+        return f"column '{found[1]}' is {expected}, but the file has a {found[2]}{row}"
+    return _with_line(file, fault, schema)
+
+
+def _with_line(file: str, fault: str, schema: pa.Schema | None) -> str:
     found = re.match(r"In CSV column #(\d+): (?:CSV conversion error to [^:]*: )?", fault)
     if found is None:
         return fault
@@ -79,7 +92,8 @@ def _with_line(file: str, fault: str) -> str:
             line = next((rows.line_num for row in rows if value and row[column : column + 1] == [value[1]]), None)
         except csv.Error:  # such as a text that is too long for Python's reader
             return fault
-    return f"column '{name}'{f', line {line}' if line else ''}: {said}"
+    kind = f" ({sql_name(schema.field(name).type)})" if schema is not None and name in schema.names else ""
+    return f"column '{name}'{kind}{f', line {line}' if line else ''}: {said}"
 
 
 @contextmanager
@@ -103,7 +117,7 @@ def _json(file: str, schema: pa.Schema | None) -> Iterator[tuple[pa.Schema, Iter
     if schema is not None:
         bad = [field for field in schema if _not_in_json(field.type)]
         if bad:
-            what = f"column '{bad[0].name}', {bad[0].type}"
+            what = f"column '{bad[0].name}', {sql_name(bad[0].type)}"
             raise UnsupportedOperation(f"{file}: {what}, is not read from JSON: use Parquet")
         explicit = pa.schema([pa.field(field.name, _as_text(field.type)) for field in schema])
         options = json.ParseOptions(explicit_schema=explicit, unexpected_field_behavior="infer")

@@ -15,6 +15,7 @@ from forebay.cli.connecting import add_place_arguments, place_of
 from forebay.cli.create import CreatedTable, complete, create, definition_arguments
 from forebay.cli.files import KINDS, kind_of, opened, schema_of, write
 from forebay.cli.output import Progress
+from forebay.codec.arrow_types import arrow_name, sql_name
 
 _LOAD = """Rows are appended to a log table; in a table with a primary key they replace those with the same keys. All
 files are one transaction (a live table) or one commit (a lake table): if one row does not fit, nothing is written.
@@ -153,10 +154,24 @@ class _Rows:
                     try:
                         rows = batch.select(self.schema.names).cast(self.schema)
                     except pa.ArrowException as e:
-                        raise InvalidRequest(f"{file}: {e}") from e
+                        raise InvalidRequest(f"{file}: {_unfit(batch, self.schema) or e}") from e
                     yield rows
                     self.count += rows.num_rows
                     self._progress.advance(rows.num_rows)
+
+
+def _unfit(batch: pa.RecordBatch, schema: pa.Schema) -> str:
+    """Which column does not fit the table, and why."""
+    for field in schema:
+        column = batch.column(field.name)
+        try:
+            column.cast(field.type)
+        except pa.ArrowException as e:
+            reason = str(e).replace(f"of type {field.type}", f"of type {sql_name(field.type)}")
+            return (
+                f"column '{field.name}' is {sql_name(field.type)}, but the file has {arrow_name(column.type)}: {reason}"
+            )
+    return ""
 
 
 # ---- export ---------------------------------------------------------------------------------------------------------

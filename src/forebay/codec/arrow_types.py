@@ -146,6 +146,20 @@ def from_arrow_type(t: pa.DataType) -> DataType:
     raise InvalidRequest(f"Arrow type {t} has no Fluss type; cast the column first")
 
 
+def sql_name(t: pa.DataType) -> str:
+    """The SQL name of the type of a column, for messages; Arrow's where SQL has none."""
+    try:
+        return str(from_arrow_type(t))
+    except InvalidRequest:
+        return str(t)
+
+
+def arrow_name(t: pa.DataType) -> str:
+    """How messages name the type of Arrow data that a user gave: Arrow's name, and SQL's behind it."""
+    sql = sql_name(t)
+    return str(t) if sql == str(t) else f"{t} ({sql})"
+
+
 def _from_arrow_field(f: pa.Field) -> DataType:
     t = from_arrow_type(f.type)
     return t if f.nullable else t.not_null()

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import arrow_type, storage_schema, with_offsets
+from forebay.codec.arrow_types import arrow_name, arrow_type, storage_schema, with_offsets
 from forebay.codec.literals import exact, to_array, wrong_kind
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import DataType, TypeRoot, child, walk
@@ -124,9 +124,9 @@ def _hint(t: DataType, source: pa.DataType) -> str:
     return ""
 
 
-def wrong_type(path: str, given: object, t: DataType, hint: str = "") -> InvalidRequest:
+def wrong_type(path: str, given: pa.DataType, t: DataType, hint: str = "") -> InvalidRequest:
     """The error for a column whose type never fits."""
-    return InvalidRequest(f"column '{path}' is of type {t}, but the data has {given}{hint}")
+    return InvalidRequest(f"column '{path}' is of type {t}, but the data has {arrow_name(given)}{hint}")
 
 
 def _cast_scalar(array: pa.Array, t: DataType, target: pa.DataType, path: str) -> pa.Array:
@@ -140,7 +140,7 @@ def _cast_scalar(array: pa.Array, t: DataType, target: pa.DataType, path: str) -
         return convert(array)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
         index = first_failure(array, convert)
-        raise Unfit(path, f"{array.type} {array[index]} does not fit {t}", index) from e
+        raise Unfit(path, f"{arrow_name(array.type)} {array[index]} does not fit {t}", index) from e
 
 
 def first_failure(array: pa.Array, convert: Callable[[pa.Array], Any]) -> int:

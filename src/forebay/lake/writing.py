@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.codec.arrow_types import sql_name
 from forebay.codec.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import WriterContext
@@ -63,7 +64,8 @@ def _cast(column: pa.Array, target: pa.Field) -> pa.Array:
         return column.cast(target.type)
     except pa.ArrowException as e:
         raise InvalidRequest(
-            f"column '{target.name}' is {column.type}, which does not fit the lake's {target.type}: {e}",
+            f"column '{target.name}' is {sql_name(column.type)}, which does not fit the lake's "
+            f"{sql_name(target.type)}: {e}",
             ErrorCode.INVALID_TABLE_EXCEPTION,
         ) from e
 

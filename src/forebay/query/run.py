@@ -328,8 +328,19 @@ class Execution:
                 raise NotFound(
                     f"there is no table {unknown[1]}: tables are called database.table, or lake.database.table"
                 ) from e
-            raise InvalidRequest(str(e)) from e
+            raise InvalidRequest(_in_sql(str(e))) from e
 
 
 def _nothing() -> None:
     return
+
+
+_DUCKDB_INTEGERS = {"INT8": "TINYINT", "INT16": "SMALLINT", "INT32": "INT", "INT64": "BIGINT"}
+
+
+def _in_sql(fault: str) -> str:
+    """An error of DuckDB, which has names of its own for integers, with those of SQL. The statement stays as it is."""
+    said, line, statement = fault.partition("\n\nLINE")
+    return (
+        re.sub(r"(?<!['\w])INT(?:8|16|32|64)\b(?!')", lambda found: _DUCKDB_INTEGERS[found[0]], said) + line + statement
+    )

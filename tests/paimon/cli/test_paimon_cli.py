@@ -157,7 +157,7 @@ def test_catalogs_are_chosen_by_their_options(tmp_path: Path, orders: Table, typ
         (["scan", "/no/such/table"], "no Paimon table at /no/such/table"),
         (["scan", "db.orders", "-c", "nonsense"], "no column 'nonsense'"),
         (["scan", "db.orders", "--where", "id >"], "is not SQL"),
-        (["scan", "db.orders", "--where", "id = 'x'"], "column 'id' is int64"),
+        (["scan", "db.orders", "--where", "id = 'x'"], "column 'id' is BIGINT"),
         (["scan", "db.orders", "--at", "noon"], "is not a time"),
         (["scan", "db.orders$files", "--where", "a = 1"], "does not work on system tables"),
         (["expire", "db.orders", "--older-than", "soon"], "is not a duration"),
