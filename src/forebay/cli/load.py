@@ -32,7 +32,7 @@ complete.
 
 examples:
   forebay export sales.orders orders.parquet
-  forebay export sales.orders - --file-format csv --where 'amount >= 100' -c id,amount
+  forebay export sales.orders - --where 'amount >= 100' -c id,amount
   forebay export sales.orders january.arrow --at 2026-01-31T23:59
   forebay export -w /lake lake.sales.items items.csv"""
 
@@ -61,8 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         definition_arguments(parser)
     else:
         parser.epilog = _EXPORT
-        parser.add_argument("file", help="the file to write; - is standard output")
-        parser.add_argument("--file-format", **formats)  # type: ignore[arg-type]
+        parser.add_argument("file", help="the file to write; - is standard output, as CSV or JSON")
+        parser.add_argument(
+            "--file-format", choices=[*KINDS], help="the format of the file (default: by its ending, and csv for -)"
+        )
         parser.add_argument("-c", "--columns", metavar="A,B,...", help="only these columns")
         parser.add_argument("-n", "--limit", type=int, metavar="N", help="at most N rows")
         where_argument(parser)
@@ -182,7 +184,8 @@ def _export(options: argparse.Namespace) -> int:
     from forebay.query.statement import TableName
     from forebay.query.tables import Tables, opened_lake
 
-    kind = kind_of(options.file, options.file_format)
+    # CSV on a terminal, too: what is seen there is what a pipe gets.
+    kind = "csv" if options.file == "-" and not options.file_format else kind_of(options.file, options.file_format)
     as_of = None if options.at is None else moment_at(moment(options.at))
     with place_of(options) as (connection, given):
         lakes = {name: opened_lake(lake) for name, lake in given.items()}
