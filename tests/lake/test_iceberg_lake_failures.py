@@ -6,6 +6,7 @@ A round fails at some of its steps, `ICEBERG_STEPS=1` at each of them (`make lak
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,14 +15,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from forebay.base.errors import Conflict, ForebayError, InvalidRequest, OutcomeUnknown, Unavailable
+from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, OutcomeUnknown, Unavailable
 from forebay.lake.tiering import OFFSETS_PROPERTY
 from forebay.lakes.iceberg import IcebergLakeStorage
+from forebay.lakes.iceberg_errors import telling
 from forebay.lakes.iceberg_tables import opened
 from forebay.lakes.iceberg_upkeep import _removed_paths
 from forebay.testing.lake_contract_base import people
@@ -316,6 +319,22 @@ def test_a_catalog_is_closed_after_its_use_also_after_an_error(
     with pytest.raises(InvalidRequest, match="on purpose"), opened(table.storage.options) as second:
         raise InvalidRequest("on purpose")
     assert closed == [first, second]
+
+
+def test_a_catalog_that_refuses_connections_was_not_asked_and_one_that_hangs_up_may_have_been() -> None:
+    with socket.socket() as refusing, socket.create_server(("127.0.0.1", 0)) as hanging_up:
+        refusing.bind(("127.0.0.1", 0))
+        threading.Thread(target=lambda: hanging_up.accept()[0].close(), daemon=True).start()
+        outcomes = {}
+        for name, sock in (("refusing", refusing), ("hanging up", hanging_up)):
+            address = f"127.0.0.1:{sock.getsockname()[1]}"
+            with pytest.raises(Unavailable, match="the catalog") as raised, telling("the catalog"):
+                requests.post(f"http://{address}/v1/config", timeout=30)
+            assert name != "refusing" or address in raised.value.message
+            outcomes[name] = raised.value
+    assert "cannot be reached (Connection refused), so the request was not sent" in outcomes["refusing"].message
+    assert outcomes["refusing"].code == ErrorCode.OPERATION_NOT_ATTEMPTED_EXCEPTION
+    assert outcomes["hanging up"].code == ErrorCode.NETWORK_EXCEPTION
 
 
 def test_a_lake_table_that_was_recreated_refuses_rounds_of_the_old_one(table: TieredTable) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import forebay
-from forebay.base.errors import ForebayError
+from forebay.base.errors import Unavailable
 from forebay.cli.main import main
 from forebay.testing.server import ServerProcess
 from tests.java_programs import (
@@ -169,6 +169,6 @@ def test_a_rest_catalog_that_is_away_is_named_and_rows_stay_in_the_stream(
     settings = {"datalake.format": "iceberg", "datalake.iceberg.type": "rest"}
     settings["datalake.iceberg.uri"] = "http://127.0.0.1:9"
     with forebay.embedded(tmp_path / "data", settings=settings) as connection:
-        with pytest.raises(ForebayError, match=r"127\.0\.0\.1:9"):
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9 cannot be reached .*, so the request was not sent"):
             connection.create_table("fluss.t", {"n": "INT"}, options={"table.datalake.enabled": "true"})
         connection.create_table("fluss.t", {"n": "INT"}).append([{"n": 1}])

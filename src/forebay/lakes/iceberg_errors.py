@@ -18,9 +18,11 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
     WaitingForLockException,
 )
+from requests.exceptions import ConnectionError as NoConnection
 from requests.exceptions import RequestException
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from forebay.base.errors import AccessDenied, Conflict, CorruptData, StorageFailure, Unavailable
+from forebay.base.errors import AccessDenied, Conflict, CorruptData, ErrorCode, StorageFailure, Unavailable
 
 try:
     from sqlalchemy.exc import SQLAlchemyError as SQLAlchemyError
@@ -41,6 +43,16 @@ NO_ANSWER = (
 """Errors of a catalog's commit after which the change may have been made nevertheless."""
 
 
+def _unreached(error: Exception) -> str | None:
+    """The address to which there was no connection, and why; None if the request may have been sent."""
+    reason = getattr(error.args[0], "reason", None) if error.args else None
+    if not isinstance(error, NoConnection) or not isinstance(reason, NewConnectionError | ConnectTimeoutError):
+        return None
+    pool, cause = error.args[0].pool, reason.__cause__
+    why = cause.strerror if isinstance(cause, OSError) and cause.strerror else "no connection in time"
+    return f"{pool.host}:{pool.port} cannot be reached ({why})"
+
+
 @contextmanager
 def telling(what: str) -> Iterator[None]:
     """Translate foreign errors; `what` says where they happened."""
@@ -51,6 +63,12 @@ def telling(what: str) -> Iterator[None]:
     except (CommitFailedException, WaitingForLockException) as e:
         raise Conflict(f"{what}: another writer has changed it in the meantime: {e}") from e
     except (RESTError, RequestException, SQLAlchemyError) as e:
+        unreached = _unreached(e)
+        if unreached is not None:  # which no client takes for an answer that was lost
+            raise Unavailable(
+                f"{what}: {unreached}, so the request was not sent. Is the catalog running, and is its address right?",
+                ErrorCode.OPERATION_NOT_ATTEMPTED_EXCEPTION,
+            ) from e
         raise Unavailable(f"{what}: the catalog did not answer: {e}") from e
     except pa.ArrowInvalid as e:
         raise CorruptData(f"{what}: a file is damaged: {e}") from e
