@@ -111,3 +111,33 @@ def test_it_scrapes_and_evaluates_all_that_deploy_has(prometheus: str) -> None:
         time.sleep(0.2)
     assert {rule["health"] for rule in rules} == {"ok"}
     assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
+
+
+def test_a_disk_that_fills_up_is_an_alert_once_there_is_an_hour_of_data(tmp_path: Path) -> None:
+    """The same loss of a gigabyte a minute: of a server that has just started, and of one that has run for long."""
+    labels = 'job="forebay", instance="{}"'
+    found = {"job": "forebay", "instance": "old", "severity": "ticket"}
+    summary = "the disk of old is full in four hours if it goes on like this"
+    rules = {
+        "rule_files": [str(DEPLOY / "alerts.yml")],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [
+                    {"series": f"forebay_disk_free_bytes{{{labels.format('new')}}}", "values": "_x140 100e9-1e9x40"},
+                    {"series": f"forebay_disk_free_bytes{{{labels.format('old')}}}", "values": "250e9-1e9x180"},
+                ],
+                "alert_rule_test": [
+                    {
+                        "eval_time": "180m",
+                        "alertname": "ForebayDiskFillsUp",
+                        "exp_alerts": [{"exp_labels": found, "exp_annotations": {"summary": summary}}],
+                    }
+                ],
+            }
+        ],
+    }
+    (tmp_path / "rules.yml").write_text(json.dumps(rules))
+    done = subprocess.run(["promtool", "test", "rules", tmp_path / "rules.yml"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
