@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 from collections.abc import Iterator
@@ -54,3 +55,17 @@ def test_text_is_the_default_and_similar_lines_are_limited(capsys: pytest.Captur
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 20
     assert lines[0].endswith(" INFO forebay.test: line 0")
+
+
+def test_lines_go_to_what_stderr_is_then_also_when_it_was_replaced_and_closed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with io.StringIO() as first, monkeypatch.context() as replaced:
+        replaced.setattr("sys.stderr", first)
+        _configured()
+        logging.getLogger("forebay.test").warning("one")
+        assert "one" in first.getvalue()
+    logging.getLogger("forebay.test").warning("two")
+    written = capsys.readouterr().err
+    assert written.endswith(" WARNING forebay.test: two\n")
+    assert "Logging error" not in written

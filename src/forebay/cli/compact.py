@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from forebay.base.errors import InvalidRequest
 from forebay.base.quantity import parse_duration_ms
 from forebay.cli.conditions import column_names
 from forebay.cli.jobs import add_metrics_arguments, ended_by_signals, monitored, spark_context
+from forebay.cli.logs import log_to_stderr
 from forebay.cli.output import Progress, text_table
 from forebay.cli.paimon_tables import (
     catalog_arguments,
@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     _check(options)
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    log_to_stderr("WARNING")
     catalog, settings = Catalog.open(catalog_options(options)), pairs(options.settings, "--set")
     strategy = options.strategy or ("minor" if options.watch else "full")
     how = CompactionSettings(

@@ -6,6 +6,8 @@ import argparse
 import datetime as dt
 import json
 import logging
+import sys
+from typing import TextIO
 
 from forebay.server.log_limit import LogLimit
 
@@ -26,12 +28,32 @@ def add_log_arguments(parser: argparse.ArgumentParser, level: str) -> None:
 
 def configure_logs(options: argparse.Namespace, *, limits_lines: bool = False) -> None:
     """Log to stderr as `add_log_arguments` has asked. `limits_lines`: similar lines are limited in number."""
-    logging.basicConfig(level=options.log_level.upper(), format=_TEXT, force=True)
+    log_to_stderr(options.log_level.upper())
     for handler in logging.getLogger().handlers:
         if options.log_format == "json":
             handler.setFormatter(JsonLines())
         if limits_lines:
             handler.addFilter(LogLimit())
+
+
+def log_to_stderr(level: str) -> None:
+    """Log lines of text from `level` on to stderr, and nowhere else."""
+    logging.basicConfig(level=level, format=_TEXT, force=True, handlers=[_StandardError()])
+
+
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is when a line is written.
+
+    A program that runs a command in its own process may have replaced, and closed, what it was when that began, while
+    threads of a server go on logging.
+    """
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override] # an attribute there
+        return sys.stderr
 
 
 class JsonLines(logging.Formatter):
