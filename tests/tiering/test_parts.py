@@ -38,7 +38,9 @@ class Cluster:
         self.answers: list[Heartbeat | Exception] = []
         self.told: list[tuple[list[int], list[int], list[int], bool]] = []
 
-    def heartbeat(self, working: Any = (), finished: Any = (), failed: Any = (), *, request: bool = False) -> Heartbeat:
+    def heartbeat(
+        self, working: Any = (), finished: Any = (), failed: Any = (), *, request: bool = False, retry_seconds: Any = None
+    ) -> Heartbeat:
         self.told.append((
             sorted(each.table_id for each in working),
             sorted(each.table.table_id for each in finished),
@@ -97,7 +99,7 @@ def service(rounds: Rounds) -> Iterator[Service]:
     made: list[TieringService] = []
 
     def make(clock: ManualClock | None = None, **options: Any) -> tuple[TieringService, Cluster]:
-        connection = cast(Any, SimpleNamespace(cluster=SimpleNamespace(tracing=None)))
+        connection = cast(Any, SimpleNamespace(cluster=SimpleNamespace(tracing=None), closed=False))
         service, cluster = TieringService(connection, clock=clock or ManualClock(), **options), Cluster()
         service._tiering = cast(Any, cluster)
         made.append(service)
