@@ -41,7 +41,10 @@ def test_the_java_client_sees_what_it_sees_of_apache_fluss(
     our_server: ServerProcess, java_fluss_client: Callable[..., list[dict[str, Any]]]
 ) -> None:
     found = java_client.outcomes_of(java_fluss_client(our_server.ready["bootstrap.servers"]))
-    assert unknown_differences("java client", differential.read_golden(java_client.GOLDEN), found) == []
+    golden = differential.read_golden(java_client.GOLDEN)
+    assert unknown_differences("java client", golden, found) == []
+    for step in ("limit_scan: more than there are", "limit_scan: projected"):  # in an order of their own
+        assert sorted(found[step]["value"]) == sorted(golden[step]["value"])
 
 
 @pytest.mark.slow
