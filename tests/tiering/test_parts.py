@@ -39,7 +39,7 @@ class Cluster:
         self.told: list[tuple[list[int], list[int], list[int], bool]] = []
 
     def heartbeat(
-        self, working: Any = (), finished: Any = (), failed: Any = (), *, request: bool = False, retry_seconds: Any = None
+        self, working: Any = (), finished: Any = (), failed: Any = (), *, request: bool = False, **_: float
     ) -> Heartbeat:
         self.told.append((
             sorted(each.table_id for each in working),
