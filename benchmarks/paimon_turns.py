@@ -59,11 +59,12 @@ def cost_of(work: Callable[[], Any]) -> Cost:
 
 
 def take_turns(
-    contenders: Mapping[str, Contender], repeat: int, say: Callable[[str], None], *, rehearse: bool = True
+    contenders: Mapping[str, Contender], repeat: int, say: Callable[[str], None], *, rehearsals: int = 1
 ) -> dict[str, Turns]:
-    """The turns of each contender, which runs once in every turn. A first turn, for imports etc., does not count."""
+    """The turns of each contender, which runs once in every turn. The first `rehearsals`, for imports etc., do not
+    count."""
     found: dict[str, list[Cost]] = {name: [] for name in contenders}
-    for turn in range(-1 if rehearse else 0, repeat):
+    for turn in range(-rehearsals, repeat):
         for name, contender in contenders.items():
             cost = contender()
             if turn >= 0:

@@ -59,8 +59,8 @@ _BOUNDS = (
     "What bounds one row of 64 connections: the driver of this benchmark is one process of Python; the first page has "
     "what it does with a process that answers at once. A driver in C gets 200,000 lookups a second from our server and "
     "105,000 from Java's, 134,000 and 85,000 appends where ours are on a RAM disk; the server's thread is busy all the "
-    "time then, and of the 4.9 us of a lookup the kernel takes three quarters (receive, send, wake the driver). Appends "
-    "to a disk wait for it besides, which Java's do not.",
+    "time then, and of the 4.9 us of a lookup the kernel takes three quarters (receive, send, wake the driver). "
+    "Appends to a disk wait for it besides, which Java's do not.",
 )
 """Why some targets are out of reach, as measured in November 2026 with perf, py-spy and stopwatches."""
 

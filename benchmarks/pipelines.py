@@ -84,8 +84,8 @@ class _Comparison:
         self._options, self.pipelines = options, pipelines
         self.kinds: list[Kind] = []
 
-    def _turns(self, contenders: Mapping[str, Contender], *, rehearse: bool = True) -> dict[str, Turns]:
-        return take_turns(contenders, self._options.repeat, self._options.say, rehearse=rehearse)
+    def _turns(self, contenders: Mapping[str, Contender], *, rehearsals: int = 1) -> dict[str, Turns]:
+        return take_turns(contenders, self._options.repeat, self._options.say, rehearsals=rehearsals)
 
     # ---- streams ----------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class _Comparison:
             contenders |= {f"{kind}, compaction {way.name}": self._stream(keyed, way, rows, batches) for way in ways}
         self.pipelines.into_files(rows, 1)  # these two do not count
         self.pipelines.into_table(True, BESIDE, rows, 1, BUCKETS)
-        found = take_turns(contenders, 1, self._options.say, rehearse=False)
+        found = take_turns(contenders, 1, self._options.say, rehearsals=0)
         what = (
             f"{batches} micro-batches of {rows:,} rows, one after the other as fast as they can, after {WARM_BATCHES} "
             "that do not count. Rows are made by Spark (rate-micro-batch); every second one of a primary-key table is "

@@ -45,6 +45,9 @@ TAILS = {0.0: 0.9, 0.01: 1.0, 0.1: 1.3}
 _SHOWN_TAIL = 0.01
 """The first page has all tails of the first lake, and this one of the others."""
 
+_READ_REHEARSALS = 4
+"""Turns of reads that do not count: for about so long half of what the JVM does is to compile."""
+
 VISIBLE_MS_MAX = 300
 SAMPLES, SPARK_SAMPLES, LAKE_SAMPLES = 100, 40, 8
 FRESHNESS = "1 s"
@@ -103,8 +106,8 @@ class _Comparison:
         self._options, self._server, self._session, self._folder = options, server, session, folder
         self.kinds: list[Kind] = []
 
-    def _turns(self, contenders: Mapping[str, Contender]) -> dict[str, Turns]:
-        return take_turns(contenders, self._options.repeat, self._options.say)
+    def _turns(self, contenders: Mapping[str, Contender], rehearsals: int = 1) -> dict[str, Turns]:
+        return take_turns(contenders, self._options.repeat, self._options.say, rehearsals=rehearsals)
 
     # ---- tiering ----------------------------------------------------------------------------------------------------
 
@@ -117,7 +120,7 @@ class _Comparison:
                 f"primary-key table, first round, {how}": lambda s=spark: self._tier(True, rows, s),  # type: ignore[misc]
                 f"primary-key table, changes, {how}": lambda s=spark: self._tier_changes(rows, s),  # type: ignore[misc]
             }
-        found = take_turns(contenders, self._options.repeat, self._options.say, rehearse=False)
+        found = take_turns(contenders, self._options.repeat, self._options.say, rehearsals=0)
         shutil.rmtree(source)
         what = (
             f"{rows:,} rows. A round of tiering reads them from the server, with their checksums and through the "
@@ -255,7 +258,8 @@ class _Comparison:
             "Ratios are times: Spark's against its own read of Parquet files of "
             f"{'as many rows' if primary_key else 'the same rows'}, "
             'scan(source="union") against pyarrow\'s read of these, '
-            "batch by batch, in one process, taken once; below 1 is faster. In brackets: who reads the lake's files.",
+            "batch by batch, in one process, taken once; below 1 is faster. In brackets: who reads the lake's files. "
+            f"Each of Spark's queries ran {_READ_REHEARSALS} times before.",
         )
         table = self._server.filled(primary_key, rows)
         files = write_files(self._folder / f"files-{primary_key}", data.batches(rows))
@@ -280,14 +284,15 @@ class _Comparison:
             {
                 FILES: lambda: cost(lambda: _consume(self._session.read.parquet(str(files)))),
                 ours: lambda: cost(lambda: _consume(self._session.table(f"forebay.{table.path}"))),
-            }
+            },
+            _READ_REHEARSALS,
         )
         turns |= take_turns(
             {
                 arrow: lambda: cost(lambda: read_files(files, rows)),
                 python: lambda: cost(lambda: read_union(table, rows)),
             },
-            1, self._options.say, rehearse=False,
+            1, self._options.say, rehearsals=0,
         )  # fmt: skip
         targets = {FILES: (FILES, None), ours: (FILES, ratio_max), arrow: (arrow, None), python: (arrow, None)}
         for name, (base, most) in targets.items():
