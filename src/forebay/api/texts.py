@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import sql_name
+from forebay.codec.arrow_types import sql_fault, sql_name
 
 
 def typed_values(table: str, column: str, data_type: pa.DataType, texts: Sequence[str]) -> pa.Array:
@@ -18,7 +18,7 @@ def typed_values(table: str, column: str, data_type: pa.DataType, texts: Sequenc
         return _typed(data_type, pa.array(texts))
     except (pa.ArrowException, ValueError) as e:
         raise InvalidRequest(
-            f"column {column} of {table} is {sql_name(data_type)}; {', '.join(texts)} is not: {_fault(e, data_type)}"
+            f"column {column} of {table} is {sql_name(data_type)}; {', '.join(texts)} is not: {sql_fault(e, data_type)}"
         ) from e
 
 
@@ -27,12 +27,7 @@ def from_texts(column: str, data_type: pa.DataType, texts: pa.Array) -> pa.Array
     try:
         return _typed(data_type, texts)
     except (pa.ArrowException, ValueError) as e:
-        raise InvalidRequest(f"column {column} is {sql_name(data_type)}: {_fault(e, data_type)}") from e
-
-
-def _fault(error: Exception, data_type: pa.DataType) -> str:
-    """What Arrow says, with the type's SQL name."""
-    return str(error).replace(f"of type {data_type}", f"of type {sql_name(data_type)}")
+        raise InvalidRequest(f"column {column} is {sql_name(data_type)}: {sql_fault(e, data_type)}") from e
 
 
 def _typed(data_type: pa.DataType, texts: pa.Array) -> pa.Array:

@@ -15,7 +15,7 @@ from forebay.cli.connecting import add_place_arguments, place_of
 from forebay.cli.create import CreatedTable, complete, create, definition_arguments
 from forebay.cli.files import KINDS, kind_of, opened, schema_of, write
 from forebay.cli.output import Progress
-from forebay.codec.arrow_types import arrow_name, sql_name
+from forebay.codec.arrow_types import arrow_name, sql_fault, sql_name
 
 _LOAD = """Rows are appended to a log table; in a table with a primary key they replace those with the same keys. All
 files are one transaction (a live table) or one commit (a lake table): if one row does not fit, nothing is written.
@@ -169,10 +169,8 @@ def _unfit(batch: pa.RecordBatch, schema: pa.Schema) -> str:
         try:
             column.cast(field.type)
         except pa.ArrowException as e:
-            reason = str(e).replace(f"of type {field.type}", f"of type {sql_name(field.type)}")
-            return (
-                f"column '{field.name}' is {sql_name(field.type)}, but the file has {arrow_name(column.type)}: {reason}"
-            )
+            kind, given = sql_name(field.type), arrow_name(column.type)
+            return f"column '{field.name}' is {kind}, but the file has {given}: {sql_fault(e, field.type)}"
     return ""
 
 

@@ -154,6 +154,11 @@ def sql_name(t: pa.DataType) -> str:
         return str(t)
 
 
+def sql_fault(error: Exception, t: pa.DataType) -> str:
+    """What Arrow says of a value that is none of type `t`, with the type's SQL name."""
+    return str(error).replace(f"of type {t}", f"of type {sql_name(t)}")
+
+
 def arrow_name(t: pa.DataType) -> str:
     """How messages name the type of Arrow data that a user gave: Arrow's name, and SQL's behind it."""
     sql = sql_name(t)
