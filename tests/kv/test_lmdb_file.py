@@ -153,7 +153,8 @@ def test_no_damage_that_the_walk_lets_pass_changes_a_row_or_ends_the_process(
 
 _NUMBER, _FLAGS, _MAGIC, _VERSION = (0, "Q"), (10, "H"), (16, "I"), (20, "I")
 _PAGE_BYTES, _FREE_FLAGS, _FREE_ROOT = (40, "I"), (44, "H"), (80, "Q")
-_MAIN_FLAGS, _MAIN_DEPTH, _MAIN_ENTRIES, _MAIN_ROOT = (92, "H"), (94, "H"), (120, "Q"), (128, "Q")
+_MAIN_KEY_BYTES, _MAIN_FLAGS, _MAIN_DEPTH = (88, "I"), (92, "H"), (94, "H")
+_MAIN_ENTRIES, _MAIN_ROOT = (120, "Q"), (128, "Q")
 _LAST_PAGE, _TRANSACTION = (136, "Q"), (144, "Q")
 _NO_PAGE = 2**64 - 1
 
@@ -178,6 +179,7 @@ def _changed(folder: Path, page: int, field: tuple[int, str], change: Callable[[
         (_PAGE_BYTES, 512),
         (_PAGE_BYTES, 8192),
         (_FREE_FLAGS, 0),
+        (_MAIN_KEY_BYTES, 8192),
         (_MAIN_FLAGS, 4),
     ],
 )

@@ -49,6 +49,7 @@ class _Tree(NamedTuple):
     """What names a tree: 48 bytes of a meta page, or the value of its name."""
 
     page_bytes: int
+    """0 but for the tree of free pages: elsewhere it would be the one size of all keys."""
     flags: int
     depth: int
     branch_pages: int
@@ -186,7 +187,7 @@ class LmdbFile:
             and free.page_bytes in _PAGE_BYTES
             and (number, position) in ((0, 0), (1, free.page_bytes))
             and free.flags == _INTEGER_KEY
-            and main.flags == 0
+            and (main.page_bytes, main.flags) == (0, 0)
         )
         self._require(sound, position, "there is no meta page of LMDB")
         return _MetaPage(transaction, last_page, free, main)
@@ -202,6 +203,9 @@ class LmdbFile:
                 self._require(is_tree, leaf.position, f"{name!r} is no tree of ours")
                 tree = _Tree(*_TREE.unpack(data))
                 self._require(tree.flags == 0, leaf.position, f"the tree {name!r} has the flags {tree.flags}")
+                self._require(
+                    tree.page_bytes == 0, leaf.position, f"the tree {name!r} has keys of {tree.page_bytes} bytes"
+                )
                 yield name, tree
         self._require(entries == meta.main.entries, 0, f"{entries} trees are named, and should be {meta.main.entries}")
 
