@@ -6,21 +6,11 @@ import argparse
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from forebay.base.errors import InvalidRequest
 from forebay.cli.logs import add_log_arguments, configure_logs
-
-
-@pytest.fixture(autouse=True)
-def _handlers_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def _configured(*arguments: str, limits_lines: bool = False) -> None:
