@@ -210,6 +210,23 @@ def test_a_file_of_deletes_that_cannot_be_written_leaves_nothing_behind(
     assert (list(tmp_path.iterdir()), open_files()) == ([], before)
 
 
+def test_columns_have_dictionaries_where_these_make_them_smaller(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "n", LongType(), True), NestedField(2, "few", StringType()))
+    path, empty = tmp_path / "data.parquet", tmp_path / "empty.parquet"
+    writer = FileWriter(IO, str(path), schema, {})
+    for first in (0, 5000):
+        rows = [{"n": n * 7919, "few": f"status {n % 5}"} for n in range(first, first + 5000)]
+        writer.write(pa.RecordBatch.from_pylist(rows, schema=arrow_schema(schema.fields)))
+    assert writer.close(()).records == 10_000
+    found = pq.ParquetFile(path)
+    assert [[found.metadata.row_group(g).column(c).has_dictionary_page for c in (0, 1)] for g in (0, 1)] == [
+        [False, True]
+    ] * 2
+    assert found.read()["few"].to_pylist() == [f"status {n % 5}" for n in range(10_000)]
+    assert FileWriter(IO, str(empty), schema, {}).close(()).records == 0
+    assert pq.read_table(empty).num_rows == 0
+
+
 def test_a_file_that_is_given_up_is_closed_and_removed(tmp_path: Path) -> None:
     before = open_files()
     writer = FileWriter(IO, str(tmp_path / "data.parquet"), Schema(NestedField(1, "n", IntegerType(), True)), {})

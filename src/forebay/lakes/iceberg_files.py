@@ -30,6 +30,7 @@ from pyiceberg.types import IcebergType, LongType, NestedField, StringType, Stru
 
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.codec.key_index import distinct_numbers
+from forebay.codec.parquet_dictionaries import worth_a_dictionary
 from forebay.lakes.iceberg_types import FIELD_ID, arrow_field, arrow_schema, arrow_type
 
 BATCH_ROWS = 64 * 1024
@@ -239,15 +240,9 @@ class FileWriter:
         self.path, self.rows = path, 0
         self._io, self._schema, self._properties = io, schema, dict(properties)
         self._arrow = arrow_schema(schema.fields, with_ids=True)
-        compression = _compression(properties)  # before a file is created that would be left behind
+        self._compression = _compression(properties)  # before a file is created that would be left behind
         self._stream = io.new_output(path).create(overwrite=False)
-        self._parquet = pq.ParquetWriter(
-            self._stream,
-            self._arrow,
-            compression=compression,
-            store_decimal_as_integer=True,
-            store_schema=False,
-        )
+        self._parquet: pq.ParquetWriter | None = None  # until there are rows to choose dictionaries by
 
     @property
     def size(self) -> int:
@@ -256,18 +251,32 @@ class FileWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write one row group; `batch` has the schema's columns."""
-        self._parquet.write_batch(batch.cast(self._arrow), row_group_size=max(1, batch.num_rows))
-        self.rows += batch.num_rows
+        rows = batch.cast(self._arrow)
+        if self._parquet is None:
+            self._parquet = self._begin(worth_a_dictionary(pa.Table.from_batches([rows]), frozenset()))
+        self._parquet.write_batch(rows, row_group_size=max(1, rows.num_rows))
+        self.rows += rows.num_rows
+
+    def _begin(self, dictionaries: list[str]) -> pq.ParquetWriter:
+        return pq.ParquetWriter(
+            self._stream,
+            self._arrow,
+            compression=self._compression,
+            use_dictionary=dictionaries,
+            store_decimal_as_integer=True,
+            store_schema=False,
+        )
 
     def close(
         self, partition: tuple[Any, ...], *, is_delete: bool = False, sort_order: int | None = None
     ) -> WrittenFile:
         """Finish the file."""
-        self._parquet.close()
+        parquet = self._parquet or self._begin([])
+        parquet.close()
         size = self.size
         self._stream.close()
         statistics = data_file_statistics_from_parquet_metadata(
-            self._parquet.writer.metadata,
+            parquet.writer.metadata,
             compute_statistics_plan(self._schema, self._properties),
             parquet_path_to_id_mapping(self._schema),
         ).to_serialized_dict()
@@ -276,7 +285,8 @@ class FileWriter:
     def abort(self) -> None:
         """Delete the file."""
         try:
-            self._parquet.close()
+            if self._parquet is not None:
+                self._parquet.close()
             self._stream.close()
         finally:
             remove_files(self._io, [self.path])
