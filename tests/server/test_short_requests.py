@@ -43,8 +43,8 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     found: list[tuple[int, bool]] = []
     write_now = BucketReplica.write_now
 
-    def noted(self: BucketReplica, requests: Any, size: int) -> Any:
-        results = write_now(self, requests, size)
+    def noted(self: BucketReplica, requests: Any, size: int, **how: Any) -> Any:
+        results = write_now(self, requests, size, **how)
         found.append((len(requests), results is not None))
         return results
 
@@ -226,19 +226,30 @@ def test_a_slow_sync_sends_groups_to_lanes_until_many_were_quick() -> None:
     turns = replica_module.LaneScheduler(executor=None)  # type: ignore[arg-type]
     quick, slow = replica_module.QUICK_SYNC_SECONDS, replica_module.QUICK_SYNC_SECONDS * 2
     for _ in range(replica_module.QUICK_SYNCS_MIN):
-        assert not turns.syncs_are_quick
+        assert not turns.may_write_now()
         turns.synced(quick)
-    assert turns.syncs_are_quick
+    assert turns.may_write_now()
     turns.synced(slow)
-    assert not turns.syncs_are_quick
+    assert not turns.may_write_now()
     for _ in range(10 * replica_module.QUICK_SYNCS_MIN):
         turns.synced(quick)
     turns.synced(slow)
-    assert turns.syncs_are_quick, "once in a while another process has the core"
+    assert turns.may_write_now(), "once in a while another process has the core"
     turns.synced(replica_module.LONG_SECONDS * 2)
-    assert not turns.syncs_are_quick
+    assert not turns.may_write_now()
     turns.synced(quick)
-    assert not turns.syncs_are_quick
+    assert not turns.may_write_now()
+
+
+def test_a_client_that_is_alone_waits_for_slower_syncs_in_the_loop() -> None:
+    turns = replica_module.LaneScheduler(executor=None)  # type: ignore[arg-type]
+    for _ in range(replica_module.QUICK_SYNCS_MIN):
+        assert not turns.may_write_now(is_alone=True)
+        turns.synced(replica_module.LONE_SYNC_SECONDS)
+    assert turns.may_write_now(is_alone=True)
+    assert not turns.may_write_now()
+    turns.synced(replica_module.LONG_SECONDS * 2)
+    assert not turns.may_write_now(is_alone=True)
 
 
 def test_a_group_that_takes_long_in_the_loop_is_the_last_one_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,6 +258,6 @@ def test_a_group_that_takes_long_in_the_loop_is_the_last_one_there(monkeypatch: 
     for _ in range(replica_module.QUICK_SYNCS_MIN):
         turns.synced(0.0)
     assert turns.write_now(lambda: 7) == 7
-    assert turns.syncs_are_quick
+    assert turns.may_write_now()
     turns.write_now(lambda: threading.Event().wait(0.02))
-    assert not turns.syncs_are_quick
+    assert not turns.may_write_now()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from forebay.metadata.table import TableBucket
+from forebay.server import _sockets
 from forebay.server import replica as replica_module
 from forebay.server import server as server_module
 from forebay.server.context import ServerContext
@@ -73,9 +74,9 @@ def test_what_many_clients_send_at_once_is_one_group_for_each_bucket(
     groups: list[int] = []
     write_now = BucketReplica.write_now
 
-    def noted(self: BucketReplica, requests: Any, size: int) -> Any:
+    def noted(self: BucketReplica, requests: Any, size: int, **how: Any) -> Any:
         groups.append(len(requests))
-        return write_now(self, requests, size)
+        return write_now(self, requests, size, **how)
 
     with ExitStack() as stack:
         appending, looking = clients(bench, 20, stack), clients(bench, 10, stack)
@@ -96,6 +97,41 @@ def test_what_many_clients_send_at_once_is_one_group_for_each_bucket(
             assert b"n0" in zero.values
     assert sum(groups) == 20
     assert len(groups) < 10  # asyncio accepts that a loop sees some of them later
+
+
+def test_on_a_disk_without_quick_syncs_the_loop_writes_for_a_client_that_is_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("QUICK_SYNC_SECONDS", -1.0), ("LONE_SYNC_SECONDS", 10.0), ("QUICK_SYNCS_MIN", 1)):
+        monkeypatch.setattr(replica_module, name, value)
+    monkeypatch.setattr(_sockets, "_LONE_SECONDS", 0.05)
+    table_id = bench.create("log", LOG_COLUMNS)
+    write_now = BucketReplica.write_now
+    by_loop: list[bool] = []
+
+    def noted(self: BucketReplica, requests: Any, size: int, **how: Any) -> Any:
+        results = write_now(self, requests, size, **how)
+        by_loop.append(results is not None)
+        return results
+
+    monkeypatch.setattr(BucketReplica, "write_now", noted)
+    where = bench.server.addresses.tablet_servers
+    with RawClient(where) as client, RawClient(where) as other:
+
+        def append_until_the_loop_writes() -> None:
+            deadline = time.monotonic() + (20 if server_module.HAS_SOCKETS else 0.2)
+            by_loop.append(False)
+            while not by_loop[-1] and time.monotonic() < deadline:
+                client.call(ApiKey.PRODUCE_LOG, produce(table_id, log_records([1])))
+
+        append_until_the_loop_writes()
+        assert by_loop[-1] is server_module.HAS_SOCKETS
+        other.call(ApiKey.PRODUCE_LOG, produce(table_id, log_records([2])))
+        assert not by_loop[-1], "another client would have waited"
+        client.call(ApiKey.PRODUCE_LOG, produce(table_id, log_records([3])))
+        assert not by_loop[-1]
+        append_until_the_loop_writes()
+        assert by_loop[-1] is server_module.HAS_SOCKETS
 
 
 def test_frames_may_be_cut_anywhere_and_mixed_with_longer_ones(bench: Bench) -> None:

@@ -121,6 +121,9 @@ OPEN_REQUEST_BYTES = OPEN_BYTES
 
 _LOGGER = logging.getLogger(__name__)
 
+_LONE_SECONDS = 0.1
+"""After this time in which no other socket has had anything to be served, a client is alone."""
+
 _POLL_SECONDS = 5e-3
 """After this time other callbacks of the loop have their turn."""
 
@@ -209,6 +212,11 @@ cdef class ShortGroups:
         self.loop = loop
         self.receiving = receiving
         self.groups = {}
+
+    @property
+    def has_lone_client(self):
+        """Whether the round is of a client that is alone, and has been for a while: others would not wait for it."""
+        return self.round is not None and self.round.is_lone
 
     def may_begin(self):
         """Whether short requests may be served at the moment."""
@@ -672,6 +680,9 @@ cdef class Sockets:
     cdef set listening
     cdef unsigned int asked       # whether it is worth watching
     cdef int credit               # how often this may still be in vain
+    cdef int lone                 # the only file descriptor that was served since then
+    cdef double lone_since
+    cdef bint is_lone             # long enough
 
     def __cinit__(self):
         self.slots = <uint8_t*> malloc(SOCKETS_MAX * SLOT_BYTES)
@@ -686,6 +697,7 @@ cdef class Sockets:
         self.all = {}
         self.touched = []
         self.listening = set()
+        self.lone = -1
         self.selector = loop.selector
         self.epoll = self.selector.fileno()
         self.selector.sockets = self
@@ -851,6 +863,9 @@ cdef class Sockets:
                     received[i] = recv(fds[i], self.slots + i * SLOT_BYTES, SLOT_BYTES, MSG_DONTWAIT)
                     errors[i] = c_errno
         now = self.monotonic()
+        if n != 1 or fds[0] != self.lone:
+            self.lone, self.lone_since = fds[0], now
+        self.is_lone = now - self.lone_since >= _LONE_SECONDS
         self.short.round = self
         try:
             for i in range(n):

@@ -161,6 +161,10 @@ on a RAM disk, or a disk that keeps in a power failure what it was given. A hop 
 
 A slower sync takes half of those that count away."""
 
+LONE_SYNC_SECONDS = 2e-3
+"""The same for a client that is alone on the server: no other one waits for the loop meanwhile, and a hop to another
+thread and back costs as much CPU time as the write itself."""
+
 LONG_SECONDS = 5e-3
 """One that takes longer, or a group in the loop's thread that does, takes all."""
 
@@ -176,6 +180,13 @@ LINGER_SECONDS = 0.2
 pool takes many more steps to begin a job."""
 
 
+def _counted(syncs: int, seconds: float, seconds_max: float) -> int:
+    """How many syncs that were quick enough count after one more, which took `seconds`."""
+    if seconds <= seconds_max:
+        return min(syncs + 1, 2 * QUICK_SYNCS_MIN)
+    return syncs // 2 if seconds <= LONG_SECONDS else 0  # once in a while another process had the core meanwhile
+
+
 class LaneScheduler:
     """Chooses the lane whose group a thread of the pool writes next."""
 
@@ -183,7 +194,7 @@ class LaneScheduler:
         self._executor = executor
         self._clock = clock
         self._counters = counters or ServerCounters()
-        self._quick_syncs = 0
+        self._quick_syncs = self._lone_syncs = 0
         self._lock = threads.lock()
         self._short: deque[Callable[[], None]] = deque()
         self._long: deque[Callable[[], None]] = deque()
@@ -194,19 +205,16 @@ class LaneScheduler:
         """What each thread waits for that has nothing to write."""
         self._is_closed = False
 
-    @property
-    def syncs_are_quick(self) -> bool:
-        """Whether a group may be written by `write_now`."""
-        return self._quick_syncs >= QUICK_SYNCS_MIN
+    def may_write_now(self, *, is_alone: bool = False) -> bool:
+        """Whether a group may be written by `write_now`; `is_alone`: its client is the only one that sends requests."""
+        return self._quick_syncs >= QUICK_SYNCS_MIN or (is_alone and self._lone_syncs >= QUICK_SYNCS_MIN)
 
     def synced(self, seconds: float) -> None:
         """Note how long a sync took that a group of writes has waited for."""
         with self._lock:
             self._counters.syncs.observe(seconds)
-        if seconds <= QUICK_SYNC_SECONDS:
-            self._quick_syncs = min(self._quick_syncs + 1, 2 * QUICK_SYNCS_MIN)
-        else:  # once in a while another process had the core meanwhile
-            self._quick_syncs = self._quick_syncs // 2 if seconds <= LONG_SECONDS else 0
+        self._quick_syncs = _counted(self._quick_syncs, seconds, QUICK_SYNC_SECONDS)
+        self._lone_syncs = _counted(self._lone_syncs, seconds, LONE_SYNC_SECONDS)
 
     def write_now(self, write: Callable[[], T]) -> T:
         """Write a group in the thread of the event loop, where all others wait for it meanwhile."""
@@ -215,7 +223,7 @@ class LaneScheduler:
             return write()
         finally:
             if self._clock.monotonic() - began > LONG_SECONDS:
-                self._quick_syncs = 0
+                self._quick_syncs = self._lone_syncs = 0
 
     def join(self, write: Callable[[], None], size: int) -> None:
         """Call `write`, which raises nothing, in a thread when its turn comes; `size` bytes wait to be written."""
@@ -649,14 +657,15 @@ class BucketReplica:
 
     # ---- short writes -----------------------------------------------------------------------------------------------
 
-    def write_now(self, requests: Sequence[Any], size: int) -> Sequence[Any] | None:
+    def write_now(self, requests: Sequence[Any], size: int, *, is_alone: bool = False) -> Sequence[Any] | None:
         """Write a group of appends or puts, of `size` bytes, in this thread, which must not wait.
 
         None, and nothing is done, if it might have to: other writes are queued or under way, the table is being looked
-        at as a whole, or the disk is slow. Raises what a lane would set as the exception of each.
+        at as a whole, or the disk is slow (for a client that `is_alone`, on others). Raises what a lane would set as
+        the exception of each.
         """
         turns = self._turns
-        if size > NOW_BYTES_MAX or not turns.syncs_are_quick:
+        if size > NOW_BYTES_MAX or not turns.may_write_now(is_alone=is_alone):
             return None
         if not self._writing.acquire(blocking=False):
             return None

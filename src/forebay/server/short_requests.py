@@ -4,9 +4,9 @@ Clients that wait for every row send these, so each takes few steps: no protobuf
 
 Those that arrive in one iteration of the event loop form a group for each bucket (`forebay.server._sockets`): its
 lookups are one look at the state, its writes are written together and synced once. The loop's own thread writes where
-it need not wait (`forebay.server.replica.BucketReplica.write_now`), else the bucket's lane, whose thread wakes the loop
-once for all that is done. No write overtakes another one of its connection: the handlers of longer writes begin after
-`ShortRequests.flush`.
+it need not wait, or where only the client itself would (`forebay.server.replica.BucketReplica.write_now`), else the
+bucket's lane, whose thread wakes the loop once for all that is done. No write overtakes another one of its connection:
+the handlers of longer writes begin after `ShortRequests.flush`.
 
 The rule: a request that is special in any way, or cannot be served, is left to its handler before anything is done, so
 only there are errors made. What fails later, in writing, is answered here.
@@ -191,7 +191,7 @@ class ShortRequests(ShortGroups):
         results: Sequence[Any] | None = None
         try:
             if may_be_now:
-                results = replica.write_now(items, group.bytes)
+                results = replica.write_now(items, group.bytes, is_alone=self.has_lone_client)
         except Exception as e:  # noqa: BLE001 - as in a lane, it is the outcome of each
             results = [e] * len(items)
         if results is not None:
