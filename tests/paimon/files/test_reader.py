@@ -149,8 +149,8 @@ def test_of_rows_close_to_each_other_no_more_is_decoded_than_up_to_the_last(
     decoded: list[int] = []
     original = pq.ParquetFile.iter_batches
 
-    def spy(self: pq.ParquetFile, **how: Any) -> Any:
-        for batch in original(self, **how):
+    def spy(self: pq.ParquetFile, *rows: int, **how: Any) -> Any:
+        for batch in original(self, *rows, **how):
             decoded.append(batch.num_rows)
             yield batch
 

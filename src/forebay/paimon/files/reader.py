@@ -25,6 +25,7 @@ from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot, bigint
 from forebay.paimon.files.casts import evolve, evolve_exactly, same_type
 from forebay.paimon.files.column_stats import UNKNOWN, footer_ranges
+from forebay.paimon.files.parquet_pages import read_rows
 from forebay.paimon.files.pruning import columns_of, field_for, may_match
 from forebay.paimon.files.row_formats import avro_tables, orc_tables
 from forebay.paimon.files.writer import key_value_fields
@@ -199,10 +200,10 @@ class DataFileReader:
             }
             columns = _paths(sources, renames, present)
             parquet = _opened(source, footer, columns, part_bytes)
-            yield from self._row_groups(parquet, file, columns, sources, renames, part_bytes, opened)
+            yield from self._row_groups(source, parquet, file, columns, sources, renames, part_bytes, opened)
 
     def _row_groups(
-        self, parquet: pq.ParquetFile, file: DataFileMeta, columns: list[str], sources: Sequence[_Source],
+        self, source: Any, parquet: pq.ParquetFile, file: DataFileMeta, columns: list[str], sources: Sequence[_Source],
         renames: dict[str, str], part_bytes: int, opened: contextlib.ExitStack,
     ) -> Generator[tuple[int, pa.Table | pa.RecordBatch]]:  # fmt: skip
         footer = parquet.metadata
@@ -214,7 +215,7 @@ class DataFileReader:
                 first = self._filter_columns(parquet, i, columns, sources)
                 found = range(group.num_rows) if first is None else self._matches(first, sources)
                 if found:
-                    for offset, table in _group_tables(parquet, i, columns, group, first, found, part_bytes):
+                    for offset, table in _group_tables(source, parquet, i, columns, first, found, part_bytes):
                         if i == last and isinstance(table, pa.Table):
                             opened.close()  # a merge reads many files at once, so small ones must not stay open
                         yield first_row + offset, _with_keys(table, renames)
@@ -295,10 +296,10 @@ def _opened(source: Any, footer: pq.FileMetaData, columns: list[str], part_bytes
 
 
 def _group_tables(
+    source: Any,
     parquet: pq.ParquetFile,
     index: int,
     columns: list[str],
-    group: pq.RowGroupMetaData,
     known: pa.Table | None,
     wanted: range,
     part_bytes: int,
@@ -307,12 +308,13 @@ def _group_tables(
 
     `known` are columns that have already been read. Rows that are not `wanted` may be missing.
     """
+    group = parquet.metadata.row_group(index)
     if not columns:
         yield 0, _rows_without_columns(group.num_rows)
         return
     size = _memory(group, set(columns))
     if known is not None and len(wanted) <= FEW_ROWS:
-        yield from _few_rows(parquet, index, columns, known, wanted)
+        yield from _few_rows(source, parquet, index, columns, known, wanted)
         return
     if size <= part_bytes:
         rest = [c for c in columns if known is None or c not in known.schema.names]
@@ -330,10 +332,17 @@ def _group_tables(
 
 
 def _few_rows(
-    parquet: pq.ParquetFile, index: int, columns: list[str], known: pa.Table, wanted: range
+    source: Any, parquet: pq.ParquetFile, index: int, columns: list[str], known: pa.Table, wanted: range
 ) -> Iterator[tuple[int, pa.Table]]:
-    """The rows `wanted` of a row group, which is decoded up to the last of them: pages cannot be skipped, but left."""
+    """The rows `wanted` of a row group: from their pages alone, or else it is decoded up to the last of them."""
     rest = [c for c in columns if c not in known.schema.names]
+    if isinstance(source, pa.OSFile):  # elsewhere each look at a page is a request
+        table = read_rows(source, parquet.metadata, index, rest, wanted)
+        if table is not None:
+            for field, column in zip(known.schema, known.columns):
+                table = table.append_column(field, column.slice(wanted.start, len(wanted)))
+            yield wanted.start, table
+            return
     offset = 0
     for batch in parquet.iter_batches(batch_size=FEW_ROWS, row_groups=[index], columns=rest, use_threads=False):
         start, stop = max(wanted.start, offset), min(wanted.stop, offset + batch.num_rows)
