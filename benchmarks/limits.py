@@ -213,6 +213,16 @@ def _trips(path: Path | None) -> float:
         return _CALLS / (time.perf_counter() - began)
 
 
+def sync_alone(path: Path) -> tuple[float, float]:
+    """Seconds of wall time and of CPU of a thread for one small write at the end of a file and its sync."""
+    with path.open("wb", buffering=0) as file:
+        began, cpu = time.perf_counter(), time.thread_time()
+        for _ in range(_CALLS):
+            file.write(_FRAME)
+            os.fdatasync(file.fileno())
+        return (time.perf_counter() - began) / _CALLS, (time.thread_time() - cpu) / _CALLS
+
+
 def _echoed() -> float:
     """Requests for a second."""
     with _echo(CONNECTIONS) as sockets:

@@ -16,8 +16,11 @@ def test_both_sides_do_all_of_the_work(tmp_path: Path) -> None:
     from benchmarks import peers
 
     section = peers.run(Run(2000, 1, tmp_path, lambda _: None))
-    (grid,) = section.tables
+    grid, steps = section.tables
     assert isinstance(grid, Grid)
+    assert isinstance(steps, Grid)
+    assert [row[0] for row in steps.rows] == ["one append", "one upsert"]
+    assert all(len(row) == len(steps.header) for row in steps.rows)
     assert all(len(row) == len(grid.header) for row in grid.rows)
     assert {row[1] for row in grid.rows} >= {"forebay", "frames"}
     assert all(float(row[4].removesuffix(" x")) > 0 for row in grid.rows)
