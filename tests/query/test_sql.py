@@ -167,8 +167,11 @@ def test_rows_are_inserted_as_one_transaction(conn: EmbeddedConnection, lake: st
     assert conn.table("fluss.orders").lookup([4])["amount"].to_pylist() == [4.0]
     conn.sql("INSERT INTO lake.sales.items SELECT 3, 'gin' WHERE 1 = 1", warehouse=lake)
     assert forebay.paimon.Catalog.open(lake).table("sales.items").scan().count() == 3
-    with pytest.raises(InvalidRequest, match="Could not convert string 'x' to BIGINT"):
+    with pytest.raises(InvalidRequest, match="Could not convert string 'x' to BIGINT") as caught:
         conn.sql("INSERT INTO fluss.visits VALUES ('x', 'y')")
+    *_, shown, mark = str(caught.value).splitlines()
+    assert shown == "LINE 1: INSERT INTO fluss.visits VALUES ('x', 'y')"
+    assert mark == " " * shown.index("'x'") + "^^^"
 
 
 def test_tables_are_listed_and_described(conn: EmbeddedConnection, lake: str) -> None:
@@ -198,6 +201,8 @@ def test_tables_are_listed_and_described(conn: EmbeddedConnection, lake: str) ->
         ("SELECT * FROM orders", NotFound, r"no table orders: tables are called database\.table"),
         ("SELECT * FROM fluss.nothing", NotFound, r"no table fluss\.nothing"),
         ("SELECT * FROM elsewhere.fluss.orders", NotFound, "no catalog 'elsewhere' here; there are live"),
+        ("INSERT INTO fluss.visits VALUES (1)", InvalidRequest, r"table fluss\.visits has 2 columns but 1 values"),
+        ("INSERT INTO fluss.visits (id, x) VALUES (1, 2)", InvalidRequest, r"Table fluss\.visits does not have a column"),
         ("SELECT CAST(who AS INT) FROM (SELECT 'x' AS who)", InvalidRequest, "Could not convert"),
         ("EXPLAIN SELECT * FROM fluss.orders AT (TIMESTAMP => now())", UnsupportedOperation, "leave AT"),
     ],

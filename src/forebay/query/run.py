@@ -146,6 +146,7 @@ class Execution:
             self._own.execute(f"SET {setting} = '{value}'")
         self._views = Views(duckdb, self._own)
         self._pins, self._is_one_instant, self._cancelled = 0, True, False
+        self._target = ""  # of an INSERT
         for name, rows in data.items():
             self._own.register(name, rows)
 
@@ -196,6 +197,7 @@ class Execution:
         if not insert:
             raise UnsupportedOperation(f"INSERT INTO {statement.target} is refused: only reading is allowed here")
         target = self._tables.target(statement.target.within(self._namespace))
+        self._target = str(statement.target)
         query = self._with_views(statement, self._pinned)
         return self._insert(target, statement.into, query, parameters)
 
@@ -284,21 +286,22 @@ class Execution:
     def _insert(self, target: Any, into: str, query: str, parameters: Any) -> Result:
         """Rows first go into a table of DuckDB, which casts them as INSERT does and spills what memory cannot hold."""
         self._own.register("__forebay_columns", target.arrow_schema.empty_table())
-        self._own.execute("CREATE TEMP TABLE __forebay_rows AS SELECT * FROM __forebay_columns")
+        self._own.execute(f"CREATE TEMP TABLE {_INSERTED} AS SELECT * FROM __forebay_columns")
+        head = f"INSERT INTO {_INSERTED} {into}".rstrip()
         if not isinstance(parameters, pa.RecordBatchReader):
-            self._own.execute(f"INSERT INTO __forebay_rows {into} {query}", parameters or None)
+            self._own.execute(f"{head} {query.strip()}", parameters or None)
         elif PLACEHOLDERS.match(query):
             names = [f"c{index}" for index in range(len(parameters.schema))]
             schema = pa.schema([field.with_name(name) for name, field in zip(names, parameters.schema)])
             batches = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in parameters)
             self._own.register("__forebay_parameters", pa.RecordBatchReader.from_batches(schema, batches))
-            self._own.execute(f"INSERT INTO __forebay_rows {into} SELECT * FROM __forebay_parameters")
+            self._own.execute(f"{head} SELECT * FROM __forebay_parameters")
         else:
             for batch in parameters:
                 for values in zip(*(column.to_pylist() for column in batch.columns)):
-                    self._own.execute(f"INSERT INTO __forebay_rows {into} {query}", list(values))
-        count = self._own.execute("SELECT count(*) FROM __forebay_rows").fetchall()[0][0]
-        rows = self._rows("SELECT * FROM __forebay_rows")
+                    self._own.execute(f"{head} {query.strip()}", list(values))
+        count = self._own.execute(f"SELECT count(*) FROM {_INSERTED}").fetchall()[0][0]
+        rows = self._rows(f"SELECT * FROM {_INSERTED}")
         if self._cancelled:
             raise InvalidRequest("the INSERT was cancelled: no row was written")
         if hasattr(target, "connection"):
@@ -328,11 +331,26 @@ class Execution:
                 raise NotFound(
                     f"there is no table {unknown[1]}: tables are called database.table, or lake.database.table"
                 ) from e
-            raise InvalidRequest(_in_sql(str(e))) from e
+            raise InvalidRequest(_in_sql(_of_target(str(e), self._target))) from e
 
 
 def _nothing() -> None:
     return
+
+
+_INSERTED = "__forebay_rows"
+"""DuckDB's table of the rows that an INSERT adds."""
+
+
+def _of_target(fault: str, target: str) -> str:
+    """An error of DuckDB about an INSERT, with the name of the table that the statement names."""
+    said, line, statement = fault.replace(f'"{_INSERTED}"', target).partition("\n\nLINE")
+    first, here, rest = statement.partition(f"INSERT INTO {_INSERTED}")
+    if here and "\n" not in first:
+        shown, end, mark = rest.partition("\n")  # the mark stands below the word that is wrong
+        shift = len(target) - len(_INSERTED)
+        statement = f"{first}INSERT INTO {target}{shown}{end}{' ' * shift}{mark[max(0, -shift) :]}"
+    return said + line + statement
 
 
 _DUCKDB_INTEGERS = {"INT8": "TINYINT", "INT16": "SMALLINT", "INT32": "INT", "INT64": "BIGINT"}
