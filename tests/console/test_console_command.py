@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,10 +23,12 @@ from forebay.testing.server import ServerProcess
 
 
 @contextmanager
-def started(*arguments: str, environment: Any = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def started(
+    *arguments: str, environment: Any = None, stderr: Any = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A command that prints the console's address, and that address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "forebay", *arguments], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "forebay", *arguments], stdout=subprocess.PIPE, stderr=stderr, text=True,
         env={**os.environ, **(environment or {})},
     )  # fmt: skip
     try:
@@ -49,9 +52,14 @@ def got(url: str, **headers: str) -> Any:
         return json.load(answer)
 
 
-def test_it_prints_its_address_tails_a_table_and_stops_when_it_is_told_to(forebay_server: Any) -> None:
-    address = forebay_server.bootstrap_servers
-    with forebay.connect(address) as connection, started("console", "-b", address, "--port", "0") as (process, url):
+def test_it_prints_its_address_tails_a_table_and_stops_when_it_is_told_to(forebay_server: Any, tmp_path: Path) -> None:
+    address, errors = forebay_server.bootstrap_servers, tmp_path / "stderr"
+    command = ("console", "-b", address, "--port", "0")
+    with (
+        forebay.connect(address) as connection,
+        errors.open("w") as stderr,
+        started(*command, stderr=stderr) as (process, url),
+    ):
         table = connection.create_table("fluss.events", {"n": "INT"})
         assert url.startswith("http://127.0.0.1:")
         session = got(f"{url}api/session")
@@ -62,8 +70,32 @@ def test_it_prints_its_address_tails_a_table_and_stops_when_it_is_told_to(foreba
             table.append([{"n": 7}])
             while b"7]" not in stream.readline():
                 pass
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+            process.send_signal(signal.SIGTERM)  # while the tail goes on
+            assert process.wait(60) == 0
+        assert errors.read_text() == ""
+
+
+@pytest.mark.slow
+def test_it_stops_while_a_statement_runs_and_while_its_server_does_not_answer(tmp_path: Path) -> None:
+    endless = {"statement": "SELECT count(*) FROM range(10000000) a, range(100000) b WHERE a.range + b.range = 7"}
+    with ServerProcess(tmp_path / "data") as server:
+        for request in (b"POST /api/sql", b"GET /api/tables"):
+            with started("console", "-b", server.bootstrap_servers, "--port", "0") as (process, url):
+                place = url.removeprefix("http://").rstrip("/")
+                body = json.dumps(endless).encode() if request.startswith(b"POST") else b""
+                head = f" HTTP/1.1\r\nHost: {place}\r\nOrigin: http://{place}\r\nX-Forebay-Console: 1\r\n"
+                head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+                host, _, port = place.partition(":")
+                with socket.create_connection((host, int(port))) as client:
+                    if not body:
+                        os.kill(server.pid, signal.SIGSTOP)
+                    client.sendall(request + head.encode() + body)
+                    client.settimeout(1.0)
+                    with pytest.raises(TimeoutError):  # under way
+                        client.recv(1)
+                    process.send_signal(signal.SIGTERM)
+                    assert process.wait(60) == 0
+        os.kill(server.pid, signal.SIGCONT)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -128,6 +129,8 @@ def _serve(app: Any, listening: socket.socket, *, until_stdin_ends: bool) -> Non
     )  # fmt: skip
 
     def stop() -> None:
+        # What is under way may end within the second. Uvicorn logs an error and a traceback of each other request.
+        logging.getLogger("uvicorn.error").addFilter(lambda _: False)
         server.should_exit = True
 
     def stop_with_stdin() -> None:

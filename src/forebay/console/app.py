@@ -274,12 +274,15 @@ async def _sql(visitors: Visitors, cookie: str, request: Request) -> Response:
     given = _arguments(call, await _body(request))
     future = asyncio.wrap_future(console.submit(call, **given))
     deadline = console.clock.monotonic() + statements.SECONDS_MAX
-    while not (await asyncio.wait({future}, timeout=_GONE_SECONDS))[0]:
-        is_late = console.clock.monotonic() > deadline
-        if is_late or await request.is_disconnected():
+    try:
+        while not (await asyncio.wait({future}, timeout=_GONE_SECONDS))[0]:
+            is_late = console.clock.monotonic() > deadline
+            if is_late or await request.is_disconnected():
+                raise statements.too_long() if is_late else InvalidRequest("the page has stopped the statement")
+    finally:
+        if not future.done():  # also where the console ends, which would wait for the statement
             execution.cancel()
             future.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is of no interest any more
-            raise statements.too_long() if is_late else InvalidRequest("the page has stopped the statement")
     return _Json(future.result())
 
 

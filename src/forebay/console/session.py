@@ -26,6 +26,7 @@ LIMIT_MAX = 1000
 TAILS_MAX = 10
 """The most live tails at a time."""
 
+_ANSWER_SECONDS = 0.5
 _WORKERS = 12
 _PARTS_AT_ONCE = 8
 _WAITING_MAX = 200
@@ -186,11 +187,13 @@ class Console:
             self._answers.pop(key, None)
 
     def close(self) -> None:
-        """Close the connection, and let workers end."""
+        """Close the connection, which ends what waits for the server, and let workers end."""
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._parts.shutdown(wait=False, cancel_futures=True)
         self.tasks.close()
         self._tails.shutdown(wait=False, cancel_futures=True)
+        if not self.conn.cluster.is_answered(_ANSWER_SECONDS):
+            self.conn.cluster.close()  # first: to close the connection waits for what it writes
         self.conn.close(timeout=5)
 
 
