@@ -13,11 +13,10 @@ classes again from the jar that they were sent.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from forebay.spark.jvm.gateway import JavaObject, Jvm
+from forebay.spark.jvm.gateway import JavaObject, Jvm, joined_source
 from forebay.spark.jvm.kept_classes import kept_jar
 
 _PARTS = {
@@ -57,9 +56,5 @@ def class_jar(jvm: Jvm, name: str, cache: Path | None = None) -> Path:
 
 
 def java_source(name: str) -> str:
-    """The source of the class `name` and of those that it needs, as one: all imports come first."""
-    folder = resources.files("forebay.spark.jvm") / "executor_java"
-    texts = [(folder / f"{part}.java").read_text() for part in (name, *_PARTS.get(name, ()))]
-    lines = [line for text in texts for line in text.splitlines()]
-    imports = dict.fromkeys(line for line in lines if line.startswith("import "))
-    return "\n".join([*imports, *(line for line in lines if line not in imports)])
+    """The source of the class `name` and of those that it needs, as one."""
+    return joined_source("executor_java", name, *_PARTS.get(name, ()))

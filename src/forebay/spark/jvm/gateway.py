@@ -25,12 +25,13 @@ import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-from py4j.java_gateway import JavaClass
+from py4j.java_gateway import JavaClass, JavaMember
 from py4j.protocol import Py4JJavaError
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.types import StructType
@@ -59,6 +60,11 @@ _FILES_READ = ("forebayFiles", "lake files read by Spark")
 _EPOCHS_OF_CONTINUOUS_MODE = "__epoch_coordinator_id"
 """The local property in which Spark's ContinuousExecution names what counts its epochs."""
 
+_PARTS = {"ForebayParquet": ("ForebayFiles", "ForebayFileScan")}
+"""Other sources whose classes a class of the driver needs; they are compiled together with it."""
+
+_DATA_TYPE, _STRUCTS_MAX = "org.apache.spark.sql.types.DataType", 256
+
 
 class JavaThrow(Py4JJavaError):  # type: ignore[misc]
     """Raise it in a proxy's method to throw `java_exception` in the JVM."""
@@ -86,6 +92,14 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def joined_source(folder: str, *names: str) -> str:
+    """The sources `<folder>/<name>.java` as one source: all imports come first."""
+    texts = [(resources.files("forebay.spark.jvm") / folder / f"{name}.java").read_text() for name in names]
+    lines = [line for text in texts for line in text.splitlines()]
+    imports = dict.fromkeys(line for line in lines if line.startswith("import "))
+    return "\n".join([*imports, *(line for line in lines if line not in imports)])
+
+
 def _is_default(method: JavaObject, name: str, arguments: int) -> bool:
     return bool(method.getName() == name and method.isDefault() and method.getParameterCount() == arguments)
 
@@ -107,6 +121,16 @@ def _is_filled(column: JavaObject) -> bool:
     return bool(column.explicitMetadata().isDefined() and column.child().references().isEmpty())
 
 
+class _KnownClass(JavaClass):  # type: ignore[misc]
+    """A Java class whose static methods are looked up once: py4j asks the JVM for each before every call."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if isinstance(found, JavaMember):
+            self.__dict__[name] = found
+        return found
+
+
 class Jvm:
     """The JVM of a Spark session, with handles that are looked up once. Make it with `Jvm.of`."""
 
@@ -119,8 +143,10 @@ class Jvm:
         self.gateway = cast(Any, context._gateway)
         self._classes: dict[str, Any] = {}
         self._defaults: dict[tuple[tuple[str, ...], str, int], Any] = {}
-        self._enum_sets: dict[tuple[str, tuple[str, ...]], JavaObject] = {}
+        self._sets: dict[tuple[str, tuple[str, ...]], JavaObject] = {}
         self._schemes: dict[str, bool] = {}
+        self._empty = lru_cache(None)(lambda class_name: self.gateway.new_array(self.class_(class_name), 0))
+        self._struct = lru_cache(_STRUCTS_MAX)(lambda text: self.class_(_DATA_TYPE).fromJson(text))
         self._source: tuple[tuple[str, ...], JavaObject] | None = None
         self._compiled: dict[str, JavaObject] = {}
         self._scan_metrics: tuple[JavaObject, JavaObject] | None = None
@@ -182,7 +208,7 @@ class Jvm:
         """A Java class by its full name, to call its constructor and static methods."""
         known = self._classes.get(name)
         if known is None:
-            known = self._classes[name] = JavaClass(name, self.gateway._gateway_client)
+            known = self._classes[name] = _KnownClass(name, self.gateway._gateway_client)
         return known
 
     def has_class(self, name: str) -> bool:
@@ -202,6 +228,8 @@ class Jvm:
         return known
 
     def array(self, class_name: str, items: Sequence[Any]) -> JavaObject:
+        if not items:  # they are all the same
+            return self._empty(class_name)
         array = self.gateway.new_array(self.class_(class_name), len(items))
         for index, item in enumerate(items):
             array[index] = item
@@ -263,7 +291,7 @@ class Jvm:
 
     def enum_set(self, class_name: str, names: tuple[str, ...]) -> JavaObject:
         """A java.util.Set of the named constants, without those that this Spark does not have. Made once."""
-        made = self._enum_sets.get((class_name, names))
+        made = self._sets.get((class_name, names))
         if made is None:
             made = self.class_("java.util.HashSet")()
             enum = self.class_(class_name)
@@ -271,7 +299,17 @@ class Jvm:
             for name in names:
                 if name in known:
                     made.add(enum.valueOf(name))
-            self._enum_sets[class_name, names] = made
+            self._sets[class_name, names] = made
+        return made
+
+    def string_set(self, *texts: str) -> JavaObject:
+        """A java.util.Set, made once."""
+        made = self._sets.get(("java.lang.String", texts))
+        if made is None:
+            made = self.class_("java.util.HashSet")()
+            for text in texts:
+                made.add(text)
+            self._sets["java.lang.String", texts] = made
         return made
 
     def optional_long(self, value: int | None) -> JavaObject:
@@ -285,7 +323,8 @@ class Jvm:
     # ---- Spark's values ---------------------------------------------------------------------------------------------
 
     def struct_type(self, schema: StructType) -> JavaObject:
-        return self.class_("org.apache.spark.sql.types.DataType").fromJson(schema.json())
+        """Spark's schema; it never changes, and the last ones are kept."""
+        return self._struct(schema.json())
 
     def python_schema(self, struct: JavaObject) -> StructType:
         return StructType.fromJson(json.loads(struct.json()))
@@ -439,8 +478,8 @@ class Jvm:
 
     @staticmethod
     def java_source(name: str) -> str:
-        """The text of `driver_java/<name>.java`."""
-        return (resources.files("forebay.spark.jvm") / "driver_java" / f"{name}.java").read_text()
+        """The source of the driver's class `name` and of those that it needs, as one."""
+        return joined_source("driver_java", name, *_PARTS.get(name, ()))
 
     def bytecodes(self, source: str) -> dict[str, bytes]:
         """The compiled classes of Java source, by name."""

@@ -8,6 +8,7 @@ warehouse. They raise `NotFound` and `AlreadyExists` of databases, and `InvalidR
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,10 @@ _SPARKS_OWN = ("owner",)
 
 CHANGES_OF_COLUMNS = ("Column", "Type", "Nullability", "Comment", "Position", "Value")
 """How the names of Spark's classes end for changes of ALTER TABLE to a column."""
+
+
+_PLAIN_NAME = re.compile(r"([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
+"""How Spark writes an identifier of two parts that need no quotes."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +120,10 @@ class SqlCatalog(JavaProxy):
 
     def tableStateOptionKeys(self) -> JavaObject:
         """The options by which a table has other columns, which Spark gives to `loadTable` (from 4.3 on)."""
-        keys = self.jvm.class_("java.util.HashSet")()
-        keys.add(DELETE_BEHAVIOR)
-        keys.add(CHANGES)
-        return keys
+        return self.jvm.string_set(DELETE_BEHAVIOR, CHANGES)
 
     def changelogStateOptionKeys(self) -> JavaObject:
-        return self.jvm.class_("java.util.HashSet")()
+        return self.jvm.string_set()
 
     def useNullableQuerySchema(self) -> bool:
         return True
@@ -199,6 +201,9 @@ class SqlCatalog(JavaProxy):
 
     def _named(self, identifier: JavaObject) -> tuple[str, str]:
         """(database, table). Throws NoSuchTableException for an identifier that cannot be a table."""
+        plain = _PLAIN_NAME.fullmatch(str(identifier.toString()))  # one call instead of five
+        if plain:
+            return plain[1], plain[2]
         namespace = names_in(identifier.namespace())
         if len(namespace) != 1:
             raise self._no_such_table(identifier)
@@ -278,7 +283,7 @@ class SqlCatalog(JavaProxy):
 
     def _takes_changes(self, how: tuple[Any, ...]) -> bool:
         """Whether `loadTable` was asked for a table to write changes into, which only Spark 4.3 or newer tells it."""
-        if len(how) != 2 or how[0].writePrivileges().isEmpty():
+        if len(how) != 2 or how[1].isEmpty() or how[0].writePrivileges().isEmpty():
             return False
         return changes_option(self.jvm.options(how[1]))
 

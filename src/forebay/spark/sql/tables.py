@@ -54,6 +54,9 @@ class TableProxy(JavaProxy):
     def version(self) -> None:
         return None
 
+    def id(self) -> str | None:
+        """None, as the interface itself answers; but every query asks, and this answer needs no further call."""
+
     def schema(self) -> JavaObject:
         return self._schema
 
