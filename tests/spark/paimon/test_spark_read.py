@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.clientserver import JavaClient
 
 from forebay.metadata import types
 from forebay.paimon import Catalog
@@ -49,6 +50,32 @@ def keyed(lake_catalog: Catalog, lake: str) -> Table:
 def plan_of(spark: Any, query: str) -> str:
     (row,) = spark.sql(f"EXPLAIN {query}").collect()
     return str(row[0])
+
+
+CALLS_MAX = 50
+"""Calls of one query from Python to the JVM, each of about 0.1 ms; they were 300."""
+
+
+def test_a_query_of_plain_files_is_planned_by_few_calls(
+    lake_session: Any, lake: str, parts: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = f"SELECT * FROM lake.{lake}.parts"
+    assert len(lake_session.sql(query).collect()) == 18  # whatever is looked up once
+    put(parts, [{"id": 60 + i, "name": "d", "v": i} for i in range(3)])
+    called: list[str] = []
+    send = JavaClient.send_command
+
+    def counted(client: Any, command: str, *rest: Any) -> Any:
+        if not command.startswith("m\nd\n"):  # Python lets go of an object, in a thread of its own
+            called.append(command)
+        return send(client, command, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JavaClient, "send_command", counted)
+        found = lake_session.sql(query)._jdf.queryExecution().executedPlan()
+    assert "ParquetScan" in str(found.toString())
+    assert 0 < len(called) <= CALLS_MAX, called
+    assert len(lake_session.sql(query).collect()) == 21, "of the new snapshot"
 
 
 # ---- batches --------------------------------------------------------------------------------------------------------

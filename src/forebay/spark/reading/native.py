@@ -24,11 +24,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from forebay.base.errors import StorageFailure
 from forebay.spark.context import SessionContext
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm, quoted
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.live_read import MARKS_SCHEMA, MarkFunction, MarkPartition
 from forebay.spark.reading.plan import Marking, NativeFiles, ReadTasks, task_readers
@@ -64,22 +66,19 @@ _GROUP, _FILE_NUMBER = "_forebay_group", "_forebay_file"
 """Columns: a number for the task that marks a row's file, and the file's number among those of the task."""
 
 _NEEDED = (
-    _SOURCES + "v2.parquet.ParquetTable",
-    _SOURCES + "v2.parquet.ParquetScan",
     _SOURCES + "v2.DataSourceV2Relation",
     _SOURCES + "v2.V2ScanRelationPushDown",
-    _SQL + "internal.connector.PredicateUtils",
     _SQL + "classic.Dataset",
 )
-_CLASSES = _PLANNED_TABLE, _TASKS, _FILE_SCAN, _FILES = (
+_CLASSES = _PLANNED_TABLE, _TASKS, _PARQUET = (
     "ForebayPlannedTable",  # a table that is one scan, which is there already: nothing can be pushed into it
     "ForebayTasks",  # a scan that is nothing but its tasks
-    "ForebayFileScan",  # a scan of files, of which values of a join choose some
-    "ForebayFiles",  # an index of files
+    "ForebayParquet",  # makes scans of files, and of those of which values of a join choose some
 )
-"""Java classes of our own (driver_java), compiled by Janino; they stay on the driver. The last is a subclass of a class
-of Spark, which no proxy can be. The others save calls between JVM and Python when planning."""
+"""Java classes of our own (driver_java), compiled by Janino; they stay on the driver. They save calls between JVM and
+Python when planning, each of which takes about 0.1 ms, and as much again when Python lets go of what it returned."""
 
+_makers: WeakKeyDictionary[Jvm, JavaObject] = WeakKeyDictionary()
 _able: WeakKeyDictionary[Jvm, bool] = WeakKeyDictionary()
 logger = logging.getLogger(__name__)
 
@@ -104,50 +103,39 @@ def _parquet_scan(
     filters: JavaObject,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> JavaObject:
-    """The scan of all files of `groups`, with the columns `numbers` at the end (see `_file_index`).
+    """The scan of all files of `groups`, with the columns `numbers` at the end: no directory is listed.
 
+    `numbers`: none, or two of type INT that tell of each row the number of its group, and of its file in the group.
     `settings` of Hadoop's file systems reach executors with the scan, and no other query.
     """
     jvm = context.jvm
-    paths = [[local_path(file) or file for file in group] for group in groups]
+    # One string each, as every value is a call.
+    names = "\0\0".join("\0".join(local_path(file) or file for file in group) for group in groups)
+    struct, last = jvm.struct_type(schema), jvm.struct_type(numbers)
+    given = _in_turns(_OPTIONS), _in_turns(settings)
     with jvm.known_layout("scan of Parquet files"):
-        given = jvm.class_(_SQL + "util.CaseInsensitiveStringMap")(jvm.map({**_OPTIONS, **settings}))
-        struct, last = jvm.struct_type(schema), jvm.struct_type(numbers)
-        form = jvm.class_("java.lang.Class").forName(_SOURCES + "parquet.ParquetFileFormat")
-        table = jvm.class_(_SOURCES + "v2.parquet.ParquetTable")(
-            "parquet", context.session, given, jvm.sequence([]), jvm.class_("scala.Some")(struct), form
-        )
-        scan = table.newScanBuilder(given).build()
-        names = [str(scan.productElementName(i)) for i in range(scan.productArity())]
-        values = [scan.productElement(i) for i in range(len(names))]
-        values[names.index("fileIndex")] = _file_index(jvm, context.session, paths, last, jvm.map(settings))
-        values[names.index("readDataSchema")] = struct  # the builder takes every column for nullable
-        values[names.index("readPartitionSchema")] = last
-        to_v1 = jvm.class_(_SQL + "internal.connector.PredicateUtils").toV1
-        values[names.index("pushedFilters")] = to_v1(filters)
-        return scan.copy(*values)
+        try:
+            return _scans(jvm).scan(context.session, *given, struct, last, names, filters)
+        except Py4JJavaError as e:
+            thrown = e.java_exception
+            if str(thrown.getClass().getSimpleName()) == "FileNotFoundException":
+                raise gone(str(thrown.getMessage())) from e
+            if is_instance_of(jvm.gateway, thrown, "java.io.IOException"):
+                raise StorageFailure(f"Spark cannot read {groups[0][0]}: {thrown.getMessage()}") from e
+            raise
 
 
-def _file_index(
-    jvm: Jvm, session: JavaObject, groups: Sequence[Sequence[str]], columns: JavaObject, settings: JavaObject
-) -> JavaObject:
-    """A PartitioningAwareFileIndex of files, by their paths or URIs; no directory is listed.
+def _in_turns(pairs: Mapping[str, str]) -> str:
+    """Names and values in one string."""
+    return "\0".join(part for pair in pairs.items() for part in pair)
 
-    `settings` (a java.util.Map) are those of Hadoop's file systems.
 
-    `columns`: none, or two of type INT that tell of each row the number of its group, and of its file in the group.
-    Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for a file that is gone, and `StorageFailure` where Spark's file system
-    does not reach the files.
-    """
-    names = "\0\0".join("\0".join(group) for group in groups)  # one string, as every string is a call
-    index = jvm.compiled(_FILES)(session, names, columns, settings)
-    failure = index.failure()
-    if failure is not None:
-        raise StorageFailure(f"Spark cannot read {groups[0][0]}: {failure}")
-    missing = index.missing()
-    if missing is not None:
-        raise gone(missing)
-    return index
+def _scans(jvm: Jvm) -> JavaObject:
+    """What makes scans of files."""
+    made = _makers.get(jvm)
+    if made is None:
+        made = _makers[jvm] = jvm.compiled(_PARQUET)()
+    return made
 
 
 def hadoop_settings(files: Sequence[str], options: Mapping[str, str]) -> dict[str, str]:
@@ -164,14 +152,21 @@ def hadoop_settings(files: Sequence[str], options: Mapping[str, str]) -> dict[st
 
 
 def file_scan(
-    context: SessionContext, files: JavaObject, tasks: JavaProxy, statistics: JavaProxy, key: Sequence[str]
+    context: SessionContext,
+    files: JavaObject,
+    tasks: JavaProxy,
+    filtered: Sequence[str],
+    size: tuple[int, int] | None,
+    key: Sequence[str],
 ) -> JavaObject:
     """The scan `files` of Parquet files, of which the values of a join leave those that `tasks` says.
 
-    `tasks` is the same scan by Python tasks. If the join has values of all columns of `key`, it takes the place.
+    The values are of the columns `filtered`. `tasks` is the same scan by Python tasks. If the join has values of all
+    columns of `key`, it takes the place. `size` are about how many rows and bytes there are, if that is known.
     """
-    metrics, _ = context.jvm.scan_metrics()
-    return context.jvm.compiled(_FILE_SCAN)(files, tasks, statistics, context.jvm.strings(key), metrics)
+    rows, estimated = size or (-1, -1)
+    columns, metrics = "\0".join(map(quoted, filtered)), context.jvm.scan_metrics()[0]
+    return _scans(context.jvm).chosen(files, tasks, rows, estimated, "\0".join(key), columns, metrics)
 
 
 def empty_scan(context: SessionContext, schema: StructType, statistics: JavaProxy) -> JavaObject:

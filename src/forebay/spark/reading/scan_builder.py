@@ -213,8 +213,9 @@ class ScanProxy(JavaProxy):
         except StorageFailure as e:
             self._warn_of(e)
             return None
-        statistics, key = self._statistics(plan.rows), self._readable.lookup_key
-        return file_scan(self._context, files, FileScan(self, filters), statistics, key)
+        size = None if plan.rows is None else (plan.rows, plan.rows * self._row_bytes())
+        tasks, key = FileScan(self, filters), self._readable.lookup_key
+        return file_scan(self._context, files, tasks, self._filtered_columns(), size, key)
 
     def _warn_of(self, failure: StorageFailure) -> None:
         logger.warning("lake files of %s are read by Python: %s", self._readable.name, failure.message)
@@ -284,6 +285,10 @@ class ScanProxy(JavaProxy):
     # ---- SupportsRuntimeV2Filtering ---------------------------------------------------------------------------------
 
     def filterAttributes(self) -> JavaObject:
+        columns = [self.jvm.column(name) for name in self._filtered_columns()]
+        return self.jvm.array(CONNECTOR + "expressions.NamedReference", columns)
+
+    def _filtered_columns(self) -> list[str]:
         """The columns that are read and have values to compare.
 
         None with a limit, which counts rows before any join. None of what UPDATE, MERGE or DELETE change: Spark would
@@ -293,8 +298,7 @@ class ScanProxy(JavaProxy):
         is_open = wanted.limit is None and not readable.is_target
         known = {column.name for column in readable.columns if is_open}
         comparable = [field.name for field in self._schema.fields if isinstance(field.dataType, AtomicType)]
-        names = [name for name in comparable if name in known]
-        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [self.jvm.column(name) for name in names])
+        return [name for name in comparable if name in known]
 
     def filter(self, predicates: JavaObject) -> None:
         """Let the next batch that this thread asks for have the rows only that may match all `predicates`.
@@ -322,8 +326,11 @@ class ScanProxy(JavaProxy):
         return self._statistics(None if self._is_stream else self._plan().rows)
 
     def _statistics(self, rows: int | None) -> StatisticsProxy:
-        width = 8 + sum(value_bytes(field.dataType) for field in self._schema.fields)
-        return StatisticsProxy(self._context, rows, None if rows is None else rows * width)
+        return StatisticsProxy(self._context, rows, None if rows is None else rows * self._row_bytes())
+
+    def _row_bytes(self) -> int:
+        """The estimated size of a row."""
+        return 8 + sum(value_bytes(field.dataType) for field in self._schema.fields)
 
     # ---- Batch ------------------------------------------------------------------------------------------------------
 

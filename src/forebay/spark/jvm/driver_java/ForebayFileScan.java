@@ -1,7 +1,10 @@
 import java.util.Arrays;
+import java.util.Collections;
+import java.util.OptionalLong;
 import java.util.Set;
 import java.util.function.BiFunction;
 import java.util.function.Function;
+import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
@@ -14,21 +17,24 @@ import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
 import org.apache.spark.sql.execution.datasources.v2.FileScan;
 import org.apache.spark.sql.types.StructType;
 
-public class ForebayFileScan implements SupportsReportStatistics, SupportsRuntimeV2Filtering, BiFunction {
+class ForebayFileScan implements SupportsReportStatistics, SupportsRuntimeV2Filtering, BiFunction {
     private final Scan files;
     private final SupportsRuntimeV2Filtering tasks;
     private final Statistics statistics;
     private final String[] key;
+    private final String[] filtered;
     private final CustomMetric[] metrics;
     private volatile Scan read;
     private final ThreadLocal chosen = new ThreadLocal();
 
-    public ForebayFileScan(
-            Scan files, SupportsRuntimeV2Filtering tasks, Statistics statistics, String[] key, CustomMetric[] metrics) {
+    ForebayFileScan(
+            Scan files, SupportsRuntimeV2Filtering tasks, Statistics statistics, String[] key, String[] filtered,
+            CustomMetric[] metrics) {
         this.files = files;
         this.tasks = tasks;
         this.statistics = statistics;
         this.key = key;
+        this.filtered = filtered;
         this.metrics = metrics;
         read = files;
     }
@@ -53,7 +59,11 @@ public class ForebayFileScan implements SupportsReportStatistics, SupportsRuntim
 
     public Statistics estimateStatistics() { return statistics; }
 
-    public NamedReference[] filterAttributes() { return tasks.filterAttributes(); }
+    public NamedReference[] filterAttributes() {
+        NamedReference[] columns = new NamedReference[filtered.length];
+        for (int i = 0; i < columns.length; i++) { columns[i] = Expressions.column(filtered[i]); }
+        return columns;
+    }
 
     public void filter(Predicate[] predicates) { chosen.set(((Function) tasks).apply(predicates)); }
 
@@ -80,4 +90,21 @@ class ForebayFilesRead implements CustomTaskMetric {
     public String name() { return "forebayFiles"; }
 
     public long value() { return count; }
+}
+
+/** The estimated size of a scan, for Spark's choice of joins; -1 where it is not known. */
+class ForebaySize implements Statistics {
+    private final long rows;
+    private final long bytes;
+
+    ForebaySize(long rows, long bytes) {
+        this.rows = rows;
+        this.bytes = bytes;
+    }
+
+    public OptionalLong numRows() { return rows < 0 ? OptionalLong.empty() : OptionalLong.of(rows); }
+
+    public OptionalLong sizeInBytes() { return bytes < 0 ? OptionalLong.empty() : OptionalLong.of(bytes); }
+
+    public java.util.Map columnStats() { return Collections.emptyMap(); }
 }

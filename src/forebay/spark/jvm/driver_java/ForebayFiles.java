@@ -31,7 +31,8 @@ import scala.collection.immutable.Seq;
 import scala.collection.mutable.LinkedHashMap;
 import scala.jdk.javaapi.CollectionConverters;
 
-public class ForebayFiles extends PartitioningAwareFileIndex {
+/** An index of files, by their paths or URIs; no directory is listed. */
+class ForebayFiles extends PartitioningAwareFileIndex {
     private static final int BLOCK_BYTES = 1 << 27;
     private static final int REQUESTS = 16; // at the same time, to stores that are not local
 
@@ -40,10 +41,8 @@ public class ForebayFiles extends PartitioningAwareFileIndex {
     private final ArrayList paths = new ArrayList();
     private final ArrayList groups = new ArrayList();
     private final LinkedHashMap statuses = new LinkedHashMap();
-    private String missing = null;
-    private String failure = null;
 
-    public ForebayFiles(SparkSession session, String names, StructType columns, java.util.Map settings)
+    ForebayFiles(SparkSession session, String names, StructType columns, java.util.Map settings)
             throws IOException {
         super(session, Map$.MODULE$.from(CollectionConverters.asScala(settings)), Option.empty(), NoopCache$.MODULE$);
         this.names = names;
@@ -60,15 +59,13 @@ public class ForebayFiles extends PartitioningAwareFileIndex {
                 asked.add(new StatusOf(new Path(group[i]), hadoopConf()));
             }
         }
-        List found = statusesOf(asked);
-        if (failure != null) { return new FileStatus[0]; }
-        Iterator answers = found.iterator();
+        Iterator answers = statusesOf(asked).iterator();
         for (int i = 0; i < group.length; i++) {
             if (group[i].startsWith("/")) {
                 made[i] = statusOf(group[i], new Path("file", null, group[i]));
             } else {
                 made[i] = (FileStatus) answers.next();
-                if (made[i].getModificationTime() < 0) { missing = group[i]; }
+                if (made[i].getModificationTime() < 0) { throw new FileNotFoundException(group[i]); }
             }
             paths.add(made[i].getPath());
             statuses.put(made[i].getPath(), made[i]);
@@ -86,7 +83,7 @@ public class ForebayFiles extends PartitioningAwareFileIndex {
         } catch (InterruptedException e) {
             throw new java.io.InterruptedIOException();
         } catch (ExecutionException e) {
-            failure = String.valueOf(e.getCause());
+            throw new IOException(String.valueOf(e.getCause()));
         } finally {
             threads.shutdownNow();
         }
@@ -114,20 +111,14 @@ public class ForebayFiles extends PartitioningAwareFileIndex {
         }
     }
 
-    private FileStatus statusOf(String name, Path path) throws IOException {
+    private static FileStatus statusOf(String name, Path path) throws IOException {
         try {
             BasicFileAttributes found = Files.readAttributes(Paths.get(name), BasicFileAttributes.class);
             return new FileStatus(found.size(), false, 1, BLOCK_BYTES, found.lastModifiedTime().toMillis(), path);
         } catch (NoSuchFileException e) {
-            missing = name;
-            return new FileStatus(0, false, 1, BLOCK_BYTES, 0, path);
+            throw new FileNotFoundException(name);
         }
     }
-
-    public String missing() { return missing; }
-
-    /** What a store that is not local has answered, if it does not say how large its files are. */
-    public String failure() { return failure; }
 
     private static Seq seq(List items) { return CollectionConverters.asScala(items).toSeq(); }
 
