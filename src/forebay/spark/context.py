@@ -57,6 +57,12 @@ class SessionContext:
         """The session's Java object."""
         return self.weak_session.get()
 
+    def session_settings(self) -> dict[str, str]:
+        """The session's configuration, as far as it is set."""
+        # One text, as every value of its own would be two calls; Scala writes pairs so.
+        text = str(self.session.conf().getAll().mkString("\0"))
+        return {key: value for key, _, value in (pair.partition(" -> ") for pair in text.split("\0"))}
+
     @property
     def cores(self) -> int:
         """The number of tasks that the cluster runs concurrently."""
@@ -84,12 +90,12 @@ class CatalogContext(SessionContext):
 
     def session_options(self) -> dict[str, str]:
         """The scan options in the session's configuration, and its time zone."""
-        conf = self.session.sessionState().conf()
         names = [SESSION_PREFIX + name for name in (STRATEGY, SERVER_SIDE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED)]
         own = (READ_OPTIMIZED, READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR, READ_DIRECT)
         names += [OWN_SESSION_PREFIX + name for name in own]
-        found = {name: str(conf.getConfString(name)) for name in names if conf.contains(name)}
-        return {**found, SESSION_ZONE: str(conf.sessionLocalTimeZone())}
+        settings = self.session_settings()
+        zone = settings.get(SESSION_ZONE) or str(self.session.sessionState().conf().sessionLocalTimeZone())
+        return {**{name: settings[name] for name in names if name in settings}, SESSION_ZONE: zone}
 
 
 CatalogOptions = tuple[tuple[str, str], ...]

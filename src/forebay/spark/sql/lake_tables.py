@@ -386,9 +386,7 @@ def readable(
 
 def session_options(context: PaimonContext) -> dict[str, str]:
     """The options of reads in the session's configuration, by their names without a prefix."""
-    # One text, as every value of its own is a call; Scala writes pairs so.
-    text = str(context.session.conf().getAll().mkString("\0"))
-    settings = {key: value for key, _, value in (pair.partition(" -> ") for pair in text.split("\0"))}
+    settings = context.session_settings()
     shared = {name: settings.get(OWN_SESSION_PREFIX + name) for name in (READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR)}
     of_all = {name: value for name, value in shared.items() if value is not None}
     return of_all | {
