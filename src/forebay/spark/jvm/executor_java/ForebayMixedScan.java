@@ -228,23 +228,25 @@ class ForebayKeptReader implements PartitionReader {
 class ForebayKeptColumn extends ColumnVector {
     private final ColumnVector whole;
     private final int[] places;
+    private final boolean hasNull;
 
     ForebayKeptColumn(ColumnVector whole, int[] places) {
         super(whole.dataType());
         this.whole = whole;
         this.places = places;
+        hasNull = whole.hasNull();
     }
 
     public void close() {}
 
     public void closeIfFreeable() {}
 
-    public boolean hasNull() { return whole.hasNull(); }
+    public boolean hasNull() { return hasNull; }
 
     /** At most so many: those that are left out count, too. */
     public int numNulls() { return whole.numNulls(); }
 
-    public boolean isNullAt(int row) { return whole.isNullAt(places[row]); }
+    public boolean isNullAt(int row) { return hasNull && whole.isNullAt(places[row]); }
 
     public boolean getBoolean(int row) { return whole.getBoolean(places[row]); }
 
