@@ -84,6 +84,10 @@ def run(options: Run) -> Section:
         f"Parquet files that are compared with are compressed by {CODEC}, level {LEVEL}. Spark is local[{CORES}]; a "
         f"table has {BUCKETS} buckets unless it says otherwise. Everything runs on the one machine.",
         "CPU time is that of all who take part: server, client, Spark's JVM and Python workers.",
+        "What bounds Spark's union read of a primary-key table with a tail of 1 %, by step (5,000,000 rows): tasks of "
+        "Python find the changed rows in the files' key columns before the scan begins, 0.1 s by the clock; the scan "
+        "looks up each value that is kept through a list of places, 0.3 s of CPU; the tail comes last, 0.06 s. Times "
+        "of Parquet's own read differ by as much from run to run.",
     ]
     return Section("union", "Lake and stream as one table", tables, notes, kinds)
 
