@@ -26,6 +26,7 @@ from forebay.base.errors import (
     StorageFailure,
     UnsupportedOperation,
 )
+from forebay.base.threads import WriteGate
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.client.transaction import Transaction
@@ -66,11 +67,12 @@ def rows(table: Table) -> dict[int, tuple[str | None, str | None]]:
     return {row["id"]: (row["a"], row["b"]) for row in found}
 
 
-def attempt(tx: Transaction, name: str, table: Table, data: list[dict[str, Any]]) -> None:
-    """Stage rows for a log table, all of an attempt."""
+def attempt(tx: Transaction, name: str, table: Table, data: list[dict[str, Any]]) -> str:
+    """Stage rows for a log table, all of an attempt; return what the driver calls it."""
     writer = tx.staged_writer(name)
     writer.append(table, data)
     writer.finish()
+    return writer.attempt
 
 
 def in_turn(*calls: Callable[[], object]) -> None:
@@ -161,6 +163,57 @@ def test_a_driver_that_was_replaced_can_neither_stage_nor_commit(conn: Connectio
         attempt(old, "late", log, [{"n": 3}])
     new.commit()
     assert numbers(log) == [2]
+
+
+@pytest.mark.parametrize("is_decided_when", ["before it is ended", "while its end waits"])
+def test_a_version_that_is_decided_while_another_driver_begins_it_is_committed_once(
+    conn: Connection, log: Table, monkeypatch: pytest.MonkeyPatch, is_decided_when: str
+) -> None:
+    old = conn.transaction(f"overlap {is_decided_when}", 1).begin()
+    staged = attempt(old, "task", log, [{"n": 1}])
+    end, closed = TransactionManager._end, WriteGate.closed
+
+    def commit(manager: TransactionManager) -> None:
+        monkeypatch.undo()
+        manager.commit(old.begun_id, [staged]).result()
+
+    def end_late(self: TransactionManager, transaction: Any, reason: str) -> bool:
+        if is_decided_when == "before it is ended":
+            commit(self)
+            return end(self, transaction, reason)
+
+        @contextmanager
+        def closed_late(gate: WriteGate, timeout: float | None = None) -> Iterator[bool]:
+            commit(self)
+            with closed(gate, timeout) as is_closed:
+                yield is_closed
+
+        monkeypatch.setattr(WriteGate, "closed", closed_late)
+        return end(self, transaction, reason)
+
+    monkeypatch.setattr(TransactionManager, "_end", end_late)
+    new = conn.transaction(f"overlap {is_decided_when}", 1).begin()
+    assert new.committed is not None
+    assert new.begun_id == old.begun_id
+    assert numbers(log) == [1]
+    with conn.transaction(f"overlap {is_decided_when}", 2) as later:
+        later.append(log, [{"n": 2}])
+    assert numbers(log) == [1, 2]
+
+
+def test_the_metadata_store_refuses_a_version_that_another_transaction_has_decided(
+    conn: Connection, log: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the server believes: here it has forgotten that the first one has not ended."""
+    first = conn.transaction("unique", 1).begin()
+    staged = attempt(first, "task", log, [{"n": 1}])
+    monkeypatch.setattr(TransactionManager, "_history_of", lambda self, application: ([], None, []))
+    second = conn.transaction("unique", 1).begin()
+    late = attempt(second, "task", log, [{"n": 2}])
+    first.commit([staged])
+    with pytest.raises(Conflict, match="version 1 of application 'unique' is decided already"):
+        second.commit([late])
+    assert numbers(log) == [1]
 
 
 def test_an_empty_transaction_is_committed_too(conn: Connection) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from forebay.base import threads
-from forebay.base.errors import CorruptData, ErrorCode, LimitExceeded, StorageFailure
+from forebay.base.errors import Conflict, CorruptData, ErrorCode, LimitExceeded, StorageFailure
 from forebay.codec.crc import crc32c
 from forebay.fs import names
 from forebay.fs.interface import DiskFull
@@ -63,6 +63,8 @@ CREATE TABLE IF NOT EXISTS lake_snapshots (
 CREATE TABLE IF NOT EXISTS transactions (
     transaction_id INTEGER PRIMARY KEY, application TEXT NOT NULL, version INTEGER NOT NULL, state INTEGER NOT NULL,
     changed_ms INTEGER NOT NULL, writer_id INTEGER NOT NULL, attempts TEXT NOT NULL, crc INTEGER NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS decided_versions ON transactions (application, version)
+    WHERE application <> '' AND state > 0;
 """
 
 
@@ -367,11 +369,21 @@ class MetadataStore:
         ]
 
     def put_transaction(self, stored: StoredTransaction, without: Iterable[int] = ()) -> None:
-        """Store a transaction, new or changed, and forget those with the ids `without`, in one step."""
+        """Store a transaction, new or changed, and forget those with the ids `without`, in one step.
+
+        Raises `Conflict`, and changes nothing, if another one with its application and version is decided or committed.
+        """
         transaction_id, application, version, state, *others, attempts = astuple(stored)
         with self.transaction() as sql:
             _delete_transactions(sql, without)
-            _put(sql, "transactions", transaction_id, application, version, int(state), *others, " ".join(attempts))
+            try:
+                _put(sql, "transactions", transaction_id, application, version, int(state), *others, " ".join(attempts))
+            except sqlite3.IntegrityError as e:
+                raise Conflict(
+                    f"version {version} of application {application!r} is decided already, by another transaction "
+                    f"than {transaction_id}: a version is written once",
+                    ErrorCode.INVALID_UPDATE_VERSION_EXCEPTION,
+                ) from e
 
     def forget_transactions(self, ids: Iterable[int]) -> None:
         with self.transaction() as sql:

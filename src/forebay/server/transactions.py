@@ -221,23 +221,39 @@ class TransactionManager:
                 ErrorCode.INVALID_PRODUCER_ID_EXCEPTION,
             )
         with self._beginning:
-            for decided in self._of(application, TransactionState.DECIDED):
-                self._finish(decided)
-            committed = [each.stored for each in self._of(application, TransactionState.COMMITTED)]
-            last = max(committed, key=lambda stored: stored.version, default=None)
-            if last is not None and version == last.version:
-                return last
-            if last is not None and version < last.version:
-                raise Conflict(
-                    f"version {version} of application {application!r} is older than version {last.version}, which is "
-                    "committed: a version is written once, and versions grow",
-                    ErrorCode.INVALID_UPDATE_VERSION_EXCEPTION,
-                )
-            for replaced in self._of(application, TransactionState.OPEN):
-                if join and replaced.stored.version == version:
-                    return replaced.stored
-                self._end(replaced, f"another driver has begun version {version} of the application since")
-            return self._begun(application, version)
+            while True:
+                # One look at all of them: no other one can begin, and a state that changes since means another look.
+                decided, last, replaced = self._history_of(application)
+                for transaction in decided:
+                    self._finish(transaction)
+                if decided:
+                    continue
+                if last is not None and version == last.version:
+                    return last
+                if last is not None and version < last.version:
+                    raise Conflict(
+                        f"version {version} of application {application!r} is older than version {last.version}, "
+                        "which is committed: a version is written once, and versions grow",
+                        ErrorCode.INVALID_UPDATE_VERSION_EXCEPTION,
+                    )
+                for transaction in replaced:
+                    if join and transaction.stored.version == version:
+                        return transaction.stored
+                    # Waits for its decision, if that is under way, and then does not end it.
+                    self._end(transaction, f"another driver has begun version {version} of the application since")
+                if not replaced:
+                    return self._begun(application, version)
+
+    def _history_of(self, application: str) -> tuple[list[_Transaction], StoredTransaction | None, list[_Transaction]]:
+        """(decided, the committed one with the highest version, open) transactions of an application at one moment."""
+        with self._lock:
+            known = [(t.state, t) for t in self._by_id.values() if t.stored.application == application]
+        committed = [t.stored for state, t in known if state is TransactionState.COMMITTED]
+        return (
+            [t for state, t in known if state is TransactionState.DECIDED],
+            max(committed, key=lambda stored: stored.version, default=None),
+            [t for state, t in known if state is TransactionState.OPEN],
+        )
 
     def _begun(self, application: str, version: int) -> StoredTransaction:
         self._check_room()
