@@ -679,9 +679,13 @@ def begun(coroutine: Coroutine[Any, Any, T], context: Context | None = None) -> 
     return asyncio.get_running_loop().create_task(_rest_of(coroutine, awaited), context=context)
 
 
+async def _rest_of(coroutine: Coroutine[Any, Any, T], awaited: Any) -> T:
+    """The rest of a coroutine that waits for `awaited` already."""
+    return await _resumed(coroutine, awaited)  # a task takes no generator since Python 3.12
+
+
 @types.coroutine
-def _rest_of(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """A coroutine that waits for `awaited` already."""
+def _resumed(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
     while True:
         try:
             sent = yield awaited
