@@ -67,7 +67,7 @@ def attach(
     sessions and unknown versions of Spark.
     """
     of_cluster = {"bootstrap_servers": bootstrap_servers, "user": user, "password": password}
-    of_lake = {"warehouse": warehouse, "metastore": metastore}
+    of_lake: dict[str, Any] = {"warehouse": warehouse, "metastore": metastore}
     sides = _sides(spark, catalog, options, paimon=paimon, lake_options=lake_options, **of_cluster, **of_lake)
     _install(spark, catalog, sides)
     return spark
