@@ -11,6 +11,7 @@ import forebay.spark
 from forebay.base.errors import InvalidRequest
 from forebay.paimon import Catalog
 from forebay.spark.lake_datasource import LakeAddress
+from forebay.spark.server_setup import _located
 
 VALUES = {
     "12:30": "12%3A30",
@@ -58,3 +59,10 @@ def test_an_address_is_absolute_before_it_reaches_workers(tmp_path: Path, monkey
     )
     with pytest.raises(InvalidRequest, match="on the host 'host'"):
         LakeAddress.of({"path": "file://host/lake/db.db/t"})
+
+
+def test_settings_for_a_server_have_an_absolute_warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _located({"warehouse": "lake", "user": "u"}) == {"warehouse": f"{tmp_path}/lake", "user": "u"}
+    rest = {"warehouse": "prod", "paimon.metastore": "rest"}
+    assert _located(rest) == rest
