@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -69,6 +70,20 @@ def test_what_a_server_answers_names_the_files_and_where_the_first_begins(tmp_pa
     assert values(remote, 5) == [5, 6, 7, 8]
     with pytest.raises(StorageFailure, match=r"s0/0{20}\.log \(offsets 0 to 5\) cannot be read.* needs access to it"):
         values(remote, 4)
+
+
+@pytest.mark.parametrize("written", ["{}", "file:{}", "file://{}", "file://localhost{}"])
+def test_paths_of_segments_are_not_encoded(tmp_path: Path, written: str) -> None:
+    folder = tmp_path / "50%25 of ü"
+    folder.mkdir()
+    segment = stored(folder, 0, [2])
+    assert values(RemoteLog((replace(segment, path=written.format(segment.path)),)), 0) == [0, 1]
+
+
+@pytest.mark.parametrize("path", ["file://host/x/s0/0.log", "s0/0.log", "/x/../s0/0.log", "s3://b/../s0/0.log"])
+def test_a_segment_that_a_server_names_elsewhere_is_not_read(path: str) -> None:
+    with pytest.raises(StorageFailure, match="cannot be read"):
+        values(RemoteLog((RemoteSegment(path, 0, 1, 0),)), 0)
 
 
 @pytest.mark.parametrize("block", [1, 12, 13, 200, 10_000])

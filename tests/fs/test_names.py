@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.base.errors import InvalidRequest
 from forebay.fs import names
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TablePath
 
-name = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=12).filter(
+name = st.text(st.characters(codec="utf-8", exclude_characters="/\\\0"), min_size=1, max_size=12).filter(
     lambda text: text not in (".", "..")
 )
 identifier = st.integers(0, 2**63 - 1)
@@ -74,7 +76,7 @@ def test_impossible_offsets_name_no_file(offset: int) -> None:
         names.log_file("/d", offset)
 
 
-@pytest.mark.parametrize("bad", ["", ".", "..", "a/b", "a\0b"])
+@pytest.mark.parametrize("bad", ["", ".", "..", "a/b", "a\0b", "a\\b"])
 def test_names_that_would_leave_their_folder_are_refused(bad: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot name a folder"):
         names.table_folder(TablePath("db", bad), 1)
@@ -82,6 +84,21 @@ def test_names_that_would_leave_their_folder_are_refused(bad: str) -> None:
         names.table_folder(TablePath(bad, "t"), 1)
     with pytest.raises(InvalidRequest, match="cannot name a folder"):
         names.tablet_folder("log", PhysicalTablePath(TablePath("db", "t"), bad), TableBucket(1, 0, 2))
+
+
+STEPS = st.lists(st.sampled_from(["", ".", "..", "a", "a-1", "a\\b", "\0", "é", " "]), max_size=5).map("/".join)
+
+
+@given(STEPS | st.text(max_size=8))
+@example("../../outside")
+@example("/etc")
+def test_joined_parts_stay_below_their_folder_or_are_refused(part: str) -> None:
+    try:
+        path = names.join("/data", part)
+    except InvalidRequest:
+        return
+    assert os.path.normpath(path) == path
+    assert path == "/data" or path.startswith("/data/")
 
 
 def test_path_and_bucket_must_agree_about_a_partition() -> None:

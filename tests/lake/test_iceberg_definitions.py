@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema as IcebergSchema
@@ -14,7 +15,8 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import LongType, NestedField
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.lakes.iceberg_tables import IcebergDefinition, catalog_properties, definition_of, difference
+from forebay.lakes.iceberg import IcebergLakeStorage
+from forebay.lakes.iceberg_tables import IcebergDefinition, catalog_properties, definition_of, difference, opened
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor
 from forebay.metadata.types import DataType
@@ -165,6 +167,15 @@ def test_tables_of_others_that_are_laid_out_otherwise_are_distinguished_from_our
     [
         ({"warehouse": "file:/x"}, {"type": "sql", "warehouse": "file:///x", "uri": "sqlite:////x/catalog.db"}),
         ({"warehouse": "file:///x"}, {"type": "sql", "warehouse": "file:///x", "uri": "sqlite:////x/catalog.db"}),
+        (
+            {"warehouse": "file:/my ü/a b//"},
+            {"type": "sql", "warehouse": "file:///my ü/a b", "uri": "sqlite:////my ü/a b/catalog.db"},
+        ),
+        (
+            {"warehouse": "file://localhost/x", "uri": "jdbc:sqlite:/y"},
+            {"type": "sql", "warehouse": "file:///x", "uri": "jdbc:sqlite:/y"},
+        ),
+        ({"type": "REST", "warehouse": "prod"}, {"type": "rest", "warehouse": "prod"}),
         ({"warehouse": "/x", "uri": "sqlite:////y"}, {"type": "sql", "warehouse": "file:///x", "uri": "sqlite:////y"}),
         (
             {"warehouse": "s3://b/w", "uri": "postgresql://h/n"},
@@ -184,4 +195,31 @@ def test_catalogs_are_found_by_their_options(given: dict[str, str], found: dict[
 
 def test_a_relative_warehouse_lies_below_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert catalog_properties({"warehouse": "lake"})["warehouse"] == (tmp_path / "lake").as_uri()
+    found = catalog_properties({"warehouse": "lake", "uri": "sqlite:///c.db?x=1"})
+    assert (found["warehouse"], found["uri"]) == (f"file://{tmp_path}/lake", f"sqlite:///{tmp_path}/c.db?x=1")
+    assert catalog_properties(found) == found
+    storage = IcebergLakeStorage({"warehouse": "lake", "uri": "sqlite:///c.db"})
+    assert storage.options == {"warehouse": f"{tmp_path}/lake", "uri": f"sqlite:///{tmp_path}/c.db"}
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "says"),
+    [("file://host/x", "on the host 'host'"), ("/a?b", r"has '\?'"), ("file:/a#b", "has '#'"), ("/a\tb", "pyiceberg")],
+)
+def test_a_warehouse_that_pyiceberg_would_take_for_another_folder_is_refused(warehouse: str, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"option 'warehouse'.*{says}"):
+        catalog_properties({"warehouse": warehouse})
+
+
+@pytest.mark.parametrize("folder", ["my lake", "50%25 ü"])
+def test_tables_lie_in_the_warehouse_and_are_not_encoded(tmp_path: Path, folder: str) -> None:
+    with opened({"warehouse": f"file:{tmp_path}/{folder}"}) as catalog:
+        catalog.create_namespace("db")
+        table = catalog.create_table("db.t", pa.schema([("a", pa.int64())]))
+        table.append(pa.table({"a": [1]}))
+    with opened({"warehouse": str(tmp_path / folder)}) as catalog:
+        table = catalog.load_table("db.t")
+        assert table.location().startswith(f"file://{tmp_path}/{folder}/")
+        assert table.scan().to_arrow().to_pylist() == [{"a": 1}]
+    assert [path.name for path in tmp_path.iterdir()] == [folder]
+    assert list((tmp_path / folder).rglob("*.parquet"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, UnsupportedOperation
@@ -70,6 +72,33 @@ def test_settings_of_another_lake_than_the_chosen_one_are_refused() -> None:
     assert not server_config("/data").lake.enabled
     with pytest.raises(InvalidRequest, match=r"'datalake\.iceberg\.warehouse' is not one of lake format 'paimon'"):
         server_config("/data", settings={**settings, "datalake.iceberg.warehouse": "/lake"})
+
+
+def test_folders_stay_where_they_were_said_and_clients_get_absolute_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lake = {"datalake.format": "paimon", "datalake.paimon.warehouse": "my lake"}
+    config = server_config("data/../data", settings=lake)
+    monkeypatch.chdir("/")
+    assert config.data_dir == tmp_path / "data"
+    assert config.lake.options["warehouse"] == f"{tmp_path}/my lake"
+    assert config.shown()["datalake.paimon.warehouse"] == f"{tmp_path}/my lake"
+    rest = {**lake, "datalake.paimon.metastore": "rest", "datalake.paimon.warehouse": "prod"}
+    assert server_config("file:/data", settings=rest).lake.options["warehouse"] == "prod"
+
+
+@pytest.mark.parametrize(
+    ("data_dir", "settings", "words"),
+    [
+        ("s3://bucket/data", {}, "data directory is 's3://bucket/data', and must be a folder of this machine"),
+        ("file://host/data", {}, "data directory 'file://host/data' lies on the host 'host'"),
+        ("/data", {"datalake.format": "iceberg", "datalake.iceberg.warehouse": "file://host/x"}, "on the host 'host'"),
+    ],
+)
+def test_folders_elsewhere_are_refused_by_name(data_dir: str, settings: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        server_config(data_dir, settings=settings)
 
 
 def test_plain_listeners_beside_sasl_need_sasl() -> None:

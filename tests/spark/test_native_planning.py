@@ -133,7 +133,7 @@ def test_a_lake_that_is_no_file_system_is_read_by_python(tmp_path_factory: pytes
         assert native_share(plan, frozenset(table.buckets()), None) is None
         assert native_share(replace(plan, splits=()), frozenset(table.buckets()), None) is None
     assert [is_local(path) for path in ("/a b/%20", "file:///a", "file:///a%20b", "s3://a/b", "hdfs://x/y", "a")] == [
-        True, True, False, False, False, False,
+        True, True, True, False, False, False,
     ]  # fmt: skip
 
 
@@ -142,7 +142,8 @@ def test_a_lake_that_is_no_file_system_is_read_by_python(tmp_path_factory: pytes
     [
         ("/a b/%20", (), "/a b/%20"),
         ("file:///a", (), "/a"),
-        ("file:///a%20b", ("file",), None),
+        ("file:///a%20b", ("file",), "/a%20b"),
+        ("file://host/a", ("file",), None),
         ("a/b", ("a",), None),
         ("s3://b/day=1/x y", ("s3a", "s3"), "s3a://b/day=1/x y"),
         ("s3://b/x", ("s3",), "s3://b/x"),

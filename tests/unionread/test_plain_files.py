@@ -80,9 +80,9 @@ def test_files_without_a_column_of_the_stream_are_not_plain() -> None:
 
 
 def test_local_paths_are_distinguished_from_those_of_other_stores() -> None:
-    for path in ("/lake/a%20b", "file:/lake/a", "file:///lake/a", "file://localhost/lake/a"):
+    for path in ("/lake/a%20b", "file:/lake/a", "file:///lake/a%20b", "file://localhost/lake/a"):
         assert local_path(path) == path.removeprefix("file:").removeprefix("//localhost").replace("//", "")
-    for path in ("file://host/lake/a", "s3://bucket/a", "hdfs:/lake/a", "file:///lake/a%20b"):
+    for path in ("file://host/lake/a", "s3://bucket/a", "hdfs:/lake/a", "file:///lake//a", "file:lake/a"):
         assert local_path(path) is None
 
 

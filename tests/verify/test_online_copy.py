@@ -155,7 +155,7 @@ def test_a_backup_that_is_killed_leaves_no_copy_and_the_server_goes_on(tmp_path:
 
 
 def test_a_server_waits_while_its_metadata_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with forebay.embedded(tmp_path / "data") as connection:
+    with forebay.embedded(tmp_path / "50%25?#data") as connection:
         log = connection.create_table("fluss.log", {"n": "BIGINT"})
         log.append([{"n": 0}])  # the writer has its id, which is metadata
         held, go_on = threading.Event(), threading.Event()
@@ -168,7 +168,7 @@ def test_a_server_waits_while_its_metadata_is_held(tmp_path: Path, monkeypatch: 
 
         monkeypatch.setattr(OnlineCopy, "_note_all", slowly)
         monkeypatch.setattr(online_copy, "HOLD_SECONDS_MAX", 60.0)
-        copy = OnlineCopy(tmp_path / "data", tmp_path / "copy", lambda _done, _total: None)
+        copy = OnlineCopy(tmp_path / "50%25?#data", tmp_path / "copy", lambda _done, _total: None)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             copying = pool.submit(copy.copy)
             assert held.wait(60)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forebay.base.errors import AlreadyExists, Conflict, CorruptData, InvalidRequest
+from forebay.base.locations import local_folder
 from forebay.cli.output import Progress
 from forebay.verify.directory import locked_directory, verify_directory
 from forebay.verify.online_copy import OnlineCopy, sync_path
@@ -45,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    source, target = Path(options.data_dir).absolute(), Path(options.target).absolute()
+    source = Path(local_folder(options.data_dir, "the data directory"))
+    target = Path(local_folder(options.target, "the target"))
     if target.exists():
         raise AlreadyExists(f"{target} exists: choose a folder that does not")
     if target.is_relative_to(source):

@@ -13,6 +13,7 @@ import pyarrow as pa
 from forebay.api.texts import typed_values
 from forebay.base.errors import InvalidRequest
 from forebay.base.indirect import resolved
+from forebay.base.locations import location
 from forebay.base.quantity import parse_span
 from forebay.cli.output import FORMATS
 from forebay.cli.settings import setting
@@ -81,7 +82,7 @@ def open_table(options: argparse.Namespace, name: str | None = None) -> Table:
     given, settings = catalog_options(options), pairs(options.settings, "--set")
     if "/" in name:
         path, _, branch = name.partition(_BRANCH_MARK)
-        path = path.rstrip("/")
+        path = location(path, "the directory of the table")
         return Table(open_file_io(path, given), path, branch=branch or "main", options=settings)
     if not given:
         raise InvalidRequest(

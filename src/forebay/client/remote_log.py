@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
+from forebay.base.locations import check_path, is_local, local_path, split_uri
 from forebay.codec.log_batch import LENGTH_OFFSET, LENGTH_OVERHEAD
 from forebay.protocol import fluss_pb2 as pb
 
@@ -94,17 +95,12 @@ def _read_segment(segment: RemoteSegment) -> Iterator[memoryview]:
 def _open(path: str) -> Any:
     from pyarrow import fs
 
-    if "://" not in path and not path.startswith(("/", "file:")):
-        raise ValueError(f"{path!r} is not a path of a file system")
-    file_system, inner = fs.FileSystem.from_uri(_plain_uri(path))
-    return file_system.open_input_file(inner)
-
-
-def _plain_uri(path: str) -> str:
-    """`file:/a/b`, as Java writes it, with two or three slashes."""
-    if path.startswith("file:") and not path.startswith("file://"):
-        return "file://" + path.removeprefix("file:")
-    return path
+    if is_local(path):
+        return fs.LocalFileSystem().open_input_file(local_path(path))
+    root, inner = split_uri(check_path(path))
+    # Of the URI pyarrow sees the store alone: it would decode the rest, which is a path and not encoded.
+    file_system, top = fs.FileSystem.from_uri(f"{root}/")
+    return file_system.open_input_file(top.rstrip("/") + inner)
 
 
 def _whole_batches(block: memoryview) -> tuple[int, int]:

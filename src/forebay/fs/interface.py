@@ -11,6 +11,7 @@ Rules that every implementation keeps (`forebay.testing.file_system_contract` ch
   `write_atomic`, `publish_if_absent` and `make_directories` do that themselves.
 - **After a failed `sync` a file is never trusted again**: its handle refuses all work. The kernel may have thrown the
   unwritten pages away and report success the next time (PostgreSQL's "fsyncgate", 2018).
+- **A path with an empty step, `.` or `..` is refused** (`InvalidRequest`): names from data must not leave their folder.
 - Failures are `StorageFailure`, with the path and the system's own words; a full disk is `DiskFull`.
 
 The local file system is in `forebay.fs.local`; one that loses power on request in `forebay.testing.faulty_fs`.

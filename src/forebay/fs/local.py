@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import StorageFailure
+from forebay.base.locations import check_steps
 from forebay.fs import names
 from forebay.fs.interface import FileEntry, FileLock, storage_failure
 
@@ -33,7 +34,7 @@ _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 class _Translating:
-    """Turns an `OSError` of the block into a `StorageFailure`.
+    """Turns an `OSError` of the block into a `StorageFailure`; refuses a path that names could lead astray.
 
     A class, because contextlib's frames kept such an error, and with it what its callers were at work on, until the
     next full garbage collection (Python 3.13.0).
@@ -45,7 +46,8 @@ class _Translating:
         self._operation = operation
         self._path = path
 
-    def __enter__(self) -> None: ...
+    def __enter__(self) -> None:
+        check_steps(self._path)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -248,7 +250,7 @@ class LocalFileSystem:
             return file.read()
 
     def write_atomic(self, path: str, data: Buffer) -> None:
-        temporary = self._write_temporary(path, data)
+        temporary = self._write_temporary(check_steps(path), data)
         with _Translating("replace", path):
             try:
                 os.rename(temporary, path)
@@ -258,7 +260,7 @@ class LocalFileSystem:
             _sync_folder(os.path.dirname(path))
 
     def publish_if_absent(self, path: str, data: Buffer) -> bool:
-        temporary = self._write_temporary(path, data)
+        temporary = self._write_temporary(check_steps(path), data)
         with _Translating("create", path):
             try:
                 os.link(temporary, path)
@@ -314,7 +316,7 @@ class LocalFileSystem:
         return sorted(found)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return os.path.exists(check_steps(path))
 
     def remove(self, path: str) -> None:
         with _Translating("remove", path):
@@ -337,7 +339,7 @@ class LocalFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         with _Translating(f"rename to {target} the file", source):
-            os.rename(source, target)
+            os.rename(source, check_steps(target))
 
     def sync_directory(self, path: str) -> None:
         with _Translating("sync the folder", path):

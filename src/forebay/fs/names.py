@@ -20,11 +20,11 @@ names sort as offsets do. The ids keep a table apart from an earlier one of the 
 
 from __future__ import annotations
 
-import posixpath
 import re
 from typing import Literal, NamedTuple
 
 from forebay.base.errors import InvalidRequest
+from forebay.base.locations import below, check_name
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TablePath
 
 LOCK_FILE = "lock"
@@ -70,8 +70,10 @@ class TabletFolder(NamedTuple):
 
 
 def join(folder: str, *parts: str) -> str:
-    """The path of `parts` below `folder`."""
-    return posixpath.join(folder, *parts)
+    """The path of `parts`, names or relative paths, below `folder`. Raises `InvalidRequest` if they lead out of it."""
+    for part in parts:
+        folder = below(folder, part)
+    return folder
 
 
 # ---- files of one log tablet
@@ -191,6 +193,4 @@ def parse_tablet_folder(relative: str) -> TabletFolder | None:
 
 def _checked(what: str, name: str) -> str:
     """`name`, unless it would lead out of its folder or cannot be a file name."""
-    if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise InvalidRequest(f"the {what} name {name!r} cannot name a folder")
-    return name
+    return check_name(name, f"{what} name")

@@ -35,7 +35,7 @@ from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import LakeTieringFactory
 from forebay.lakes.iceberg_kept import TABLES_KEPT, KeptTables
 from forebay.lakes.iceberg_source import IcebergLakeSource
-from forebay.lakes.iceberg_tables import IcebergLakeCatalog, catalog_properties, load_table, opened
+from forebay.lakes.iceberg_tables import IcebergLakeCatalog, catalog_properties, load_table, opened, settled
 from forebay.lakes.iceberg_tiering import IcebergTieringFactory
 from forebay.lakes.iceberg_upkeep import Upkeep
 from forebay.metadata.table import TablePath
@@ -46,7 +46,7 @@ class IcebergLakeStorage(LakeStorage):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` or `UnsupportedOperation` if no catalog can be opened with `options`."""
-        self.options = dict(options)
+        self.options = settled(options)
         catalog_properties(self.options)
         self._kept = KeptTables(self.options)
         self._sources: Kept[TablePath, tuple[Table, IcebergLakeSource]] = Kept(TABLES_KEPT)

@@ -6,6 +6,7 @@ Three system columns follow the stream's columns: `__bucket`, `__offset` and `__
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, TimestamptzType
 
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.locations import file_uri, is_local, located, location
 from forebay.lake.shared_options import lake_options
 from forebay.lake.storage import LakeCatalog
 from forebay.lakes.iceberg_errors import telling
@@ -51,6 +53,8 @@ _MERGE_ON_READ = "merge-on-read"
 _FORMAT_VERSION, _VERSION = "format-version", "2"
 _FORMATS, _WRITTEN_FORMAT = ("write.format.default", "write.delete.format.default"), "parquet"
 _ICEBERG_PREFIX, _FLUSS_PREFIX = "iceberg.", "fluss."
+_SQLITE = "sqlite:///"
+_CUT_BY_PYICEBERG = re.compile(r"[?#\x00-\x1f]")
 _CATALOG_NAME = "fluss-iceberg-catalog"
 _CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb", "bigquery", "in-memory")
 
@@ -58,12 +62,42 @@ _CATALOG_TYPES = ("sql", "rest", "hive", "glue", "dynamodb", "bigquery", "in-mem
 # ---- the catalog of pyiceberg ---------------------------------------------------------------------------------------
 
 
+def settled(options: Mapping[str, str]) -> dict[str, str]:
+    """A lake's options that mean the same in each process: the warehouse and a SQLite file have absolute paths."""
+    found: dict[str, str] = located(options)
+    if found.get("uri", "").startswith(_SQLITE):
+        found["uri"] = _absolute_database(found["uri"])
+    return found
+
+
+def _absolute_database(uri: str) -> str:
+    """SQLAlchemy's URI of a SQLite file; a relative path becomes absolute."""
+    if uri.startswith(_SQLITE + "/"):
+        return uri
+    from sqlalchemy import make_url
+
+    path, (_, mark, parameters) = make_url(uri).database, uri.partition("?")
+    if not path or path.startswith((":", "file:")):
+        return uri
+    return _sqlite_uri(location(path, "the file in option 'uri'")) + mark + parameters
+
+
+def _sqlite_uri(path: str) -> str:
+    """SQLAlchemy's URI of a SQLite file."""
+    if "%" not in path:
+        return _SQLITE + path
+    from sqlalchemy import make_url
+
+    is_decoded = make_url(f"{_SQLITE}/%25").database == "/%"  # from SQLAlchemy 2.1 on
+    return _SQLITE + (path.replace("%", "%25") if is_decoded else path)
+
+
 def catalog_properties(options: Mapping[str, str]) -> dict[str, str]:
     """pyiceberg's properties for a lake's options: by default a SQL catalog in a SQLite file in the warehouse.
 
     Raises `InvalidRequest` if the warehouse is missing, `UnsupportedOperation` for a catalog that pyiceberg lacks.
     """
-    found = {"type": "sql", **options}
+    found = {"type": "sql", **settled(options)}
     found["type"] = found["type"].lower()
     if found["type"] == "jdbc":  # Java's name for the same tables
         found["type"] = "sql"
@@ -75,31 +109,36 @@ def catalog_properties(options: Mapping[str, str]) -> dict[str, str]:
     if warehouse is None and found["type"] == "sql":
         raise InvalidRequest("option 'warehouse' is missing: the folder of the lake's tables")
     if warehouse is not None and found["type"] == "sql":
-        folder = _local_folder(warehouse)
-        if folder is not None:
-            found["warehouse"] = folder.as_uri()
+        is_here = is_local(warehouse)
+        if is_here:
+            found["warehouse"] = file_uri(_readable(warehouse))
         if "uri" not in found:
-            if folder is None:
+            if not is_here:
                 raise InvalidRequest(
                     f"option 'uri' is missing: the database of the SQL catalog of {warehouse}, such as "
                     "'postgresql+psycopg2://host/name'"
                 )
-            found["uri"] = f"sqlite:///{folder / 'catalog.db'}"
+            found["uri"] = _sqlite_uri(f"{warehouse}/catalog.db")
     return found
 
 
-def _local_folder(warehouse: str) -> Path | None:
-    """The local folder that `warehouse` names; None if it is not local."""
-    if warehouse.startswith("file:"):
-        return Path("/" + warehouse.removeprefix("file:").lstrip("/"))
-    return None if "://" in warehouse else Path(warehouse).absolute()
+def _readable(folder: str) -> str:
+    """`folder`, unless pyiceberg would cut it: it takes locations for URLs, but does not decode them."""
+    found = _CUT_BY_PYICEBERG.search(folder)
+    if found is not None:
+        raise InvalidRequest(
+            f"option 'warehouse' is {folder!r}: pyiceberg does not find files in a folder whose name has {found[0]!r}"
+        )
+    return folder
 
 
 def new_catalog(options: Mapping[str, str]) -> Catalog:
     """The catalog of a lake's options, opened."""
     properties = catalog_properties(options)
-    if properties.get("uri", "").startswith("sqlite:///"):
-        Path(properties["uri"].removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    if properties.get("uri", "").startswith(_SQLITE):
+        from sqlalchemy import make_url
+
+        Path(make_url(properties["uri"]).database or "").parent.mkdir(parents=True, exist_ok=True)
     return load_catalog(properties.pop("name", _CATALOG_NAME), **properties)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from forebay.base.locations import located
 from forebay.lake.kept import Kept
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
@@ -31,7 +32,7 @@ class PaimonLakeStorage(LakeStorage):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `InvalidRequest` or `UnsupportedOperation` if no catalog can be opened with `options`."""
-        self.options = dict(options)
+        self.options = located(options)
         layout_default(self.options)
         self._catalog: Catalog | None = open_catalog(self.options)
         self._sources: Kept[TablePath, PaimonLakeSource] = Kept(TABLES_KEPT)

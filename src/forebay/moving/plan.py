@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.locations import location
 from forebay.client.connection import Connection
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions, plan_buckets
 from forebay.client.results import LakeSnapshot
@@ -165,7 +166,7 @@ def _check_movable(source: Connection, target: Connection, info: TableInfo) -> N
             f"those of '{LAKE_FORMAT}' can be handed over; switch '{ENABLED}' off to move what the stream has"
         )
     here, there = lake_options(info).get("warehouse"), _warehouse(target)
-    if there is not None and here is not None and _plain(here) != _plain(there):
+    if there is not None and here is not None and location(here) != location(there):
         raise InvalidRequest(
             f"table {info.path} has its lake in '{here}', and the target's lake is '{there}': both sides must have the "
             "same lake ('datalake.paimon.warehouse'); docs/moving.md says how to copy a lake table"
@@ -179,10 +180,6 @@ def _warehouse(target: Connection) -> str | None:
     except ForebayError:
         return None
     return found.get("datalake.paimon.warehouse")
-
-
-def _plain(warehouse: str) -> str:
-    return warehouse.removeprefix("file://").removeprefix("file:").rstrip("/")
 
 
 def _target_descriptor(info: TableInfo, leave_out: Sequence[str]) -> TableDescriptor:

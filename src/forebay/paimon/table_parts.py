@@ -54,13 +54,15 @@ class TableParts(ArrowStream):
         manifest_cache: ManifestCache | None = None,
     ) -> None:
         """The table at `root`. `options` replace the table's own for this instance (Paimon's dynamic options)."""
-        self._io, self._root, self._lock, self._clock, self._ids = io, root, lock, clock, ids
+        self._lock, self._clock, self._ids = lock, clock, ids
+        main = PathFactory(root, branch=branch, ids=ids)
+        self._io, self._root = io, main.root  # absolute, in this process and where it is unpickled
         self.name = name or root
-        schemas = SchemaManager(io, PathFactory(root, branch=branch, ids=ids), lock, clock)
+        schemas = SchemaManager(io, main, lock, clock)
         latest = schemas.latest()
         self._overrides = option_texts(options)
         self.schema: TableSchema = latest.with_options({**latest.options, **self._overrides})
-        paths = PathFactory.of(root, self.schema, branch, ids)
+        paths = PathFactory.of(self._root, self.schema, branch, ids)
         self.context = TableContext(io, paths, self.schema, schemas, clock, manifest_cache)
         """What engines need beside the words of users: snapshots, manifests, tags, schemas, paths and options."""
         self._expiry_schedule = ExpirySchedule(clock)

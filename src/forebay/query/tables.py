@@ -10,6 +10,7 @@ lake.database."table$files"     a system table of a Paimon table
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -34,7 +35,7 @@ LISTED = pa.schema([("catalog", pa.string()), ("database", pa.string()), ("table
 
 ICEBERG, FORMAT = "iceberg", "format"
 
-LakeLike: TypeAlias = "str | Mapping[str, str] | Catalog | IcebergLake"
+LakeLike: TypeAlias = "str | os.PathLike[str] | Mapping[str, str] | Catalog | IcebergLake"
 """A lake: a Paimon warehouse's path, a catalog, or options; {"format": "iceberg", ...} are pyiceberg's."""
 
 
@@ -69,7 +70,7 @@ def opened_lake(given: LakeLike) -> Lake:
     """The lake that `given` means. Raises `InvalidRequest`, `UnsupportedOperation` for a missing package."""
     if isinstance(given, Catalog | IcebergLake):
         return given
-    if isinstance(given, str):
+    if isinstance(given, str | os.PathLike):
         return Catalog.open(given)
     if not isinstance(given, Mapping):
         raise InvalidRequest(
@@ -82,7 +83,9 @@ def opened_lake(given: LakeLike) -> Lake:
             import pyiceberg  # noqa: F401
         except ImportError as e:
             raise UnsupportedOperation("Iceberg lakes need pip install 'forebay[iceberg]'") from e
-        return IcebergLake(options)
+        from forebay.lakes.iceberg_tables import settled
+
+        return IcebergLake(settled(options))
     if form != "paimon":
         raise InvalidRequest(f"a lake of format {form!r} is not known; there are 'paimon' and 'iceberg'")
     return Catalog.open(options)

@@ -19,6 +19,7 @@ from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.host import machine_memory, open_files_max
 from forebay.base.indirect import is_marker, resolved, settings_of
+from forebay.base.locations import local_folder, located
 from forebay.base.options import (
     Option,
     boolean,
@@ -400,13 +401,18 @@ def server_config(
     given = dict(settings or {})
     for key, text in given.items():
         _check(key, text)
+    for name in {lake[1] for key in given if (lake := _LAKE_SETTING.fullmatch(key)) is not None}:
+        # Clients and workers get these options, and have other working directories.
+        for option, value in located(datalake_options(given, name)).items():
+            given[f"datalake.{name}.{option}"] = value
     if plain and not sasl:
         raise InvalidRequest(
             "plain=True (--plain) keeps the plain listeners beside SASL's; without sasl=True (--sasl) there are no "
             "others: leave it out",
             ErrorCode.CONFIG_EXCEPTION,
         )
-    config = ServerConfig(Path(data_dir), host, coordinator_port, tablet_port, sasl, plain, given)
+    folder = Path(local_folder(data_dir, "the data directory"))
+    config = ServerConfig(folder, host, coordinator_port, tablet_port, sasl, plain, given)
     _check_lake(config)
     return config
 

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.locations import located, location
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.store.paths import MAIN_BRANCH
@@ -94,9 +95,9 @@ class LakeAddress:
     def of(cls, options: Mapping[str, str]) -> LakeAddress:
         """Raises `InvalidRequest` if the options name no table, or two."""
         given = {key.lower(): value for key, value in options.items()}
-        catalog = tuple(
-            sorted((key.removeprefix(CATALOG_PREFIX), v) for key, v in given.items() if key.startswith(CATALOG_PREFIX))
-        )
+        # Workers open the table, too, and have other working directories.
+        of_catalog = {key.removeprefix(CATALOG_PREFIX): v for key, v in given.items() if key.startswith(CATALOG_PREFIX)}
+        catalog = tuple(sorted(located(of_catalog).items()))
         path, table = given.get("path"), given.get("table")
         if table is None and catalog and "/" not in (path or "/"):
             table, path = path, None  # .load("sales.orders") beside the options of a catalog
@@ -113,7 +114,8 @@ class LakeAddress:
                 ErrorCode.CONFIG_EXCEPTION,
             )
         name, branch, side = _divided(table or path or "")
-        return cls(name.rstrip("/"), catalog, path is not None, given.get("branch") or branch or MAIN_BRANCH, side)
+        name = location(name, "the directory of the table") if path is not None else name.rstrip("/")
+        return cls(name, catalog, path is not None, given.get("branch") or branch or MAIN_BRANCH, side)
 
     def open(self) -> Table:
         """Raises `NotFound`."""

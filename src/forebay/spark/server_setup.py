@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forebay.base.errors import InvalidRequest
+from forebay.base.locations import location
 from forebay.spark.derived_sessions import CATALOG_CLASS, VIEW_CATALOG_CLASS, class_files
 from forebay.spark.jvm.gateway import Jvm
 from forebay.spark.sessions import configured
@@ -27,6 +28,7 @@ def write_setup(jvm: Jvm, folder: Path, catalog: str, settings: Mapping[str, str
     values that a properties file cannot have.
     """
     configured(jvm, catalog, settings)
+    settings = _located(settings)
     if not catalog.isidentifier():
         raise InvalidRequest(f"'{catalog}' cannot be the name of a catalog: use letters, digits and '_'")
     prefix = f"spark.sql.catalog.{catalog}"
@@ -51,6 +53,13 @@ def write_setup(jvm: Jvm, folder: Path, catalog: str, settings: Mapping[str, str
     written.chmod(0o600)  # also one that was there: it may hold a password
     written.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
     return written
+
+
+def _located(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings with an absolute warehouse: Spark starts in another directory."""
+    if "warehouse" not in settings or settings.get("metastore", settings.get("paimon.metastore")) == "rest":
+        return dict(settings)
+    return {**settings, "warehouse": location(settings["warehouse"], "setting 'warehouse'")}
 
 
 def _has_views(jvm: Jvm, settings: Mapping[str, str]) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.base.allocator import settle as settle_allocator
 from forebay.base.errors import InvalidRequest
+from forebay.base.locations import located
 from forebay.client.settings import LAKE_OPTIONS, make_settings
 from forebay.spark.jvm.java_home import ensure_java
 
@@ -43,7 +44,7 @@ def attach(
     user: str | None = None,
     password: str | None = None,
     *,
-    warehouse: str | None = None,
+    warehouse: str | os.PathLike[str] | None = None,
     metastore: str | None = None,
     paimon: Mapping[str, str] | None = None,
     lake_options: Mapping[str, str] | None = None,
@@ -66,7 +67,7 @@ def attach(
     sessions and unknown versions of Spark.
     """
     of_cluster = {"bootstrap_servers": bootstrap_servers, "user": user, "password": password}
-    of_lake = {"warehouse": warehouse, "metastore": metastore}
+    of_lake: dict[str, Any] = {"warehouse": warehouse, "metastore": metastore}
     sides = _sides(spark, catalog, options, paimon=paimon, lake_options=lake_options, **of_cluster, **of_lake)
     _install(spark, catalog, sides)
     return spark
@@ -80,7 +81,7 @@ def _sides(
     bootstrap_servers: str | None = None,
     user: str | None = None,
     password: str | None = None,
-    warehouse: str | None = None,
+    warehouse: str | os.PathLike[str] | None = None,
     metastore: str | None = None,
     paimon: Mapping[str, str] | None = None,
     lake_options: Mapping[str, str] | None = None,
@@ -94,7 +95,7 @@ def _sides(
             "bootstrap_servers='host:port'"
         )
     given = {"warehouse": warehouse, "metastore": metastore, **(paimon or {})}
-    lake = {name: value for name, value in given.items() if value is not None}
+    lake: dict[str, str] = located({name: value for name, value in given.items() if value is not None})
     of_sides: list[tuple[type[SqlCatalog], Any]] = []
     if bootstrap_servers is not None or not lake:
         of_cluster = {**options, LAKE_OPTIONS: lake_options or {}}

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from forebay.base.errors import StorageFailure
+from forebay.base.locations import check_steps
 from forebay.fs import names
 from forebay.fs.interface import FileEntry, FileLock, storage_failure
 from forebay.testing.disk_model import File, Folder, Truncate, Write
@@ -212,7 +213,7 @@ class FaultyFileSystem:
     def exists(self, path: str) -> bool:
         with self._mutex:
             self._check_alive(path)
-            return self._find(path) is not None
+            return self._find(check_steps(path)) is not None
 
     def remove(self, path: str) -> None:
         with self._operation("remove", path):
@@ -233,6 +234,7 @@ class FaultyFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         with self._operation("rename", source):
+            check_steps(target)
             node = self._find(source)
             if node is None:
                 raise _os_failure("rename", source, errno.ENOENT)
@@ -275,6 +277,7 @@ class FaultyFileSystem:
     # ---- inside
 
     def _operation(self, operation: Operation, path: str) -> _Run:
+        check_steps(path)
         return _Run(self, operation, path)
 
     def _check_alive(self, path: str) -> None:

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from forebay.base.errors import StorageFailure
+from forebay.base.errors import InvalidRequest, StorageFailure
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 
@@ -176,6 +176,21 @@ class FileSystemContract:
         fs.write_atomic(f"{root}/x/y/b", b"1")
         fs.remove_tree(f"{root}/x")
         assert fs.list_directory(root) == []
+
+    @pytest.mark.parametrize("way_out", ["..", ".", "a/../../b", "a//b", "./b", "a/.", "b\0"])
+    def test_no_path_leads_out_of_its_folder(self, fs: FileSystem, root: str, way_out: str) -> None:
+        fs.make_directories(f"{root}/a")
+        before, path = fs.list_directory(root), f"{root}/{way_out}"
+        for act in (
+            lambda: fs.open_append(path), lambda: fs.open_reader(path), lambda: fs.read_bytes(path),
+            lambda: fs.write_atomic(path, b"x"), lambda: fs.publish_if_absent(path, b"x"),
+            lambda: fs.make_directories(path), lambda: fs.list_directory(path), lambda: fs.exists(path),
+            lambda: fs.remove(path), lambda: fs.remove_tree(path), lambda: fs.rename(path, f"{root}/c"),
+            lambda: fs.rename(f"{root}/a", path), lambda: fs.sync_directory(path), lambda: fs.lock(path),
+        ):  # fmt: skip
+            with pytest.raises(InvalidRequest, match="is not opened"):
+                act()
+        assert fs.list_directory(root) == before
 
     def test_a_lock_has_one_holder_at_a_time(self, fs: FileSystem, root: str) -> None:
         held = fs.lock(f"{root}/lock")

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from forebay.base.errors import ErrorCode, InternalError, NotFound
+from forebay.base import locations
+from forebay.base.errors import ErrorCode, InternalError, InvalidRequest, NotFound
 from forebay.client.connection import shared_connection
 from forebay.metadata.table import TableBucket
 from forebay.unionread.changed_keys import read_changed_keys
@@ -93,11 +93,11 @@ def _words(found: list[npt.NDArray[np.bool_]]) -> bytes:
 
 
 def local_path(path: str) -> str | None:
-    """Return the local path of a file that a lake names; None for other stores.
+    """Return the local path of a file that a lake names, which is not encoded.
 
-    A URI with escapes has none: lakes do not agree on whether these are part of the name.
+    None for other stores, and for paths that are not in the usual form, which the lake's own readers may understand.
     """
-    if path.startswith("/"):
-        return path
-    parts = urlsplit(path)
-    return parts.path if parts.scheme == "file" and parts.netloc in ("", "localhost") and "%" not in path else None
+    try:
+        return locations.local_path(path) if locations.is_local(path) else None
+    except InvalidRequest:
+        return None

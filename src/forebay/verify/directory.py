@@ -18,6 +18,7 @@ from pathlib import Path
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, NotFound
 from forebay.base.host import page_cache_witnesses
+from forebay.base.locations import local_folder
 from forebay.codec.crc import crc32c
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
@@ -48,7 +49,7 @@ def verify_directory(
     default the system's temporary folder. Raises `NotFound` if there is no data directory, and `Conflict` while a
     server uses it. Damage is in the report and raises nothing.
     """
-    directory = str(Path(path).absolute())
+    directory = local_folder(path, "the data directory")
     with locked_directory(directory), tempfile.TemporaryDirectory(prefix="forebay-verify-", dir=scratch) as temporary:
         return _Directory(LocalFileSystem(), directory, Path(temporary), on_step, witnesses).check()
 

@@ -171,7 +171,7 @@ class OnlineCopy:
 
     @contextmanager
     def _held_metadata(self) -> Iterator[None]:
-        file = f"file:{self._source / METADATA_FILE}?mode=rw"
+        file = f"{self._metadata_uri()}?mode=rw"
         with closing(sqlite3.connect(file, uri=True, timeout=_LOCK_SECONDS, isolation_level=None)) as lock:
             try:
                 lock.execute("BEGIN IMMEDIATE")
@@ -185,11 +185,14 @@ class OnlineCopy:
                 lock.execute("ROLLBACK")
                 self.held_seconds = self._clock.monotonic() - began
 
+    def _metadata_uri(self) -> str:
+        return (self._source / METADATA_FILE).absolute().as_uri()  # encoded: SQLite decodes its URIs
+
     def _note_all(self) -> None:
         self._moment, self._small = {}, 0
         copy = self._target / METADATA_FILE
         copy.unlink(missing_ok=True)
-        source = f"file:{self._source / METADATA_FILE}?mode=ro"
+        source = f"{self._metadata_uri()}?mode=ro"
         with closing(sqlite3.connect(source, uri=True)) as metadata, closing(sqlite3.connect(copy)) as written:
             metadata.backup(written)
         copy.chmod(names.FILE_MODE)

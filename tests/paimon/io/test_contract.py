@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from pyarrow import fs
 
-from forebay.base.errors import Conflict, InvalidRequest, NotFound, StorageFailure
+from forebay.base.errors import Conflict, ForebayError, InvalidRequest, NotFound, StorageFailure
 from forebay.paimon.io.arrow_file_io import ArrowFileIO
 from forebay.paimon.io.failing import FailingFileIO, FailPoint, SimulatedCrash
 from forebay.paimon.io.file_io import FileIO
@@ -114,6 +116,56 @@ def test_rename_moves_but_never_onto_something(place: tuple[FileIO, str]) -> Non
     assert io.read(f"{root}/c/f") == b"two"
 
 
+EVIL = st.lists(
+    st.sampled_from(["", ".", "..", "a", "%2e%2e", "a\\..\\b", "\0", "~", "file:", " ", "é"]), min_size=1, max_size=5
+).map("/".join)
+
+
+def _acts(io: FileIO, path: str, root: str) -> list[Callable[[], object]]:
+    return [
+        lambda: io.read(path), lambda: io.open_input(path), lambda: io.open_output(path), lambda: io.write(path, b"x"),
+        lambda: io.create(path, b"x"), lambda: io.exists(path), lambda: list(io.list(path)),
+        lambda: list(io.walk(path)), lambda: io.delete(path), lambda: io.delete_directory(path),
+        lambda: io.make_directory(path), lambda: io.rename(path, f"{root}/x"), lambda: io.rename(f"{root}/kept", path),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("way_out", ["..", "../x", ".", "a/../../x", "a//b", "./b", "a/.", "a\0b", "/etc/passwd"])
+def test_no_path_leads_out_of_its_folder(place: tuple[FileIO, str], way_out: str) -> None:
+    io, root = place
+    io.write(f"{root}/kept", b"kept")
+    for act in _acts(io, f"{root}/{way_out}", root):
+        with pytest.raises(InvalidRequest, match="is not opened"):
+            act()
+    assert io.read(f"{root}/kept") == b"kept"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(EVIL | st.text(max_size=8))
+@example("%2e%2e/%2e%2e/outside")
+def test_what_is_written_below_a_folder_lies_below_it_and_is_not_decoded(
+    place: tuple[FileIO, str], tmp_path: Path, name: str
+) -> None:
+    io, root = place
+    before = {path.name for path in tmp_path.parent.iterdir()}
+    shutil.rmtree(tmp_path / "d", ignore_errors=True)
+    try:
+        io.write(f"{root}/d/{name}", b"x")
+    except (ForebayError, OSError, UnicodeEncodeError):
+        written = [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"x"]
+        assert written == []
+    else:
+        assert (tmp_path / "d" / name).read_bytes() == b"x"
+    assert {path.name for path in tmp_path.parent.iterdir()} == before
+
+
+def test_paths_of_another_store_are_not_opened(place: tuple[FileIO, str]) -> None:
+    io, _ = place
+    for path in ("s3://b/x", "file://host/x", "relative/x", ""):
+        with pytest.raises(ForebayError):
+            io.read(path)
+
+
 # ---- the local disk -------------------------------------------------------------------------------------------------
 
 
@@ -157,8 +209,11 @@ def test_an_output_that_is_not_closed_well_leaves_nothing(tmp_path: Path) -> Non
 
 def test_file_uris_are_paths_and_it_pickles(tmp_path: Path) -> None:
     io: FileIO = pickle.loads(pickle.dumps(open_file_io("file:///tmp")))
-    io.write(f"file://{tmp_path}/f", b"x")
-    assert (tmp_path / "f").read_bytes() == b"x"
+    for number, start in enumerate(["file:", "file://", "file://localhost"]):
+        io.write(f"{start}{tmp_path}/a%20b/{number}", b"x")
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
+        "a%20b", "a%20b/0", "a%20b/1", "a%20b/2",
+    ]  # fmt: skip
 
 
 def test_a_full_or_forbidden_disk_is_a_storage_failure(tmp_path: Path) -> None:
@@ -248,6 +303,10 @@ def test_schemes_choose_the_file_system() -> None:
     assert not memory.supports_atomic_create
     memory.write("mock:///x/f", b"1")
     assert [status.path for status in memory.list("mock:///x")] == ["mock:///x/f"]
+    escaped = open_file_io("mock:///a%20b")
+    escaped.write("mock:///a%20b/p=12%3A30/f", b"2")
+    assert [status.path for status in escaped.walk("mock:///a%20b")] == ["mock:///a%20b/p=12%3A30/f"]
+    assert escaped.read("mock:///a%20b/p=12%3A30/f") == b"2"
     with pytest.raises(InvalidRequest, match="nosuch"):
         open_file_io("nosuch://x")
 
@@ -399,11 +458,3 @@ def test_names_and_contents_are_on_the_disk_before_they_are_relied_on(
     io.rename(f"{tmp_path}/a/b", f"{tmp_path}/c/d")
     assert steps() == [(".", 0), ("c", 0)]
     assert _open_files() == before, "nothing stays open"
-
-
-def test_files_in_the_working_directory_need_no_directory_in_their_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    LocalFileIO().write("f", b"x")
-    assert (tmp_path / "f").read_bytes() == b"x"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from forebay.base.errors import InternalError, InvalidRequest, UnsupportedOperation
+from forebay.base.locations import location
 from forebay.metadata.table import TableInfo, lake_options
 
 TABLES = ("nyc.flights", "nyc.events")
@@ -68,7 +69,7 @@ class QuickstartLake:
     def check_is_of(self, table: TableInfo) -> None:
         """Raise `InvalidRequest` if the lake of a table is another one: a server that runs may have any."""
         found, warehouse = table.descriptor.lake_format, lake_options(table).get("warehouse", "")
-        if found != self.format or warehouse.removeprefix("file://") != str(self.folder):
+        if found != self.format or not warehouse or location(warehouse) != location(self.folder):
             raise InvalidRequest(
                 f"the lake of the server is {found} in {warehouse}, not {self.format} in {self.folder}: set --lake, "
                 "and --data-dir to the folder that contains 'lake', or start the server with "
@@ -105,8 +106,10 @@ class QuickstartLake:
     def program(self) -> str:
         """A Python program that reads both tables from their files, into `flights` and `events`, without a server."""
         if self.format == "iceberg":
-            database = f"sqlite:///{self.folder / 'catalog.db'}"
-            return _ICEBERG.format(uri=json.dumps(database), warehouse=json.dumps(self.folder.as_uri()))
+            from forebay.lakes.iceberg_tables import catalog_properties
+
+            found = catalog_properties({"warehouse": str(self.folder)})
+            return _ICEBERG.format(uri=json.dumps(found["uri"]), warehouse=json.dumps(found["warehouse"]))
         return _PAIMON.format(folder=json.dumps(str(self.folder)))
 
     def read_alone(self) -> tuple[pa.Table, pa.Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -12,6 +13,7 @@ from forebay.api.schemas import SchemaLike
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import AlreadyExists, InvalidRequest, UnsupportedOperation
+from forebay.base.locations import check_name, located
 from forebay.base.markup import facts_html, heading
 from forebay.lake.kept import Kept
 from forebay.metadata.table import Schema
@@ -50,13 +52,15 @@ class Catalog(ABC):
         return heading(type(self).__name__, "Paimon catalog") + facts_html({"warehouse": self.warehouse})
 
     @staticmethod
-    def open(where: str | Mapping[str, str]) -> Catalog:
-        """The catalog at a warehouse directory (`file:///lake`, `/lake`, `s3://bucket/lake`), or with Paimon's options.
+    def open(where: str | os.PathLike[str] | Mapping[str, str]) -> Catalog:
+        """The catalog at a warehouse directory (`/lake`, `file:///lake`, `s3://bucket/lake`), or with Paimon's options.
+
+        A relative warehouse is below the current working directory, and stays there when that changes.
 
         The options are `metastore` (`filesystem`, `jdbc`, `hive` or `rest`; by default filesystem), `warehouse`, `uri`
         (of the database or server), and those of that catalog and of its file system.
         """
-        options = {"warehouse": where} if isinstance(where, str) else dict(where)
+        options: dict[str, str] = located(where if isinstance(where, Mapping) else {"warehouse": where})
         metastore = options.get("metastore", "filesystem")
         if metastore not in _METASTORES:
             raise UnsupportedOperation(
@@ -285,6 +289,14 @@ class Catalog(ABC):
         return UnsupportedOperation(
             f"{self!r} has no place for views; REST and Hive catalogs have (metastore 'rest', 'hive')"
         )
+
+
+def split_name(name: str, what: str = "a table") -> tuple[str, str]:
+    """(database, table) of "database.table". Raises `InvalidRequest` unless both can name a folder in a warehouse."""
+    database, dot, table = name.partition(".")
+    if not dot or not database or not table or "/" in name:
+        raise InvalidRequest(f"'{name}' does not name {what}; write 'database.table'")
+    return check_name(database, "database"), check_name(table, "table")
 
 
 def _property_texts(properties: Mapping[str, Any] | None) -> dict[str, str]:

@@ -26,6 +26,7 @@ from forebay.base.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from forebay.base.locations import location
 
 _SQLITE_WAIT_SECONDS = 30
 _POSTGRESQL_WAIT_SECONDS = 30
@@ -50,12 +51,12 @@ class Database(ABC):
         """
         plain = uri.removeprefix("jdbc:")
         if plain.startswith("sqlite:"):
-            path = plain.removeprefix("sqlite:").removeprefix("file:").partition("?")[0]
-            if path.startswith("//"):
-                path = urlsplit(f"file:{path}").path
-            if not path or path == ":memory:":
+            path = plain.removeprefix("sqlite:").partition("?")[0]
+            if path.startswith("file:"):  # SQLite's own URIs are the only ones that are encoded
+                path = "file:" + unquote(path.removeprefix("file:"))
+            if path in ("", "file:", ":memory:", "file::memory:"):
                 raise InvalidRequest(f"option 'uri' is {uri!r}; name a file: jdbc:sqlite:/path/of/catalog.db")
-            return SQLite(path)
+            return SQLite(_sqlite_file(path))
         if plain.startswith(("postgresql://", "postgres://")):
             return PostgreSQL(plain, options.get("jdbc.user"), options.get("jdbc.password"))
         raise UnsupportedOperation(
@@ -78,13 +79,19 @@ class Database(ABC):
         return self.run(statement, values)[1]
 
 
+def _sqlite_file(path: str) -> str:
+    """The absolute path of a database; that of a `file:` URI may be relative, in SQLite."""
+    inside = path.removeprefix("file:")
+    return location(inside if inside[:1] not in ("", "/") else path, "the file in option 'uri'")
+
+
 class SQLite(Database):
     """A file on this machine."""
 
     lock_is_old = "strftime('%s', 'now') - strftime('%s', acquired_at) > expire_time_seconds"
 
     def __init__(self, path: str) -> None:
-        self.path = unquote(path)
+        self.path = path
 
     def __repr__(self) -> str:
         return f"SQLite({self.path!r})"

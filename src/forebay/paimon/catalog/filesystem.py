@@ -11,13 +11,14 @@ from typing import Any, Self
 
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.paimon.catalog.catalog import BRANCH_MARK, Catalog
+from forebay.base.locations import check_name, location
+from forebay.paimon.catalog.catalog import BRANCH_MARK, Catalog, split_name
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.opening import open_file_io
 from forebay.paimon.store.lock import CommitGuard
 from forebay.paimon.store.manifests import ManifestCache
-from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
+from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory, join
 from forebay.paimon.store.schemas import SchemaManager
 from forebay.paimon.table import Table
 
@@ -36,7 +37,7 @@ class FileSystemCatalog(Catalog):
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
     ) -> None:
-        self.io, self.warehouse = io, warehouse.rstrip("/")
+        self.io, self.warehouse = io, location(warehouse, "the warehouse")
         self._lock, self._clock, self._ids = lock, clock, ids
 
     @classmethod
@@ -50,7 +51,8 @@ class FileSystemCatalog(Catalog):
         if not warehouse:
             kind = options.get("metastore", "filesystem")
             raise InvalidRequest(f"a {kind} catalog needs option 'warehouse', its directory")
-        return open_file_io(warehouse, options), warehouse
+        place = location(warehouse, "option 'warehouse'")
+        return open_file_io(place, options), place
 
     def lock_of(self, name: str) -> CommitGuard | None:
         """The guard that makes commits to table `name` exclusive where the file system does not."""
@@ -163,9 +165,7 @@ class FileSystemCatalog(Catalog):
         return f"{self._database_path(database)}/{table}"
 
     def _split(self, name: str) -> tuple[str, str]:
-        database, dot, table = name.partition(".")
-        if not dot or not database or not table or "/" in name:
-            raise InvalidRequest(f"'{name}' does not name a table; write 'database.table'")
+        database, table = split_name(name)
         if "$" in table:
             base, _, system = table.partition("$")
             raise InvalidRequest(
@@ -176,7 +176,7 @@ class FileSystemCatalog(Catalog):
     def _database_path(self, name: str) -> str:
         if not name or "/" in name or "." in name:
             raise InvalidRequest(f"'{name}' cannot name a database")
-        return f"{self.warehouse}/{name}{DATABASE_SUFFIX}"
+        return join(self.warehouse, check_name(name, "database") + DATABASE_SUFFIX)
 
     def database_exists(self, name: str) -> bool:
         return self.io.exists(self._database_path(name)) or bool(self.io.list(self._database_path(name)))

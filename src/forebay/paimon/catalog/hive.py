@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+from forebay.base import locations
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.quantity import parse_bool, parse_duration_ms
-from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.catalog.catalog import Catalog, split_name
 from forebay.paimon.catalog.filesystem import DATABASE_SUFFIX
 from forebay.paimon.catalog.hive_commits import TAG_TO_PARTITION, HiveCommits, HiveLock, check_supported
 from forebay.paimon.catalog.hive_metastore import Metastore, hive_options
-from forebay.paimon.catalog.hive_tables import TableDescriber, is_external, is_paimon, local_path
+from forebay.paimon.catalog.hive_tables import TableDescriber, is_external, is_paimon
 from forebay.paimon.catalog.hive_views import described, is_view, view_of
 from forebay.paimon.catalog.views import View
 from forebay.paimon.format.schema import TableSchema
@@ -50,9 +51,10 @@ class HiveCatalog(Catalog):
         lock_type = self._options.get("lock.type", "hive")
         if lock_type != "hive":
             raise UnsupportedOperation(f"option 'lock.type' is '{lock_type}'; a Hive catalog locks by 'hive' only")
-        self.warehouse = self._options.get("warehouse") or self._options.get("hive.metastore.warehouse.dir") or ""
-        if not self.warehouse:
+        warehouse = self._options.get("warehouse") or self._options.get("hive.metastore.warehouse.dir")
+        if not warehouse:
             raise InvalidRequest("a hive catalog needs option 'warehouse', the directory of new databases")
+        self.warehouse = locations.location(warehouse, "option 'warehouse'")
         self._metastore = Metastore(self._options, clock)
         self._describer = TableDescriber(
             self._metastore,
@@ -75,10 +77,10 @@ class HiveCatalog(Catalog):
 
     def _create_database(self, name: str, properties: Mapping[str, str], ignore_if_exists: bool) -> None:
         _check_name(name)
-        path = join(str(self.warehouse).rstrip("/"), name + DATABASE_SUFFIX)
+        path = join(self.warehouse, name + DATABASE_SUFFIX)
         try:
             # The metastore creates directories as its own user, who may not be the user that writes there.
-            self._io(path).make_directory(local_path(path))
+            self._io(path).make_directory(path)
             self._metastore.call("create_database", self._describer.new_database(name, path, properties))
         except AlreadyExists as e:
             if not ignore_if_exists:
@@ -104,7 +106,8 @@ class HiveCatalog(Catalog):
         location = self._describer.database_location(found)
         self._metastore.call("drop_database", name, not keeps_files, cascade)
         if location and not keeps_files:
-            self._io(location).delete_directory(local_path(location))
+            place = locations.location(location, f"the location of database '{name}'")
+            self._io(place).delete_directory(place)
 
     def _database(self, name: str) -> Any:
         try:
@@ -152,8 +155,7 @@ class HiveCatalog(Catalog):
     def _create(self, database: Any, table: str, schema: TableSchema) -> None:
         given = schema.options.get(_PATH)
         external = given is not None or self._is_external(schema.options)
-        location = given or join(str(self._describer.database_location(database)).rstrip("/"), table)
-        path = local_path(location)
+        path = self._new_path(database, table) if given is None else locations.location(given, f"option '{_PATH}'")
         io = self._io(path)
         schemas = SchemaManager(io, PathFactory(path), self._lock(io, database.name, table), self._clock)
         made = True
@@ -170,7 +172,7 @@ class HiveCatalog(Catalog):
                 ) from e
             schema = _agreeing(schemas.latest(), schema, path)
         described = self._describer.new_table(
-            database.name, table, schema, location, external=external, seconds=self._clock.now_ms() // 1000
+            database.name, table, schema, path, external=external, seconds=self._clock.now_ms() // 1000
         )
         try:
             self._metastore.call("create_table", described)
@@ -247,13 +249,13 @@ class HiveCatalog(Catalog):
         io = self._io(old_path)
         if is_external(found) or not SchemaManager(io, PathFactory(old_path)).ids():
             return  # the files stay, or the metastore has moved them
-        new_path = join(str(self._describer.database_location(target)).rstrip("/"), new_table)
+        new_path = self._new_path(target, new_table)
         try:
-            io.rename(old_path, local_path(new_path))
+            io.rename(old_path, new_path)
             self._describer.move(found, new_path)
             self._alter(new_database, new_table, found)
         except BaseException:
-            self._undo_rename(io, found, (database, table), (old_path, local_path(new_path)))
+            self._undo_rename(io, found, (database, table), (old_path, new_path))
             raise
 
     def _undo_rename(self, io: FileIO, found: Any, old: tuple[str, str], paths: tuple[str, str]) -> None:
@@ -355,10 +357,18 @@ class HiveCatalog(Catalog):
         location = self._describer.table_location(found)
         if not location:
             raise InvalidRequest(f"{self._metastore} does not say where '{found.dbName}.{found.tableName}' is")
-        return local_path(location)
+        return locations.location(location, f"the location of table '{found.dbName}.{found.tableName}'")
+
+    def _new_path(self, database: Any, table: str) -> str:
+        """The directory of a new table of a database."""
+        given = self._describer.database_location(database)
+        if not given:
+            raise InvalidRequest(f"{self._metastore} does not say where database '{database.name}' is")
+        place = locations.location(given, f"the location of database '{database.name}'")
+        return locations.child(place, table, "table")
 
     def _io(self, path: str) -> FileIO:
-        return open_file_io(local_path(path), self._options)
+        return open_file_io(path, self._options)
 
     def _lock(self, io: FileIO, database: str, table: str) -> CommitLock | None:
         enabled = self._options.get("lock.enabled")
@@ -389,13 +399,11 @@ def _agreeing(there: TableSchema, asked: TableSchema, path: str) -> TableSchema:
 
 
 def _split(name: str) -> tuple[str, str]:
-    database, dot, table = name.partition(".")
-    if not dot or not database or not table or "/" in name:
-        raise InvalidRequest(f"'{name}' does not name a table or view; write 'database.table'")
-    return database, table
+    return split_name(name, "a table or view")
 
 
 def _check_name(name: str) -> None:
     """Raise `InvalidRequest` for a name that a metastore would change, so that it would not be found as written."""
     if not name or "/" in name or "." in name or name != name.lower():
         raise InvalidRequest(f"'{name}' cannot be a name in a Hive Metastore, which keeps names in lower case")
+    locations.check_name(name)

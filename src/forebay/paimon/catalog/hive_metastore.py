@@ -32,6 +32,7 @@ from forebay.base.errors import (
     Unavailable,
     UnsupportedOperation,
 )
+from forebay.base.locations import location
 from forebay.base.quantity import parse_bool, parse_duration_ms
 
 _IDL = Path(__file__).with_name("hive_metastore.thrift")
@@ -86,7 +87,7 @@ def hive_options(options: Mapping[str, str]) -> dict[str, str]:
     folder = options.get("hive-conf-dir")
     if not folder:
         return dict(options)
-    file = Path(folder.removeprefix("file://")) / "hive-site.xml"
+    file = Path(location(folder, "option 'hive-conf-dir'")) / "hive-site.xml"
     try:
         root = xml.etree.ElementTree.fromstring(file.read_bytes())
     except (OSError, xml.etree.ElementTree.ParseError) as e:

@@ -7,11 +7,10 @@ nothing but the description (`hive_views`).
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from forebay.base.locations import is_local, location
 from forebay.metadata.types import DataType, TypeRoot, child
 from forebay.paimon.catalog.definition import COMMENT
 from forebay.paimon.catalog.hive_metastore import Metastore, current_user
@@ -78,15 +77,10 @@ def is_external(table: Any) -> bool:
     return bool(table.tableType == _EXTERNAL_TABLE)
 
 
-def local_path(location: str) -> str:
-    """A location for our file systems: Java writes local ones as file:/lake, which is not a valid URI for us."""
-    return location.removeprefix("file:") if re.match(r"file:/(?!/)", location) else location
-
-
 def hive_location(path: str) -> str:
-    """A location in the common form: local paths absolute, and as Java writes them."""
-    plain = local_path(path).removeprefix("file://")
-    return path if "://" in plain else f"file:{os.path.abspath(plain)}"
+    """A location as Java writes it into a metastore: local ones as `file:/lake`, not encoded."""
+    place = location(path)
+    return f"file:{place}" if is_local(place) else place
 
 
 def described_columns(metastore: Metastore, fields: Iterable[DataField]) -> list[Any]:
@@ -124,11 +118,11 @@ class TableDescriber:
 
     def new_database(self, name: str, path: str, properties: Mapping[str, str]) -> Any:
         """The description of a database with `properties` whose tables are in directory `path`."""
-        location = hive_location(path)
+        place = hive_location(path)
         parameters = {key: value for key, value in properties.items() if key != COMMENT}
         if self._in_properties:
-            parameters[_LOCATION_PARAMETER] = location
-        uri = None if self._in_properties else location
+            parameters[_LOCATION_PARAMETER] = place
+        uri = None if self._in_properties else place
         return self._metastore.new(
             "Database", name=name, description=properties.get(COMMENT), locationUri=uri, parameters=parameters
         )

@@ -21,7 +21,8 @@ from forebay.base.errors import (
     Unavailable,
     UnsupportedOperation,
 )
-from forebay.paimon.catalog.catalog import BRANCH_MARK, Catalog
+from forebay.base.locations import location
+from forebay.paimon.catalog.catalog import BRANCH_MARK, Catalog, split_name
 from forebay.paimon.catalog.rest_api import RestApi
 from forebay.paimon.catalog.rest_messages import change_to_json, new_table_to_json
 from forebay.paimon.catalog.views import View, view_changes_to_json, view_from_json, view_to_json
@@ -106,9 +107,7 @@ class RestCatalog(Catalog):
         """The table's directory, and its id."""
         database, table = _split(name)
         found = self._api.get("databases", database, "tables", table)
-        path = str(found["path"])
-        # Servers name local files in the form file:/lake, which is no URI of ours.
-        return path.removeprefix("file:") if re.match(r"file:/(?!/)", path) else path, found.get("id")
+        return location(str(found["path"]), f"the path of table '{name}'"), found.get("id")
 
     def _opened(
         self,
@@ -281,7 +280,4 @@ class RestCommits:
 
 
 def _split(name: str) -> tuple[str, str]:
-    database, dot, table = name.partition(".")
-    if not dot or not database or not table or "/" in name:
-        raise InvalidRequest(f"'{name}' does not name a table or view; write 'database.table'")
-    return database, table
+    return split_name(name, "a table or view")

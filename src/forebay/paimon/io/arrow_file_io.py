@@ -15,7 +15,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from forebay.base.ambient import SYSTEM_IDS, IdSource
-from forebay.base.errors import Conflict, NotFound, StorageFailure
+from forebay.base.errors import Conflict, InvalidRequest, NotFound, StorageFailure
+from forebay.base.locations import check_path
 from forebay.paimon.io.file_io import FileStatus
 
 PutIfAbsent = Callable[[str, bytes], bool]
@@ -26,7 +27,10 @@ _IN_THIS_MACHINE = ("local", "mock")
 
 
 class ArrowFileIO:
-    """Files of a `pyarrow.fs.FileSystem`. `prefix` is the part that its paths lack, such as `s3://`."""
+    """Files of a `pyarrow.fs.FileSystem`.
+
+    `prefix` is the part that its paths lack, such as `s3://`; `top` is what they have in its place.
+    """
 
     def __init__(
         self,
@@ -34,8 +38,10 @@ class ArrowFileIO:
         prefix: str = "",
         put_if_absent: PutIfAbsent | None = None,
         ids: IdSource = SYSTEM_IDS,
+        top: str = "",
     ) -> None:
         self._fs, self._prefix, self._put_if_absent, self._ids = filesystem, prefix, put_if_absent, ids
+        self._top = top
 
     @property
     def _renames_safely(self) -> bool:
@@ -129,8 +135,11 @@ class ArrowFileIO:
             self._fs.move(self._inside(source), self._inside(target))
 
     def _inside(self, path: str) -> str:
-        """`path` in the form of the file system."""
-        return path.removeprefix(self._prefix) if self._prefix else path
+        """`path` in the form of the file system. Raises `InvalidRequest` for one that names could lead astray."""
+        check_path(path)
+        if not path.startswith(self._prefix):
+            raise InvalidRequest(f"{path!r} is not in the file system of '{self._prefix}'")
+        return self._top + path[len(self._prefix) :]
 
     def _info(self, inside: str) -> Any:
         return self._fs.get_file_info(inside)
@@ -151,7 +160,7 @@ class ArrowFileIO:
         for info in found:
             modified = None if info.mtime_ns is None else info.mtime_ns // 1_000_000
             is_directory = info.type is fs.FileType.Directory
-            yield FileStatus(self._prefix + info.path, info.size or 0, is_directory, modified)
+            yield FileStatus(self._prefix + info.path[len(self._top) :], info.size or 0, is_directory, modified)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
 """The file operations of the engine: whole-file reads and writes, listing, and creation that cannot overwrite.
 
-Paths are absolute: a plain path on the local disk, or a URI whose scheme selects the implementation. All methods are
-thread-safe. A `FileIO` can be pickled, so that workers of a distributed engine can open the same files.
+Paths are absolute: a plain path on the local disk, or a URI whose scheme selects the implementation. Nothing in them is
+decoded. One with an empty step, `.` or `..` raises `InvalidRequest`: a name from data must not leave its folder.
+
+All methods are thread-safe. A `FileIO` can be pickled, so that workers of a distributed engine can open the same files.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 A file is written beside its target under a hidden name, synced, and then linked (`create`, which fails if the target
 exists: link(2) is atomic across processes) or renamed over the target (`write`, `open_output`). The directory is synced
 after that, so that the name survives a power failure.
+
+Paths are absolute; `forebay.base.locations` refuses those with `..` and the like, by which a name from data would leave
+its folder.
 """
 
 from __future__ import annotations
@@ -16,23 +19,16 @@ import stat
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import BinaryIO, TypeVar, cast
-from urllib.parse import unquote, urlsplit
 
 from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import Conflict, NotFound, StorageFailure
+from forebay.base.locations import local_path
 from forebay.paimon.io.file_io import FileStatus
 
 _T = TypeVar("_T")
 
 TEMPORARY_SUFFIX = ".tmp"
 """The suffix of hidden files (with a leading dot) that are being written, or were when their writer crashed."""
-
-
-def local_path(path: str) -> str:
-    """The plain path of `path`, which may be a `file:` URI."""
-    if path.startswith("file:"):
-        return unquote(urlsplit(path).path)
-    return path
 
 
 class _Output(io.BufferedWriter):

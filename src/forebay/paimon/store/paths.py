@@ -8,6 +8,9 @@
 
 A branch has its own schema, snapshot, changelog, tag and consumer directories in `<table>/branch/branch-<name>/`; data
 files and manifests are shared with the main branch.
+
+Names come from snapshots, manifests and users. Each is one step below its directory, or is refused; only the external
+path of a file says itself where the file is.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ import itertools
 import threading
 import uuid
 from collections.abc import Iterable
+from functools import cached_property
 
 from forebay.base.ambient import SYSTEM_IDS, IdSource
-from forebay.base.errors import InvalidRequest
+from forebay.base.errors import CorruptData, InvalidRequest
+from forebay.base.locations import below, check_name, check_path, child, is_local, local_path, location
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta
 from forebay.paimon.format.partition_path import partition_path, partition_spec
@@ -54,7 +59,7 @@ class PathFactory:
         branch: str = MAIN_BRANCH,
         ids: IdSource = SYSTEM_IDS,
     ) -> None:
-        self.root = root.rstrip("/") or "/"
+        self.root = location(root, "the directory of a table")
         self.partition_fields = tuple(partition_fields)
         self.options = options or CoreOptions()
         self.branch = branch or MAIN_BRANCH
@@ -90,7 +95,7 @@ class PathFactory:
     # ---- metadata of the branch ------------------------------------------------------------------------------------
 
     def branch_directory(self, name: str) -> str:
-        return join(self.branches_directory, f"branch-{name}")
+        return child(self.branches_directory, f"branch-{name}", "branch")
 
     def schema(self, schema_id: int) -> str:
         return f"{self.schema_directory}/schema-{schema_id}"
@@ -106,16 +111,16 @@ class PathFactory:
         return join(self.changelog_directory, f"changelog-{snapshot_id}")
 
     def tag(self, name: str) -> str:
-        return join(self.tag_directory, f"tag-{name}")
+        return child(self.tag_directory, f"tag-{name}", "tag")
 
     def consumer(self, consumer_id: str) -> str:
-        return join(self.consumer_directory, f"consumer-{consumer_id}")
+        return child(self.consumer_directory, f"consumer-{consumer_id}", "consumer")
 
     # ---- manifests, index files, statistics: shared by all branches ------------------------------------------------
 
     def manifest(self, name: str) -> str:
         """A manifest, manifest list or index manifest by its name."""
-        return f"{self.manifest_directory}/{name}"
+        return child(self.manifest_directory, name, "manifest", CorruptData)
 
     def new_manifest_name(self) -> str:
         return self._new_name("manifest-", "manifest")
@@ -129,16 +134,16 @@ class PathFactory:
     def index_file(self, index: IndexFileMeta, partition: bytes, bucket: int) -> str:
         """The path of an index file of a bucket."""
         if index.external_path is not None:
-            return index.external_path
-        if self.options.index_file_in_data_file_dir:
-            return join(self.bucket_directory(partition, bucket), index.file_name)
-        return join(self.index_directory, index.file_name)
+            return _external(index.external_path)
+        in_bucket = self.options.index_file_in_data_file_dir
+        directory = self.bucket_directory(partition, bucket) if in_bucket else self.index_directory
+        return child(directory, index.file_name, "index file", CorruptData)
 
     def new_index_file_name(self) -> str:
         return self._new_name("index-", "index")
 
     def statistics(self, name: str) -> str:
-        return join(self.statistics_directory, name)
+        return child(self.statistics_directory, name, "statistics file", CorruptData)
 
     def new_statistics_name(self) -> str:
         return self._new_name("stat-", "stat")
@@ -148,9 +153,9 @@ class PathFactory:
 
     # ---- data files ------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def data_root(self) -> str:
-        return join(self.root, self.options.data_file_path_directory or "")
+        return below(self.root, self.options.data_file_path_directory or "", "option 'data-file.path-directory'")
 
     def partition_values(self, partition: bytes) -> dict[str, str]:
         """The names and written values of a partition."""
@@ -178,12 +183,15 @@ class PathFactory:
 
     def data_file(self, partition: bytes, bucket: int, file: DataFileMeta) -> str:
         """The path of a data or changelog file."""
-        return file.external_path or join(self.bucket_directory(partition, bucket), file.file_name)
+        if file.external_path:
+            return _external(file.external_path)
+        return child(self.bucket_directory(partition, bucket), file.file_name, "data file", CorruptData)
 
     def data_file_and_companions(self, partition: bytes, bucket: int, file: DataFileMeta) -> list[str]:
         """The paths of a data file and its extra files, which are deleted together."""
         path = self.data_file(partition, bucket, file)
-        return [path, *(join(path.rpartition("/")[0], extra) for extra in file.extra_files)]
+        directory = path.rpartition("/")[0]
+        return [path, *(child(directory, extra, "extra file", CorruptData) for extra in file.extra_files)]
 
     def data_file_names(self) -> DataFileNames:
         """A generator of names for one writer, with one UUID and a counter."""
@@ -218,7 +226,15 @@ class DataFileNames:
             extension = f".{file_format}.{short}"
         elif short is not None and self._options.file_suffix_include_compression:
             extension = f".{short}.{file_format}"
-        return f"{prefix}{self._uuid}-{next(self._count)}{extension}"
+        return check_name(f"{prefix}{self._uuid}-{next(self._count)}{extension}", "data file")
+
+
+def _external(path: str) -> str:
+    """The location of a file that lies where its entry says, as Java writes it: `file:/data/x`, not encoded."""
+    try:
+        return local_path(path) if is_local(path) else check_path(path)
+    except InvalidRequest as e:
+        raise CorruptData(f"the external path of a file is no location: {e.message}") from e
 
 
 def check_branch_name(name: str) -> None:
