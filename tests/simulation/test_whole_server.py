@@ -12,7 +12,6 @@ import pytest
 
 from tests.every_run import every_run
 from tests.simulation.histories import NEVER, Op, is_linearizable
-from tests.simulation.run import added
 
 SEEDS_FOUND = {
     13: "a bucket that was not opened between an unclean end and a clean one was refused for ever",
@@ -75,26 +74,6 @@ def test_a_server_that_breaks_its_promises_is_found_out(mutant):
     seeds = MUTANT_SEEDS * (8 if mutant in ("stages", "parts", "conditions") else 1)  # the moments that count are short
     result = run(list(range(seeds)), "--until-failure", SIM_MUTANT=mutant)
     assert result["failures"] != {}
-
-
-def one_run(first: int, last: int, **failures: str) -> dict[str, Any]:
-    return {
-        "seeds": last - first + 1,
-        "first_seed": first,
-        "last_seed": last,
-        "failures": failures,
-        "seeds_per_minute": 100.0,
-        "workers": 1,
-        "virtual_hours": 0.5,
-        "counts": {"kill": 2},
-    }
-
-
-def test_figures_of_runs_add_up_and_keep_what_each_has_found():
-    figures = added(added({}, one_run(0, 9, s3="lost"), "aaa"), one_run(10, 29), "bbb")
-    assert (figures["seeds"], figures["first_seed"], figures["last_seed"]) == (30, 0, 29)
-    assert (figures["failures"], figures["virtual_hours"], figures["counts"]) == ({}, 1.0, {"kill": 4})
-    assert [(run["commit"], run["failures"]) for run in figures["runs"]] == [("aaa", {"s3": "lost"}), ("bbb", {})]
 
 
 def write(value: Any, asked: float, answered: float) -> Op:
