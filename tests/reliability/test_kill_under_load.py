@@ -1,8 +1,8 @@
 """`kill -9` under load: acknowledged rows are found again, once, in order.
 
 Writers continue through the kills: their client resends unacknowledged batches, and the server recognises those that it
-had written before (idempotent writing). KILL_ROUNDS sets the number of kills with each engine (`make kill-trials`:
-100).
+had written before (idempotent writing). Now and then a second server is started on the directory, and refused.
+KILL_ROUNDS sets the number of kills with each engine (`make kill-trials`: 100).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from forebay.testing.server import ServerProcess
 from forebay.verify import verify_directory, verify_server
 from tests import results
 from tests.every_run import every_run
+from tests.reliability.second_server import check_refused
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
 SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -198,6 +199,7 @@ def test_acknowledged_writes_survive_kills(tmp_path, engine):
                 server.kill()
                 server.start(keep_ports=True)
             if round_ % ROUNDS_BETWEEN_CHECKS == ROUNDS_BETWEEN_CHECKS - 1 or round_ == ROUNDS - 1:
+                check_refused(server.data_dir)
                 check_log(connection.table("fluss.log"), log_writers)
                 check_keys(connection.table("fluss.keys"), key_writers)
         assert all(writer.acknowledged for writer in (*log_writers, *key_writers))

@@ -121,7 +121,8 @@ def _run(world: World) -> None:
     load.set_up()
     load.begin()
     if load.lake:
-        load.begin_tiering()
+        for _ in range(rng.choice((1, 1, 2))):
+            load.begin_tiering()
         load.watch_lake()
     faults = Faults(world, load)
     sched.spawn(world.control, faults.misbehave, name="faults")
