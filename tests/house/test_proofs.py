@@ -198,7 +198,7 @@ def test_tests_that_are_all_skipped_are_not_run(sources: Path) -> None:
 
 def test_numbers_of_tests_are_the_figures_of_trials_that_have_no_others(sources: Path) -> None:
     [line] = run(sources, told_by_pytest(PASSING, SKIPPED, FAILING, code=1))()
-    assert line.outcome == FAILED
+    assert (line.outcome, line.told.partition(" (")[2]) == (FAILED, "test_three: no)")
     found = kept(sources)
     assert (found["passed"], found["failed"], found["skipped"]) == (1, 1, 1)
     assert (found["failed_tests"], found["skipped_because"]) == (["tests.a::test_three"], ["no cluster here"])

@@ -59,7 +59,7 @@ def run(
 def _judged(trial: Trial, chunk: Chunk, code: int, log: Path, figures: dict[str, Any], told: Path) -> Ended:
     if code == NOT_POSSIBLE:
         return Ended(NOT_RUN, code, last_line(log))
-    tests, reasons = _tests(told) if trial.tests else ({}, [])
+    tests, reasons, failures = _tests(told) if trial.tests else ({}, [], [])
     if tests and not tests["passed"] and not tests["failed"] and code in (0, NO_TESTS):
         return Ended(NOT_RUN, code, reasons[0] if reasons else "no test was found")
     if trial.tests and not figures:
@@ -69,7 +69,7 @@ def _judged(trial: Trial, chunk: Chunk, code: int, log: Path, figures: dict[str,
     if trial.unit != "runs" and trial.unit not in figures:
         figures = {trial.unit: chunk.count, **figures}
     if code and not (trial.share_min is not None and "caught" in figures):
-        return Ended(FAILED, code, last_line(log), figures)
+        return Ended(FAILED, code, failures[0] if failures else last_line(log), figures)
     return Ended(PASSED, code, "", figures)
 
 
@@ -120,23 +120,25 @@ def _figures(trial: Trial, place: Path) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in ("date", "commit", "cores")}
 
 
-def _tests(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """Numbers of tests by outcome, and why some were skipped; nothing if the program did not get so far."""
+def _tests(path: Path) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Numbers of tests by outcome, why some were skipped, and what has failed; nothing if it did not get so far."""
     if not path.exists():
-        return {}, []
-    passed = failed = 0
-    reasons, names = [], []
+        return {}, [], []
+    passed = 0
+    reasons, names, failures = [], [], []
     for case in ET.parse(path).getroot().iter("testcase"):
         skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed += 1
+        failure = case.find("failure")
+        failure = case.find("error") if failure is None else failure
+        if failure is not None:
             names.append(f"{case.get('classname')}::{case.get('name')}")
+            failures.append(f"{case.get('name')}: {failure.get('message', '')}".replace("\n", " ")[:200])
         elif skipped is not None:
             reasons.append(skipped.get("message", ""))
         else:
             passed += 1
-    figures: dict[str, Any] = {"passed": passed, "failed": failed, "skipped": len(reasons)}
-    return figures | ({"failed_tests": names} if names else {}), reasons
+    figures: dict[str, Any] = {"passed": passed, "failed": len(names), "skipped": len(reasons)}
+    return figures | ({"failed_tests": names} if names else {}), reasons, failures
 
 
 def last_line(log: Path) -> str:

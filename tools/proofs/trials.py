@@ -122,11 +122,12 @@ def _simulation() -> Iterator[Trial]:
 
 def _kills() -> Iterator[Trial]:
     load = "tests/reliability/test_kill_under_load.py"
+    second = "tests/reliability/second_server.py"
     pyfluss = "tests/reliability/test_kill_pyfluss.py"
     transactions = "tests/reliability/test_transaction_kills.py"
     for part, amount, minutes, tests, vouches, own in (
-        ("hlog", 100, 4, (load, "-k", "survive_kills and hlog"), SERVED, (load,)),
-        ("lmdb", 50, 2, (load, "-k", "survive_kills and lmdb"), SERVED, (load,)),
+        ("hlog", 100, 4, (load, "-k", "survive_kills and hlog"), SERVED, (load, second)),
+        ("lmdb", 50, 2, (load, "-k", "survive_kills and lmdb"), SERVED, (load, second)),
         ("pyfluss", 100, 4, (pyfluss,), (*BASE, *STORE), (pyfluss, load)),
         ("transactions", 50, 2, (transactions,), SERVED, (transactions,)),
     ):
@@ -193,12 +194,22 @@ def _lakes() -> Iterator[Trial]:
     union = "tests/unionread/test_union_random.py"
     yield Trial(
         "lake-trials.paimon",
-        tests_of("tests/paimon/maintain", histories),
+        tests_of("tests/paimon/maintain"),
         vouches=(*BASE, *LAKES),
-        own=("tests/paimon/maintain", histories),
-        minutes=20,
+        own=("tests/paimon/maintain",),
+        minutes=15,
         **counted("steps", 30),
-        environment={"PAIMON_KILLS": "{count}", "PAIMON_SEEDS": "10"},
+        environment={"PAIMON_KILLS": "{count}"},
+        tests=True,
+    )
+    yield Trial(
+        "lake-trials.histories",
+        tests_of(histories),
+        vouches=(*BASE, *LAKES),
+        own=(histories,),
+        minutes=10,
+        **counted("histories", 10),
+        environment={"PAIMON_SEEDS": "{count}"},
         tests=True,
     )
     yield Trial(
