@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from tests.every_run import every_run
+from tests.simulation.checks import Checks
 from tests.simulation.histories import NEVER, Op, is_linearizable
+from tests.simulation.workload import Seen
+from tests.simulation.world import Damage
 
 SEEDS_FOUND = {
     13: "a bucket that was not opened between an unclean end and a clean one was refused for ever",
@@ -66,7 +69,7 @@ def test_seeds_that_found_a_fault_find_none():
 @pytest.mark.parametrize(
     "mutant",
     every_run(
-        ["sync", "duplicates", "trust", "stages", "parts", "conditions"],
+        ["sync", "duplicates", "trust", "stages", "parts", "conditions", "lock"],
         lambda mutant: mutant in ("sync", "duplicates"),
     ),
 )
@@ -74,6 +77,16 @@ def test_a_server_that_breaks_its_promises_is_found_out(mutant):
     seeds = MUTANT_SEEDS * (8 if mutant in ("stages", "parts", "conditions") else 1)  # the moments that count are short
     result = run(list(range(seeds)), "--until-failure", SIM_MUTANT=mutant)
     assert result["failures"] != {}
+
+
+def test_a_version_of_a_job_that_is_there_twice_or_not_at_all_is_found_out():
+    checks = Checks.__new__(Checks)
+    checks.seen = Seen(committed={("job", 1)})
+    checks.check_jobs({("job", 1): ["driver-0"], ("job", 2): ["driver-1, which was told nothing"]})
+    with pytest.raises(Damage, match="version 1 of application 'job' is there 2 times"):
+        checks.check_jobs({("job", 1): ["driver-0", "driver-1"]})
+    with pytest.raises(Damage, match="told committed, and no attempt at them is there"):
+        checks.check_jobs({("job", 2): ["driver-0"]})
 
 
 def write(value: Any, asked: float, answered: float) -> Op:
