@@ -18,6 +18,7 @@ from forebay.base.errors import Conflict, ForebayError
 from forebay.client.transaction import Transaction
 from forebay.testing.server import ServerProcess
 from forebay.verify import verify_directory
+from tests import results
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "4"))
 SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -118,3 +119,6 @@ def test_versions_of_jobs_are_there_once_and_whole_after_kill_9(tmp_path: Path) 
             assert len(mine) == KEYS
         server.stop()
         assert not verify_directory(tmp_path / "data").findings
+    versions = sum(len(job.committed) for job in jobs)
+    figures = {"kills": ROUNDS, "versions": versions, "lost_or_doubled": 0, "seed": SEED}
+    results.write_if_wanted("kill-trials.transactions", figures)
