@@ -217,8 +217,7 @@ def _lakes() -> Iterator[Trial]:
         tests_of(failures),
         vouches=(*BASE, *LAKES),
         own=(failures,),
-        minutes=4,
-        smoke=1,
+        minutes=15,
         environment={"ICEBERG_STEPS": "1"},
         tests=True,
     )
