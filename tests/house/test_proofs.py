@@ -354,7 +354,7 @@ def test_all_that_nightly_runs_is_among_the_trials() -> None:
 def test_trials_are_chosen_by_name_or_by_the_name_of_all_their_parts() -> None:
     assert [trial.name for trial in chosen(["simulate.bucket"])] == ["simulate.bucket"]
     assert [trial.name for trial in chosen(["kill-trials"])] == [
-        f"kill-trials.{part}" for part in ("hlog", "lmdb", "pyfluss", "transactions")
+        f"kill-trials.{part}" for part in ("hlog", "lmdb", "pyfluss", "transactions", "drivers")
     ]
     assert len(chosen([])) == len(TRIALS)
     with pytest.raises(ValueError, match="there is no trial 'kill'"):

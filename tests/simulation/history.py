@@ -132,6 +132,8 @@ def _run(world: World) -> None:
     sched.spawn(world.control, world.supervise, name="supervisor")
     load.set_up()
     load.begin()
+    if rng.random() < 0.5:
+        load.drivers.begin()
     if load.lake:
         for _ in range(rng.choice((1, 1, 2))):
             load.begin_tiering()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from forebay.client.table import Table
 from forebay.client.transaction import Transaction
 from forebay.metadata.predicate import Predicate, col
 from forebay.metadata.table import TableBucket
+from tests.simulation.drivers import Drivers
 from tests.simulation.histories import NEVER, Op
 from tests.simulation.merging import ENGINES, MERGED, Merging
 from tests.simulation.one_writer import OneWriter
@@ -89,6 +91,7 @@ class Workload:
         self.keys = KEYS
         self.partitions = Partitions(self, has_key=self.rng.random() < 0.5)
         self.merging = Merging(self, self.rng.choice((*ENGINES, "aggregation")))
+        self.drivers = Drivers(self)
         self.writer = OneWriter(self, KV, LOG)
         self.ready = False
         self.processes: list[Process] = []
@@ -280,7 +283,16 @@ class Workload:
             if before.outcome != "unknown":
                 return
 
-    def stage_and_commit(self, connection: Connection, tx: Transaction, who: str) -> Staged:
+    def stage_and_commit(
+        self,
+        connection: Connection,
+        tx: Transaction,
+        who: str,
+        *,
+        is_shared: Callable[[], bool] = lambda: False,
+        before_commit: Callable[[], object] = lambda: None,
+    ) -> Staged:
+        """Stage rows and commit them. If it `is_shared`, those of another driver may count instead."""
         values = {key: f"{who}#{self.number()}" for key in self._keys()}
         numbers = [self.number() for _ in range(self.rng.randint(1, 3))]
         staged = Staged(who, (tx.application, tx.version), values, numbers)
@@ -307,9 +319,11 @@ class Workload:
                 beside = self._upsert_soon if staged.read is not None else self._snapshot_soon
                 self.sched.spawn(process, beside, connection, f"{who} beside", name="beside")
             asked = self.sched.now
+            before_commit()
             tx.commit()
             self.seen.committed.add(staged.job)
-            staged.outcome, answered = "committed", self.sched.now
+            if not is_shared():
+                staged.outcome, answered = "committed", self.sched.now
             self.world.count("transactions committed")
             if staged.read is not None:
                 self.world.count("transactions committed under a condition")

@@ -129,7 +129,8 @@ def _kills() -> Iterator[Trial]:
         ("hlog", 100, 4, (load, "-k", "survive_kills and hlog"), SERVED, (load, second)),
         ("lmdb", 50, 2, (load, "-k", "survive_kills and lmdb"), SERVED, (load, second)),
         ("pyfluss", 100, 4, (pyfluss,), (*BASE, *STORE), (pyfluss, load)),
-        ("transactions", 50, 2, (transactions,), SERVED, (transactions,)),
+        ("transactions", 50, 2, (transactions, "-k", "versions_of_jobs"), SERVED, (transactions,)),
+        ("drivers", 50, 2, (transactions, "-k", "two_drivers"), SERVED, (transactions,)),
     ):
         yield Trial(
             f"kill-trials.{part}",
