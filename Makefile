@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines bench-peers pipeline-invariants pipeline-kills cluster-exam mutants doors build site wheels wheel-test proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines bench-peers pipeline-invariants pipeline-kills cluster-exam mutants proofs proofs-page doors build site wheels wheel-test proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -41,10 +41,10 @@ filter-fuzz: $(VENV)/dev-ready build ## random filters on random tables by every
 	FILTER_SEEDS=$${SPARK_FILTER_SEEDS:-20} $(BIN)/python -m pytest tests/spark/test_spark_filters_random.py --timeout 3600
 
 simulate: $(VENV)/dev-ready build ## the whole server under one seed, and one bucket: SIM_SEEDS=5000 SIM_FIRST_SEED=0 make simulate
-	SIM_SEEDS=$${SIM_SEEDS:-5000} $(BIN)/python -m pytest tests/simulation/test_power_loss.py --timeout 3600
+	PYTHONHASHSEED=0 SIM_SEEDS=$${SIM_SEEDS:-5000} $(BIN)/python -m tests.simulation.run --bucket $(SIM_ARGS)
 	PYTHONHASHSEED=0 SIM_SEEDS=$${SIM_SEEDS:-5000} $(BIN)/python -m tests.simulation.run $(SIM_ARGS)
 
-kill-trials: $(VENV)/dev-ready build ## kill -9 under load, 100 times
+kill-trials: $(VENV)/dev-ready build ## kill -9 under load, 100 times with each engine and client
 	KILL_ROUNDS=$${KILL_ROUNDS:-100} $(BIN)/python -m pytest tests/reliability --timeout 3600
 
 damage-trials: $(VENV)/dev-ready build ## damage to each kind of file of a stopped and of a killed server, in each way
@@ -76,6 +76,12 @@ pipeline-invariants: $(VENV)/dev-ready build ## lake streams while everything fa
 
 mutants: $(VENV)/dev-ready build ## a trial of the tests: random faults in our modules: MUTANTS=60 MUTANTS_SEED=1 make mutants
 	$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
+
+proofs: $(VENV)/dev-ready build ## all long trials, resumable, and the table of docs/correctness.md: PROOFS="simulate exams" make proofs
+	$(BIN)/python -m tools.proofs $(PROOFS_ARGS)
+
+proofs-page: $(VENV)/dev-ready ## write that table again: which counts are current, and which are stale
+	$(BIN)/python -m tools.proofs --page
 
 doors: $(VENV)/dev-ready build ## the files that each operation enters, and moves between them
 	$(BIN)/python -m tools.doors

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from forebay.testing.server import ServerProcess
+from tests.reliability.second_server import check_refused
 
 _START_SECONDS_MAX, _END_SECONDS_MAX = 180, 180
 
@@ -75,7 +76,8 @@ class Faults:
         """One of them; each comes once before any comes again."""
         self._worker.check_alive()
         if not self._next:
-            self._next = [self.kill_server, self.restart_server, self.kill_worker, self.replace_worker, self.kill_both]
+            self._next = [self.kill_server, self.restart_server, self.kill_worker, self.replace_worker, self.kill_both,
+                          self.second_server]  # fmt: skip
             self._rng.shuffle(self._next)
         fault = self._next.pop()
         fault()
@@ -105,6 +107,10 @@ class Faults:
         """The new one is there before the old one has ended."""
         old, self._worker = self._worker, self._new_worker()
         old.stop()
+
+    def second_server(self) -> None:
+        """It is refused, and the first one serves on."""
+        check_refused(self._server.data_dir)
 
     def end(self) -> None:
         """Stop the worker and restart the server, so that no table is assigned to a worker."""

@@ -2,8 +2,9 @@
 
 Meanwhile the tables are tiered, the lake tables compacted, their snapshots and the logs expired, tiering workers killed
 and replaced, and the server killed and restarted. INVARIANT_SECONDS says how long at least, for all lakes
-together (`make invariants`: 30 minutes): a run goes on until it has seen all that it is there for. INVARIANT_SEED
-repeats the random choices, though not the timing. `make nightly` runs it, `make test` does not.
+together (`make invariants`: 30 minutes), INVARIANT_SECONDS_EACH how long for each: a run goes on until it has seen all
+that it is there for. INVARIANT_SEED repeats the random choices, though not the timing. `make nightly` runs it, `make
+test` does not.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from tests.invariants.faults import Faults, happening
 from tests.invariants.readers import ACCOUNTS, JOURNAL, Reader, Reading, readers_of
 
 LAKES = ("paimon", "iceberg")
-SECONDS = float(os.environ.get("INVARIANT_SECONDS", "12")) / len(LAKES)
+_ALL_SECONDS = float(os.environ.get("INVARIANT_SECONDS", "12"))
+SECONDS = float(os.environ.get("INVARIANT_SECONDS_EACH") or _ALL_SECONDS / len(LAKES))
 SEED = int(os.environ.get("INVARIANT_SEED", random.SystemRandom().randrange(1 << 32)))
 WRITERS, BUCKETS = 3, 3
 READS_MIN, FAULTS_MIN = 5, 3

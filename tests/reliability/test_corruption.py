@@ -38,7 +38,7 @@ ROUNDS = int(os.environ.get("CORRUPTION_ROUNDS", "0"))
 SEED = int(os.environ.get("CORRUPTION_SEED", random.SystemRandom().randrange(1 << 32)))
 SETTINGS = {"log.segment.file-size": "6kb", "log.index.interval-size": "1kb", "kv.checkpoint.records": "500"}
 KEYS = 400
-TABLES = {"fluss.hashed": "hlog", "fluss.lmdb": "lmdb", "fluss.rocks": "rocksdb"}
+TABLES = {"fluss.hashed": "hlog", "fluss.lmdb": "lmdb"}
 LAKED = "fluss.laked"
 
 Damage = Callable[[bytearray, random.Random], bytearray]
@@ -193,20 +193,18 @@ def make_directory(folder: Path, *, kill: bool) -> Directory:
             answers = {name: ask(connection) for name, ask in QUESTIONS.items()}
     finally:
         _ = server.kill() if kill else server.stop()
-    assert answers["scan of fluss.lmdb"] == answers["scan of fluss.rocks"] == expected_rows()
+    assert answers["scan of fluss.lmdb"] == answers["scan of fluss.hashed"] == expected_rows()
     assert [row["n"] for row in answers["log"]] == list(range(3000))
     return Directory(folder, answers)
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Directory:
-    pytest.importorskip("rocksdict")
     return make_directory(tmp_path_factory.mktemp("stopped") / "data", kill=False)
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Directory:
-    pytest.importorskip("rocksdict")
     return make_directory(tmp_path_factory.mktemp("killed") / "data", kill=True)
 
 
@@ -247,7 +245,7 @@ def one_of_each_kind(files: list[str]) -> list[str]:
     chosen: dict[tuple[str, ...], str] = {}
     for name in files:
         path = Path(name)
-        table = next((part for part in ("lmdb-", "rocks-", "log-") if part in name), "")
+        table = next((part for part in ("lmdb-", "hashed-", "log-", "laked-") if part in name), "")
         place = next((part for part in ("checkpoint", "db") if part in str(path.parent)), "")
         kind = (table, place, path.suffix or path.name.partition("-")[0])
         chosen.setdefault((*kind, "first"), name)

@@ -51,10 +51,8 @@ def make_scanner(server: EmbeddedServer) -> Iterator[MakeScanner]:
         yield make
 
 
-@pytest.fixture(params=["hlog", "lmdb", "rocksdb"])
+@pytest.fixture(params=["hlog", "lmdb"])
 def server(request: pytest.FixtureRequest, tmp_path) -> Iterator[EmbeddedServer]:
-    if request.param == "rocksdb":
-        pytest.importorskip("rocksdict")
     print(f"seed {SEED}, {ROUNDS} rounds")
     with EmbeddedServer(tmp_path / "data", settings={**SETTINGS, "kv.engine": request.param}) as started:
         yield started

@@ -136,6 +136,7 @@ class Checks:
             for offset, row in rows.items():
                 if row["_change_type"] in ("insert", "update_after"):
                     places.setdefault(row["name"], []).append((bucket, offset))
+        there: dict[tuple[str, int], list[str]] = {}
         for staged in self.seen.transactions:
             found = [len(places.get(value, ())) for value in staged.values.values()]
             found += [numbers.count(n) for n in staged.numbers]
@@ -144,6 +145,7 @@ class Checks:
                 raise Damage(f"transaction {staged.who}, {staged.outcome}: its rows are there {found} times")
             if not found[0]:
                 continue
+            there.setdefault(staged.job, []).append(staged.who)
             for view in self.seen.views:
                 offsets = {bucket.bucket: offset for bucket, offset in view.offsets.items()}
                 if not view.what.endswith("snapshot") or len(offsets) != 2:
@@ -153,6 +155,16 @@ class Checks:
                 }
                 if len(seen) != 1:
                     raise Damage(f"{view.what} up to {offsets} has a part of transaction {staged.who}")
+        self.check_jobs(there)
+
+    def check_jobs(self, there: dict[tuple[str, int], list[str]]) -> None:
+        """Of the attempts at an application's version one counts at most, and one does if a client was told so."""
+        for job, attempts in there.items():
+            if len(attempts) > 1:
+                raise Damage(f"version {job[1]} of application {job[0]!r} is there {len(attempts)} times: {attempts}")
+        lost = sorted(self.seen.committed - there.keys())
+        if lost:
+            raise Damage(f"versions were told committed, and no attempt at them is there: {lost}")
 
     def fold(self, changes: Log, offsets: dict[int, int] | None = None) -> State:
         """The rows after the changes (below these offsets), each of which must fit what was before it."""

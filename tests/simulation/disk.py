@@ -139,13 +139,17 @@ class SimFileSystem(FaultyFileSystem):
         self.is_atomic = False
         """Whether calls do not let other tasks run: where C code is below them on the stack."""
 
+    def sync_seconds(self) -> float:
+        """How long a sync takes this time."""
+        return self._rng.random() * self.sync_seconds_max * self.slow_syncs
+
     def _operation(self, operation: Any, path: str) -> _Run:
         sched = self._sched
         self.count += 1
         if sched.current is not None:
             if not self.is_atomic:
                 if operation == "sync":
-                    sched.sleep(self._rng.random() * self.sync_seconds_max * self.slow_syncs)
+                    sched.sleep(self.sync_seconds())
                 else:
                     sched.maybe_yield()
             if self.count >= self.fails_at > 0:
@@ -339,6 +343,7 @@ class _VfsFile:
         self._vfs.guarded(lambda: self._file.truncate(size))
 
     def xSync(self, flags: int) -> None:
+        self._vfs.syncs += 1
         self._vfs.guarded(self._file.sync)
         if self._syncs_folder:
             self._vfs.guarded(lambda: self._fs.sync_directory(self._path.rpartition("/")[0]))
@@ -377,12 +382,19 @@ class SimVfs(apsw.VFS):
         self.name = name
         self.fs = fs
         self.databases: list[_Database] = []
+        self.syncs = 0
 
     def close(self) -> None:
         """Close what a dead server has left open, which cannot reach the disk any more; SQLite would complain later."""
         for database in self.databases:
             database.close()
         self.unregister()
+
+    def take_time(self) -> None:
+        """Let the time pass that the last syncs have taken: not before SQLite has returned, which is on the stack."""
+        syncs, self.syncs = self.syncs, 0
+        if syncs and self.fs._sched.current is not None:
+            self.fs._sched.sleep(self.fs.sync_seconds() * syncs)
 
     def guarded(self, work: Callable[[], Any]) -> Any:
         fs = self.fs
@@ -437,6 +449,7 @@ class _Database:
     """What the metadata store uses of `sqlite3.Connection`, on apsw."""
 
     def __init__(self, path: str, vfs: SimVfs) -> None:
+        self._vfs = vfs
         self._connection = _translated(lambda: apsw.Connection(path, vfs=vfs.name))
         vfs.databases.append(self)
         self.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -447,7 +460,9 @@ class _Database:
             cursor.execute(sql, tuple(parameters))
             return _Cursor(cursor, self._connection.changes())
 
-        return _translated(run)
+        cursor = _translated(run)
+        self._vfs.take_time()
+        return cursor
 
     @property
     def in_transaction(self) -> bool:

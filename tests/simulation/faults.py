@@ -36,8 +36,8 @@ class Faults:
             fault = rng.choices(
                 (self.kill, self.kill_at_call, self.cut, self.lose_message, self.lose_answer, self.part, self.slow_net,
                  self.disk_error, self.fill_disk, self.slow_disk, self.jump, self.stop, self.lose_worker,
-                 self.hold_worker, self.rot),
-                weights=(3, 5, 2, 4, 4, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, world.rot),
+                 self.hold_worker, self.lose_driver, self.second_server, self.rot),
+                weights=(3, 5, 2, 4, 4, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, 1, 0.7, world.rot),
             )[0]  # fmt: skip
             world.count(fault.__name__)
             fault()
@@ -126,6 +126,14 @@ class Faults:
         self.world.network.process_ended(process, silently=self.rng.random() < 0.3)
         self.sched.kill(process)
         self.load.begin_tiering()
+
+    def lose_driver(self) -> None:
+        """A driver of a job dies, and another one comes."""
+        self.load.drivers.lose_one()
+
+    def second_server(self) -> None:
+        """An operator starts another server on the same directory."""
+        self.world.start_second_server()
 
     def hold_worker(self) -> None:
         """A tiering worker is suspended until it is taken for dead, and then goes on as if nothing had been."""

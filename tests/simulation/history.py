@@ -17,6 +17,7 @@ from forebay.server.commit_conditions import UnchangedKeys
 from forebay.server.stages import StageFiles
 from forebay.server.transactions import TransactionManager
 from tests.simulation.checks import Checks
+from tests.simulation.disk import SimFileSystem
 from tests.simulation.faults import Faults
 from tests.simulation.scheduler import Process
 from tests.simulation.workload import Workload
@@ -99,6 +100,16 @@ def _check_no_conditions(world: World) -> None:
     UnchangedKeys.check = lambda self, end: None  # type: ignore[method-assign]
 
 
+def _share_directories(world: World) -> None:
+    lock = SimFileSystem.lock
+
+    def shared(self: SimFileSystem, path: str) -> Any:
+        self._locks.pop(path, None)
+        return lock(self, path)
+
+    SimFileSystem.lock = shared  # type: ignore[method-assign]
+
+
 MUTANTS = {
     "sync": _sync_nothing,
     "duplicates": _forget_duplicates,
@@ -106,6 +117,7 @@ MUTANTS = {
     "stages": _do_not_make_stages_durable,
     "parts": _show_parts,
     "conditions": _check_no_conditions,
+    "lock": _share_directories,
 }
 """Servers that break a promise: a simulation that finds nothing wrong with them would be worth nothing."""
 
@@ -120,8 +132,11 @@ def _run(world: World) -> None:
     sched.spawn(world.control, world.supervise, name="supervisor")
     load.set_up()
     load.begin()
+    if rng.random() < 0.5:
+        load.drivers.begin()
     if load.lake:
-        load.begin_tiering()
+        for _ in range(rng.choice((1, 1, 2))):
+            load.begin_tiering()
         load.watch_lake()
     faults = Faults(world, load)
     sched.spawn(world.control, faults.misbehave, name="faults")

@@ -1,10 +1,10 @@
 """`make simulate`: many histories of the whole server, on all cores. `--trace SEED` replays one and prints its trace.
 
     python -m tests.simulation.run --first 0 --seeds 1000
+    python -m tests.simulation.run --bucket --seeds 1000       # of one bucket (tablet_simulation)
     python -m tests.simulation.run --trace 13
 
-Prints the number of seeds per minute. With `--write` the figures are added to those in docs/results/simulate.json,
-which keeps each run with its seeds, its commit and its findings.
+Prints the number of seeds per minute. `--write` keeps the figures (tests.results).
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import subprocess
 import sys
 import time
 import warnings
+import zlib
 from collections import Counter
 from typing import Any
 
 from tests import results
 
 BLOCK = 10
-_OF_A_RUN = ("seeds", "first_seed", "last_seed", "failures", "seeds_per_minute", "workers")
+Outcomes = list[tuple[int, int, dict[str, int], str | None, float]]
+"""Of some seeds: (seed, digest of the trace, counts, error, virtual seconds)."""
 
 
 def fixed_hashes() -> bool:
@@ -31,8 +33,8 @@ def fixed_hashes() -> bool:
     return os.environ.get("PYTHONHASHSEED") == "0"
 
 
-def run_block(seeds: list[int]) -> list[tuple[int, int, dict[str, int], str | None, float]]:
-    """Outcomes of some seeds: (seed, digest of the trace, counts, error, virtual seconds)."""
+def run_block(seeds: list[int]) -> Outcomes:
+    """Histories of the whole server."""
     from tests.simulation.history import run_history
 
     # Whatever a server that was killed had only begun.
@@ -41,16 +43,34 @@ def run_block(seeds: list[int]) -> list[tuple[int, int, dict[str, int], str | No
     return [(o.seed, o.digest, dict(o.counts), o.error, o.seconds) for o in outcomes]
 
 
+def run_bucket_block(seeds: list[int]) -> Outcomes:
+    """Histories of one bucket."""
+    from tests.simulation.tablet_simulation import simulate
+
+    outcomes: Outcomes = []
+    for seed in seeds:
+        try:
+            done = simulate(seed)
+        except Exception as e:  # noqa: BLE001 - whatever it is, it is what this seed has found
+            outcomes.append((seed, 0, {}, f"{type(e).__name__}: {e}", 0.0))
+            continue
+        counts = Counter(step.split()[0] for step in done.trace)
+        counts["acknowledged"] = sum(batch.acked for batch in done.sent)
+        outcomes.append((seed, zlib.crc32("\n".join(done.trace).encode()), dict(counts), None, 0.0))
+    return outcomes
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=int, default=int(os.environ.get("SIM_FIRST_SEED", "0")))
     parser.add_argument("--seeds", type=int, default=int(os.environ.get("SIM_SEEDS", "1000")))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--list", help="these seeds, with commas between them, instead of a range")
+    parser.add_argument("--bucket", action="store_true", help="histories of one bucket, not of the whole server")
     parser.add_argument("--trace", type=int, help="replay this seed and print what happened")
     parser.add_argument("--until-failure", action="store_true", help="end with the first seed that finds a fault")
     parser.add_argument("--json", action="store_true", help="print the outcomes as JSON")
-    parser.add_argument("--write", action="store_true", help="add the figures to those in docs/results")
+    parser.add_argument("--write", action="store_true", help="keep the figures in docs/results")
     options = parser.parse_args()
     if not fixed_hashes():
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -83,7 +103,8 @@ def run_all(seeds: list[int], options: Any) -> int:
     virtual = 0.0
     workers = min(options.workers, len(blocks))
     with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=50) as pool:
-        found = pool.imap_unordered(run_block, blocks) if workers > 1 else map(run_block, blocks)
+        work = run_bucket_block if options.bucket else run_block
+        found = pool.imap_unordered(work, blocks) if workers > 1 else map(work, blocks)
         done = 0
         for block in found:
             for seed, digest, counted, error, seconds in block:
@@ -118,28 +139,8 @@ def run_all(seeds: list[int], options: Any) -> int:
     else:
         print(f"{done} seeds from {seeds[0]}, {result['seeds_per_minute']} a minute, {len(failures)} failures")
     if options.write:
-        results.write("simulate", added(results.read("simulate"), result, commit), commit)
+        results.write("simulate.bucket" if options.bucket else "simulate", result, commit)
     return 1 if failures else 0
-
-
-def added(before: dict[str, Any], run: dict[str, Any], commit: str) -> dict[str, Any]:
-    """The figures of all runs that were kept, with those of one more.
-
-    `failures` are those of the newest commit; `runs` keep what each run has found. Speed is that of the newest run.
-    """
-    runs = [*before.get("runs", []), {**{name: run[name] for name in _OF_A_RUN}, "commit": commit}]
-    newest = [one for one in runs if one["commit"] == commit]
-    return {
-        "seeds": sum(one["seeds"] for one in runs),
-        "first_seed": min(one["first_seed"] for one in runs),
-        "last_seed": max(one["last_seed"] for one in runs),
-        "failures": {seed: error for one in newest for seed, error in one["failures"].items()},
-        "seeds_per_minute": run["seeds_per_minute"],
-        "workers": run["workers"],
-        "virtual_hours": round(before.get("virtual_hours", 0) + run["virtual_hours"], 2),
-        "counts": dict(sorted((Counter(before.get("counts", {})) + Counter(run["counts"])).items())),
-        "runs": runs,
-    }
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.every_run import every_run
+from tests.simulation.checks import Checks
 from tests.simulation.histories import NEVER, Op, is_linearizable
-from tests.simulation.run import added
+from tests.simulation.workload import Seen
+from tests.simulation.world import Damage
 
 SEEDS_FOUND = {
     13: "a bucket that was not opened between an unclean end and a clean one was refused for ever",
@@ -67,7 +69,7 @@ def test_seeds_that_found_a_fault_find_none():
 @pytest.mark.parametrize(
     "mutant",
     every_run(
-        ["sync", "duplicates", "trust", "stages", "parts", "conditions"],
+        ["sync", "duplicates", "trust", "stages", "parts", "conditions", "lock"],
         lambda mutant: mutant in ("sync", "duplicates"),
     ),
 )
@@ -77,24 +79,14 @@ def test_a_server_that_breaks_its_promises_is_found_out(mutant):
     assert result["failures"] != {}
 
 
-def one_run(first: int, last: int, **failures: str) -> dict[str, Any]:
-    return {
-        "seeds": last - first + 1,
-        "first_seed": first,
-        "last_seed": last,
-        "failures": failures,
-        "seeds_per_minute": 100.0,
-        "workers": 1,
-        "virtual_hours": 0.5,
-        "counts": {"kill": 2},
-    }
-
-
-def test_figures_of_runs_add_up_and_keep_what_each_has_found():
-    figures = added(added({}, one_run(0, 9, s3="lost"), "aaa"), one_run(10, 29), "bbb")
-    assert (figures["seeds"], figures["first_seed"], figures["last_seed"]) == (30, 0, 29)
-    assert (figures["failures"], figures["virtual_hours"], figures["counts"]) == ({}, 1.0, {"kill": 4})
-    assert [(run["commit"], run["failures"]) for run in figures["runs"]] == [("aaa", {"s3": "lost"}), ("bbb", {})]
+def test_a_version_of_a_job_that_is_there_twice_or_not_at_all_is_found_out():
+    checks = Checks.__new__(Checks)
+    checks.seen = Seen(committed={("job", 1)})
+    checks.check_jobs({("job", 1): ["driver-0"], ("job", 2): ["driver-1, which was told nothing"]})
+    with pytest.raises(Damage, match="version 1 of application 'job' is there 2 times"):
+        checks.check_jobs({("job", 1): ["driver-0", "driver-1"]})
+    with pytest.raises(Damage, match="told committed, and no attempt at them is there"):
+        checks.check_jobs({("job", 2): ["driver-0"]})
 
 
 def write(value: Any, asked: float, answered: float) -> Op:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +14,10 @@ from forebay.client.table import Table
 from forebay.client.transaction import Transaction
 from forebay.metadata.predicate import Predicate, col
 from forebay.metadata.table import TableBucket
+from tests.simulation.drivers import Drivers
 from tests.simulation.histories import NEVER, Op
 from tests.simulation.merging import ENGINES, MERGED, Merging
+from tests.simulation.one_writer import OneWriter
 from tests.simulation.partitions import PARTS, Partitions
 from tests.simulation.scheduler import Process, Stop
 from tests.simulation.world import Damage, World
@@ -39,9 +42,11 @@ class View:
 @dataclass
 class Staged:
     """The rows that a transaction has staged: values of keys, numbers of the log. `outcome`: committed, dropped, or
-    unknown. `read`, if it watched the table, are the values that it has read and written over."""
+    unknown. `read`, if it watched the table, are the values that it has read and written over. `job` is the application
+    and version, of which only one attempt may count."""
 
     who: str
+    job: tuple[str, int]
     values: dict[int, str]
     numbers: list[int]
     read: dict[int, str | None] | None = None
@@ -56,6 +61,8 @@ class Seen:
     log_rows: dict[tuple[str, int, int], tuple[str, Any, Any]] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
     transactions: list[Staged] = field(default_factory=list)
+    committed: set[tuple[str, int]] = field(default_factory=set)
+    """The applications and versions that a client was told are committed."""
     appended: dict[int, str] = field(default_factory=dict)
     """Numbers of rows that were given to the log table: acked, or unknown."""
     skipped: set[tuple[str, int, int]] = field(default_factory=set)
@@ -81,8 +88,11 @@ class Workload:
         self.actors_left = actors
         self.actors = actors
         self.numbers = 0
+        self.keys = KEYS
         self.partitions = Partitions(self, has_key=self.rng.random() < 0.5)
         self.merging = Merging(self, self.rng.choice((*ENGINES, "aggregation")))
+        self.drivers = Drivers(self)
+        self.writer = OneWriter(self, KV, LOG)
         self.ready = False
         self.processes: list[Process] = []
         self.workers: list[Process] = []
@@ -177,8 +187,9 @@ class Workload:
                     self.partitions.write,
                     self.partitions.change,
                     self.merging.write,
+                    self.writer.twin,
                 ),
-                weights=(10, 3, 2, 6, 6, 9, 2, 1, 2 if self.lake else 0, 0.5, 4, 1.5, 5),
+                weights=(10, 3, 2, 6, 6, 9, 2, 1, 2 if self.lake else 0, 0.5, 4, 1.5, 5, 2),
             )[0]
             world.count(action.__name__)
             try:
@@ -201,7 +212,7 @@ class Workload:
     def _keys(self, most: int = 3) -> list[int]:
         return self.rng.sample(range(KEYS), self.rng.randint(1, most))
 
-    def _record(self, key: int, is_write: bool, value: Any, asked: float, answered: float, who: str) -> None:
+    def record(self, key: int, is_write: bool, value: Any, asked: float, answered: float, who: str) -> None:
         self.seen.ops.setdefault(key, []).append(Op(is_write, value, asked, answered, who))
 
     def _write(self, work: Any, values: dict[int, Any], who: str) -> None:
@@ -213,7 +224,7 @@ class Workload:
             self.world.count("acknowledged")
         finally:
             for key, value in values.items():
-                self._record(key, True, value, asked, answered, who)
+                self.record(key, True, value, asked, answered, who)
             self.world.note(f"{who} wrote {sorted(values.items())} {answered < NEVER}")
 
     def upsert(self, connection: Connection, who: str) -> None:
@@ -265,15 +276,26 @@ class Workload:
             if before is not None:
                 before.outcome = "dropped" if tx.committed is None else "committed"
             if tx.committed is not None:
+                self.seen.committed.add((application, version))
                 self.world.count("transactions found committed")
                 return
-            before = self._stage_and_commit(connection, tx, f"{who}.{repetition}")
+            before = self.stage_and_commit(connection, tx, f"{who}.{repetition}")
             if before.outcome != "unknown":
                 return
 
-    def _stage_and_commit(self, connection: Connection, tx: Transaction, who: str) -> Staged:
+    def stage_and_commit(
+        self,
+        connection: Connection,
+        tx: Transaction,
+        who: str,
+        *,
+        is_shared: Callable[[], bool] = lambda: False,
+        before_commit: Callable[[], object] = lambda: None,
+    ) -> Staged:
+        """Stage rows and commit them. If it `is_shared`, those of another driver may count instead."""
         values = {key: f"{who}#{self.number()}" for key in self._keys()}
-        staged = Staged(who, values, [self.number() for _ in range(self.rng.randint(1, 3))])
+        numbers = [self.number() for _ in range(self.rng.randint(1, 3))]
+        staged = Staged(who, (tx.application, tx.version), values, numbers)
         self.seen.transactions.append(staged)
         kv, log = connection.table(KV), connection.table(LOG)
         asked, answered = self.sched.now, NEVER
@@ -297,8 +319,11 @@ class Workload:
                 beside = self._upsert_soon if staged.read is not None else self._snapshot_soon
                 self.sched.spawn(process, beside, connection, f"{who} beside", name="beside")
             asked = self.sched.now
+            before_commit()
             tx.commit()
-            staged.outcome, answered = "committed", self.sched.now
+            self.seen.committed.add(staged.job)
+            if not is_shared():
+                staged.outcome, answered = "committed", self.sched.now
             self.world.count("transactions committed")
             if staged.read is not None:
                 self.world.count("transactions committed under a condition")
@@ -311,7 +336,7 @@ class Workload:
         finally:
             if staged.outcome != "dropped":
                 for key, value in values.items():
-                    self._record(key, True, value, asked, answered, who)
+                    self.record(key, True, value, asked, answered, who)
             self.world.note(f"{who} transaction {sorted(values.items())} {staged.numbers} {staged.outcome}")
         return staged
 
@@ -356,7 +381,7 @@ class Workload:
             if row["id"] not in (None, key):
                 raise Damage(f"{who}: looked up {key}, got {row}")
             self.seen.check_extra(KV, row)
-            self._record(key, False, row["name"], asked, self.sched.now, who)
+            self.record(key, False, row["name"], asked, self.sched.now, who)
         self.world.note(f"{who} found {found}")
 
     def _record_rows(self, rows: list[Row], asked: float, who: str) -> dict[int, str]:
@@ -366,7 +391,7 @@ class Workload:
         if len(found) != len(rows):
             raise Damage(f"{who}: a key comes twice: {rows}")
         for key in range(KEYS):
-            self._record(key, False, found.get(key), asked, self.sched.now, who)
+            self.record(key, False, found.get(key), asked, self.sched.now, who)
         return found
 
     def scan(self, connection: Connection, who: str) -> None:
@@ -409,7 +434,7 @@ class Workload:
             self.seen.check_extra(KV, row)
         found = {row["id"]: row["name"] for row in rows}
         for key in range(KEYS):
-            self._record(key, False, found.get(key), asked, opened, f"{who} snapshot")
+            self.record(key, False, found.get(key), asked, opened, f"{who} snapshot")
         self.seen.views.append(View(f"{who} snapshot", found, offsets))
 
     # ---- tiering ----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from forebay.base import threads
 from forebay.base.ambient import SeededIds
-from forebay.base.errors import CorruptData, ForebayError, InternalError, StorageFailure
+from forebay.base.errors import Conflict, CorruptData, ForebayError, InternalError, StorageFailure, Unavailable
 from forebay.client import session
 from forebay.client.connection import Connection
 from forebay.client.rpc import Call
@@ -247,7 +247,21 @@ class World:
         fs = self.fs
         vfs = SimVfs(f"sim-{id(self)}-{len(self._vfs)}", fs)
         self._vfs.append(vfs)
-        injected = Injected(
+        server = self.server = ForebayServer(config, self._injected(fs, clock, vfs))
+        longest_block = self.sched.longest_block
+        try:
+            loop.run(server.start())
+        except Stop:
+            raise
+        except BaseException as e:  # noqa: BLE001 - judged by the supervisor
+            outcome.append(e)
+            return
+        finally:
+            self.sched.longest_block = longest_block  # while it starts, no client waits for its loop
+        outcome.append(None)
+
+    def _injected(self, fs: SimFileSystem, clock: SimClock, vfs: SimVfs) -> Injected:
+        return Injected(
             clock=clock,
             ids=self.ids,
             fs=fs,
@@ -257,15 +271,6 @@ class World:
             bind=self.network.bind,  # type: ignore[arg-type]
             database_file=lambda path: SimDatabaseFile(path, vfs),
         )
-        server = self.server = ForebayServer(config, injected)
-        try:
-            loop.run(server.start())
-        except Stop:
-            raise
-        except BaseException as e:  # noqa: BLE001 - judged by the supervisor
-            outcome.append(e)
-            return
-        outcome.append(None)
 
     wall_offset_ms = 0
     rot = 0.0
@@ -342,6 +347,43 @@ class World:
         if not process.dead:
             self.fs = self.fs.kill()
             self.sched.kill(process)
+
+    def start_second_server(self) -> None:
+        """Start another server on the directory of the first: it must refuse, and the first one must not notice."""
+        first, fs = self.server_process, self.fs
+        if first is None or not self.is_up:
+            return
+        process = Process("second server")
+        outcome: list[BaseException | None] = []
+        self.sched.spawn(process, self._serve_second, process, outcome, name="second")
+        deadline = self.sched.now + 20
+        while not outcome and self.fs is fs and not first.dead and self.sched.now < deadline:
+            self.sched.sleep(0.01)
+        self.sched.kill(process)
+        if self.fs is not fs or first.dead:
+            return  # the first one has ended meanwhile, and with it what the second one could have seen
+        if not outcome:
+            raise Damage("a second server on the directory neither starts nor refuses within 20 s")
+        if not isinstance(outcome[0], Conflict | StorageFailure | Unavailable):
+            raise Damage(f"a second server on the directory of another one: {outcome[0]!r}")
+        self.count("second servers refused")
+
+    def _serve_second(self, process: Process, outcome: list[BaseException | None]) -> None:
+        loop = SimLoop(self.sched, process, self.network)
+        config = server_config(
+            DATA, coordinator_port=PORTS[0] + 10, tablet_port=PORTS[1] + 10, settings=SERVER_SETTINGS
+        )
+        vfs = SimVfs(f"sim-{id(self)}-{len(self._vfs)}", self.fs)
+        self._vfs.append(vfs)
+        server = ForebayServer(config, self._injected(self.fs, SimClock(self.sched, process), vfs))
+        try:
+            loop.run(server.start())
+        except Stop:
+            raise
+        except BaseException as e:  # noqa: BLE001 - judged by who has started it
+            outcome.append(e)
+            return
+        outcome.append(None)
 
     # ---- clients ----------------------------------------------------------------------------------------------------
 

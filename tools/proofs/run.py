@@ -1,0 +1,228 @@
+"""The runner of `make proofs`: chunk after chunk, whatever fails; then the counts, and what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.proofs import chunk as chunks
+from tools.proofs import page
+from tools.proofs.counts import added
+from tools.proofs.history import DIRTY, Repository
+from tools.proofs.state import FAILED, NOT_RUN, PASSED, Ran, State
+from tools.proofs.trials import Chunk, Trial
+
+TELL_SECONDS = 30.0
+SECONDS_MIN = 1800.0
+"""The least time after which a chunk counts as hung; otherwise ten times its estimate."""
+
+LEFT = "left"
+
+
+class CodeChanged(Exception):
+    """The code changed while a chunk ran: what it has counted belongs to no commit."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run. `smoke`: as little as possible of each trial, of which nothing is kept. `again`: also what failed."""
+
+    smoke: bool = False
+    again: bool = False
+    minutes: float = float("inf")
+    results: Path = page.RESULTS
+
+
+@dataclass
+class Line:
+    """A line of the table at the end."""
+
+    trial: Trial
+    outcome: str
+    counted: int
+    seconds: float
+    told: str = ""
+
+
+class Runner:
+    """One run over some trials."""
+
+    def __init__(
+        self, trials: Sequence[Trial], repository: Repository, state: State, options: Options,
+        say: Callable[[str], object] = print, clock: Callable[[], float] = time.monotonic,
+        today: Callable[[], str] = lambda: time.strftime("%Y-%m-%d", time.gmtime()),
+    ) -> None:  # fmt: skip
+        self.trials, self.repository, self.state, self.options = trials, repository, state, options
+        self._say, self._clock, self._today = say, clock, today
+        self._began = clock()
+        self._code = repository.code()
+        self._commit = repository.commit()
+        self._told = 0.0
+
+    # ---- all of it --------------------------------------------------------------------------------------------------
+
+    def run(self) -> list[Line]:
+        """Run what is left of all trials; a line for each. Raises `CodeChanged`."""
+        return [self._run(number, trial) for number, trial in enumerate(self.trials, 1)]
+
+    def _chunks(self, trial: Trial) -> list[Chunk]:
+        if self.options.smoke:
+            return [Chunk(0, 0, trial.smoke or 0)]
+        return list(trial.chunks())
+
+    def _run(self, number: int, trial: Trial) -> Line:
+        for chunk in self._chunks(trial):
+            if self._has_run(trial, chunk):
+                continue
+            if not self._fits(trial, chunk):
+                break
+            ran = self._run_chunk(number, trial, chunk)
+            if ran.outcome == NOT_RUN:
+                break
+        return self._concluded(trial)
+
+    def _has_run(self, trial: Trial, chunk: Chunk) -> bool:
+        ran = self.state.ran(trial.name, chunk.number, self._code, chunk.count)
+        return ran is not None and (ran.outcome == PASSED or (ran.outcome == FAILED and not self.options.again))
+
+    def _fits(self, trial: Trial, chunk: Chunk) -> bool:
+        return self._clock() - self._began + self._estimate(trial, chunk) <= self.options.minutes * 60
+
+    def _estimate(self, trial: Trial, chunk: Chunk) -> float:
+        """How long a chunk takes: as the last time, as another one of the trial, or as the list says."""
+        for other in (chunk, *self._chunks(trial)):
+            ran = self.state.last(trial.name, other.number)
+            if ran is not None and ran.outcome == PASSED and ran.count:
+                return ran.seconds * chunk.count / ran.count
+        return 60 * trial.minutes * chunk.count / max(trial.amount, 1)
+
+    def plan(self) -> list[tuple[Trial, int, float]]:
+        """For each trial: how many chunks are left, and how long these take by the estimates."""
+        planned = []
+        for trial in self.trials:
+            left = [chunk for chunk in self._chunks(trial) if not self._has_run(trial, chunk)]
+            planned.append((trial, len(left), sum(self._estimate(trial, chunk) for chunk in left)))
+        return planned
+
+    def left_seconds(self) -> float:
+        """How long all takes that is left, by the estimates."""
+        return sum(seconds for _, _, seconds in self.plan())
+
+    # ---- a chunk ----------------------------------------------------------------------------------------------------
+
+    def _run_chunk(self, number: int, trial: Trial, chunk: Chunk) -> Ran:
+        estimate, began = self._estimate(trial, chunk), self._clock()
+        of_all = self._chunks(trial)
+        where = f"[{number}/{len(self.trials)}] {trial.name}"
+        if len(of_all) > 1:
+            done = f"{chunk.first:,} of {trial.amount:,} {trial.unit} are done"
+            where += f", part {chunk.number + 1} of {len(of_all)} ({done})"
+        left = max(self.left_seconds() - estimate, 0)
+        self._say(f"{where}: about {clock(estimate)}, then about {clock(left)} more; {trial.shown(chunk)}")
+        self._told = began
+
+        def tell(line: str) -> None:
+            now = self._clock()
+            if now - self._told >= TELL_SECONDS:
+                self._told = now
+                self._say(f"{where}: {clock(now - began)} of about {clock(max(estimate, now - began))}; all about "
+                          f"{clock(max(estimate - (now - began), 0) + left)} more; {line}")  # fmt: skip
+
+        before = self.state.ran(trial.name, chunk.number, self._code, chunk.count)
+        place = self.state.begin(trial.name, chunk.number)
+        seconds_max = max(10 * estimate, SECONDS_MIN)
+        ended = chunks.run(trial, chunk, self.repository.root, place, seconds_max, tell)
+        if not self.options.smoke and self.repository.code() != self._code:
+            raise CodeChanged(f"the code changed while {trial.name} ran, so that this part of it is not counted")
+        ran = Ran(
+            ended.outcome, self._commit, self._code, chunk.first, chunk.count, self._clock() - began, self._today(),
+            ended.exit_code, ended.reason, ended.figures,
+            before.failed_before + (before.outcome == FAILED) if before is not None else 0,
+        )  # fmt: skip
+        self.state.keep(trial.name, chunk.number, ran)
+        told = f": {ran.reason}; log: {place / 'log.txt'}" if ran.outcome != PASSED else ""
+        self._say(f"{where}: {ran.outcome} after {clock(ran.seconds)}{told}")
+        return ran
+
+    # ---- the count --------------------------------------------------------------------------------------------------
+
+    def _concluded(self, trial: Trial) -> Line:
+        """Judge what the chunks have counted on this code; keep the count if all have run."""
+        wanted = self._chunks(trial)
+        found = [(chunk, self.state.ran(trial.name, chunk.number, self._code, chunk.count)) for chunk in wanted]
+        ran = [(chunk, each) for chunk, each in found if each is not None]
+        seconds = sum(each.seconds for _, each in ran)
+        counted = sum(chunk.count for chunk, each in ran if each.outcome != NOT_RUN)
+        not_run = next((each for _, each in ran if each.outcome == NOT_RUN), None)
+        if not_run is not None:
+            self._keep_not_run(trial, not_run)
+            return Line(trial, NOT_RUN, counted, seconds, not_run.reason)
+        failed = [(chunk, each) for chunk, each in ran if each.outcome == FAILED]
+        figures = added([each.figures for _, each in ran])
+        told = "; ".join(f"{trial.shown(chunk)} ({each.reason})" for chunk, each in failed[:3])
+        if trial.share_min is not None and len(ran) == len(wanted) and not failed:
+            share = figures["caught"] / max(figures[trial.unit], 1)
+            if share < trial.share_min and not self.options.smoke:
+                told = f"{share:.1%} were caught, and {trial.share_min:.0%} have to be"
+        outcome = FAILED if told else LEFT if len(ran) < len(wanted) else PASSED
+        if len(ran) == len(wanted):
+            again = trial.shown(failed[0][0] if failed else wanted[0])
+            self._keep(trial, [each for _, each in ran], figures, outcome, again)
+        return Line(trial, outcome, counted, seconds, told)
+
+    def _keep(self, trial: Trial, ran: Sequence[Ran], figures: dict[str, Any], outcome: str, again: str) -> None:
+        """Keep a count under the commit of its first chunk: the code of all others is the same."""
+        failed_before = sum(each.failed_before for each in ran)
+        about: dict[str, Any] = {
+            **({"failed_before": failed_before} if failed_before else {}),
+            "minutes": round(sum(each.seconds for each in ran) / 60, 1),
+            "outcome": outcome,
+            **({"again": again} if outcome == FAILED else {}),
+            "date": max(each.date for each in ran),
+            "commit": min(ran, key=lambda each: each.date).commit,
+            "cores": os.cpu_count(),
+        }
+        self._write(trial, {**{k: v for k, v in figures.items() if k != "minutes"}, **about})
+
+    def _keep_not_run(self, trial: Trial, ran: Ran) -> None:
+        """Note beside an older count, if there is one, that this machine could not make another one."""
+        figures = page.kept(trial.name, self.options.results)
+        told = {"commit": ran.commit, "date": ran.date, "reason": ran.reason}
+        self._write(trial, {**figures, "not_run": told})
+
+    def _write(self, trial: Trial, figures: dict[str, Any]) -> None:
+        if self.options.smoke:
+            return
+        self.options.results.mkdir(parents=True, exist_ok=True)
+        path = self.options.results / f"{trial.name}.json"
+        text = json.dumps(figures, indent=2) + "\n"
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+    # ---- the table --------------------------------------------------------------------------------------------------
+
+    def table(self, lines: Sequence[Line]) -> str:
+        made = [f"{line.trial.name:28} {line.outcome:8} {_amount(line):>24} {clock(line.seconds):>9}" for line in lines]
+        for line in lines:
+            if line.told:
+                made.append(f"{line.trial.name} {line.outcome}: {line.told}")
+        if DIRTY in self._commit and not self.options.smoke:
+            made.append("The code has changes that are not committed: these counts belong to no commit.")
+        return "\n".join(made)
+
+
+def _amount(line: Line) -> str:
+    if line.trial.unit == "runs":
+        return ""
+    return f"{line.counted:,} of {line.trial.amount:,} {line.trial.unit}"
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
