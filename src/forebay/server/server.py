@@ -239,17 +239,7 @@ class ForebayServer:
             config.value("server.data-disk.reserve"),
             config.value("server.data-disk.write-limit-ratio"),
         )
-        database = injected.database_file(names.join(data_dir, METADATA_FILE))
-        store = MetadataStore(database, is_new=not directory.was_used)
-        epochs = LogEpochs(store, injected.clock, injected.ids)
-        begin_epoch_if_needed(
-            epochs,
-            store,
-            injected.fs,
-            data_dir,
-            witnesses=injected.witnesses(data_dir),
-            place=injected.place_of_files(names.join(data_dir, names.LOCK_FILE), database.path),
-        )
+        store, epochs = self._open_metadata(directory, data_dir)
         lake = self._lake_parts(store, data_dir)
         catalog = TableCatalog(store, injected.clock, config.catalog_limits, lake.tables)
         lake.tables.opened(table.info for table in catalog.tables())
@@ -303,6 +293,21 @@ class ForebayServer:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
         coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
         io.submit(transactions.finish_decided)
+
+    def _open_metadata(self, directory: DataDirectory, data_dir: str) -> tuple[MetadataStore, LogEpochs]:
+        injected = self._injected
+        database = injected.database_file(names.join(data_dir, METADATA_FILE))
+        store = MetadataStore(database, is_new=not directory.was_used)
+        epochs = LogEpochs(store, injected.clock, injected.ids)
+        begin_epoch_if_needed(
+            epochs,
+            store,
+            injected.fs,
+            data_dir,
+            witnesses=injected.witnesses(data_dir),
+            place=injected.place_of_files(names.join(data_dir, names.LOCK_FILE), database.path),
+        )
+        return store, epochs
 
     def _transactions(
         self, store: MetadataStore, catalog: TableCatalog, replicas: ReplicaManager, reserve: DiskReserve, data_dir: str
