@@ -205,7 +205,9 @@ class LiveStreamPlanner:
         doubtful = {
             bucket: LogOffset(offset, epoch)
             for bucket, offset in start.log.items()
-            if bucket in ends and (epoch := epoch_of(offset)) not in (None, epoch_of(ends[bucket]))
+            if bucket in ends
+            and (epoch := epoch_of(offset)) is not None
+            and (epoch != epoch_of(ends[bucket]) or offset > ends[bucket])
         }
         check_offsets(self._connection, self._info, doubtful)
 
