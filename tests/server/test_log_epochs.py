@@ -116,16 +116,16 @@ def test_positions_belong_up_to_the_end_of_the_log_when_the_next_epoch_began(mac
     two = epochs.current.epoch
     epochs.opened(A, 50, 70)
     epochs.opened(A, 60, 60)  # closed and opened again
-    for epochs in (epochs, machine.start("boot 2")):
-        epochs.check(A, 50, one)
-        epochs.check(A, 60, two)
-        epochs.check(A, 1000, "")
+    for each in (epochs, machine.start("boot 2")):
+        each.check(A, 50, one)
+        each.check(A, 60, two)
+        each.check(A, 1000, "")
         with pytest.raises(InvalidRequest, match=r"below offset 50 only.*go on from offset 50"):
-            epochs.check(A, 51, one)
+            each.check(A, 51, one)
         with pytest.raises(InvalidRequest, match=r"never had.*earliest"):
-            epochs.check(A, 0, "elsewhere")
-        assert [epochs.shared_until(each, A) for each in (one, two)] == [50, None]
-        assert [epochs.epoch_at(A, offset) for offset in (0, 50, 51)] == [one, one, two]
+            each.check(A, 0, "elsewhere")
+        assert [each.shared_until(name, A) for name in (one, two)] == [50, None]
+        assert [each.epoch_at(A, offset) for offset in (0, 50, 51)] == [one, one, two]
     epochs = machine.start("boot 3")  # not opened in between: nothing was appended
     epochs.opened(A, 55, 0)
     assert [epochs.shared_until(each, A) for each in (one, two)] == [50, 55]
@@ -153,12 +153,12 @@ def test_a_log_that_has_lost_what_clients_have_read_begins_an_epoch_for_itself(m
     epochs.opened(A, 0, 0)
     epochs.opened(B, 0, 0)
     epochs.opened(A, 30, 40)  # after a failed write, in a server that goes on
-    for epochs in (epochs, machine.start("boot 1")):
-        assert epochs.current.epoch != one
+    for each in (epochs, machine.start("boot 1")):
+        assert each.current.epoch != one
         with pytest.raises(InvalidRequest, match="below offset 30 only"):
-            epochs.check(A, 40, one)
-        epochs.check(B, 1000, one)
-        assert epochs.epoch_at(B, 1000) == one
+            each.check(A, 40, one)
+        each.check(B, 1000, one)
+        assert each.epoch_at(B, 1000) == one
 
 
 def test_dropped_buckets_are_forgotten_and_old_epochs_too(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

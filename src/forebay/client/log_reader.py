@@ -77,7 +77,6 @@ class _Bucket:
         "not_before",
         "position",
         "position_epoch",
-        "server_epoch",
         "stop",
         "stop_checked",
         "waiting",
@@ -99,8 +98,8 @@ class _Bucket:
 
     def go_to(self, offset: int) -> None:
         """Continue at `offset`."""
-        self.epoch = self.position_epoch = self.server_epoch = epoch_of(offset) or ""
-        """The epochs that the offsets belong to, and that the server had last; empty if they are not known."""
+        self.epoch = self.position_epoch = epoch_of(offset) or ""
+        """The epochs that the two offsets belong to; empty if they are not known."""
         self.fetch_offset = self.position = int(offset)
 
     @property
@@ -484,7 +483,6 @@ class LogReader(ArrowStream):
                 state = fetch.buckets.get(bucket)
                 if state is None:
                     continue
-                state.server_epoch = message.log_epoch or state.epoch
                 error = error_of(answer)
                 if error is not None:
                     self._failed([state], fetch.call.named(error))
@@ -492,7 +490,7 @@ class LogReader(ArrowStream):
                 if state.failing_since is not None:
                     state.failing_since, state.back_off = None, BackOff(self._session.ids)
                     self._notice.over()
-                state.epoch = answer.log_epoch or state.server_epoch
+                state.epoch = answer.log_epoch or message.log_epoch or state.epoch
                 self._take_bucket(fetch, state, answer, data)
 
     def _check_stops(self, fetch: _Fetch, server_epoch: str) -> None:
@@ -569,7 +567,7 @@ class LogReader(ArrowStream):
         )
         hint = ""
         if error.code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
-            if state.epoch == state.server_epoch:  # otherwise the server says what to do
+            if "epoch" not in error.message:  # otherwise the server says what to do
                 hint = (
                     ". The records there have been removed, or never existed, or the server was restored from an older "
                     "copy: start from 'earliest', or from an offset that connection.admin.list_offsets() gives"
