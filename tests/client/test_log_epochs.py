@@ -56,6 +56,11 @@ def backup(source: Path, target: Path) -> None:
     assert main(["backup", "--data-dir", str(source), str(target)]) == 0
 
 
+def backup_while_it_runs(source: Path, target: Path) -> None:
+    with forebay.embedded(source):
+        backup(source, target)
+
+
 def moved_back_and_marked(source: Path, target: Path) -> None:
     """As a volume that was put back: no file shows it, and the command says it."""
     from forebay.cli.main import main
@@ -66,7 +71,7 @@ def moved_back_and_marked(source: Path, target: Path) -> None:
     assert main(["restored", "--data-dir", str(target)]) == 0
 
 
-COPIES: list[Callable[[Path, Path], None]] = [plain_copy, backup, moved_back_and_marked]
+COPIES: list[Callable[[Path, Path], None]] = [plain_copy, backup, backup_while_it_runs, moved_back_and_marked]
 
 
 @pytest.mark.parametrize("copy", COPIES)

@@ -114,8 +114,11 @@ def test_positions_belong_up_to_the_end_of_the_log_when_the_next_epoch_began(mac
     epochs.opened(A, 70, 0)
     epochs = machine.start("boot 2")
     two = epochs.current.epoch
-    epochs.opened(A, 50, 70)
-    epochs.opened(A, 60, 60)  # closed and opened again
+    assert epochs.opened(A, 50, 70)
+    assert machine.store.log_epoch_starts() == {}
+    assert epochs.opened(A, 50, 50)  # closed and opened again, without a write
+    epochs.save()
+    assert not epochs.opened(A, 60, 60)  # after a write
     for each in (epochs, machine.start("boot 2")):
         each.check(A, 50, one)
         each.check(A, 60, two)
@@ -127,7 +130,7 @@ def test_positions_belong_up_to_the_end_of_the_log_when_the_next_epoch_began(mac
         assert [each.shared_until(name, A) for name in (one, two)] == [50, None]
         assert [each.epoch_at(A, offset) for offset in (0, 50, 51)] == [one, one, two]
     epochs = machine.start("boot 3")  # not opened in between: nothing was appended
-    epochs.opened(A, 55, 0)
+    assert epochs.opened(A, 55, 0)
     assert [epochs.shared_until(each, A) for each in (one, two)] == [50, 55]
     assert [epochs.epoch_at(A, offset) for offset in (50, 55, 56)] == [one, two, epochs.current.epoch]
 
@@ -137,11 +140,12 @@ def test_buckets_that_are_younger_than_an_epoch_need_no_record_of_it(machine: Ma
     young = TableBucket(machine.store.take("table"), 0)
     epochs = machine.start("boot 2")
     epochs.opened(young, 4, 0)
+    epochs.save()
     assert set(machine.store.log_epoch_starts()) == {young}
     younger = TableBucket(machine.store.take("table"), 0)
     of_partition = TableBucket(1, 0, machine.store.take("partition"))
     for bucket in (younger, of_partition):
-        epochs.opened(bucket, 0, 0)
+        assert not epochs.opened(bucket, 0, 0)
         assert epochs.shared_until(one, bucket) == 0
         assert epochs.epoch_at(bucket, 9) == epochs.current.epoch
     assert set(machine.store.log_epoch_starts()) == {young}
@@ -163,8 +167,10 @@ def test_a_log_that_has_lost_what_clients_have_read_begins_an_epoch_for_itself(m
 
 def test_dropped_buckets_are_forgotten_and_old_epochs_too(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     first = machine.start("boot 1").current.epoch
-    machine.start("boot 2").opened(A, 5, 0)
-    machine.start("boot 3").opened(TableBucket(1, 0, 3), 5, 0)
+    for boot, bucket in (("boot 2", A), ("boot 3", TableBucket(1, 0, 3))):
+        epochs = machine.start(boot)
+        epochs.opened(bucket, 5, 0)
+        epochs.save()
     machine.store.delete_partition(3, "folder")
     assert set(machine.store.log_epoch_starts()) == {A}
     machine.store.delete_table(1, "folder")

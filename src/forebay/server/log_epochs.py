@@ -3,8 +3,8 @@
 An *epoch* is random text. A new one begins when logs may have gone back to an earlier state: when the data directory is
 a copy, or was put back in place of a newer state, when the machine lost power (records that were shown and not synced
 may be gone), and when a log lost records that readers have seen. The server remembers its *lineage*, the epochs before,
-and for each bucket the offset at which each later epoch began: `LogEpochs.opened` stores it when the bucket is opened
-first, before anything can be appended.
+and for each bucket the offset at which each later epoch began, the end of the log when the bucket is opened first. It
+is stored before anything is appended.
 
 A position (epoch, offset) belongs to a log if the epoch is the newest one, or if it is in the lineage and no later
 epoch began below the offset: up to there all of them have the same records. A needless epoch does no harm therefore:
@@ -68,6 +68,7 @@ class LogEpochs:
         self._lock = threads.lock()
         self._epochs = store.log_epochs()
         self._starts = store.log_epoch_starts()
+        self._unsaved: dict[TableBucket, tuple[TableBucket, int, int]] = {}
         self._numbers = {each.epoch: each.number for each in self._epochs}
         self._begun_for_all = max((each.number for each in self._epochs if not each.is_of_one_bucket), default=0)
 
@@ -111,23 +112,34 @@ class LogEpochs:
                 reason,
             )
 
-    def opened(self, bucket: TableBucket, end: int, shown: int) -> None:
-        """Note that a bucket's log was opened and ends at `end`, before anything is appended to it.
+    def opened(self, bucket: TableBucket, end: int, shown: int) -> bool:
+        """Note that a bucket's log was opened and ends at `end`. Return whether `save` must be called before anything
+        is appended to it.
 
-        `shown` is the offset up to which clients may have read it before. Durable when this returns.
+        `shown` is the offset up to which clients may have read it before.
         """
         with self._lock:
             starts = self._starts.get(bucket, {})
             is_older = self._created_in(bucket) < self._begun_for_all
             if is_older and self._begun_for_all not in starts:
                 self._note_start(bucket, self._begun_for_all, end)
+                self._unsaved[bucket] = (bucket, self._begun_for_all, end)
             elif end < shown:
                 reason = f"the log of bucket {bucket} has lost its records from offset {end} to {shown}"
                 self._begin(reason, is_of_one_bucket=True, skips={})
+                self._store.put_log_epoch_starts([(bucket, self.current.number, end)])
                 self._note_start(bucket, self.current.number, end)
+            return bucket in self._unsaved
+
+    def save(self) -> None:
+        """Make the offsets of all buckets that were opened durable. As long as nothing is appended, opening a bucket
+        again finds the same one, so that many can be stored in one step."""
+        with self._lock:
+            if self._unsaved:
+                self._store.put_log_epoch_starts(self._unsaved.values())
+                self._unsaved = {}
 
     def _note_start(self, bucket: TableBucket, number: int, offset: int) -> None:
-        self._store.put_log_epoch_start(bucket, number, offset)
         # Other threads may iterate over what is there.
         self._starts[bucket] = {**self._starts.get(bucket, {}), number: offset}
 

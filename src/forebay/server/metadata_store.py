@@ -317,12 +317,13 @@ class MetadataStore:
                 sql.execute(f"DELETE FROM {table} WHERE number <= ?", (number - keep,))
         return firsts
 
-    def put_log_epoch_start(self, bucket: TableBucket, number: int, offset: int) -> None:
-        """Store at which offset of a bucket an epoch began. Durable when this returns."""
-        table_id, bucket_number, partition_id = bucket
+    def put_log_epoch_starts(self, starts: Iterable[tuple[TableBucket, int, int]]) -> None:
+        """Store at which offsets of buckets epochs began: (bucket, number of the epoch, offset). Durable when this
+        returns."""
         with self.transaction() as sql:
-            partition = _NO_PARTITION if partition_id is None else partition_id
-            _put(sql, "log_epoch_starts", table_id, partition, bucket_number, number, offset)
+            for (table_id, bucket, partition_id), number, offset in starts:
+                partition = _NO_PARTITION if partition_id is None else partition_id
+                _put(sql, "log_epoch_starts", table_id, partition, bucket, number, offset)
 
     def place(self) -> str | None:
         """What was stored of the place where the data directory is, if anything was."""

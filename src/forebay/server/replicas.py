@@ -438,7 +438,7 @@ class ReplicaManager:
         kv: KvTablet | None = None
         folder: KvFolder | None = None
         try:
-            self._epochs.opened(bucket, log.log_end_offset, self._high_watermarks.get(bucket, 0))
+            is_unsaved = self._epochs.opened(bucket, log.log_end_offset, self._high_watermarks.get(bucket, 0))
             if table.info.has_primary_key:
                 kv_folder = names.join(self._directory.path, names.tablet_folder("kv", path, bucket))
                 folder = KvFolder(self._fs, kv_folder)
@@ -449,7 +449,10 @@ class ReplicaManager:
         self._unchecked.discard(bucket)
         # All that is in the log after opening it is durable (LogTablet.open).
         log.high_watermark = log.log_end_offset if kv is None else kv.applied_offset
-        replica = BucketReplica(bucket, table, log, kv, folder, self._turns, self._on_progress, self._reserve)
+        before_write = self._epochs.save if is_unsaved else None
+        replica = BucketReplica(
+            bucket, table, log, kv, folder, self._turns, self._on_progress, self._reserve, before_write
+        )
         if bucket.table_id in self.decided.unfinished:
             try:
                 self.decided.write(replica)
