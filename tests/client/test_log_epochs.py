@@ -251,6 +251,25 @@ def test_snapshots_scans_and_conditions_of_commits_name_their_epoch(tmp_path: Pa
         assert kv.lookup([1]).to_pylist() == [{"id": 1, "a": 0}]
 
 
+def test_a_version_that_the_restored_server_does_not_know_is_written_again(tmp_path: Path) -> None:
+    data = made(tmp_path / "data", 0)
+
+    def run(conn: Connection, version: int) -> None:
+        with conn.transaction("job", version) as transaction:
+            if transaction.committed is None:
+                transaction.append("fluss.t", [{"a": version}])
+
+    with forebay.embedded(data) as conn:
+        run(conn, 1)
+    shutil.copytree(data, tmp_path / "copy")
+    with forebay.embedded(data) as conn:
+        run(conn, 2)
+    with forebay.embedded(tmp_path / "copy") as conn:
+        for version in (1, 2, 2, 3):
+            run(conn, version)
+        assert values(conn.table("fluss.t").changes("earliest", "latest")) == [1, 2, 3]
+
+
 def histories(rng: random.Random, folder: Path) -> Iterator[tuple[Connection, list[int], Any]]:
     """A server that is restored from older copies of itself again and again: (connection, its rows, note)."""
     states: list[tuple[Path, list[int]]] = [(made(folder / "0", 3), [0, 1, 2])]
