@@ -199,10 +199,10 @@ class LogEpochs:
             return
         later = next(each for each in self._epochs if each.number > self._numbers[epoch])
         raise InvalidRequest(
-            f"offset {offset} of bucket {bucket} is of epoch {epoch}, and since {time_text(later.began_ms)} the log has another history "
-            f"({later.reason}): the two have the same records below offset {shared} only. Those from there on that "
-            f"were read before are not in this log, and others may have their offsets. Drop what came of them, and go "
-            f"on from offset {shared}; or start from 'earliest' or 'full'",
+            f"offset {offset} of bucket {bucket} is of epoch {epoch}, and since {time_text(later.began_ms)} the log "
+            f"has another history ({later.reason}): the two have the same records below offset {shared} only. Those "
+            "from there on that were read before are not in this log, and others may have their offsets. Drop what "
+            f"came of them, and go on from offset {shared}; or start from 'earliest' or 'full'",
             ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
         )
 
