@@ -313,7 +313,7 @@ def test_a_failure_inside_or_while_closed_opens_the_gate_again():
 
 
 def test_each_role_lists_its_additions_and_their_numbers_are_not_those_of_fluss(bench):
-    for client, expected in ((bench.tablet, 7), (bench.coordinator, 5)):
+    for client, expected in ((bench.tablet, 8), (bench.coordinator, 5)):
         answer = client.call(
             ApiKey.API_VERSIONS, pb.ApiVersionsRequest(client_software_name="fluss", client_software_version="1")
         )

@@ -267,6 +267,7 @@ class World:
             fs=fs,
             engine_factory=engine_on(fs, MapEngine),  # type: ignore[arg-type]
             witnesses=self.witnesses,
+            place_of_files=lambda *_: None,
             create_lake_storage=self.create_storage,
             bind=self.network.bind,  # type: ignore[arg-type]
             database_file=lambda path: SimDatabaseFile(path, vfs),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.errors import Conflict, CorruptData, InternalError, UnsupportedOperation
+from forebay.metadata.log_offset import LogOffset, epoch_of
 from forebay.metadata.table import TableBucket
 from forebay.unionread.streaming import FullRead, StreamOffset, capped, micro_batch, next_offset, shares
 
@@ -34,6 +35,19 @@ def test_an_offset_survives_json_with_all_it_says() -> None:
 def test_equal_offsets_are_equal_texts_in_whatever_order_they_were_made() -> None:
     one, other = StreamOffset(7, {A: 1, B: 2}), StreamOffset(7, {B: 2, A: 1})
     assert json.dumps(one.to_json()) == json.dumps(other.to_json())
+
+
+def test_an_offset_names_the_epochs_of_its_logs_in_json_and_one_without_them_stays_readable() -> None:
+    start = StreamOffset(7, {A: LogOffset(4, "old"), B: LogOffset(0, "old")})
+    assert start.to_json() == {"version": 1, "table": 7, "epoch": "old", "log": {"0": 4, "1": 0}}
+    end = next_offset(start, {A: LogOffset(9, "new"), B: LogOffset(0, "old")}, limit=3)
+    assert end.to_json() == {
+        "version": 1, "table": 7, "epochs": {"0": "new", "1": "old"}, "log": {"0": 7, "1": 0}
+    }  # fmt: skip
+    batch = micro_batch(travelled(start), travelled(end))
+    assert [(epoch_of(first), epoch_of(stop)) for first, stop in batch.logs.values()] == [("old", "new")]
+    before = StreamOffset.from_json({"version": 1, "table": 7, "log": {"0": 4}})
+    assert (before.log, epoch_of(before.log[A])) == ({A: 4}, None)
 
 
 @pytest.mark.parametrize(

@@ -224,3 +224,28 @@ def test_a_log_whose_expired_segments_are_removed_meanwhile_is_copied_without_a_
     assert copied == [segment.name for segment in segments[2:]]
     with forebay.embedded(tmp_path / "copy") as restored:
         assert restored.table("fluss.log").scan().count() < 120
+
+
+def test_offsets_of_lake_snapshots_are_noted_before_the_logs_of_partitions_which_may_grow_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with forebay.embedded(tmp_path / "data") as connection:
+        log = connection.create_table("fluss.log", {"p": "STRING"}, partition_keys=["p"], buckets=1)
+        log.create_partition({"p": "a"})
+        log.append([{"p": "a"}])
+        (partition,) = (tmp_path / "data").rglob("a-p*")
+        lake = partition.parent / "lake"
+        assert partition.name < lake.name
+        lake.mkdir()
+        (lake / f"{7:032x}.offsets").write_text("{}")
+        noted: list[set[str]] = []
+        note_bucket = OnlineCopy._note_bucket
+
+        def note(copy: OnlineCopy, folder: str) -> None:
+            noted.append({Path(path).name for path in copy._moment})
+            note_bucket(copy, folder)
+
+        monkeypatch.setattr(OnlineCopy, "_note_bucket", note)
+        OnlineCopy(tmp_path / "data", tmp_path / "copy", lambda _done, _total: None).copy()
+    assert all(f"{7:032x}.offsets" in before for before in noted)
+    assert noted

@@ -89,6 +89,21 @@ def boot_id() -> str | None:
         return None
 
 
+def place_of_files(unchanging: str, database: str) -> str | None:
+    """Return text that differs between two files, and between a file and its copy; None where there is no such file.
+
+    `unchanging` is never written after it was created, `database` is only written in place. A copy of the one has
+    another time of its last change, which no tool can set, and one of the other, as a rule, another inode number.
+    A file that is moved within its file system, with its folder, keeps its text; it may lose it when the file system is
+    mounted under another device number.
+    """
+    try:
+        first, second = os.stat(unchanging), os.stat(database)
+    except OSError:
+        return None
+    return f"{first.st_dev} {first.st_ino} {first.st_ctime_ns} {second.st_ino}"
+
+
 def page_cache_witnesses(folder: str) -> frozenset[str]:
     """Identifiers of the page cache behind `folder`: while one of them persists, the kernel has lost no written page.
 

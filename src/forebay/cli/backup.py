@@ -8,9 +8,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.base.errors import AlreadyExists, Conflict, CorruptData, InvalidRequest
 from forebay.base.locations import local_folder
 from forebay.cli.output import Progress
+from forebay.fs.local import LocalFileSystem
+from forebay.server.log_epochs import mark_restored, time_text
 from forebay.verify.directory import locked_directory, verify_directory
 from forebay.verify.online_copy import OnlineCopy, sync_path
 
@@ -22,6 +25,9 @@ and changes of tables wait for the moment, two seconds at most. When a server st
 of primary-key tables from their last checkpoints and the changelogs.
 
 The lakes of tables are elsewhere, and are not copied.
+
+A server that starts on the copy begins a new epoch of the logs: it refuses positions of readers, streams and tiering
+rounds that were stored after the backup, and accepts those from before.
 
 To restore, start a server on the copy, or on a copy of it:  forebay server --data-dir backups/monday
 
@@ -62,6 +68,8 @@ def run(options: argparse.Namespace) -> int:
                 copied = _copy_stopped(source, unfinished)
         except Conflict:
             copied = _copy_running(source, unfinished)
+        made = f"it was restored from a backup of {time_text(SYSTEM_CLOCK.now_ms())}"
+        mark_restored(LocalFileSystem(), str(unfinished), made)
         with Progress("verifying the copy:", unit="steps") as progress:
             report = verify_directory(unfinished, on_step=lambda _what, at, of: progress.at(at, of))
         if not report.is_clean:

@@ -45,6 +45,7 @@ COMMANDS = {
     "kv-engine": _Command("forebay.cli.kv_engine", "move primary-key tables to another key-value engine"),
     "verify": _Command("forebay.cli.verify", "check all that is stored: logs, states, offsets, offline or running"),
     "backup": _Command("forebay.cli.backup", "copy a server's data directory, also while it runs, and verify the copy"),
+    "restored": _Command("forebay.cli.restored", "note that a data directory was put back to an earlier state"),
     "bench": _Command("forebay.cli.bench", "measure this machine: append, upsert, lookup, scan"),
     "compact": _Command("forebay.cli.compact", "merge small files of Paimon tables, once or beside their writers"),
     "iceberg": _Command("forebay.cli.iceberg", "look into Iceberg tables, compact and clean them"),

@@ -19,6 +19,7 @@ from forebay.base.quantity import Span, span_ms
 from forebay.client.log_reader import LogReader
 from forebay.client.planning import LATEST, list_offsets
 from forebay.client.views import RowView, array_of, text_array
+from forebay.metadata.log_offset import LogPosition, epoch_of, with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
 
 if TYPE_CHECKING:
@@ -88,10 +89,12 @@ class BinlogReader(LogReader):
         return self._schema
 
     @property
-    def position(self) -> dict[TableBucket, int]:
+    def position(self) -> LogPosition:
         halves = {bucket: int(half.column(1)[0].as_py()) for bucket, half in self._halves.items()}
-        ends = {bucket: stop for bucket, stop in (self._stops or {}).items() if bucket in self._passed}
-        return {**super().position, **halves, **ends}
+        ends = {bucket: int(stop) for bucket, stop in (self._stops or {}).items() if bucket in self._passed}
+        read = super().position
+        before = {bucket: with_epoch(at, epoch_of(read[bucket])) for bucket, at in (halves | ends).items()}
+        return LogPosition({**read, **before})
 
     @property
     def stop_offsets(self) -> dict[TableBucket, int] | None:

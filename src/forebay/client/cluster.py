@@ -250,6 +250,10 @@ class ClusterClient:
         """Send one request without waiting. Raises `Unavailable` if that is not possible."""
         return self.channel(node).send(key, message, payloads, callback, traces=traces)
 
+    def has_log_epochs(self, node: ServerNode) -> bool:
+        """Whether a server says to which history its log offsets belong. Raises `Unavailable`."""
+        return self.channel(node).versions.offers(ApiKey.CHECK_LOG_OFFSETS)
+
     def coordinator_call(
         self,
         key: ApiKey,

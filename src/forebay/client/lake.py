@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import ForebayError, InternalError, error_from_wire
+from forebay.metadata.log_offset import epoch_of
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -118,7 +119,12 @@ class LakeTieringClient:
             message.ignore_previous_table_offsets = True
         table = message.bucket_offsets.add(table_id=info.table_id, table_path=table_path_to_pb(info.path))
         for bucket, offset in log_end_offsets.items():
-            table.bucket_offsets.add(partition_id=bucket.partition_id, bucket_id=bucket.bucket, log_end_offset=offset)
+            table.bucket_offsets.add(
+                partition_id=bucket.partition_id,
+                bucket_id=bucket.bucket,
+                log_end_offset=offset,
+                log_epoch=epoch_of(offset),
+            )
         answer = self._session.cluster.coordinator_call(
             ApiKey.PREPARE_LAKE_TABLE_SNAPSHOT, message, pb.PrepareLakeTableSnapshotResponse, repeatable=True
         )

@@ -49,6 +49,7 @@ from forebay.base.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.planning import check_bucket, plan_buckets
 from forebay.client.rpc import Call
 from forebay.client.views import Pages, RowView
+from forebay.metadata.log_offset import with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
@@ -144,6 +145,8 @@ class BucketScan:
                         limit=self._limit,
                     )
                 )
+                if self._session.cluster.has_log_epochs(node):
+                    request.with_log_epoch = True
                 wanted = self._pages.wanted_of(node)
                 if wanted is not None:
                     request.as_arrow.CopyFrom(wanted)
@@ -177,7 +180,7 @@ class BucketScan:
         self._notice.over()
         self.refused = self._repeated = False
         if response.HasField("log_offset"):
-            self.log_offset = response.log_offset
+            self.log_offset = with_epoch(response.log_offset, response.log_epoch)
         if response.HasField("scanner_id"):
             self._scanner_id = response.scanner_id
         page = self._pages.page(response, payloads)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from forebay.api.scan import RowReader, ScanRequest
 from forebay.base.errors import InvalidRequest
+from forebay.client.log_epochs import check_offsets
 from forebay.client.log_reader import LogReader
 from forebay.client.planning import (
     EARLIEST,
@@ -28,6 +29,7 @@ from forebay.client.planning import (
 from forebay.client.session import Session
 from forebay.client.table_snapshot import open_table_snapshot
 from forebay.client.views import RowView
+from forebay.metadata.log_offset import LogPosition, epoch_of, is_position_json
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 
@@ -57,6 +59,8 @@ def open_log_reader(
         starts = {bucket: snapshot.log_offsets[bucket] for bucket in chosen if bucket in snapshot.log_offsets}
         first, release = snapshot.scan(columns, predicate, buckets=list(starts)).reader(), snapshot.release
     elif isinstance(start, Mapping):
+        if is_position_json(start):
+            start = LogPosition.from_json(start)
         if partitions is not None or buckets is not None:
             raise InvalidRequest("the buckets to read are given by start already")
         starts = _given_offsets(session, info, start, "start")
@@ -70,11 +74,28 @@ def open_log_reader(
             raise InvalidRequest(f"no stop offset is given for buckets {[str(bucket) for bucket in without]}")
     elif stop is not None:
         stops = _offsets_at(session, info, list(starts), stop, "stop")
+    if stops is not None and isinstance(start, Mapping):
+        _check_unread(session, info, starts, stops)
     everything = stops is None and partitions is None and buckets is None and not isinstance(start, Mapping)
     if new_partitions and stops is not None:
         raise InvalidRequest("a reader with an end does not look for new partitions: leave out stop, or new_partitions")
     discover = info.is_partitioned and (everything if new_partitions is None else new_partitions)
     return kind(session, info, starts, stops, view, include, timeout, discover, first, release)
+
+
+def _check_unread(
+    session: Session, info: TableInfo, starts: Mapping[TableBucket, int], stops: Mapping[TableBucket, int]
+) -> None:
+    """Check the starts of buckets of which nothing is to be read: those of the others are checked as they are read.
+
+    Otherwise a reader would have no rows, and not say that its start does not belong to the log.
+    """
+    doubtful = {
+        bucket: start
+        for bucket, start in starts.items()
+        if start > stops[bucket] or (start == stops[bucket] and epoch_of(start) not in (None, epoch_of(stops[bucket])))
+    }
+    check_offsets(session, info, doubtful)
 
 
 def _given_offsets(session: Session, info: TableInfo, offsets: Mapping[Any, Any], what: str) -> dict[TableBucket, int]:

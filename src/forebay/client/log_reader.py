@@ -7,7 +7,8 @@ returned row. Between the two are fetched chunks that are not decoded yet, at mo
 Rules: rows of a bucket are returned in offset order; buckets take turns. One fetch per server is in flight and covers
 all of its buckets that need data, so the server works while the client decodes. Nothing happens between calls: no
 thread prefetches. `position` can be stored and passed to `Table.changes(start=...)` to resume later; offsets without
-rows (an empty or filtered batch) advance it, too.
+rows (an empty or filtered batch) advance it, too. Each fetch names the epochs that its offsets belong to, and servers
+that know epochs refuse what is not of their logs (docs/format/log_epochs.md).
 
 A reader that begins with the current rows (`start="full"`) first returns those of a table snapshot, bucket by bucket,
 and then each bucket's changes from the log offset of its rows.
@@ -39,11 +40,13 @@ from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidReq
 from forebay.base.quantity import Span, span_ms
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.log_decode import ChunkDecoder
+from forebay.client.log_epochs import check_offsets
 from forebay.client.planning import EARLIEST, list_offsets, plan_buckets
 from forebay.client.remote_log import RemoteLog, read_remote
 from forebay.client.rpc import Call
 from forebay.client.views import RowView
 from forebay.codec.log_batch import iter_headers
+from forebay.metadata.log_offset import LogPosition, epoch_of, with_epoch
 from forebay.metadata.table import LogFormat, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
@@ -68,25 +71,36 @@ class _Bucket:
         "bucket",
         "bytes_max",
         "damage",
+        "epoch",
         "failing_since",
         "fetch_offset",
         "not_before",
         "position",
+        "position_epoch",
         "stop",
+        "stop_checked",
         "waiting",
     )
 
     def __init__(self, bucket: TableBucket, start: int, stop: int | None, bytes_max: int, back_off: BackOff) -> None:
         self.bucket = bucket
         self.bytes_max = bytes_max
-        self.fetch_offset = self.position = start
+        self.go_to(start)
         self.stop = stop
+        self.stop_checked = ""
+        """The epoch of the server when it was found that the end belongs to its log."""
         self.waiting = 0
         self.back_off = back_off
         self.not_before = 0.0
         self.failing_since: float | None = None
         self.damage: ForebayError | None = None
         """Why the bucket is not read further: the server found its log damaged, and the error has been raised."""
+
+    def go_to(self, offset: int) -> None:
+        """Continue at `offset`."""
+        self.epoch = self.position_epoch = epoch_of(offset) or ""
+        """The epochs that the two offsets belong to; empty if they are not known."""
+        self.fetch_offset = self.position = int(offset)
 
     @property
     def is_fetched(self) -> bool:
@@ -101,6 +115,8 @@ class _Chunk:
     data: memoryview
     projected: bool
     end: int
+    epoch: str
+    """The epoch that its end belongs to."""
     remote: RemoteLog | None = None
 
 
@@ -188,8 +204,11 @@ class LogReader(ArrowStream):
         return self._decoder.schema
 
     @property
-    def position(self) -> dict[TableBucket, int]:
+    def position(self) -> LogPosition:
         """The offset after the last returned row, per bucket: pass it as `start` to resume here.
+
+        `position.to_json()` can be stored. It names the history that the offsets belong to, so that a server that was
+        restored from an older copy refuses what it has never had.
 
         Raises `InvalidRequest` until a reader with start="full" has returned all of the current rows: no offset of the
         log says which of them have been returned.
@@ -199,7 +218,9 @@ class LogReader(ArrowStream):
                 f"this reader of table {self._info.path} has not returned all of the current rows, so there is no "
                 "offset to resume from: read on until `_log_offset` is no longer -1, or begin again with start='full'"
             )
-        return {bucket: state.position for bucket, state in self._buckets.items()}
+        return LogPosition(
+            {bucket: with_epoch(state.position, state.position_epoch) for bucket, state in self._buckets.items()}
+        )
 
     @property
     def stop_offsets(self) -> dict[TableBucket, int] | None:
@@ -266,8 +287,7 @@ class LogReader(ArrowStream):
             self._first_error = e
             raise
         for bucket, offset in self._first.log_offsets.items():
-            state = self._buckets[bucket]
-            state.fetch_offset = state.position = offset
+            self._buckets[bucket].go_to(offset)
         self._leave_first()
         self._first = self._first_rows = None
         return None
@@ -395,15 +415,19 @@ class LogReader(ArrowStream):
         if self._filter is not None:
             table.filter_predicate.CopyFrom(self._filter)
             table.filter_schema_id = self._info.schema_id
-        # The server fills its answer in this order: first those with the least to decode.
-        for bucket, state in sorted(states.items(), key=lambda each: each[1].waiting):
-            table.buckets_req.add(
-                partition_id=bucket.partition_id,
-                bucket_id=bucket.bucket,
-                fetch_offset=state.fetch_offset,
-                max_fetch_bytes=state.bytes_max,
-            )
         try:
+            epoch: str | None = None
+            if self._session.cluster.has_log_epochs(node):
+                epoch = request.log_epoch = next(iter(states.values())).epoch
+            # The server fills its answer in this order: first those with the least to decode.
+            for bucket, state in sorted(states.items(), key=lambda each: each[1].waiting):
+                table.buckets_req.add(
+                    partition_id=bucket.partition_id,
+                    bucket_id=bucket.bucket,
+                    fetch_offset=state.fetch_offset,
+                    max_fetch_bytes=state.bytes_max,
+                    log_epoch=None if epoch is None or epoch == state.epoch else state.epoch,
+                )
             call = self._session.cluster.send(node, ApiKey.FETCH_LOG, request, callback=lambda _: self._changed.set())
         except ForebayError as e:
             self._failed(list(states.values()), e)
@@ -451,6 +475,7 @@ class LogReader(ArrowStream):
 
     def _take_answer(self, fetch: _Fetch, message: pb.FetchLogResponse, payloads: list[memoryview]) -> None:
         remaining = iter(payloads)
+        self._check_stops(fetch, message.log_epoch)
         for table in message.tables_resp:
             for answer in table.buckets_resp:
                 data = next(remaining) if answer.HasField("records") else memoryview(b"")
@@ -465,13 +490,27 @@ class LogReader(ArrowStream):
                 if state.failing_since is not None:
                     state.failing_since, state.back_off = None, BackOff(self._session.ids)
                     self._notice.over()
+                state.epoch = answer.log_epoch or message.log_epoch or state.epoch
                 self._take_bucket(fetch, state, answer, data)
+
+    def _check_stops(self, fetch: _Fetch, server_epoch: str) -> None:
+        """Raise `InvalidRequest` for an end that is not of the logs of a server that has answered.
+
+        That of a plan may be: the server may have been restored from an older copy since.
+        """
+        if not server_epoch or not self._bounded:
+            return
+        unchecked = [s for s in fetch.buckets.values() if s.stop is not None and s.stop_checked != server_epoch]
+        ends = {s.bucket: s.stop for s in unchecked if epoch_of(s.stop or 0) not in (None, server_epoch)}
+        check_offsets(self._session, self._info, {bucket: end for bucket, end in ends.items() if end is not None})
+        for state in unchecked:
+            state.stop_checked = server_epoch
 
     def _take_bucket(self, fetch: _Fetch, state: _Bucket, answer: pb.PbFetchLogRespForBucket, data: memoryview) -> None:
         if answer.HasField("remote_log_fetch_info"):
             remote = RemoteLog.from_pb(answer.remote_log_fetch_info)
             state.fetch_offset = max(remote.end_offset, state.fetch_offset)
-            self._chunks.append(_Chunk(state, memoryview(b""), False, state.fetch_offset, remote))
+            self._chunks.append(_Chunk(state, memoryview(b""), False, state.fetch_offset, state.epoch, remote))
             return
         end = state.fetch_offset
         for _, header in iter_headers(data, allow_truncated=True):
@@ -491,7 +530,9 @@ class LogReader(ArrowStream):
             state.fetch_offset = end
             state.waiting += len(data)
             self._waiting_bytes += len(data)
-            self._chunks.append(_Chunk(state, data, fetch.projected, end))
+            self._chunks.append(_Chunk(state, data, fetch.projected, end, state.epoch))
+        elif state.position == end:
+            state.position_epoch = state.epoch
 
     def _failed(self, states: list[_Bucket], error: ForebayError) -> None:
         """Handle buckets that could not be fetched: schedule a retry, or raise."""
@@ -526,10 +567,11 @@ class LogReader(ArrowStream):
         )
         hint = ""
         if error.code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
-            hint = (
-                ". The records there have been removed, or never existed: start from 'earliest', or from an offset "
-                "that connection.admin.list_offsets() gives"
-            )
+            if "epoch" not in error.message:  # otherwise the server says what to do
+                hint = (
+                    ". The records there have been removed, or never existed, or the server was restored from an older "
+                    "copy: start from 'earliest', or from an offset that connection.admin.list_offsets() gives"
+                )
         elif isinstance(error, Unavailable):
             hint = ". To resume later, start another reader from this one's position"
         return type(error)(f"{where} failed: {error.message}{hint}", error.code)
@@ -550,7 +592,8 @@ class LogReader(ArrowStream):
                 self._drop_chunk()
                 continue
             batch, reached = item
-            state.position = max(state.position, reached)
+            if reached >= state.position:
+                state.position, state.position_epoch = reached, self._chunks[0].epoch
             if batch is not None:
                 self.last_bucket = state.bucket
                 return batch

@@ -22,6 +22,7 @@ from forebay.base.quantity import Moment, moment_ms
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
 from forebay.client.cluster import ClusterClient
 from forebay.client.rpc import Call
+from forebay.metadata.log_offset import with_epoch
 from forebay.metadata.partitions import matches_partial, partition_text
 from forebay.metadata.predicate import Compound, Leaf, LeafFunction, Predicate, predicate_text
 from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo, TablePath
@@ -356,7 +357,8 @@ def list_offsets(
     milliseconds.
 
     A time means the first record written at that time or later; the latest offset if there is none. Raises
-    `InvalidRequest` (INVALID_TIMESTAMP) for a time in the server's future.
+    `InvalidRequest` (INVALID_TIMESTAMP) for a time in the server's future. The offsets name their epoch
+    (`forebay.metadata.log_offset`) where the servers have any.
     """
     kinds = {EARLIEST: (_EARLIEST, None), LATEST: (_LATEST, None), LOG_END: (_LOG_END, None)}
     kind, timestamp = (_TIMESTAMP, place) if isinstance(place, int) else kinds[place]
@@ -386,6 +388,8 @@ class _ListOffsets(Scatter[BucketItem, int]):
             bucket_id=[item.bucket.bucket for item in items],
             startTimestamp=self._timestamp,
         )
+        if self._cluster.has_log_epochs(node):
+            request.with_log_epoch = True
         return self._cluster.send(node, ApiKey.LIST_OFFSETS, request)
 
     def answers(self, call: Call, items: Sequence[BucketItem]) -> Iterable[tuple[BucketItem, int | ForebayError]]:
@@ -396,4 +400,4 @@ class _ListOffsets(Scatter[BucketItem, int]):
             if message is None:
                 raise CorruptData(f"the server left bucket {item.bucket} out of its response")
             error = error_of(message)
-            yield item, message.offset if error is None else error
+            yield item, with_epoch(message.offset, message.log_epoch or response.log_epoch) if error is None else error

@@ -159,6 +159,10 @@ class ServerDescription:
     tiered_tables: int
     pending_tables: int
     tiering_tables: int
+    log_epoch: str | None = None
+    """The epoch of the server's logs, since when it has been theirs, and why it began."""
+    log_epoch_since: dt.datetime | None = None
+    log_epoch_reason: str | None = None
     total: int | None = None
     items: Sequence[Any] = field(default=(), repr=False)
     paths: Mapping[int, TablePath] = field(default_factory=dict, repr=False)
@@ -226,6 +230,9 @@ def describe_server(
         connections=answer.connection_count,
         scans=answer.scan_count,
         table_snapshots=answer.table_snapshot_count,
+        log_epoch=_known(answer, "log_epoch"),
+        log_epoch_since=_time(answer.log_epoch_since_ms) if answer.HasField("log_epoch_since_ms") else None,
+        log_epoch_reason=_known(answer, "log_epoch_reason"),
         total=_known(answer, "list_total"),
         items=Listing(_items(answer)),
         paths={each.table_id: table_path_from_pb(each.table_path) for each in answer.table_names},

@@ -339,15 +339,17 @@ class Table(ArrowStream):
         """All changes of the table in order, bucket by bucket. Iterate over them, or call `poll`; with an end also
         `to_arrow()` and `to_pandas()`.
 
-        `start` is "earliest" (all that are kept), "latest" (only what comes from now on), "full" (the current rows of
-        a table snapshot as inserts with offset -1 and no timestamp, then their changes; of a log table the same as
+        `start` is "earliest" (all that are kept), "latest" (only what comes from now on), "full" (the current rows of a
+        table snapshot as inserts with offset -1 and no timestamp, then their changes; of a log table the same as
         "earliest"), a time (datetime or ISO text), or a dict of buckets and offsets, as `LogReader.position` and
-        `TableSnapshot.log_offsets` have it. `stop` is None to read indefinitely, "latest" to read up to now, a time, or
-        a dict of offsets (excluded). `include` chooses the columns in front of the rows: `_change_type` ("insert",
-        "update_before", "update_after", "delete"), `_log_offset`, `_commit_timestamp`, `__bucket`. With `timeout` (a
-        span of time), iteration ends after so long without a change. `new_partitions` is whether to look for partitions
-        that are created meanwhile, and to let go of those that are dropped: by default a reader without an end does,
-        unless buckets or partitions were chosen. Give True with a dict of offsets to go on reading a whole table.
+        `TableSnapshot.log_offsets` have it, or what `LogReader.position.to_json()` returned. Such positions are refused
+        by a server to whose logs they do not belong; a plain number is only compared with the end of the log. `stop` is
+        None to read indefinitely, "latest" to read up to now, a time, or a dict of offsets (excluded). `include`
+        chooses the columns in front of the rows: `_change_type` ("insert", "update_before", "update_after", "delete"),
+        `_log_offset`, `_commit_timestamp`, `__bucket`. With `timeout` (a span of time), iteration ends after so long
+        without a change. `new_partitions` is whether to look for partitions that are created meanwhile, and to let go
+        of those that are dropped: by default a reader without an end does, unless buckets or partitions were chosen.
+        Give True with a dict of offsets to go on reading a whole table.
         """
         from forebay.client.log_plan import open_log_reader
 

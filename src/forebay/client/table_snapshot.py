@@ -42,6 +42,7 @@ from forebay.client.planning import LATEST, PartitionSelector, check_bucket, lis
 from forebay.client.snapshot_scan import GONE, LiveBucketScan, SnapshotBucketScan, SnapshotScan, gone
 from forebay.client.views import Pages, RowView
 from forebay.codec.arrow_types import user_schema
+from forebay.metadata.log_offset import with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
@@ -336,7 +337,7 @@ def open_snapshot_of(
     for message in response.buckets:
         bucket = TableBucket(info.table_id, message.bucket_id, partition_id_of(message))
         if bucket in wanted:
-            offsets[bucket] = message.log_offset
+            offsets[bucket] = with_epoch(message.log_offset, message.log_epoch)
             counts[bucket] = message.row_count if message.HasField("row_count") else None
     return TableSnapshot(
         session,

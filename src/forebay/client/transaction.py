@@ -49,6 +49,7 @@ from forebay.client.accumulator import NO_SEQUENCE, NO_WRITER_ID, WriteTarget
 from forebay.client.cluster import ClusterClient
 from forebay.client.encode import APPEND, CHANGES, DELETE, Piece, WriteEncoder, seal, upsert_operation
 from forebay.client.rpc import Call
+from forebay.metadata.log_offset import epoch_of
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
@@ -395,7 +396,12 @@ class Transaction(TableRows):
         for table_id, offsets in self._watched.items():
             condition = request.unchanged_since.add(table_id=table_id)
             for bucket, offset in offsets.items():
-                condition.buckets.add(partition_id=bucket.partition_id, bucket_id=bucket.bucket, log_offset=offset)
+                condition.buckets.add(
+                    partition_id=bucket.partition_id,
+                    bucket_id=bucket.bucket,
+                    log_offset=offset,
+                    log_epoch=epoch_of(offset),
+                )
         try:
             answer = self.connection.cluster.coordinator_call(
                 ApiKey.COMMIT_TRANSACTION,

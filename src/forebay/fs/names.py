@@ -2,6 +2,7 @@
 
     <data>/lock
     <data>/clean-shutdown
+    <data>/restored          the directory is a copy that no server has opened yet
     <data>/recovery-points.checkpoint
     <data>/high-watermarks.checkpoint
     <data>/<database>/<table>-<table id>/[<partition>-p<partition id>/]log-<bucket>/<20-digit offset>.log
@@ -29,6 +30,7 @@ from forebay.metadata.table import PhysicalTablePath, TableBucket, TablePath
 
 LOCK_FILE = "lock"
 CLEAN_SHUTDOWN_FILE = "clean-shutdown"
+RESTORED_FILE = "restored"
 RECOVERY_POINTS_FILE = "recovery-points.checkpoint"
 HIGH_WATERMARKS_FILE = "high-watermarks.checkpoint"
 

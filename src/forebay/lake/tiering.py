@@ -36,6 +36,9 @@ TABLE_PROPERTY = "forebay.table-id"
 CREATED_PROPERTY = "forebay.table-created-ms"
 """The snapshot property with that table's creation time: tables of two clusters may have the same id."""
 
+LOG_EPOCH_PROPERTY = "forebay.log-epoch"
+"""The snapshot property with the epoch of the logs that were tiered (docs/format/log_epochs.md)."""
+
 KEEP_ALL_PREVIOUS = -1
 """`LakeCommitResult.earliest_snapshot_to_keep`: the cluster keeps all earlier lake snapshots."""
 

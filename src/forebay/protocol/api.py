@@ -119,6 +119,7 @@ class ApiKey(IntEnum):
     ABORT_TRANSACTION = 20009
     LIST_TRANSACTIONS = 20010
     DESCRIBE_SERVER = 20011
+    CHECK_LOG_OFFSETS = 20012
 
     @property
     def fluss_name(self) -> str:
@@ -217,6 +218,8 @@ _TABLE = (
     Api(_K.COMMIT_TRANSACTION, pb.CommitTransactionRequest, pb.CommitTransactionResponse, _COORDINATOR, *_V1),
     Api(_K.ABORT_TRANSACTION, pb.AbortTransactionRequest, pb.AbortTransactionResponse, _COORDINATOR),
     Api(_K.LIST_TRANSACTIONS, pb.ListTransactionsRequest, pb.ListTransactionsResponse, _COORDINATOR),
+    # epochs of logs (Forebay)
+    Api(_K.CHECK_LOG_OFFSETS, pb.CheckLogOffsetsRequest, pb.CheckLogOffsetsResponse, _TABLET),
     # what a server does (Forebay)
     Api(_K.DESCRIBE_SERVER, pb.DescribeServerRequest, pb.DescribeServerResponse, _BOTH),
     # KV snapshots, remote log, producer offsets

@@ -701,26 +701,30 @@ class PbPutKvRespForBucket(_Message):
     def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., log_end_offset: _Optional[int] = ..., pressure: _Optional[float] = ..., original_partition_name: _Optional[str] = ...) -> None: ...
 
 class FetchLogRequest(_Message):
-    __slots__ = ("follower_server_id", "max_bytes", "tables_req", "max_wait_ms", "min_bytes", "read_preference")
+    __slots__ = ("follower_server_id", "max_bytes", "tables_req", "max_wait_ms", "min_bytes", "read_preference", "log_epoch")
     FOLLOWER_SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     TABLES_REQ_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
     READ_PREFERENCE_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     follower_server_id: int
     max_bytes: int
     tables_req: RepeatedMessages[PbFetchLogReqForTable]
     max_wait_ms: int
     min_bytes: int
     read_preference: int
-    def __init__(self, follower_server_id: _Optional[int] = ..., max_bytes: _Optional[int] = ..., tables_req: _Optional[_Iterable[_Union[PbFetchLogReqForTable, _Mapping[str, _Any]]]] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., read_preference: _Optional[int] = ...) -> None: ...
+    log_epoch: str
+    def __init__(self, follower_server_id: _Optional[int] = ..., max_bytes: _Optional[int] = ..., tables_req: _Optional[_Iterable[_Union[PbFetchLogReqForTable, _Mapping[str, _Any]]]] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., read_preference: _Optional[int] = ..., log_epoch: _Optional[str] = ...) -> None: ...
 
 class FetchLogResponse(_Message):
-    __slots__ = ("tables_resp",)
+    __slots__ = ("tables_resp", "log_epoch")
     TABLES_RESP_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     tables_resp: RepeatedMessages[PbFetchLogRespForTable]
-    def __init__(self, tables_resp: _Optional[_Iterable[_Union[PbFetchLogRespForTable, _Mapping[str, _Any]]]] = ...) -> None: ...
+    log_epoch: str
+    def __init__(self, tables_resp: _Optional[_Iterable[_Union[PbFetchLogRespForTable, _Mapping[str, _Any]]]] = ..., log_epoch: _Optional[str] = ...) -> None: ...
 
 class PbFetchLogReqForTable(_Message):
     __slots__ = ("table_id", "projection_pushdown_enabled", "projected_fields", "buckets_req", "filter_predicate", "filter_schema_id")
@@ -739,18 +743,20 @@ class PbFetchLogReqForTable(_Message):
     def __init__(self, table_id: _Optional[int] = ..., projection_pushdown_enabled: bool = ..., projected_fields: _Optional[_Iterable[int]] = ..., buckets_req: _Optional[_Iterable[_Union[PbFetchLogReqForBucket, _Mapping[str, _Any]]]] = ..., filter_predicate: _Optional[_Union[PbPredicate, _Mapping[str, _Any]]] = ..., filter_schema_id: _Optional[int] = ...) -> None: ...
 
 class PbFetchLogReqForBucket(_Message):
-    __slots__ = ("partition_id", "bucket_id", "fetch_offset", "max_fetch_bytes", "routing_bucket_count")
+    __slots__ = ("partition_id", "bucket_id", "fetch_offset", "max_fetch_bytes", "routing_bucket_count", "log_epoch")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_FETCH_BYTES_FIELD_NUMBER: _ClassVar[int]
     ROUTING_BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     bucket_id: int
     fetch_offset: int
     max_fetch_bytes: int
     routing_bucket_count: int
-    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., max_fetch_bytes: _Optional[int] = ..., routing_bucket_count: _Optional[int] = ...) -> None: ...
+    log_epoch: str
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., max_fetch_bytes: _Optional[int] = ..., routing_bucket_count: _Optional[int] = ..., log_epoch: _Optional[str] = ...) -> None: ...
 
 class PbFetchLogRespForTable(_Message):
     __slots__ = ("table_id", "buckets_resp")
@@ -761,7 +767,7 @@ class PbFetchLogRespForTable(_Message):
     def __init__(self, table_id: _Optional[int] = ..., buckets_resp: _Optional[_Iterable[_Union[PbFetchLogRespForBucket, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class PbFetchLogRespForBucket(_Message):
-    __slots__ = ("partition_id", "bucket_id", "error_code", "error_message", "high_watermark", "log_start_offset", "remote_log_fetch_info", "records", "filtered_end_offset", "min_retain_offset")
+    __slots__ = ("partition_id", "bucket_id", "error_code", "error_message", "high_watermark", "log_start_offset", "remote_log_fetch_info", "records", "filtered_end_offset", "min_retain_offset", "log_epoch")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
@@ -772,6 +778,7 @@ class PbFetchLogRespForBucket(_Message):
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     FILTERED_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MIN_RETAIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     bucket_id: int
     error_code: int
@@ -782,7 +789,8 @@ class PbFetchLogRespForBucket(_Message):
     records: bytes
     filtered_end_offset: int
     min_retain_offset: int
-    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., remote_log_fetch_info: _Optional[_Union[PbRemoteLogFetchInfo, _Mapping[str, _Any]]] = ..., records: _Optional[bytes] = ..., filtered_end_offset: _Optional[int] = ..., min_retain_offset: _Optional[int] = ...) -> None: ...
+    log_epoch: str
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., remote_log_fetch_info: _Optional[_Union[PbRemoteLogFetchInfo, _Mapping[str, _Any]]] = ..., records: _Optional[bytes] = ..., filtered_end_offset: _Optional[int] = ..., min_retain_offset: _Optional[int] = ..., log_epoch: _Optional[str] = ...) -> None: ...
 
 class PbRemoteLogFetchInfo(_Message):
     __slots__ = ("remote_log_tablet_dir", "partition_name", "remote_log_segments", "first_start_pos")
@@ -811,7 +819,7 @@ class PbRemoteLogSegment(_Message):
     def __init__(self, remote_log_segment_id: _Optional[str] = ..., remote_log_start_offset: _Optional[int] = ..., remote_log_end_offset: _Optional[int] = ..., segment_size_in_bytes: _Optional[int] = ..., max_timestamp: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsRequest(_Message):
-    __slots__ = ("follower_server_id", "offset_type", "table_id", "partition_id", "bucket_id", "startTimestamp", "routing_bucket_count")
+    __slots__ = ("follower_server_id", "offset_type", "table_id", "partition_id", "bucket_id", "startTimestamp", "routing_bucket_count", "with_log_epoch")
     FOLLOWER_SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_TYPE_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -819,6 +827,7 @@ class ListOffsetsRequest(_Message):
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     STARTTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     ROUTING_BUCKET_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WITH_LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     follower_server_id: int
     offset_type: int
     table_id: int
@@ -826,25 +835,30 @@ class ListOffsetsRequest(_Message):
     bucket_id: RepeatedScalars[int]
     startTimestamp: int
     routing_bucket_count: int
-    def __init__(self, follower_server_id: _Optional[int] = ..., offset_type: _Optional[int] = ..., table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[_Iterable[int]] = ..., startTimestamp: _Optional[int] = ..., routing_bucket_count: _Optional[int] = ...) -> None: ...
+    with_log_epoch: bool
+    def __init__(self, follower_server_id: _Optional[int] = ..., offset_type: _Optional[int] = ..., table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[_Iterable[int]] = ..., startTimestamp: _Optional[int] = ..., routing_bucket_count: _Optional[int] = ..., with_log_epoch: bool = ...) -> None: ...
 
 class ListOffsetsResponse(_Message):
-    __slots__ = ("buckets_resp",)
+    __slots__ = ("buckets_resp", "log_epoch")
     BUCKETS_RESP_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     buckets_resp: RepeatedMessages[PbListOffsetsRespForBucket]
-    def __init__(self, buckets_resp: _Optional[_Iterable[_Union[PbListOffsetsRespForBucket, _Mapping[str, _Any]]]] = ...) -> None: ...
+    log_epoch: str
+    def __init__(self, buckets_resp: _Optional[_Iterable[_Union[PbListOffsetsRespForBucket, _Mapping[str, _Any]]]] = ..., log_epoch: _Optional[str] = ...) -> None: ...
 
 class PbListOffsetsRespForBucket(_Message):
-    __slots__ = ("bucket_id", "error_code", "error_message", "offset")
+    __slots__ = ("bucket_id", "error_code", "error_message", "offset", "log_epoch")
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     bucket_id: int
     error_code: int
     error_message: str
     offset: int
-    def __init__(self, bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+    log_epoch: str
+    def __init__(self, bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., offset: _Optional[int] = ..., log_epoch: _Optional[str] = ...) -> None: ...
 
 class ListRemoteLogManifestsRequest(_Message):
     __slots__ = ("table_id", "partition_id")
@@ -1057,7 +1071,7 @@ class LimitScanResponse(_Message):
     def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., is_log_table: bool = ..., records: _Optional[bytes] = ...) -> None: ...
 
 class ScanKvRequest(_Message):
-    __slots__ = ("scanner_id", "bucket_scan_req", "call_seq_id", "batch_size_bytes", "close_scanner", "table_snapshot_id", "resume_after", "as_arrow")
+    __slots__ = ("scanner_id", "bucket_scan_req", "call_seq_id", "batch_size_bytes", "close_scanner", "table_snapshot_id", "resume_after", "as_arrow", "with_log_epoch")
     SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_SCAN_REQ_FIELD_NUMBER: _ClassVar[int]
     CALL_SEQ_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1066,6 +1080,7 @@ class ScanKvRequest(_Message):
     TABLE_SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     RESUME_AFTER_FIELD_NUMBER: _ClassVar[int]
     AS_ARROW_FIELD_NUMBER: _ClassVar[int]
+    WITH_LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     scanner_id: bytes
     bucket_scan_req: PbScanReqForBucket
     call_seq_id: int
@@ -1074,7 +1089,8 @@ class ScanKvRequest(_Message):
     table_snapshot_id: bytes
     resume_after: bytes
     as_arrow: PbArrowRows
-    def __init__(self, scanner_id: _Optional[bytes] = ..., bucket_scan_req: _Optional[_Union[PbScanReqForBucket, _Mapping[str, _Any]]] = ..., call_seq_id: _Optional[int] = ..., batch_size_bytes: _Optional[int] = ..., close_scanner: bool = ..., table_snapshot_id: _Optional[bytes] = ..., resume_after: _Optional[bytes] = ..., as_arrow: _Optional[_Union[PbArrowRows, _Mapping[str, _Any]]] = ...) -> None: ...
+    with_log_epoch: bool
+    def __init__(self, scanner_id: _Optional[bytes] = ..., bucket_scan_req: _Optional[_Union[PbScanReqForBucket, _Mapping[str, _Any]]] = ..., call_seq_id: _Optional[int] = ..., batch_size_bytes: _Optional[int] = ..., close_scanner: bool = ..., table_snapshot_id: _Optional[bytes] = ..., resume_after: _Optional[bytes] = ..., as_arrow: _Optional[_Union[PbArrowRows, _Mapping[str, _Any]]] = ..., with_log_epoch: bool = ...) -> None: ...
 
 class PbArrowRows(_Message):
     __slots__ = ("schema_id", "projected_fields", "filter_predicate", "compression")
@@ -1089,7 +1105,7 @@ class PbArrowRows(_Message):
     def __init__(self, schema_id: _Optional[int] = ..., projected_fields: _Optional[_Iterable[int]] = ..., filter_predicate: _Optional[_Union[PbPredicate, _Mapping[str, _Any]]] = ..., compression: _Optional[int] = ...) -> None: ...
 
 class ScanKvResponse(_Message):
-    __slots__ = ("error_code", "error_message", "scanner_id", "has_more_results", "records", "log_offset", "position", "arrow_rows")
+    __slots__ = ("error_code", "error_message", "scanner_id", "has_more_results", "records", "log_offset", "position", "arrow_rows", "log_epoch")
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1098,6 +1114,7 @@ class ScanKvResponse(_Message):
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     ARROW_ROWS_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     error_code: int
     error_message: str
     scanner_id: bytes
@@ -1106,7 +1123,8 @@ class ScanKvResponse(_Message):
     log_offset: int
     position: bytes
     arrow_rows: int
-    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., scanner_id: _Optional[bytes] = ..., has_more_results: bool = ..., records: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., position: _Optional[bytes] = ..., arrow_rows: _Optional[int] = ...) -> None: ...
+    log_epoch: str
+    def __init__(self, error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., scanner_id: _Optional[bytes] = ..., has_more_results: bool = ..., records: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., position: _Optional[bytes] = ..., arrow_rows: _Optional[int] = ..., log_epoch: _Optional[str] = ...) -> None: ...
 
 class PbScanReqForBucket(_Message):
     __slots__ = ("table_id", "partition_id", "bucket_id", "limit", "routing_bucket_count")
@@ -1145,16 +1163,18 @@ class OpenTableSnapshotResponse(_Message):
     def __init__(self, table_snapshot_id: _Optional[bytes] = ..., lease_ms: _Optional[int] = ..., buckets: _Optional[_Iterable[_Union[PbTableSnapshotBucket, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class PbTableSnapshotBucket(_Message):
-    __slots__ = ("partition_id", "bucket_id", "log_offset", "row_count")
+    __slots__ = ("partition_id", "bucket_id", "log_offset", "row_count", "log_epoch")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     bucket_id: int
     log_offset: int
     row_count: int
-    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., row_count: _Optional[int] = ...) -> None: ...
+    log_epoch: str
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., row_count: _Optional[int] = ..., log_epoch: _Optional[str] = ...) -> None: ...
 
 class RenewTableSnapshotRequest(_Message):
     __slots__ = ("table_snapshot_id", "lease_ms")
@@ -1295,14 +1315,16 @@ class PbUnchangedSince(_Message):
     def __init__(self, table_id: _Optional[int] = ..., buckets: _Optional[_Iterable[_Union[PbUnchangedSinceForBucket, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class PbUnchangedSinceForBucket(_Message):
-    __slots__ = ("partition_id", "bucket_id", "log_offset")
+    __slots__ = ("partition_id", "bucket_id", "log_offset", "log_epoch")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     bucket_id: int
     log_offset: int
-    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
+    log_epoch: str
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., log_epoch: _Optional[str] = ...) -> None: ...
 
 class CommitTransactionResponse(_Message):
     __slots__ = ("committed_ms",)
@@ -1350,6 +1372,50 @@ class PbTransactionInfo(_Message):
     staged_bytes: int
     def __init__(self, transaction_id: _Optional[int] = ..., application: _Optional[str] = ..., version: _Optional[int] = ..., state: _Optional[int] = ..., changed_ms: _Optional[int] = ..., stages: _Optional[int] = ..., staged_bytes: _Optional[int] = ...) -> None: ...
 
+class CheckLogOffsetsRequest(_Message):
+    __slots__ = ("table_id", "log_epoch", "offsets")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    log_epoch: str
+    offsets: RepeatedMessages[PbLogOffset]
+    def __init__(self, table_id: _Optional[int] = ..., log_epoch: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[PbLogOffset, _Mapping[str, _Any]]]] = ...) -> None: ...
+
+class PbLogOffset(_Message):
+    __slots__ = ("partition_id", "bucket_id", "log_offset")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    log_offset: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
+
+class CheckLogOffsetsResponse(_Message):
+    __slots__ = ("log_epoch", "offsets")
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    log_epoch: str
+    offsets: RepeatedMessages[PbCheckedLogOffset]
+    def __init__(self, log_epoch: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[PbCheckedLogOffset, _Mapping[str, _Any]]]] = ...) -> None: ...
+
+class PbCheckedLogOffset(_Message):
+    __slots__ = ("partition_id", "bucket_id", "error_code", "error_message", "log_end_offset", "shared_until")
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SHARED_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    partition_id: int
+    bucket_id: int
+    error_code: int
+    error_message: str
+    log_end_offset: int
+    shared_until: int
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., error_code: _Optional[int] = ..., error_message: _Optional[str] = ..., log_end_offset: _Optional[int] = ..., shared_until: _Optional[int] = ...) -> None: ...
+
 class DescribeServerRequest(_Message):
     __slots__ = ("list", "skip", "items_max")
     LIST_FIELD_NUMBER: _ClassVar[int]
@@ -1361,7 +1427,7 @@ class DescribeServerRequest(_Message):
     def __init__(self, list: _Optional[int] = ..., skip: _Optional[int] = ..., items_max: _Optional[int] = ...) -> None: ...
 
 class DescribeServerResponse(_Message):
-    __slots__ = ("started_ms", "now_ms", "version", "seconds_bounds", "apis", "syncs", "records_in", "bytes_in", "bytes_out", "refused_connections", "failed_logins", "tables", "buckets", "open_buckets", "offline_buckets", "disk_bytes", "disk_free_bytes", "accepts_writes", "resident_bytes", "request_bytes", "request_bytes_max", "answer_bytes", "answer_bytes_max", "queued_reads", "queued_writes", "waiting_fetches", "connection_count", "scan_count", "table_snapshot_count", "open_transactions", "decided_transactions", "staged_bytes", "tiered_tables", "pending_tables", "tiering_tables", "list_total", "connections", "scans", "table_snapshots", "transactions", "tiering", "table_names")
+    __slots__ = ("started_ms", "now_ms", "version", "seconds_bounds", "apis", "syncs", "records_in", "bytes_in", "bytes_out", "refused_connections", "failed_logins", "tables", "buckets", "open_buckets", "offline_buckets", "disk_bytes", "disk_free_bytes", "accepts_writes", "resident_bytes", "request_bytes", "request_bytes_max", "answer_bytes", "answer_bytes_max", "queued_reads", "queued_writes", "waiting_fetches", "connection_count", "scan_count", "table_snapshot_count", "open_transactions", "decided_transactions", "staged_bytes", "tiered_tables", "pending_tables", "tiering_tables", "log_epoch", "log_epoch_since_ms", "log_epoch_reason", "list_total", "connections", "scans", "table_snapshots", "transactions", "tiering", "table_names")
     STARTED_MS_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -1397,6 +1463,9 @@ class DescribeServerResponse(_Message):
     TIERED_TABLES_FIELD_NUMBER: _ClassVar[int]
     PENDING_TABLES_FIELD_NUMBER: _ClassVar[int]
     TIERING_TABLES_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_REASON_FIELD_NUMBER: _ClassVar[int]
     LIST_TOTAL_FIELD_NUMBER: _ClassVar[int]
     CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     SCANS_FIELD_NUMBER: _ClassVar[int]
@@ -1439,6 +1508,9 @@ class DescribeServerResponse(_Message):
     tiered_tables: int
     pending_tables: int
     tiering_tables: int
+    log_epoch: str
+    log_epoch_since_ms: int
+    log_epoch_reason: str
     list_total: int
     connections: RepeatedMessages[PbConnectionInfo]
     scans: RepeatedMessages[PbScanInfo]
@@ -1446,7 +1518,7 @@ class DescribeServerResponse(_Message):
     transactions: RepeatedMessages[PbTransactionInfo]
     tiering: RepeatedMessages[PbTieringInfo]
     table_names: RepeatedMessages[PbTableName]
-    def __init__(self, started_ms: _Optional[int] = ..., now_ms: _Optional[int] = ..., version: _Optional[str] = ..., seconds_bounds: _Optional[_Iterable[float]] = ..., apis: _Optional[_Iterable[_Union[PbApiLoad, _Mapping[str, _Any]]]] = ..., syncs: _Optional[_Union[PbHistogram, _Mapping[str, _Any]]] = ..., records_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., refused_connections: _Optional[int] = ..., failed_logins: _Optional[int] = ..., tables: _Optional[int] = ..., buckets: _Optional[int] = ..., open_buckets: _Optional[int] = ..., offline_buckets: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., accepts_writes: bool = ..., resident_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., request_bytes_max: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., answer_bytes_max: _Optional[int] = ..., queued_reads: _Optional[int] = ..., queued_writes: _Optional[int] = ..., waiting_fetches: _Optional[int] = ..., connection_count: _Optional[int] = ..., scan_count: _Optional[int] = ..., table_snapshot_count: _Optional[int] = ..., open_transactions: _Optional[int] = ..., decided_transactions: _Optional[int] = ..., staged_bytes: _Optional[int] = ..., tiered_tables: _Optional[int] = ..., pending_tables: _Optional[int] = ..., tiering_tables: _Optional[int] = ..., list_total: _Optional[int] = ..., connections: _Optional[_Iterable[_Union[PbConnectionInfo, _Mapping[str, _Any]]]] = ..., scans: _Optional[_Iterable[_Union[PbScanInfo, _Mapping[str, _Any]]]] = ..., table_snapshots: _Optional[_Iterable[_Union[PbTableSnapshotInfo, _Mapping[str, _Any]]]] = ..., transactions: _Optional[_Iterable[_Union[PbTransactionInfo, _Mapping[str, _Any]]]] = ..., tiering: _Optional[_Iterable[_Union[PbTieringInfo, _Mapping[str, _Any]]]] = ..., table_names: _Optional[_Iterable[_Union[PbTableName, _Mapping[str, _Any]]]] = ...) -> None: ...
+    def __init__(self, started_ms: _Optional[int] = ..., now_ms: _Optional[int] = ..., version: _Optional[str] = ..., seconds_bounds: _Optional[_Iterable[float]] = ..., apis: _Optional[_Iterable[_Union[PbApiLoad, _Mapping[str, _Any]]]] = ..., syncs: _Optional[_Union[PbHistogram, _Mapping[str, _Any]]] = ..., records_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., refused_connections: _Optional[int] = ..., failed_logins: _Optional[int] = ..., tables: _Optional[int] = ..., buckets: _Optional[int] = ..., open_buckets: _Optional[int] = ..., offline_buckets: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., accepts_writes: bool = ..., resident_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., request_bytes_max: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., answer_bytes_max: _Optional[int] = ..., queued_reads: _Optional[int] = ..., queued_writes: _Optional[int] = ..., waiting_fetches: _Optional[int] = ..., connection_count: _Optional[int] = ..., scan_count: _Optional[int] = ..., table_snapshot_count: _Optional[int] = ..., open_transactions: _Optional[int] = ..., decided_transactions: _Optional[int] = ..., staged_bytes: _Optional[int] = ..., tiered_tables: _Optional[int] = ..., pending_tables: _Optional[int] = ..., tiering_tables: _Optional[int] = ..., log_epoch: _Optional[str] = ..., log_epoch_since_ms: _Optional[int] = ..., log_epoch_reason: _Optional[str] = ..., list_total: _Optional[int] = ..., connections: _Optional[_Iterable[_Union[PbConnectionInfo, _Mapping[str, _Any]]]] = ..., scans: _Optional[_Iterable[_Union[PbScanInfo, _Mapping[str, _Any]]]] = ..., table_snapshots: _Optional[_Iterable[_Union[PbTableSnapshotInfo, _Mapping[str, _Any]]]] = ..., transactions: _Optional[_Iterable[_Union[PbTransactionInfo, _Mapping[str, _Any]]]] = ..., tiering: _Optional[_Iterable[_Union[PbTieringInfo, _Mapping[str, _Any]]]] = ..., table_names: _Optional[_Iterable[_Union[PbTableName, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class PbTableName(_Message):
     __slots__ = ("table_id", "table_path")
@@ -1729,14 +1801,16 @@ class PbProducerTableOffsets(_Message):
     def __init__(self, table_id: _Optional[int] = ..., bucket_offsets: _Optional[_Iterable[_Union[PbBucketOffset, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class PbBucketOffset(_Message):
-    __slots__ = ("partition_id", "bucket_id", "log_end_offset")
+    __slots__ = ("partition_id", "bucket_id", "log_end_offset", "log_epoch")
     PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
     partition_id: int
     bucket_id: int
     log_end_offset: int
-    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_end_offset: _Optional[int] = ...) -> None: ...
+    log_epoch: str
+    def __init__(self, partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., log_epoch: _Optional[str] = ...) -> None: ...
 
 class GetLakeSnapshotRequest(_Message):
     __slots__ = ("table_path", "snapshot_id", "readable")

@@ -45,6 +45,7 @@ from forebay.server.counters import ServerCounters
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeTables
 from forebay.server.lake_tiering import TieringManager
+from forebay.server.log_epochs import LogEpochs
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager
@@ -349,9 +350,10 @@ class ServerContext:
     """One thread, for changes of metadata."""
     io: Executor
     """Threads for reads that may touch the disk."""
-    costs: RequestCosts = field(default_factory=RequestCosts)
+    costs: RequestCosts
     """Limits of one request."""
-    counters: ServerCounters = field(default_factory=ServerCounters)
+    counters: ServerCounters
+    epochs: LogEpochs
     nodes: dict[str, tuple[ServerNode, ServerNode]] = field(default_factory=dict)
     """(coordinator, tablet server) addresses by listener."""
     connections: Connections | None = None

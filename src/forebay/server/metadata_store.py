@@ -14,7 +14,7 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from forebay.fs import names
 from forebay.fs.interface import DiskFull
 from forebay.fs.local import disk_of
 from forebay.metadata import json_serde
-from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableInfo, TablePath
+from forebay.metadata.table import DatabaseInfo, PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 
 FORMAT_VERSION = 2
 
@@ -65,7 +65,20 @@ CREATE TABLE IF NOT EXISTS transactions (
     changed_ms INTEGER NOT NULL, writer_id INTEGER NOT NULL, attempts TEXT NOT NULL, crc INTEGER NOT NULL);
 CREATE UNIQUE INDEX IF NOT EXISTS decided_versions ON transactions (application, version)
     WHERE application <> '' AND state > 0;
+CREATE TABLE IF NOT EXISTS log_epochs (
+    number INTEGER PRIMARY KEY, epoch TEXT NOT NULL, began_ms INTEGER NOT NULL, reason TEXT NOT NULL,
+    of_one_bucket INTEGER NOT NULL, first_table_id INTEGER NOT NULL, first_partition_id INTEGER NOT NULL,
+    crc INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS log_epoch_starts (
+    table_id INTEGER NOT NULL, partition_id INTEGER NOT NULL, bucket INTEGER NOT NULL, number INTEGER NOT NULL,
+    log_offset INTEGER NOT NULL, crc INTEGER NOT NULL, PRIMARY KEY (table_id, partition_id, bucket, number));
 """
+
+TABLE_COUNTER, PARTITION_COUNTER = "table", "partition"
+WRITER_COUNTER, TRANSACTION_COUNTER = "writer", "transaction"
+COORDINATOR_EPOCH_COUNTER = "coordinator-epoch"
+
+_NO_PARTITION = -1
 
 
 @dataclass(frozen=True)
@@ -112,6 +125,20 @@ class StoredTransaction:
     changed_ms: int
     writer_id: int = -1
     attempts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEpoch:
+    """An epoch of the logs, of all or of one bucket's. Tables and partitions with these ids or greater ones were
+    created in it, or later."""
+
+    number: int
+    epoch: str
+    began_ms: int
+    reason: str
+    is_of_one_bucket: bool
+    first_table_id: int
+    first_partition_id: int
 
 
 class DatabaseFile(Protocol):
@@ -258,6 +285,58 @@ class MetadataStore:
         _put(sql, "counters", counter, first + count)
         return first
 
+    # ---- epochs of the logs -----------------------------------------------------------------------------------------
+
+    def log_epochs(self) -> list[StoredEpoch]:
+        """The epochs of the logs, oldest first."""
+        return [
+            StoredEpoch(number, epoch, began_ms, reason, bool(of_one_bucket), *firsts)
+            for number, epoch, began_ms, reason, of_one_bucket, *firsts in self._rows(
+                "SELECT * FROM log_epochs ORDER BY number"
+            )
+        ]
+
+    def log_epoch_starts(self) -> dict[TableBucket, dict[int, int]]:
+        """By bucket, and by the number of an epoch, the offset at which the epoch began."""
+        found: dict[TableBucket, dict[int, int]] = {}
+        for table_id, partition_id, number, epoch, offset in self._rows("SELECT * FROM log_epoch_starts"):
+            bucket = TableBucket(table_id, number, None if partition_id == _NO_PARTITION else partition_id)
+            found.setdefault(bucket, {})[epoch] = offset
+        return found
+
+    def begin_log_epoch(self, epoch: StoredEpoch, skips: Mapping[str, int], keep: int) -> tuple[int, int]:
+        """Store a new epoch; return the first ids of tables and partitions that are created in it.
+
+        `skips`: how many numbers of some counters are never given out. Only the newest `keep` epochs stay.
+        """
+        number, name, began_ms, reason, of_one_bucket, *_ = astuple(epoch)
+        with self.transaction() as sql:
+            for counter, count in skips.items():
+                self._take(sql, counter, count)
+            firsts = self._take(sql, TABLE_COUNTER, 0), self._take(sql, PARTITION_COUNTER, 0)
+            _put(sql, "log_epochs", number, name, began_ms, reason, int(of_one_bucket), *firsts)
+            for table in ("log_epochs", "log_epoch_starts"):
+                sql.execute(f"DELETE FROM {table} WHERE number <= ?", (number - keep,))
+        return firsts
+
+    def put_log_epoch_starts(self, starts: Iterable[tuple[TableBucket, int, int]]) -> None:
+        """Store at which offsets of buckets epochs began: (bucket, number of the epoch, offset). Durable when this
+        returns."""
+        with self.transaction() as sql:
+            for (table_id, bucket, partition_id), number, offset in starts:
+                partition = _NO_PARTITION if partition_id is None else partition_id
+                _put(sql, "log_epoch_starts", table_id, partition, bucket, number, offset)
+
+    def place(self) -> str | None:
+        """What was stored of the place where the data directory is, if anything was."""
+        with self._lock:
+            row = self._connection.execute("SELECT value FROM settings WHERE key = 'place'").fetchone()
+        return None if row is None else row[0]
+
+    def put_place(self, place: str) -> None:
+        with self.transaction() as sql:
+            sql.execute("INSERT OR REPLACE INTO settings VALUES ('place', ?)", (place,))
+
     # ---- databases --------------------------------------------------------------------------------------------------
 
     def databases(self) -> list[DatabaseInfo]:
@@ -295,7 +374,7 @@ class MetadataStore:
     def create_table(self, info: TableInfo) -> TableInfo:
         """Store a new table; return it with its table id (never used before) and schema id 1."""
         with self.transaction() as sql:
-            table_id = self._take(sql, "table", 1)
+            table_id = self._take(sql, TABLE_COUNTER, 1)
             created = TableInfo(info.path, table_id, 1, info.descriptor, info.created_ms, info.modified_ms)
             self._put_table(sql, created)
         return created
@@ -315,7 +394,7 @@ class MetadataStore:
     def delete_table(self, table_id: int, folder: str) -> None:
         """Forget a table; its `folder` is noted for removal, which survives a crash."""
         with self.transaction() as sql:
-            for table in ("tables", "schemas", "partitions", "lake_snapshots"):
+            for table in ("tables", "schemas", "partitions", "lake_snapshots", "log_epoch_starts"):
                 sql.execute(f"DELETE FROM {table} WHERE table_id = ?", (table_id,))
             _put(sql, "doomed_folders", folder)
 
@@ -323,7 +402,7 @@ class MetadataStore:
 
     def create_partition(self, table_id: int, spec: tuple[tuple[str, str], ...]) -> PartitionInfo:
         with self.transaction() as sql:
-            info = PartitionInfo(self._take(sql, "partition", 1), spec)
+            info = PartitionInfo(self._take(sql, PARTITION_COUNTER, 1), spec)
             document = json_serde.dumps(dict(spec)).decode()
             _put(sql, "partitions", info.partition_id, table_id, info.name, document)
         return info
@@ -332,6 +411,7 @@ class MetadataStore:
         """Forget a partition; its `folder` is noted for removal, which survives a crash."""
         with self.transaction() as sql:
             sql.execute("DELETE FROM partitions WHERE partition_id = ?", (partition_id,))
+            sql.execute("DELETE FROM log_epoch_starts WHERE partition_id = ?", (partition_id,))
             _put(sql, "doomed_folders", folder)
 
     # ---- lake snapshots ---------------------------------------------------------------------------------------------

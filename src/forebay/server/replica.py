@@ -499,8 +499,12 @@ class BucketReplica:
         turns: LaneScheduler,
         on_progress: Callable[[TableBucket], None],
         reserve: DiskReserve,
+        before_first_write: Callable[[], None] | None = None,
     ) -> None:
-        """`on_progress` is called, in a writing thread, when the high watermark has moved."""
+        """`on_progress` is called, in a writing thread, when the high watermark has moved.
+
+        `before_first_write` is called, in a writing thread, before anything is written; again if it raises an error.
+        """
         self.bucket = bucket
         self.table = table
         self.log = log
@@ -509,6 +513,7 @@ class BucketReplica:
         self._on_progress = on_progress
         self._turns = turns
         self._reserve = reserve
+        self._before_first_write = before_first_write
         self._append_lane: Lane[Append, AppendResult] = Lane(turns)
         self._put_lane: Lane[PutRequest, PutResult] = Lane(turns)
         self._checkpointing = threads.lock()
@@ -555,7 +560,7 @@ class BucketReplica:
             return self._appended(requests)
 
     def _appended(self, requests: Sequence[Append]) -> list[AppendResult]:
-        self._require_unsealed()
+        self._prepare_to_write()
         appended: list[tuple[int, AppendResult]] = []
         for together, batches in self._runs(requests):
             found = self._append_together(together, batches) if batches else None
@@ -645,7 +650,7 @@ class BucketReplica:
 
     def _put(self, requests: Sequence[PutRequest]) -> list[PutResult]:
         before = self.log.high_watermark
-        self._require_unsealed()
+        self._prepare_to_write()
         self._reserve.require(sum(len(request.records) for request in requests))
         results = self.kv.put_group(requests)
         self._turns.wrote(len(requests))
@@ -666,7 +671,7 @@ class BucketReplica:
         the exception of each.
         """
         turns = self._turns
-        if size > NOW_BYTES_MAX or not turns.may_write_now(is_alone=is_alone):
+        if size > NOW_BYTES_MAX or self._before_first_write is not None or not turns.may_write_now(is_alone=is_alone):
             return None
         if not self._writing.acquire(blocking=False):
             return None
@@ -728,13 +733,13 @@ class BucketReplica:
             requests.append(PutRequest(memoryview(records), batch.target_columns, acks, is_decided=True))
         if self._kv is None:
             with self._writing:
-                self._require_unsealed()
+                self._prepare_to_write()
                 for request in requests:
                     self.log.append_as_leader(request.records)
                     self.counters.bytes_in += len(request.records)
             return
         with self.table.write_gate.passing(), self._writing:
-            self._require_unsealed()
+            self._prepare_to_write()
             results = self._kv.put_group(requests)
             self.counters.bytes_in += sum(len(r.records) for r, done in zip(requests, results) if done.error is None)
         self._on_progress(self.bucket)
@@ -767,6 +772,12 @@ class BucketReplica:
                 f"bucket {self.bucket} of table {self.table.info.path} accepts no writes: its partition is dropped",
                 ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
             )
+
+    def _prepare_to_write(self) -> None:
+        self._require_unsealed()
+        if self._before_first_write is not None:
+            self._before_first_write()
+            self._before_first_write = None
 
     def _require_open(self) -> None:
         if self.closed:

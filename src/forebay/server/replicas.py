@@ -36,6 +36,7 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.catalog import LiveTable, TableCatalog, buckets_of
 from forebay.server.counters import ServerCounters
+from forebay.server.log_epochs import LogEpochs
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.replica import BucketReplica, DiskReserve, LaneScheduler, ParkedBucket, SlowProgress
 
@@ -214,6 +215,7 @@ class ReplicaManager:
         scanners: ScannerManager,
         table_snapshots: TableSnapshotManager,
         *,
+        epochs: LogEpochs,
         log_config: LogConfig,
         reserve: DiskReserve,
         engine: str,
@@ -234,6 +236,7 @@ class ReplicaManager:
         self._store = store
         self._scanners = scanners
         self._table_snapshots = table_snapshots
+        self._epochs = epochs
         self._log_config = log_config
         self._reserve = reserve
         self._engine = engine
@@ -435,6 +438,7 @@ class ReplicaManager:
         kv: KvTablet | None = None
         folder: KvFolder | None = None
         try:
+            is_unsaved = self._epochs.opened(bucket, log.log_end_offset, self._high_watermarks.get(bucket, 0))
             if table.info.has_primary_key:
                 kv_folder = names.join(self._directory.path, names.tablet_folder("kv", path, bucket))
                 folder = KvFolder(self._fs, kv_folder)
@@ -445,7 +449,10 @@ class ReplicaManager:
         self._unchecked.discard(bucket)
         # All that is in the log after opening it is durable (LogTablet.open).
         log.high_watermark = log.log_end_offset if kv is None else kv.applied_offset
-        replica = BucketReplica(bucket, table, log, kv, folder, self._turns, self._on_progress, self._reserve)
+        before_write = self._epochs.save if is_unsaved else None
+        replica = BucketReplica(
+            bucket, table, log, kv, folder, self._turns, self._on_progress, self._reserve, before_write
+        )
         if bucket.table_id in self.decided.unfinished:
             try:
                 self.decided.write(replica)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
-from forebay.base.host import page_cache_witnesses
+from forebay.base.host import page_cache_witnesses, place_of_files
 from forebay.base.threads import Executor
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
@@ -49,7 +49,14 @@ from forebay.server.counters import ServerCounters
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeStorageFactory, LakeTables
 from forebay.server.lake_tiering import TieringManager
-from forebay.server.metadata_store import METADATA_FILE, DatabaseFile, LocalDatabaseFile, MetadataStore
+from forebay.server.log_epochs import LogEpochs, begin_epoch_if_needed
+from forebay.server.metadata_store import (
+    COORDINATOR_EPOCH_COUNTER,
+    METADATA_FILE,
+    DatabaseFile,
+    LocalDatabaseFile,
+    MetadataStore,
+)
 from forebay.server.replica import DiskReserve
 from forebay.server.replicas import ReplicaManager
 from forebay.server.retention import LogRetention
@@ -63,7 +70,6 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-COORDINATOR_EPOCH_COUNTER = "coordinator-epoch"
 CLIENT_LISTENER = "CLIENT"
 SASL_LISTENER = "CLIENT_SASL"
 _COORDINATOR_ID = 0
@@ -106,13 +112,14 @@ class _Bound:
 
 @dataclass
 class Injected:
-    """Replaceable parts, for tests: clock, ids, files, engine, page cache witnesses, lake, network, database."""
+    """Replaceable parts, for tests: clock, ids, files, engine, page cache, places of files, lake, network, database."""
 
     clock: Clock = SYSTEM_CLOCK
     ids: IdSource = SYSTEM_IDS
     fs: FileSystem = field(default_factory=LocalFileSystem)
     engine_factory: EngineFactory | None = None
     witnesses: PageCacheWitnesses = page_cache_witnesses
+    place_of_files: Callable[[str, str], str | None] = place_of_files
     create_lake_storage: LakeStorageFactory = create_lake_storage
     bind: Callable[[Listener], socket.socket] = field(default_factory=lambda: bind_tcp)
     database_file: Callable[[str], DatabaseFile] = LocalDatabaseFile
@@ -232,8 +239,7 @@ class ForebayServer:
             config.value("server.data-disk.reserve"),
             config.value("server.data-disk.write-limit-ratio"),
         )
-        database = injected.database_file(names.join(data_dir, METADATA_FILE))
-        store = MetadataStore(database, is_new=not directory.was_used)
+        store, epochs = self._open_metadata(directory, data_dir)
         lake = self._lake_parts(store, data_dir)
         catalog = TableCatalog(store, injected.clock, config.catalog_limits, lake.tables)
         lake.tables.opened(table.info for table in catalog.tables())
@@ -248,6 +254,7 @@ class ForebayServer:
             store,
             scanners,
             table_snapshots,
+            epochs=epochs,
             log_config=config.log_config,
             reserve=reserve,
             engine=config.value("kv.engine"),
@@ -280,11 +287,27 @@ class ForebayServer:
                 config.answer_bytes_max,
             ),
             counters,
+            epochs,
         )
         for bound in self._bound:
             self._context.nodes[bound.listener.name] = self._nodes_of(bound.listener.name)
         coordinator.submit(replicas.remove_folders, replicas.doomed_folders())
         io.submit(transactions.finish_decided)
+
+    def _open_metadata(self, directory: DataDirectory, data_dir: str) -> tuple[MetadataStore, LogEpochs]:
+        injected = self._injected
+        database = injected.database_file(names.join(data_dir, METADATA_FILE))
+        store = MetadataStore(database, is_new=not directory.was_used)
+        epochs = LogEpochs(store, injected.clock, injected.ids)
+        begin_epoch_if_needed(
+            epochs,
+            store,
+            injected.fs,
+            data_dir,
+            witnesses=injected.witnesses(data_dir),
+            place=injected.place_of_files(names.join(data_dir, names.LOCK_FILE), database.path),
+        )
+        return store, epochs
 
     def _transactions(
         self, store: MetadataStore, catalog: TableCatalog, replicas: ReplicaManager, reserve: DiskReserve, data_dir: str

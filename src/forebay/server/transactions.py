@@ -46,15 +46,13 @@ from forebay.kv.tablet import ChangelogCodec, PutRequest
 from forebay.metadata.table import TableBucket
 from forebay.server.catalog import LiveTable, TableCatalog
 from forebay.server.commit_conditions import KeysChanged, UnchangedKeys, UnchangedSince
-from forebay.server.metadata_store import MetadataStore, StoredTransaction
+from forebay.server.metadata_store import TRANSACTION_COUNTER, WRITER_COUNTER, MetadataStore, StoredTransaction
 from forebay.server.replica import BucketReplica, DiskReserve, check_log_batches
 from forebay.server.replicas import ReplicaManager
 from forebay.server.stages import ENTRIES_MAX, Stage, StagedBatch, StageFiles
-from forebay.server.writer_ids import COUNTER
 
 _LOGGER = logging.getLogger(__name__)
 
-_ID_COUNTER = "transaction"
 _APPLICATION_CHARS_MAX = 200
 _ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _ENDED_REMEMBERED = 1000
@@ -258,7 +256,7 @@ class TransactionManager:
     def _begun(self, application: str, version: int) -> StoredTransaction:
         self._check_room()
         stored = StoredTransaction(
-            self._store.take(_ID_COUNTER), application, version, TransactionState.OPEN, self._clock.now_ms()
+            self._store.take(TRANSACTION_COUNTER), application, version, TransactionState.OPEN, self._clock.now_ms()
         )
         self._store.put_transaction(stored)
         begun = _Transaction(stored, self._clock.monotonic())
@@ -519,7 +517,7 @@ class TransactionManager:
                     transaction.stored,
                     state=TransactionState.DECIDED,
                     changed_ms=self._clock.now_ms(),
-                    writer_id=self._store.take(COUNTER),
+                    writer_id=self._store.take(WRITER_COUNTER),
                     attempts=attempts,
                 )
                 self._store.put_transaction(decided)

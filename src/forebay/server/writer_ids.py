@@ -8,12 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from forebay.server.metadata_store import MetadataStore
+from forebay.server.metadata_store import WRITER_COUNTER, MetadataStore
 
 TAKEN_AT_ONCE = 1000
-
-COUNTER = "writer"
-"""The counter of the metadata store that ids come from."""
 
 RunChange = Callable[[Callable[[str, int], int], str, int], Awaitable[int]]
 
@@ -39,7 +36,7 @@ class WriterIds:
             async with self._taking:
                 if self._next == self._end:
                     count = TAKEN_AT_ONCE + self._waiting
-                    first = await run_change(self._store.take, COUNTER, count)
+                    first = await run_change(self._store.take, WRITER_COUNTER, count)
                     self._next, self._end = first, first + count
                 return self._give()
         finally:

@@ -28,6 +28,7 @@ from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, OutcomeUnknown
 from forebay.client.connection import Connection
 from forebay.client.lake import LakeTieringClient, TieringTable
+from forebay.client.log_epochs import log_epoch
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.results import LakeSnapshot
 from forebay.client.settings import Settings
@@ -36,6 +37,7 @@ from forebay.lake.offsets import BucketOffsets
 from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.lake.tiering import (
     KEEP_ALL_PREVIOUS,
+    LOG_EPOCH_PROPERTY,
     OFFSETS_PROPERTY,
     CommittedLakeSnapshot,
     CommitterContext,
@@ -86,7 +88,7 @@ class TieringRound:
 
     `starts` are the log end offsets that the lake has before the round, `stops` the ends of the logs when it was
     planned. `must_commit`: a snapshot is due even without splits. `lost_records`: log offsets that were removed from
-    the log before a round reached them.
+    the log before a round reached them. `log_epoch`: the epoch of the logs, None on clusters without epochs.
     """
 
     table: TieringTable
@@ -98,6 +100,7 @@ class TieringRound:
     stops: Mapping[TableBucket, int]
     must_commit: bool = False
     lost_records: int = 0
+    log_epoch: str | None = None
 
     def committer(self) -> LakeCommitter:
         return self.factory.create_committer(CommitterContext(self.info, self.table.fence, self.base))
@@ -110,7 +113,8 @@ def plan_round(connection: Connection, table: TieringTable, lake: TieringLake | 
     """Return the plan of a round of `table`.
 
     A lake snapshot that the cluster does not know is reported to it first. Raises `NotFound` if the table was dropped
-    or recreated, `InvalidRequest` if it has no lake or the lake's table does not fit.
+    or recreated, `InvalidRequest` if it has no lake or the lake's table does not fit, `Conflict` if the lake is ahead
+    of a server that was restored from an older copy.
     """
     info = _same_table(connection, table)
     partitions = _partitions(connection, info)
@@ -119,7 +123,8 @@ def plan_round(connection: Connection, table: TieringTable, lake: TieringLake | 
     factory = (lake or TieringLake()).factory(info, connection.settings)
     factory.validate(info)
     known = newest_known(connection.admin, info)
-    must_commit = _tell_missing(connection, table, info, factory, known)
+    epoch = None if not partitions else log_epoch(connection, info, next(iter(partitions)))
+    must_commit = _tell_missing(connection, table, info, factory, known, epoch)
     if must_commit:
         known = newest_known(connection.admin, info)
     elif known is not None:
@@ -127,7 +132,7 @@ def plan_round(connection: Connection, table: TieringTable, lake: TieringLake | 
     starts: Mapping[TableBucket, int] = {} if known is None else known.log_offsets
     splits, lost = _splits(connection, info, partitions, starts, stops)
     base = None if known is None else known.snapshot_id
-    return TieringRound(table, info, factory, base, splits, starts, stops, must_commit, lost)
+    return TieringRound(table, info, factory, base, splits, starts, stops, must_commit, lost, epoch)
 
 
 def _same_table(connection: Connection, table: TieringTable) -> TableInfo:
@@ -158,8 +163,12 @@ def _tell_missing(
     info: TableInfo,
     factory: LakeTieringFactory,
     known: LakeSnapshot | None,
+    epoch: str | None,
 ) -> bool:
-    """Report the lake's newest tiering snapshot to the cluster if it does not know it; return whether that was so."""
+    """Report the lake's newest tiering snapshot to the cluster if it does not know it; return whether that was so.
+
+    `epoch` is that of the logs. Raises `Conflict` for a snapshot of logs that this server does not have.
+    """
     base = None if known is None else known.snapshot_id
     committer = factory.create_committer(CommitterContext(info, table.fence, base))
     try:
@@ -170,14 +179,34 @@ def _tell_missing(
         return False
     tiering = LakeTieringClient(connection)
     path = _offsets_path(tiering, info, missing)
+    is_of_other_epoch = epoch is not None and missing.properties.get(LOG_EPOCH_PROPERTY, epoch) != epoch
+    # Whether a union read may start there is not known; the round that follows commits a snapshot that says so.
+    try:
+        tiering.commit(info, missing.snapshot_id, path, earliest_to_keep=KEEP_ALL_PREVIOUS)
+    except (Conflict, InvalidRequest) as e:  # the server does not have the file of its offsets
+        if not is_of_other_epoch:
+            raise
+        raise _lake_is_ahead(info, missing, known, epoch) from e
     _LOGGER.warning(
-        "table %s: lake snapshot %d was committed, but its worker died before reporting it; reporting it now",
+        "table %s: lake snapshot %d was committed, but its worker died before reporting it; it is reported now",
         info.path,
         missing.snapshot_id,
     )
-    # Whether a union read may start there is not known; the round that follows commits a snapshot that says so.
-    tiering.commit(info, missing.snapshot_id, path, earliest_to_keep=KEEP_ALL_PREVIOUS)
     return True
+
+
+def _lake_is_ahead(
+    info: TableInfo, missing: CommittedLakeSnapshot, known: LakeSnapshot | None, epoch: str | None
+) -> Conflict:
+    theirs = missing.properties.get(LOG_EPOCH_PROPERTY)
+    before = "to before its first tiering snapshot" if known is None else f"to snapshot {known.snapshot_id}"
+    return Conflict(
+        f"the lake table of {info.path} holds snapshot {missing.snapshot_id}, which was tiered from logs of epoch "
+        f"{theirs}. Those of this server are of epoch {epoch} and do not have all of its rows: the server was restored "
+        "from an older copy, and the lake was not. Nothing was tiered. Restore the lake of the same time, or roll its "
+        f"table back {before}, the newest that this server knows (`forebay tiering repair {info.path}`; "
+        "docs/how-to/back-up.md)"
+    )
 
 
 def _has_expired(table: TieringTable, info: TableInfo, factory: LakeTieringFactory, known: LakeSnapshot) -> bool:
@@ -402,7 +431,10 @@ def _commit_to_lake(
     If the lake's own commit had an unknown outcome, the files stay: its request may still arrive.
     """
     try:
-        return committer.commit([r.written for r in done if r.written is not None], {OFFSETS_PROPERTY: path})
+        properties = {OFFSETS_PROPERTY: path}
+        if planned.log_epoch is not None:
+            properties[LOG_EPOCH_PROPERTY] = planned.log_epoch
+        return committer.commit([r.written for r in done if r.written is not None], properties)
     except Exception as e:
         newest = None if _is_fenced(e) else committer.get_missing_lake_snapshot(planned.base)
         if newest is None or newest.properties.get(OFFSETS_PROPERTY) != path:

@@ -10,6 +10,7 @@ A `StreamOffset` is stored as JSON in the checkpoint of the streaming engine. Ru
 - The start of a stream may be answered differently the second time ("latest", a snapshot that is opened). So the end of
   a first batch carries its start, and the first batch is retried from there.
 - A bucket that an offset does not name belongs to a partition that was added later: it is read from offset 0.
+- Offsets name the epoch of the log that they belong to (`forebay.metadata.log_offset`), where the servers have any.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from forebay.base.errors import Conflict, CorruptData, ErrorCode, InternalError,
 from forebay.client.results import LakeSnapshot
 from forebay.client.views import RowView
 from forebay.lake.storage import LakeStorage
+from forebay.metadata.log_offset import LogPosition, bucket_of, bucket_text, epoch_of, with_epoch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket
 from forebay.unionread.expired import check_stream_is_complete, successor_of
@@ -68,15 +70,15 @@ class StreamOffset:
     def to_json(self) -> dict[str, Any]:
         """Return the offset as JSON values. Equal offsets have equal JSON texts."""
         document: dict[str, Any] = {
+            **LogPosition(self.log).to_json(),
             "version": VERSION,
             "table": self.table_id,
-            "log": {_bucket_text(bucket): self.log[bucket] for bucket in sorted(self.log, key=_order)},
         }
         if self.full is not None:
             document["full"] = {
                 "lake": self.full.lake_snapshot,
                 "snapshot": self.full.table_snapshot,
-                "buckets": [_bucket_text(bucket) for bucket in self.full.buckets],
+                "buckets": [bucket_text(bucket) for bucket in self.full.buckets],
                 "done": self.full.done,
             }
         if self.is_first:
@@ -98,12 +100,12 @@ class StreamOffset:
             start = document.get("start")
             return cls(
                 table_id,
-                {_bucket_of(table_id, text): int(offset) for text, offset in document["log"].items()},
+                LogPosition.from_json(document),
                 _full_of(table_id, document.get("full")),
                 bool(document.get("first", False)),
                 None if start is None else cls.from_json(start),
             )
-        except (AttributeError, KeyError, TypeError, ValueError) as e:
+        except (AttributeError, KeyError, TypeError, ValueError, CorruptData) as e:
             if isinstance(e, UnsupportedOperation):
                 raise
             raise CorruptData(f"the checkpoint holds {document!r}, which is no stream offset: {e!r}") from e
@@ -116,22 +118,9 @@ def _full_of(table_id: int, document: Mapping[str, Any] | None) -> FullRead | No
     return FullRead(
         None if lake is None else int(lake),
         None if snapshot is None else str(snapshot),
-        tuple(_bucket_of(table_id, text) for text in document["buckets"]),
+        tuple(bucket_of(table_id, text) for text in document["buckets"]),
         int(document["done"]),
     )
-
-
-def _order(bucket: TableBucket) -> tuple[int, int]:
-    return -1 if bucket.partition_id is None else bucket.partition_id, bucket.bucket
-
-
-def _bucket_text(bucket: TableBucket) -> str:
-    return str(bucket.bucket) if bucket.partition_id is None else f"{bucket.partition_id}/{bucket.bucket}"
-
-
-def _bucket_of(table_id: int, text: str) -> TableBucket:
-    partition, _, number = text.rpartition("/")
-    return TableBucket(table_id, int(number), int(partition) if partition else None)
 
 
 # ---- the next micro-batch -------------------------------------------------------------------------------------------
@@ -179,7 +168,12 @@ def _after_logs(
     starts = {bucket: log.get(bucket, 0) for bucket in ends}
     waiting = {bucket: max(0, end - starts[bucket]) for bucket, end in ends.items()}
     taken = waiting if limit is None else shares(waiting, limit)
-    return {bucket: starts[bucket] + taken[bucket] for bucket in ends if bucket in log or taken[bucket]}
+    return {
+        # What ends before the end of a log belongs to its epoch, too.
+        bucket: with_epoch(starts[bucket] + taken[bucket], epoch_of(ends[bucket])) if taken[bucket] else starts[bucket]
+        for bucket in ends
+        if bucket in log or taken[bucket]
+    }
 
 
 def shares(waiting: Mapping[K, int], limit: int) -> dict[K, int]:

@@ -199,14 +199,15 @@ class OnlineCopy:
         for name in _FIRST:
             with suppress(FileNotFoundError):
                 self._note(name, must_read=True)
-        for folder in self._folders(""):
-            bucket = names.parse_tablet_folder(folder.path)
-            if bucket is not None and bucket.kind == "log":
-                self._note_bucket(folder.path)
-            elif bucket is None and names.parse_tablet_folder(os.path.dirname(folder.path)) is None:
+        folders = [(folder, names.parse_tablet_folder(folder.path)) for folder in self._folders("")]
+        for folder, bucket in folders:
+            if bucket is None and names.parse_tablet_folder(os.path.dirname(folder.path)) is None:
                 for file in folder.files:
                     with suppress(FileNotFoundError):  # of a table that was dropped before
                         self._note(file)
+        for folder, bucket in folders:  # behind the offsets of lake snapshots, which must not be ahead of the logs
+            if bucket is not None and bucket.kind == "log":
+                self._note_bucket(folder.path)
 
     def _note_bucket(self, log: str) -> None:
         """A log, with the checkpoint of its state: again until the log has all from the checkpoint on."""

@@ -88,6 +88,9 @@ def _add_load(context: ServerContext, response: pb.DescribeServerResponse) -> No
     response.refused_connections, response.failed_logins = counters.refused_connections, counters.failed_logins
     tables, open_replicas = context.catalog.tables(), replicas.replicas()
     response.tables = len(tables)
+    epoch = context.epochs.current
+    response.log_epoch, response.log_epoch_since_ms = epoch.epoch, epoch.began_ms
+    response.log_epoch_reason = epoch.reason
     response.buckets = sum(
         table.info.bucket_count * (len(table.current.partitions_by_id) if table.info.is_partitioned else 1)
         for table in tables

@@ -28,6 +28,7 @@ from forebay.protocol.messages import Buffer, partition_id_of
 from forebay.protocol.predicates import predicate_from_pb
 from forebay.server.catalog import LiveTable
 from forebay.server.context import ITEM_BYTES, SHORT_LIST, Answer, ServerCall, ServerContext, put_error, serves
+from forebay.server.log_epochs import LogEpochs
 from forebay.server.replica import BucketReplica
 
 _LOGGER = logging.getLogger(__name__)
@@ -82,6 +83,10 @@ class _BucketFetch:
     log_start_offset: int = 0
     filtered_end_offset: int | None = None
     error: BaseException | None = None
+    epoch: str = ""
+    """The epoch that the offset belongs to; empty if the client does not know one."""
+    end_epoch: str = ""
+    """The epoch of the offset behind the data."""
     is_unwritten: bool = False
     """Whether the bucket had no log when it was checked, so it need not be opened."""
 
@@ -113,6 +118,7 @@ async def fetch_log(context: ServerContext, call: ServerCall) -> Answer:
             await call.room.enter(data_bytes + entries_bytes)
             # No more than there is memory for, even if the log has grown, or the budget is small.
             data_bytes = min(data_bytes, max(call.room.reserved - entries_bytes, _ROOM_BYTES_MIN))
+            epoch = context.epochs.current.epoch  # before the first read: what is read is of this epoch, or a later one
             await _read_all(context, fetches, min(bytes_max, data_bytes))
             left = deadline - context.clock.monotonic()
             if left <= 0 or _is_answerable(fetches, max(min_bytes, 1)):
@@ -124,7 +130,7 @@ async def fetch_log(context: ServerContext, call: ServerCall) -> Answer:
                 break
     finally:
         await context.costs.each(buckets, len(buckets), partial(context.notifier.unwatch, progress))
-    return await _answer(context, fetches)
+    return await _answer(context, fetches, epoch if request.HasField("log_epoch") else None)
 
 
 async def _data_bytes(context: ServerContext, fetches: list[_BucketFetch], bytes_max: int) -> int:
@@ -199,6 +205,8 @@ async def _bucket_fetches(context: ServerContext, request: Any, named: int) -> l
         table_id, of_table, message = each
         bucket = TableBucket(table_id, message.bucket_id, partition_id_of(message))
         fetch = _BucketFetch(bucket, message.fetch_offset, message.max_fetch_bytes, of_table)
+        if request.HasField("log_epoch"):
+            fetch.epoch = message.log_epoch if message.HasField("log_epoch") else request.log_epoch
         by_table.setdefault(table_id, {})[bucket] = fetch
 
     await context.costs.each(messages(), named, note)
@@ -242,6 +250,8 @@ async def _read_group(
             unread[bucket] = fetch
             return
         try:
+            context.epochs.check(bucket, fetch.offset, fetch.epoch)
+            fetch.end_epoch = context.epochs.epoch_at(bucket, fetch.offset)
             _prepared(fetch.table, replicas.table_of(bucket))
         except ForebayError as e:
             fetch.error = e.with_traceback(None)
@@ -250,19 +260,29 @@ async def _read_group(
     async with context.using_group(list(unread), of) as replicas:
         there: list[tuple[_BucketFetch, BucketReplica]] = []
         for bucket, replica in replicas.items():
-            if isinstance(replica, Exception):
-                unread[bucket].error = replica
+            fetch = unread[bucket]
+            try:
+                if isinstance(replica, Exception):
+                    raise replica
+                context.epochs.check(bucket, fetch.offset, fetch.epoch)
+            except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+                fetch.error = e.with_traceback(None)
             else:
-                there.append((unread[bucket], replica))
-        return await context.in_io(_read_replicas, there, bytes_max, nothing_yet) if there else bytes_max
+                there.append((fetch, replica))
+        if not there:
+            return bytes_max
+        return await context.in_io(_read_replicas, context.epochs, there, bytes_max, nothing_yet)
 
 
-def _read_replicas(there: list[tuple[_BucketFetch, BucketReplica]], bytes_max: int, nothing_yet: bool) -> int:
+def _read_replicas(
+    epochs: LogEpochs, there: list[tuple[_BucketFetch, BucketReplica]], bytes_max: int, nothing_yet: bool
+) -> int:
     left = bytes_max
     first = nothing_yet
     for fetch, replica in there:
         try:
-            _read_replica(fetch, replica, min(left, fetch.bytes_max), first)
+            end = _read_replica(fetch, replica, min(left, fetch.bytes_max), first)
+            fetch.end_epoch = epochs.epoch_at(fetch.bucket, end)
         except ForebayError as e:
             fetch.error = e.with_traceback(None)  # as in `ServerContext.using_group`
             continue
@@ -274,20 +294,21 @@ def _read_replicas(there: list[tuple[_BucketFetch, BucketReplica]], bytes_max: i
     return left
 
 
-def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, min_one_batch: bool) -> None:
+def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, min_one_batch: bool) -> int:
+    """Return the offset behind what was read."""
     log = replica.log
     fetch.high_watermark = log.high_watermark
     fetch.log_start_offset = log.log_start_offset
     projection, bound = _prepared(fetch.table, replica.table)
     if bytes_max <= 0 and not min_one_batch:
         log.read(fetch.offset, 0, fetch.high_watermark, min_one_batch=False)  # still reports an offset out of range
-        return
+        return fetch.offset
     # The limit counts the bytes sent, so more may be read if columns are cut out.
     read_bytes = bytes_max if projection is None else min(max(bytes_max, 0) * _PROJECTED_READ_FACTOR, _READ_BYTES_MAX)
     piece = log.read(fetch.offset, read_bytes, fetch.high_watermark, min_one_batch=min_one_batch)
     data: memoryview = piece.data
     if not len(data):
-        return
+        return fetch.offset
     chosen = None if bound is None else _matching(data, bound, replica)
     if chosen is not None and not chosen:
         fetch.filtered_end_offset = piece.next_offset
@@ -296,6 +317,7 @@ def _read_replica(fetch: _BucketFetch, replica: BucketReplica, bytes_max: int, m
     else:
         fetch.data = (data,) if chosen is None else _pieces(data, chosen)
     fetch.size = sum(len(part) for part in fetch.data)
+    return piece.next_offset
 
 
 def _matching(data: memoryview, bound: BoundPredicate, replica: BucketReplica) -> list[int]:
@@ -377,8 +399,8 @@ def usable_filter(table: LiveTable, message: Any, schema_id: int) -> BoundPredic
         return None
 
 
-async def _answer(context: ServerContext, fetches: list[_BucketFetch]) -> Answer:
-    response = pb.FetchLogResponse()
+async def _answer(context: ServerContext, fetches: list[_BucketFetch], epoch: str | None) -> Answer:
+    response = pb.FetchLogResponse(log_epoch=epoch)
     payloads: list[Buffer] = []
     tables: dict[int, Any] = {}
 
@@ -393,6 +415,8 @@ async def _answer(context: ServerContext, fetches: list[_BucketFetch]) -> Answer
             return
         answer.high_watermark = fetch.high_watermark
         answer.log_start_offset = fetch.log_start_offset
+        if epoch is not None and fetch.end_epoch not in ("", epoch):
+            answer.log_epoch = fetch.end_epoch
         if fetch.filtered_end_offset is not None:
             answer.filtered_end_offset = fetch.filtered_end_offset
         if (replica := context.replicas.opened(bucket)) is not None:

@@ -103,6 +103,7 @@ async def prepare_lake_table_snapshot(context: ServerContext, call: ServerCall) 
     merge = not request.ignore_previous_table_offsets
 
     def prepare(message: Any) -> str:
+        _check_epochs(context, message)
         return context.lake.snapshots.prepare(
             _table(context, message.table_id), _offsets(message.table_id, message.bucket_offsets), merge=merge
         )
@@ -140,6 +141,15 @@ async def commit_lake_table_snapshot(context: ServerContext, call: ServerCall) -
         except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its table
             put_error(answer, e)
     return response
+
+
+def _check_epochs(context: ServerContext, message: Any) -> None:
+    """Raise `InvalidRequest` unless the offsets of a table that have an epoch belong to its logs. May open buckets."""
+    for each in message.bucket_offsets:
+        if each.log_epoch not in ("", context.epochs.current.epoch):
+            bucket = TableBucket(message.table_id, each.bucket_id, partition_id_of(each))
+            with context.replicas.using(bucket, counts=False):
+                context.epochs.check(bucket, each.log_end_offset, each.log_epoch)
 
 
 def _check_offsets(context: ServerContext, tables: Sequence[Any], offsets: Sequence[Sequence[Any]]) -> None:

@@ -1,6 +1,8 @@
-"""ListOffsets and table statistics."""
+"""ListOffsets, whether offsets belong to the logs, and table statistics."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.base.threads import Lock
@@ -9,6 +11,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
 from forebay.server.context import SHORT_LIST, ServerCall, ServerContext, put_error, serves
+from forebay.server.log_epochs import LogEpochs
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import ReplicaManager
 
@@ -27,6 +30,9 @@ async def list_offsets(context: ServerContext, call: ServerCall) -> Message:
         (TableBucket(request.table_id, bucket_id, partition) for bucket_id in request.bucket_id), count
     )
     response = pb.ListOffsetsResponse()
+    epochs, epoch = context.epochs, context.epochs.current.epoch
+    if request.with_log_epoch:
+        response.log_epoch = epoch
     timestamp = request.startTimestamp if request.HasField("startTimestamp") else None
     for first in range(0, len(buckets), SHORT_LIST):
         group = buckets[first : first + SHORT_LIST]
@@ -43,9 +49,53 @@ async def list_offsets(context: ServerContext, call: ServerCall) -> Message:
                 answer, offset = response.buckets_resp.add(bucket_id=bucket.bucket), found[bucket]
                 if isinstance(offset, int):
                     answer.offset = offset
+                    if request.with_log_epoch and (of_offset := epochs.epoch_at(bucket, offset)) != epoch:
+                        answer.log_epoch = of_offset
                 else:
                     put_error(answer, offset)
     return response
+
+
+@serves(ApiKey.CHECK_LOG_OFFSETS)
+async def check_log_offsets(context: ServerContext, call: ServerCall) -> Message:
+    """Return for each offset whether it belongs to the log of its bucket (docs/format/log_epochs.md)."""
+    request = call.message
+    count = len(request.offsets)
+    context.costs.check_items(count, "buckets")
+    await call.room.enter_for(count)
+    asked = [
+        (TableBucket(request.table_id, each.bucket_id, partition_id_of(each)), each.log_offset)
+        for each in request.offsets
+    ]
+    response = pb.CheckLogOffsetsResponse(log_epoch=context.epochs.current.epoch)
+    for first in range(0, count, SHORT_LIST):
+        group = asked[first : first + SHORT_LIST]
+        async with context.using_group([bucket for bucket, _ in group], count) as replicas:
+            for bucket, offset in group:
+                answer = response.offsets.add(bucket_id=bucket.bucket, partition_id=bucket.partition_id)
+                replica = replicas[bucket]
+                try:
+                    if isinstance(replica, Exception):
+                        raise replica
+                    _check_offset(context.epochs, replica, offset, request.log_epoch, answer)
+                except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket
+                    put_error(answer, e)
+    return response
+
+
+def _check_offset(epochs: LogEpochs, replica: BucketReplica, offset: int, epoch: str, answer: Any) -> None:
+    end = answer.log_end_offset = replica.log.log_end_offset
+    shared = epochs.shared_until(epoch, replica.bucket) if epoch else None
+    if shared is not None:
+        answer.shared_until = shared
+    epochs.check(replica.bucket, offset, epoch)
+    if offset > end:
+        raise InvalidRequest(
+            f"the log of bucket {replica.bucket} ends at offset {end}, and has never had offset {offset}: the position "
+            "is of another table or server, or of this one before it was restored from an older copy. Start from "
+            "'earliest' or 'full'",
+            ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+        )
 
 
 def _without_opening(

@@ -90,6 +90,8 @@ async def _open(context: ServerContext, request: Any, response: Any, payloads: l
             as_arrow = await context.in_io(_arrow_rows, request.as_arrow, replica.table)
         session, log_offset = await context.in_io(context.scanners.open, bucket, replica.kv.snapshot, limit, as_arrow)
     response.log_offset = log_offset
+    if request.with_log_epoch:
+        response.log_epoch = context.epochs.epoch_at(bucket, log_offset)
     if session is None:
         response.has_more_results = False
         return

@@ -168,7 +168,8 @@ async def open_table_snapshot(context: ServerContext, call: ServerCall) -> Messa
             request.name[:_NAME_CHARS_MAX],
         )
         response = pb.OpenTableSnapshotResponse(
-            table_snapshot_id=opened.snapshot_id, lease_ms=round(opened.lease_seconds * 1000)
+            table_snapshot_id=opened.snapshot_id,
+            lease_ms=round(opened.lease_seconds * 1000),
         )
         for replica in replicas:
             bucket, state = replica.bucket, opened.states[replica.bucket]
@@ -177,6 +178,7 @@ async def open_table_snapshot(context: ServerContext, call: ServerCall) -> Messa
                 partition_id=bucket.partition_id,
                 log_offset=state.applied_offset,
                 row_count=None if replica.kv.row_count is None or state.row_count < 0 else state.row_count,
+                log_epoch=context.epochs.epoch_at(bucket, state.applied_offset),
             )
         return response
 

@@ -85,6 +85,12 @@ async def commit_transaction(context: ServerContext, call: ServerCall) -> Messag
         }
         for each in request.unchanged_since
     }
+    for condition in request.unchanged_since:
+        for each in condition.buckets:
+            if each.log_epoch not in ("", context.epochs.current.epoch):
+                bucket = TableBucket(condition.table_id, each.bucket_id, partition_id_of(each))
+                async with context.using(bucket):
+                    context.epochs.check(bucket, each.log_offset, each.log_epoch)
     committing = context.transactions.commit(request.transaction_id, tuple(request.attempts), unchanged_since)
     waiting: asyncio.Future[int] = asyncio.wrap_future(committing)
     waiting.add_done_callback(_may_go_unheard)  # of a client that has gone

@@ -24,6 +24,7 @@ from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.planning import fixes_keys
 from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
+from forebay.metadata.log_offset import epoch_of, with_epoch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
@@ -436,7 +437,7 @@ def cut_logs(
     for bucket, (first, stop) in offsets.items():
         start = first
         while start < stop:
-            end = min(stop, start + room)
+            end = min(stop, with_epoch(start + room, epoch_of(stop)))
             current.append(LogInput(bucket, start, end))
             room -= end - start
             start = end
@@ -456,7 +457,7 @@ def cut_logs_for_limit(offsets: Mapping[TableBucket, tuple[int, int]], limit: in
         if left <= 0:
             break
         if start < stop:
-            end = min(stop, start + left)
+            end = min(stop, with_epoch(start + left, epoch_of(stop)))
             splits.append(LogInput(bucket, start, end))
             left -= end - start
     return [tuple(splits)] if splits else []

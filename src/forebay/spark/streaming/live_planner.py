@@ -22,8 +22,10 @@ from pyspark.sql.types import StructType
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
+from forebay.client.log_epochs import check_offsets
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.table_snapshot import TableSnapshot
+from forebay.metadata.log_offset import LogOffset, epoch_of
 from forebay.metadata.table import TableBucket
 from forebay.spark import options
 from forebay.spark.options import FULL, SERVER_SCAN, StreamLimits, StreamOptions
@@ -187,6 +189,7 @@ class LiveStreamPlanner:
         deadline = clock.monotonic() + _BEHIND_SECONDS
         while True:
             ends = self._known_partitions(lambda: self._ask(self._buckets(), LATEST))
+            self._check_epochs(start, ends)
             behind = [bucket for bucket, end in ends.items() if end < start.log.get(bucket, 0)]
             if not behind:
                 return ends
@@ -196,6 +199,17 @@ class LiveStreamPlanner:
                     f"the stream is at {start.log[behind[0]]}: records were lost, or the checkpoint is another table's"
                 )
             clock.sleep(_BEHIND_SECONDS / 50)
+
+    def _check_epochs(self, start: StreamOffset, ends: Mapping[TableBucket, int]) -> None:
+        """Raise `InvalidRequest` if the stream has read what the servers have never had, or have no longer."""
+        doubtful = {
+            bucket: LogOffset(offset, epoch)
+            for bucket, offset in start.log.items()
+            if bucket in ends
+            and (epoch := epoch_of(offset)) is not None
+            and (epoch != epoch_of(ends[bucket]) or offset > ends[bucket])
+        }
+        check_offsets(self._connection, self._info, doubtful)
 
     def _check(self, offset: StreamOffset) -> None:
         if offset.table_id != self._info.table_id:
