@@ -9,7 +9,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 DIRECTIVES = ("language_level=3", "boundscheck=False", "wraparound=False", "cdivision=True", "embedsignature=True")
-COMPILE = ["-O3", "-g0", "-fno-strict-aliasing", "-fvisibility=hidden"]
+# FOREBAY_OPTIMIZE=0 compiles in a quarter of the time, for kernels that only have to be right (tools/versions.sh).
+COMPILE = [f"-O{os.environ.get('FOREBAY_OPTIMIZE', '3')}", "-g0", "-fno-strict-aliasing", "-fvisibility=hidden"]
 SHARED = "forebay.base._cython"  # what Cython adds to kernels with memory views, 300 kB each; once for all of them
 STRIP = ["-s"] if sys.platform == "linux" else []  # symbols are half of a kernel's size
 
@@ -27,8 +28,8 @@ def extensions() -> list[Extension]:
 class BuildKernels(build_ext):
     """Cython and the C compiler for one kernel after the other, for as many at a time as there are cores.
 
-    Cython runs in a process of its own: in threads of this one the kernels would wait for each other. C code goes to
-    the directory of temporary files, so that it is in no wheel.
+    Cython runs in a process of its own: in threads of this one the kernels would wait for each other. C code goes to a
+    directory beside those of temporary files, so that it is in no wheel; it is the same for every Python.
     """
 
     def finalize_options(self) -> None:
@@ -40,16 +41,23 @@ class BuildKernels(build_ext):
         newest = max(Path(source).stat().st_mtime_ns for source in (*ext.sources, *ext.depends))
         if not self.force and target.exists() and target.stat().st_mtime_ns > newest:
             return
-        code = Path(self.build_temp, *ext.name.split(".")).with_suffix(".c")
-        code.parent.mkdir(parents=True, exist_ok=True)
-        if ext.name == SHARED:
-            arguments = ["--generate-shared", str(code)]
-        else:
-            directives = [part for directive in DIRECTIVES for part in ("-X", directive)]
-            arguments = ["-I", "src", *directives, "--shared", SHARED, "-o", str(code), *ext.sources]
-        subprocess.run([sys.executable, "-m", "cython", "--module-name", ext.name, *arguments], check=True)
+        code = Path(self.build_temp).parent.joinpath("c", *ext.name.split(".")).with_suffix(".c")
+        if self.force or not code.exists() or code.stat().st_mtime_ns <= newest:
+            self.translate(ext, code)
         ext.sources = [str(code)]
         super().build_extension(ext)
+
+    def translate(self, ext: Extension, code: Path) -> None:
+        """Write the C code of a kernel."""
+        code.parent.mkdir(parents=True, exist_ok=True)
+        written = code.with_suffix(".new.c")
+        if ext.name == SHARED:
+            arguments = ["--generate-shared", str(written)]
+        else:
+            directives = [part for directive in DIRECTIVES for part in ("-X", directive)]
+            arguments = ["-I", "src", *directives, "--shared", SHARED, "-o", str(written), *ext.sources]
+        subprocess.run([sys.executable, "-m", "cython", "--module-name", ext.name, *arguments], check=True)
+        written.replace(code)
 
 
 def urls() -> dict[str, str]:
