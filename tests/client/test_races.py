@@ -47,6 +47,47 @@ def rows_of(conn: Connection, path: object) -> list[int]:
 # ---- writers --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("end", ["close", "finish"])
+def test_a_row_that_comes_while_a_writer_closes_is_refused_and_not_lost(
+    make_table: MakeTable, bootstrap: str, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    table = make_table({"a": pa.int64()})
+    with connect(bootstrap, writer_batch_timeout="1 h") as other:
+        writer = other.table(table.path).writer()
+        writer.append({"a": 1})
+        wait = writer._tracker.wait
+        told: list[str] = []
+
+        def waiting(timeout: float | None = None) -> bool:  # what another thread does meanwhile
+            with pytest.raises(InvalidRequest) as refused:
+                writer.append({"a": 2})
+            told.append(refused.value.message)
+            return wait(timeout)
+
+        monkeypatch.setattr(writer._tracker, "wait", waiting)
+        assert writer.close().rows == 1 if end == "close" else writer.finish(None) is None
+    assert len(told) == 1
+    assert "is closed" in told[0]
+
+
+def test_two_threads_that_close_a_writer_both_wait_for_its_rows(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_table({"a": pa.int64()}).writer() as writer:
+        writer.append({"a": 1})
+        wait, waits = writer._tracker.wait, [0]
+
+        def waiting(timeout: float | None = None) -> bool:
+            waits[0] += 1
+            if waits[0] == 1:
+                assert writer.close().rows == 1  # of the second thread
+            return wait(timeout)
+
+        monkeypatch.setattr(writer._tracker, "wait", waiting)
+        assert writer.close().rows == 1
+        assert waits == [2]
+
+
 def test_a_flush_does_not_wait_for_rows_that_others_write_meanwhile() -> None:
     tracker = WriteTracker()
     target = WriteTarget(TablePath("d", "t"), 1, is_kv=False)
