@@ -217,6 +217,15 @@ def state(bucket: Bucket) -> FakeState:
     return bucket.kv  # type: ignore[no-any-return]
 
 
+def test_the_end_of_a_transaction_shows_no_put_that_the_state_does_not_have_yet(
+    bucket: Bucket, state: FakeState
+) -> None:
+    bucket.log.append_as_leader(TWO)  # by a client's put, whose rows come to the state after the sync
+    bucket.log.sync()
+    bucket.replica.show_decided()
+    assert bucket.log.high_watermark == 0
+
+
 @pytest.mark.parametrize(("records_min", "written"), [(59, True), (60, True), (61, False)])
 def test_a_checkpoint_is_written_when_the_changelog_has_grown_by_so_many_records(
     bucket: Bucket, state: FakeState, records_min: int, written: bool

@@ -627,8 +627,7 @@ class BucketReplica:
         return appended.next_offset, AppendResult(appended.base_offset)
 
     def _raise_high_watermark(self, offset: int) -> None:
-        if offset > self.log.high_watermark:
-            self.log.high_watermark = min(offset, self.log.log_end_offset)
+        if self.log.raise_high_watermark(offset):
             self._on_progress(self.bucket)
 
     # ---- primary-key tables -----------------------------------------------------------------------------------------
@@ -715,6 +714,9 @@ class BucketReplica:
                 group, size = [], 0
         if group:
             self._write_decided(writer_id, sequence + 1 - len(group), group)
+        if self._kv is not None:
+            with self.table.write_gate.passing(), self._writing:
+                self._kv.catch_up()  # where an earlier attempt came to the log, and not to the state
         self.log.sync()
 
     def _write_decided(self, writer_id: int, first: int, group: Sequence[DecidedBatch]) -> None:
@@ -748,8 +750,9 @@ class BucketReplica:
             self.log.take_offline(cause)
 
     def show_decided(self) -> None:
-        """Make visible what `write_decided` has written."""
-        self._raise_high_watermark(self.log.synced_offset)
+        """Make visible what `write_decided` has written to a log table."""
+        if self._kv is None:  # else it is visible, and clients' puts may be in the log that the state does not have yet
+            self._raise_high_watermark(self.log.synced_offset)
 
     def seal(self) -> None:
         """Refuse writes from now on. Writes in flight have ended when this returns; others may be retried."""
