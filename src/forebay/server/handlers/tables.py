@@ -8,7 +8,7 @@ from typing import Any
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata import json_serde
 from forebay.metadata.partitions import matches_partial
-from forebay.metadata.table import AggregateFunction, Column, TablePath
+from forebay.metadata.table import AggregateFunction, Column, PartitionInfo, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_info_to_pb, partition_spec_from_pb, table_path_from_pb
@@ -200,16 +200,19 @@ async def drop_partition(context: ServerContext, call: ServerCall) -> Message:
     """Drop a partition, and remove its data."""
     request = call.message
     path = table_path_from_pb(request.table_path)
-    table = context.catalog.table(path)
     spec = dict(partition_spec_from_pb(request.partition_spec))
+
+    def drop() -> tuple[TableInfo, PartitionInfo]:
+        info = context.catalog.table(path).info  # here: another table may get the name before it is this request's turn
+        return info, context.catalog.drop_partition(path, spec)
+
     try:
-        partition = await context.in_coordinator(context.catalog.drop_partition, path, spec)
+        info, partition = await context.in_coordinator(drop)
     except NotFound as e:
         if e.code != ErrorCode.PARTITION_NOT_EXISTS or not request.ignore_if_not_exists:
             raise
         return pb.DropPartitionResponse()
-    folder = partition_folder(table.info, partition)
-    await context.remove_data(table.info, [partition.partition_id], folder)
+    await context.remove_data(info, [partition.partition_id], partition_folder(info, partition))
     return pb.DropPartitionResponse()
 
 
