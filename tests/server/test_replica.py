@@ -191,6 +191,16 @@ def test_a_parked_bucket_with_records_that_readers_may_not_see_yet_has_no_known_
     assert bucket.replica.park().end_offset is None
 
 
+def test_a_bucket_that_two_have_sealed_takes_writes_when_both_let_it(bucket: Bucket) -> None:
+    for _ in range(2):
+        bucket.replica.seal()
+    bucket.replica.unseal()  # of one that keeps the partition, while the other one is about to drop it
+    with pytest.raises(Unavailable, match="accepts no writes"):
+        bucket.write((ALL, ONE))
+    bucket.replica.unseal()
+    assert bucket.write((ALL, ONE))[0].base_offset == 0
+
+
 # ---- the key-value state --------------------------------------------------------------------------------------------
 
 

@@ -513,7 +513,7 @@ class BucketReplica:
         self._put_lane: Lane[PutRequest, PutResult] = Lane(turns)
         self._checkpointing = threads.lock()
         self._writing = threads.lock()
-        self._is_sealed = False
+        self._seals = 0
         self.closed = False
         self.counters = BucketCounters(log.log_end_offset)
         self.uses = 0
@@ -755,17 +755,20 @@ class BucketReplica:
             self._raise_high_watermark(self.log.synced_offset)
 
     def seal(self) -> None:
-        """Refuse writes from now on. Writes in flight have ended when this returns; others may be retried."""
+        """Refuse writes until `unseal` by the same caller, and by all others that have sealed the bucket.
+
+        Writes in flight have ended when this returns; others may be retried.
+        """
         with self._writing:
-            self._is_sealed = True
+            self._seals += 1
 
     def unseal(self) -> None:
-        """Accept writes again."""
+        """Accept writes again, unless another caller has sealed the bucket, too."""
         with self._writing:
-            self._is_sealed = False
+            self._seals -= 1
 
     def _require_unsealed(self) -> None:
-        if self._is_sealed:
+        if self._seals:
             raise Unavailable(
                 f"bucket {self.bucket} of table {self.table.info.path} accepts no writes: its partition is dropped",
                 ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
