@@ -508,3 +508,21 @@ def test_a_reader_asks_for_more_before_it_waits(make_table: MakeTable, bootstrap
         reader = other.table(table.path).changes(stop="latest")
         reader._changed = Watched(reader)
         assert reader.to_arrow()["a"].to_pylist() == list(range(160))
+
+
+# ---- names that another table has meanwhile -------------------------------------------------------------------------
+
+
+def test_an_earlier_schema_of_a_table_is_not_taken_from_the_one_that_has_its_name_now(
+    conn: Connection, make_table: MakeTable
+) -> None:
+    table = make_table({"a": pa.int64()})
+    table.alter(add_columns={"b": pa.string()})
+    info = conn.admin.table_info(table.path)
+    assert list(conn.cluster.schema(info, 1).names) == ["a"]
+    conn.cluster._schemas.clear()
+    conn.drop_table(table.path)
+    conn.create_table(table.path, {"s": pa.string()})
+    with pytest.raises(NotFound, match="dropped and created again"):
+        conn.cluster.schema(info, 1)
+    assert conn.cluster._schemas == {}
