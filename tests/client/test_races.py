@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,6 +26,7 @@ from forebay.base.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from forebay.client import table_snapshot
 from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.connection import Connection, connect
 from forebay.client.encode import WriteEncoder
@@ -526,3 +528,22 @@ def test_an_earlier_schema_of_a_table_is_not_taken_from_the_one_that_has_its_nam
     with pytest.raises(NotFound, match="dropped and created again"):
         conn.cluster.schema(info, 1)
     assert conn.cluster._schemas == {}
+
+
+@own_server
+def test_a_snapshot_has_a_partition_that_was_created_after_they_were_listed(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table({"a": pa.int64(), "p": pa.string()}, primary_key=["a", "p"], partition_keys=["p"])
+    table.upsert([{"a": 1, "p": "x"}])
+    plan = table_snapshot.plan_buckets
+
+    def then_created(*arguments: Any) -> Any:
+        listed = plan(*arguments)
+        table.upsert([{"a": 2, "p": "y"}])
+        table.upsert([{"a": 3, "p": "x"}])  # begun after the row in `y` was acknowledged
+        return listed
+
+    monkeypatch.setattr(table_snapshot, "plan_buckets", then_created)
+    with table.snapshot() as snapshot:
+        assert sorted(snapshot.scan().to_arrow()["a"].to_pylist()) == [1, 2, 3]
