@@ -268,6 +268,24 @@ def test_a_bucket_whose_files_are_removed_lets_go_of_its_log_and_its_state(bucke
         bucket.log.append_as_leader(ONE)
 
 
+def test_a_bucket_that_is_dropped_waits_for_a_checkpoint_and_begins_no_other(bucket: Bucket, state: FakeState) -> None:
+    """It would bring back a folder that is being removed."""
+    closes: list[int] = []
+
+    class Checkpointing:
+        def __enter__(self) -> None:
+            closes.append(state.closes)
+
+        def __exit__(self, *_: object) -> None:
+            closes.append(state.closes)
+
+    bucket.replica._checkpointing = Checkpointing()  # type: ignore[assignment]
+    bucket.replica.abandon()
+    assert closes == [0, 1]
+    assert not bucket.replica.checkpoint_if_grown(0)
+    assert bucket.replica.release_changelog(100) == state.retained_offset == 40
+
+
 def test_puts_need_room_are_told_to_readers_and_keep_out_of_what_is_closed_or_sealed(
     bucket: Bucket, state: FakeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:

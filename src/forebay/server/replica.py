@@ -793,7 +793,7 @@ class BucketReplica:
         if self._kv is None or self._kv_folder is None:
             return False
         with self._checkpointing:
-            if self._kv.applied_offset - self._kv_folder.retained_offset < records_min:
+            if self.closed or self._kv.applied_offset - self._kv_folder.retained_offset < records_min:
                 return False
             self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
             return True
@@ -806,7 +806,7 @@ class BucketReplica:
         if self._kv is None or self._kv_folder is None:
             return offset
         with self._checkpointing:
-            if self._kv_folder.retained_offset < offset:
+            if self._kv_folder.retained_offset < offset and not self.closed:
                 self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
             return self._kv_folder.retained_offset
 
@@ -828,7 +828,7 @@ class BucketReplica:
 
     def _close(self, close_engine: Callable[[KvFolder, KvEngine], None]) -> None:
         self.closed = True
-        with ExitStack() as closing:  # every part is closed, even if closing the others fails
+        with self._checkpointing, ExitStack() as closing:  # every part is closed, even if closing the others fails
             closing.callback(self.log.close)
             if self._kv is not None and self._kv_folder is not None:
                 closing.callback(close_engine, self._kv_folder, self._kv.engine)
@@ -838,8 +838,9 @@ class BucketReplica:
     def abandon(self) -> None:
         """Release a bucket whose files are about to be removed."""
         self.closed = True
-        if self._kv is not None:
-            self._kv.engine.close()
+        with self._checkpointing:  # one that is being written, or begins afterwards, would bring the folder back
+            if self._kv is not None:
+                self._kv.engine.close()
         self.log.close()
 
 
