@@ -26,7 +26,7 @@ _LOGGER = logging.getLogger(__name__)
 async def follow_the_clock(context: ServerContext) -> None:
     """Create and drop the automatic partitions of all tables."""
     for table in context.catalog.tables():
-        await follow_the_clock_for(context, table)
+        await context.to_the_end(follow_the_clock_for(context, table))
 
 
 async def follow_the_clock_for(context: ServerContext, table: LiveTable) -> None:

@@ -50,20 +50,23 @@ async def _follow_the_clock(context: ServerContext, path: TablePath) -> None:
         table = context.catalog.table(path)
     except NotFound:
         return  # another client has dropped it already
-    await follow_the_clock_for(context, table)
+    await context.to_the_end(follow_the_clock_for(context, table))
 
 
 @serves(ApiKey.DROP_TABLE)
 async def drop_table(context: ServerContext, call: ServerCall) -> Message:
     """Drop a table, and remove its data; its lake table stays."""
     request = call.message
-    try:
+
+    async def drop() -> None:
         dropped = await context.in_coordinator(context.catalog.drop_table, table_path_from_pb(request.table_path))
+        await context.remove_data(dropped.info, list(dropped.partitions_by_id), table_folder(dropped.info))
+
+    try:
+        await context.to_the_end(drop())
     except NotFound:
         if not request.ignore_if_not_exists:
             raise
-        return pb.DropTableResponse()
-    await context.remove_data(dropped.info, list(dropped.partitions_by_id), table_folder(dropped.info))
     return pb.DropTableResponse()
 
 
@@ -202,17 +205,19 @@ async def drop_partition(context: ServerContext, call: ServerCall) -> Message:
     path = table_path_from_pb(request.table_path)
     spec = dict(partition_spec_from_pb(request.partition_spec))
 
-    def drop() -> tuple[TableInfo, PartitionInfo]:
+    def forget() -> tuple[TableInfo, PartitionInfo]:
         info = context.catalog.table(path).info  # here: another table may get the name before it is this request's turn
         return info, context.catalog.drop_partition(path, spec)
 
+    async def drop() -> None:
+        info, partition = await context.in_coordinator(forget)
+        await context.remove_data(info, [partition.partition_id], partition_folder(info, partition))
+
     try:
-        info, partition = await context.in_coordinator(drop)
+        await context.to_the_end(drop())
     except NotFound as e:
         if e.code != ErrorCode.PARTITION_NOT_EXISTS or not request.ignore_if_not_exists:
             raise
-        return pb.DropPartitionResponse()
-    await context.remove_data(info, [partition.partition_id], partition_folder(info, partition))
     return pb.DropPartitionResponse()
 
 
