@@ -45,8 +45,10 @@ async def follow_the_clock_for(context: ServerContext, table: LiveTable) -> None
 
 
 def _is_unchanged(context: ServerContext, table: LiveTable, info: TableInfo) -> bool:
-    """Whether a table was neither dropped nor altered since it was looked at. For the thread that changes metadata: what
-    was decided may have waited there behind other changes."""
+    """Whether a table was neither dropped nor altered since it was looked at.
+
+    For the thread that changes metadata: what was decided may have waited there behind other changes.
+    """
     return context.catalog.table_by_id(info.table_id) is table and table.info is info
 
 
