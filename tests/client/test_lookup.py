@@ -194,6 +194,54 @@ def test_cached_rows_are_never_older_or_more_than_they_may_be(
     assert sum(asked) < wanted, "some came from the cache"
 
 
+def test_rows_that_were_being_looked_up_when_a_cache_was_cleared_are_not_kept(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table({"id": "INT", "v": "INT"}, primary_key="id")
+    table.upsert([{"id": 1, "v": 1}])
+    lookup = Lookup(table.connection, table.info, ["id", "v"])
+    cache = CachedLookup(lookup, table.info, Steps(), 10.0, 12)  # type: ignore[arg-type]
+    ask = lookup.find
+
+    def find(keys: Any) -> Any:  # another thread writes and clears while the answer is on its way
+        found = ask(keys)
+        if not asked:
+            asked.append(1)
+            table.upsert([{"id": 1, "v": 2}])
+            cache.clear()
+        return found
+
+    asked: list[int] = []
+    monkeypatch.setattr(lookup, "find", find)
+    assert cache.find([1])["v"].to_pylist() == [1]
+    assert cache.find([1])["v"].to_pylist() == [2]
+
+
+def test_rows_of_a_slow_lookup_count_from_when_they_were_asked_for(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table({"id": "INT", "v": "INT"}, primary_key="id")
+    table.upsert([{"id": 1, "v": 1}, {"id": 2, "v": 1}])
+    lookup, clock = Lookup(table.connection, table.info, ["id", "v"]), Steps()
+    cache = CachedLookup(lookup, table.info, clock, 10.0, 12)  # type: ignore[arg-type]
+    ask = lookup.find
+
+    def find(keys: Any) -> Any:  # slow: another thread begins a generation of rows meanwhile
+        found = ask(keys)
+        if not asked:
+            asked.append(1)
+            table.upsert([{"id": 1, "v": 2}])
+            clock.now += 8.0
+            cache.find([2])
+        return found
+
+    asked: list[int] = []
+    monkeypatch.setattr(lookup, "find", find)
+    assert cache.find([1])["v"].to_pylist() == [1]
+    clock.now += 3.0
+    assert cache.find([1])["v"].to_pylist() == [2]
+
+
 def test_few_choices_of_columns_are_kept(make_table: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.client.table._LOOKUPS_KEPT", 2)
     table = make_table({"id": pa.int32(), "v": pa.string()}, primary_key=["id"])

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,6 +26,7 @@ from forebay.base.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from forebay.client import table_snapshot
 from forebay.client.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.connection import Connection, connect
 from forebay.client.encode import WriteEncoder
@@ -45,6 +47,47 @@ def rows_of(conn: Connection, path: object) -> list[int]:
 
 
 # ---- writers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["close", "finish"])
+def test_a_row_that_comes_while_a_writer_closes_is_refused_and_not_lost(
+    make_table: MakeTable, bootstrap: str, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    table = make_table({"a": pa.int64()})
+    with connect(bootstrap, writer_batch_timeout="1 h") as other:
+        writer = other.table(table.path).writer()
+        writer.append({"a": 1})
+        wait = writer._tracker.wait
+        told: list[str] = []
+
+        def waiting(timeout: float | None = None) -> bool:  # what another thread does meanwhile
+            with pytest.raises(InvalidRequest) as refused:
+                writer.append({"a": 2})
+            told.append(refused.value.message)
+            return wait(timeout)
+
+        monkeypatch.setattr(writer._tracker, "wait", waiting)
+        assert writer.close().rows == 1 if end == "close" else writer.finish(None) is None
+    assert len(told) == 1
+    assert "is closed" in told[0]
+
+
+def test_two_threads_that_close_a_writer_both_wait_for_its_rows(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_table({"a": pa.int64()}).writer() as writer:
+        writer.append({"a": 1})
+        wait, waits = writer._tracker.wait, [0]
+
+        def waiting(timeout: float | None = None) -> bool:
+            waits[0] += 1
+            if waits[0] == 1:
+                assert writer.close().rows == 1  # of the second thread
+            return wait(timeout)
+
+        monkeypatch.setattr(writer._tracker, "wait", waiting)
+        assert writer.close().rows == 1
+        assert waits == [2]
 
 
 def test_a_flush_does_not_wait_for_rows_that_others_write_meanwhile() -> None:
@@ -467,3 +510,40 @@ def test_a_reader_asks_for_more_before_it_waits(make_table: MakeTable, bootstrap
         reader = other.table(table.path).changes(stop="latest")
         reader._changed = Watched(reader)
         assert reader.to_arrow()["a"].to_pylist() == list(range(160))
+
+
+# ---- names that another table has meanwhile -------------------------------------------------------------------------
+
+
+def test_an_earlier_schema_of_a_table_is_not_taken_from_the_one_that_has_its_name_now(
+    conn: Connection, make_table: MakeTable
+) -> None:
+    table = make_table({"a": pa.int64()})
+    table.alter(add_columns={"b": pa.string()})
+    info = conn.admin.table_info(table.path)
+    assert list(conn.cluster.schema(info, 1).names) == ["a"]
+    conn.cluster._schemas.clear()
+    conn.drop_table(table.path)
+    conn.create_table(table.path, {"s": pa.string()})
+    with pytest.raises(NotFound, match="dropped and created again"):
+        conn.cluster.schema(info, 1)
+    assert conn.cluster._schemas == {}
+
+
+@own_server
+def test_a_snapshot_has_a_partition_that_was_created_after_they_were_listed(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table({"a": pa.int64(), "p": pa.string()}, primary_key=["a", "p"], partition_keys=["p"])
+    table.upsert([{"a": 1, "p": "x"}])
+    plan = table_snapshot.plan_buckets
+
+    def then_created(*arguments: Any) -> Any:
+        listed = plan(*arguments)
+        table.upsert([{"a": 2, "p": "y"}])
+        table.upsert([{"a": 3, "p": "x"}])  # begun after the row in `y` was acknowledged
+        return listed
+
+    monkeypatch.setattr(table_snapshot, "plan_buckets", then_created)
+    with table.snapshot() as snapshot:
+        assert sorted(snapshot.scan().to_arrow()["a"].to_pylist()) == [1, 2, 3]

@@ -64,6 +64,21 @@ def test_rows_of_a_partition_that_is_gone_fail_if_their_table_is_gone_too() -> N
     assert (sender.accumulator.unfinished, cluster.forgotten) == (0, [PATH])
 
 
+@pytest.mark.parametrize("refreshing", [NotFound("the table is gone", ErrorCode.TABLE_NOT_EXIST), GONE])
+def test_rows_of_a_table_that_has_got_the_name_of_one_that_is_gone_do_not_fail_with_it(
+    refreshing: ForebayError,
+) -> None:
+    cluster = Cluster(refreshing, NotFound("the table is gone", ErrorCode.TABLE_NOT_EXIST))
+    sender, tracker = waiting(cluster)
+    later = WriteTracker()
+    batch = Batch(WriteTarget(PATH, 2, is_kv=False), TableBucket(2, 0, 6), bytearray(b"x"), 1, later, "p")
+    with pytest.MonkeyPatch.context() as patch:  # another thread creates the table again after it was asked for
+        patch.setattr(cluster, "forget_table", lambda _: sender.accumulator.add(batch))
+        sender._turn()
+    assert isinstance(tracker.error, NotFound)
+    assert (later.error, sender.accumulator.unfinished) == (None, 1)
+
+
 @pytest.mark.parametrize("refreshing", [GONE, Unavailable("away")])
 def test_rows_wait_while_it_cannot_be_asked_what_became_of_their_table(refreshing: ForebayError) -> None:
     cluster = Cluster(refreshing, Unavailable("away"))

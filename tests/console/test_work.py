@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.base.ambient import SYSTEM_CLOCK
+from forebay.base.ambient import SYSTEM_CLOCK, ManualClock
 from forebay.base.errors import Conflict, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.client.admin import ClusterAdmin
 from forebay.console import work
@@ -172,3 +172,28 @@ def test_what_many_ask_for_at_the_same_time_is_read_once_and_a_failure_is_not_ke
     with pytest.raises(NotFound):
         console.read_once("other", fail)
     assert console.read_once("other", lambda: 8) == 8
+
+
+def test_an_answer_that_was_on_its_way_when_something_was_changed_is_not_remembered(console: Console) -> None:
+    def made_before_the_change() -> str:
+        console.forget("lake")  # by another visitor, who has compacted it meanwhile
+        return "before"
+
+    assert console.remembered("lake", 60.0, made_before_the_change) == "before"
+    token = console.keep("place")
+    assert console.remembered("lake", 60.0, lambda: "after") == "after"
+    assert console.remembered("lake", 60.0, lambda: "later") == "after"
+    assert console.kept(token) == "place"
+
+
+def test_an_answer_does_not_take_the_place_of_a_newer_one(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(console, "clock", clock)
+
+    def slow() -> str:
+        clock.advance(5)
+        assert console.remembered("lag", 0.0, lambda: "newer") == "newer"
+        return "older"
+
+    assert console.remembered("lag", 60.0, slow) == "older"
+    assert console.remembered("lag", 60.0, lambda: "newest") == "newer"

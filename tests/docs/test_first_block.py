@@ -1,4 +1,4 @@
-"""README's first program, in a process of its own as a new user runs it: it ends well, and nothing is said on stderr."""
+"""README's first program, in a process of its own as a new user runs it: it ends well, and stderr stays empty."""
 
 from __future__ import annotations
 

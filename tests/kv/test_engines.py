@@ -210,3 +210,19 @@ def test_a_snapshot_of_lmdb_that_is_closed_ends_its_transaction_although_its_row
     with pytest.raises(lmdb.Error):
         next(values)
     engine.close()
+
+
+def test_no_snapshot_of_lmdb_is_taken_once_the_open_ones_are_being_closed(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path / "db")
+    refused: list[str] = []
+
+    def close_snapshots() -> None:  # a scan that begins now would not be closed, and closing would wait for its end
+        try:
+            engine.snapshot().close()
+        except StorageFailure as e:
+            refused.append(e.message)
+
+    engine.close_snapshots = close_snapshots
+    engine.close()
+    assert len(refused) == 1
+    assert refused[0].endswith("is closed")

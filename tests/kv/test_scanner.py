@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.ambient import ManualClock, SeededIds
-from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, StorageFailure
+from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, StorageFailure, Unavailable
 from forebay.codec.value_batch import parse_value_batch, stored_value
 from forebay.kv.engine import EngineState, KvPage, KvRows, page_of
 from forebay.kv.engine import rows_of as rows_of_page
@@ -521,3 +521,19 @@ def test_iterator_error_mid_scan_is_an_error_and_ends_the_scan():
     assert (bench.manager.session_count, snapshot.closes) == (0, 1)
     with pytest.raises(NotFound):
         bench.manager.page(session.scanner_id, 1, 1 << 20)
+
+
+def test_a_scan_does_not_begin_on_a_bucket_that_goes_away_while_its_snapshot_is_taken() -> None:
+    manager = ScannerManager(ScannerLimits(), ManualClock(), SeededIds(1))
+    snapshots = [FakeSnapshot([b"a"]) for _ in range(2)]
+
+    def take(bucket: TableBucket) -> FakeSnapshot:
+        manager.close_bucket(bucket)
+        return snapshots.pop()
+
+    with pytest.raises(Unavailable, match="while a scan of it began"):
+        manager.open(BUCKET, lambda: take(BUCKET), None)
+    assert (manager.session_count, manager.bucket_session_count(BUCKET)) == (0, 0)
+    session, _ = manager.open(BUCKET, lambda: take(TableBucket(1, 1)), None)
+    assert session is not None
+    assert manager.session_count == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from forebay.codec.log_batch import iter_headers, parse_header, verify_crc
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.log.config import LogConfig
-from forebay.log.tablet import EARLIEST_OFFSET, LogTablet
+from forebay.log.tablet import EARLIEST_OFFSET, LogReads, LogTablet
 from forebay.log.writer_state import RETRY_HORIZON_MS
 from tests.log.log_batches import FOLDER, SMALL, faulty_fs, filled_log, make_batch, open_log, payloads, read_all
 
@@ -451,6 +452,49 @@ def test_the_high_watermark_stays_inside_the_log() -> None:
     fs = fs.kill()
     assert open_log(fs, high_watermark=1000).high_watermark == 40
     assert open_log(fs, high_watermark=12).high_watermark == 12
+
+
+class _Overtaken:
+    """A lock that another thread gets first: it does `work` before."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.work: Callable[[], object] | None = work
+
+    def __enter__(self) -> None:
+        work, self.work = self.work, None
+        if work is not None:
+            work()
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+def test_the_high_watermark_that_another_thread_has_raised_further_does_not_go_back() -> None:
+    tablet = filled_log(faulty_fs())
+    further: list[bool] = []
+    tablet._watermark_lock = _Overtaken(lambda: further.append(tablet.raise_high_watermark(60)))  # type: ignore[assignment]
+    assert not tablet.raise_high_watermark(20)
+    assert (further, tablet.high_watermark) == ([True], 60)
+    assert not tablet.raise_high_watermark(60)
+    tablet._watermark_lock = _Overtaken(lambda: None)  # type: ignore[assignment]
+    assert not tablet.raise_high_watermark(1_000)  # there is no more
+
+
+def test_what_becomes_visible_while_segments_are_deleted_stays_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    tablet = filled_log(faulty_fs())
+    bases = [s.base_offset for s in tablet.segments()]
+    tablet.high_watermark = bases[1]
+    start = LogReads.log_start_offset
+
+    def read(log: LogTablet) -> int:  # a look at it after the cut: another thread raises the watermark meanwhile
+        found: int = start.fget(log)  # type: ignore[attr-defined]
+        if found == bases[1] and log._high_watermark == bases[1]:
+            log._high_watermark = log.log_end_offset
+        return found
+
+    monkeypatch.setattr(LogReads, "log_start_offset", property(read))
+    assert tablet.delete_segments_before(bases[1]) == 1
+    assert tablet.high_watermark == tablet.log_end_offset
 
 
 def test_a_sync_covers_all_that_came_before_it_and_a_second_one_costs_nothing() -> None:

@@ -7,6 +7,7 @@ import datetime as dt
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import forebay
 from forebay import col
 from forebay.base.ambient import ManualClock
-from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, StorageFailure
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.metadata import types
@@ -361,11 +362,11 @@ def test_a_write_to_a_partition_that_is_being_dropped_is_refused_and_not_lost(
     late = threading.Thread(target=write_late)
     drop = auto_partitions._drop
 
-    async def drop_slowly(context: Any, info: Any, partition: Any) -> None:
+    async def drop_slowly(context: Any, table: Any, info: Any, partition: Any) -> bool:
         if partition.name == "20241110":
             late.start()
             await asyncio.sleep(0.3)  # long enough for a write that is let in
-        await drop(context, info, partition)
+        return await drop(context, table, info, partition)
 
     monkeypatch.setattr(auto_partitions, "_drop", drop_slowly)
     timed.go_to("2024-11-20T12:00")
@@ -392,51 +393,118 @@ class FakeReplica:
 
 
 class FakeContext:
-    """As much of a server as a partition needs to be dropped; `fails` is what dropping it raises."""
+    """As much of a server as a partition needs to be dropped; `fails` is what dropping it raises.
 
-    def __init__(self, sealed: list[FakeReplica], fails: BaseException | None = None) -> None:
-        self.sealed, self.fails = sealed, fails
+    `meanwhile` is what another client changes while the drop waits for its turn.
+    """
+
+    def __init__(
+        self,
+        sealed: list[FakeReplica],
+        fails: BaseException | None = None,
+        meanwhile: Callable[[FakeContext], None] = lambda _: None,
+    ) -> None:
+        self.sealed, self.fails, self.meanwhile = sealed, fails, meanwhile
+        self.created: list[str] = []
+        self.dropped: list[str] = []
         self.removed: list[list[int]] = []
-        self.replicas, self.catalog = self, self
+        self.replicas, self.catalog, self.clock = self, self, ManualClock(at("2024-11-11T12:00"))
+        properties = {**AUTO, PREFIX + "num-precreate": "1"}
+        columns = [Column("v", types.int_()), Column("p", types.string())]
+        self.info = TableInfo(
+            TablePath("fluss", "t"), 1, 1, TableDescriptor(Schema.of(columns), ("p",), properties=properties), 0, 0
+        )
+        self.table: LiveTable | None = self.new_table(self.info)
+
+    @staticmethod
+    def new_table(info: TableInfo) -> LiveTable:
+        return LiveTable(CatalogTable(info, {1: info.schema}, {3: DROPPED}, {DROPPED.name: 3}))
+
+    def table_by_id(self, table_id: int) -> LiveTable | None:
+        return self.table if self.table is not None and self.table.info.table_id == table_id else None
 
     def end(self, replica: FakeReplica) -> None:
         replica.uses -= 1
 
+    def create_partition(self, path: TablePath, spec: dict[str, str], ignore_if_exists: bool) -> None:
+        self.created.append(spec["p"])
+
     def drop_partition(self, path: TablePath, spec: dict[str, str]) -> PartitionInfo:
         if self.fails is not None:
             raise self.fails
+        self.dropped.append(spec["p"])
         return DROPPED
 
     async def in_io(self, *_: Any) -> list[FakeReplica]:
         return self.sealed
 
     async def in_coordinator(self, work: Callable[..., Any], *args: Any) -> Any:
+        self.meanwhile(self)
         return work(*args)
 
     async def remove_data(self, info: TableInfo, partition_ids: list[int], folder: str) -> None:
         self.removed.append(partition_ids)
 
 
-def drop_expired(context: FakeContext) -> None:
-    columns = [Column("v", types.int_()), Column("p", types.string())]
-    info = TableInfo(TablePath("fluss", "t"), 1, 1, TableDescriptor(Schema.of(columns), ("p",)), 0, 0)
-    table = LiveTable(CatalogTable(info, {1: info.schema}, {3: DROPPED}, {DROPPED.name: 3}))
-    asyncio.run(auto_partitions._drop_expired(context, table, rules(), at("2024-11-11T12:00")))  # type: ignore[arg-type]
+def follow_the_clock(context: FakeContext) -> None:
+    assert context.table is not None
+    asyncio.run(auto_partitions.follow_the_clock_for(context, context.table))  # type: ignore[arg-type]
+
+
+def alter(context: FakeContext) -> None:
+    assert context.table is not None
+    context.table.show(replace(context.table.current, info=replace(context.info, modified_ms=1)))
+
+
+def drop(context: FakeContext) -> None:
+    context.table = None
+
+
+def drop_and_create(context: FakeContext) -> None:
+    context.table = context.new_table(replace(context.info, table_id=2))
+
+
+def drop_partition(context: FakeContext) -> None:
+    assert context.table is not None
+    context.table.show(replace(context.table.current, partitions_by_id={}, partition_ids={}))
+
+
+def drop_and_create_partition(context: FakeContext) -> None:
+    assert context.table is not None
+    again = replace(DROPPED, partition_id=4)
+    context.table.show(replace(context.table.current, partitions_by_id={4: again}, partition_ids={again.name: 4}))
+
+
+def test_an_expired_partition_is_dropped_and_the_one_of_the_day_created() -> None:
+    context = FakeContext([FakeReplica()])
+    follow_the_clock(context)
+    assert (context.dropped, context.removed, context.created) == (["20240101"], [[3]], ["20241111"])
 
 
 def test_a_partition_that_could_not_be_dropped_takes_writes_again() -> None:
     sealed = [FakeReplica(), FakeReplica()]
     context = FakeContext(sealed, StorageFailure("the disk is full"))
-    with pytest.raises(StorageFailure):
-        drop_expired(context)
+    follow_the_clock(context)
     assert [(each.is_sealed, each.uses) for each in sealed] == [(False, 0), (False, 0)]
     assert context.removed == []
 
 
-@pytest.mark.parametrize("code", [None, ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.TABLE_NOT_EXIST])
-def test_nothing_of_a_partition_dropped_by_another_client_is_removed_twice(code: ErrorCode | None) -> None:
+@pytest.mark.parametrize("gone", [drop, drop_and_create, drop_partition, drop_and_create_partition])
+def test_what_another_client_has_dropped_and_perhaps_created_again_is_left_alone(
+    gone: Callable[[FakeContext], None],
+) -> None:
     sealed = [FakeReplica()]
-    context = FakeContext(sealed, None if code is None else NotFound("gone", code))
-    drop_expired(context)
+    context = FakeContext(sealed, meanwhile=gone)
+    follow_the_clock(context)
     assert (sealed[0].is_sealed, sealed[0].uses) == (True, 0)
-    assert context.removed == ([[3]] if code is None else [])
+    assert (context.dropped, context.removed) == ([], [])
+    is_there = gone in (drop_partition, drop_and_create_partition)
+    assert context.created == (["20241111"] if is_there else [])
+
+
+def test_a_table_that_was_altered_while_a_drop_waited_keeps_its_partition_and_takes_writes_again() -> None:
+    sealed = [FakeReplica()]  # the client may have raised 'table.auto-partition.num-retention', or given it a lake
+    context = FakeContext(sealed, meanwhile=alter)
+    follow_the_clock(context)
+    assert (sealed[0].is_sealed, sealed[0].uses) == (False, 0)
+    assert (context.dropped, context.removed, context.created) == ([], [], [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 
 import pytest
 
@@ -82,3 +83,40 @@ def test_a_stopped_server_does_nothing_more_for_those_who_wait_for_memory(tmp_pa
         assert not refused
 
     asyncio.run(test())
+
+
+def test_upkeep_that_is_under_way_ends_before_the_buckets_are_closed(tmp_path, monkeypatch):
+    """It would write older offsets over those of a graceful stop."""
+    order: list[str] = []
+    began, may_end = threading.Event(), threading.Event()
+
+    def upkeep():
+        began.set()
+        assert may_end.wait(60)
+        order.append("upkeep")
+
+    gather = asyncio.gather
+
+    def waited_for(*tasks, **how):
+        may_end.set()
+        return gather(*tasks, **how)
+
+    async def test():
+        server = ForebayServer(ServerConfig(tmp_path / "data", coordinator_port=0, tablet_port=0))
+        await server.start()
+        server._every(0.0, upkeep)
+        await asyncio.to_thread(began.wait)
+        replicas = server.context.replicas
+        close = replicas.close
+
+        def closing():
+            order.append("closed")
+            may_end.set()
+            return close()
+
+        monkeypatch.setattr(replicas, "close", closing)
+        monkeypatch.setattr(asyncio, "gather", waited_for)
+        await server.stop()
+
+    asyncio.run(test())
+    assert order == ["upkeep", "closed"]

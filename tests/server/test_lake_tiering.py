@@ -216,6 +216,22 @@ def test_a_dropped_table_is_unknown_to_its_worker_and_not_handed_out(
     assert refused.value.code == ErrorCode.TABLE_NOT_EXIST
 
 
+def test_a_table_whose_tiering_was_switched_off_and_on_is_not_that_of_its_earlier_worker(
+    manager: TieringManager, clock: ManualClock
+) -> None:
+    manager.add(7, PATH, FRESHNESS_MS)
+    clock.advance(200)
+    before = assigned(manager)
+    manager.remove(7)
+    manager.add(7, PATH, FRESHNESS_MS)
+    clock.advance(200)
+    after = assigned(manager)
+    assert after.epoch > before.epoch
+    with pytest.raises(Conflict, match="is not the current one"):
+        manager.finish(7, before.epoch)
+    manager.finish(7, after.epoch)
+
+
 def test_nothing_is_remembered_of_tables_that_are_not_tiered(manager: TieringManager, clock: ManualClock) -> None:
     manager.changed(8)
     manager.set_freshness(8, 1000)

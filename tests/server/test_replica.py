@@ -191,6 +191,16 @@ def test_a_parked_bucket_with_records_that_readers_may_not_see_yet_has_no_known_
     assert bucket.replica.park().end_offset is None
 
 
+def test_a_bucket_that_two_have_sealed_takes_writes_when_both_let_it(bucket: Bucket) -> None:
+    for _ in range(2):
+        bucket.replica.seal()
+    bucket.replica.unseal()  # of one that keeps the partition, while the other one is about to drop it
+    with pytest.raises(Unavailable, match="accepts no writes"):
+        bucket.write((ALL, ONE))
+    bucket.replica.unseal()
+    assert bucket.write((ALL, ONE))[0].base_offset == 0
+
+
 # ---- the key-value state --------------------------------------------------------------------------------------------
 
 
@@ -215,6 +225,15 @@ def state(bucket: Bucket) -> FakeState:
     bucket.kv = bucket.kv_folder = FakeState(100, 40)
     bucket.replica = bucket.opened()
     return bucket.kv  # type: ignore[no-any-return]
+
+
+def test_the_end_of_a_transaction_shows_no_put_that_the_state_does_not_have_yet(
+    bucket: Bucket, state: FakeState
+) -> None:
+    bucket.log.append_as_leader(TWO)  # by a client's put, whose rows come to the state after the sync
+    bucket.log.sync()
+    bucket.replica.show_decided()
+    assert bucket.log.high_watermark == 0
 
 
 @pytest.mark.parametrize(("records_min", "written"), [(59, True), (60, True), (61, False)])
@@ -247,6 +266,24 @@ def test_a_bucket_whose_files_are_removed_lets_go_of_its_log_and_its_state(bucke
     assert bucket.replica.closed
     with pytest.raises(StorageFailure):
         bucket.log.append_as_leader(ONE)
+
+
+def test_a_bucket_that_is_dropped_waits_for_a_checkpoint_and_begins_no_other(bucket: Bucket, state: FakeState) -> None:
+    """It would bring back a folder that is being removed."""
+    closes: list[int] = []
+
+    class Checkpointing:
+        def __enter__(self) -> None:
+            closes.append(state.closes)
+
+        def __exit__(self, *_: object) -> None:
+            closes.append(state.closes)
+
+    bucket.replica._checkpointing = Checkpointing()  # type: ignore[assignment]
+    bucket.replica.abandon()
+    assert closes == [0, 1]
+    assert not bucket.replica.checkpoint_if_grown(0)
+    assert bucket.replica.release_changelog(100) == state.retained_offset == 40
 
 
 def test_puts_need_room_are_told_to_readers_and_keep_out_of_what_is_closed_or_sealed(

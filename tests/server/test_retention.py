@@ -17,6 +17,7 @@ from forebay.log.tablet import SegmentInfo
 from forebay.metadata.table import TableBucket
 from forebay.server import config
 from forebay.server.lake_snapshots import LakeSnapshotCommit
+from forebay.server.replica import BucketReplica
 from forebay.server.retention import LogRetention, first_unexpired_offset
 from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
@@ -242,6 +243,27 @@ def test_changelog_that_cannot_be_replaced_by_a_checkpoint_stays(tmp_path, clock
         assert server.expire() == 0
         assert server.start(table) == 0
         assert "are kept for now: the disk is full" in caplog.text
+
+
+def test_records_that_a_client_keeps_longer_while_they_are_about_to_go_stay(tmp_path, clock, monkeypatch):
+    release = BucketReplica.release_changelog
+    with retention(tmp_path, clock) as server:
+        created = server.bench.create("t", LOG_COLUMNS, properties=TTL)
+        server.append(created, *range(4))
+        clock.advance(TTL_SECONDS + 1)
+        server.append(created, 4)
+        path = server.context.catalog.table_by_id(created).info.path
+
+        def slowly(replica: BucketReplica, offset: int) -> int:  # as where a checkpoint is written
+            server.context.catalog.alter_properties(path, {"table.log.ttl": "2 h"}, [])
+            return release(replica, offset)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(BucketReplica, "release_changelog", slowly)
+            assert server.expire() == 0
+        assert server.start(created) == 0
+        clock.advance(TTL_SECONDS)
+        assert server.expire() > 0
 
 
 def test_the_server_expires_records_automatically(tmp_path):

@@ -246,6 +246,31 @@ def test_no_write_lies_between_the_pins_of_two_buckets(bench, monkeypatch):
     assert {row["id"] for row in later} == {1000, 5000}
 
 
+@pytest.mark.parametrize("names_partitions", [False, True])
+def test_a_snapshot_of_all_partitions_misses_none_that_was_created_while_it_was_opened(
+    bench, monkeypatch, names_partitions
+):
+    """A row in the new partition may have been acknowledged before one that the snapshot has."""
+    created = bench.create(f"grown{names_partitions}", KV_COLUMNS, ["id", "name"], partition_keys=["name"])
+    context = bench.server.server.context
+    path = context.catalog.table_by_id(created).info.path
+    context.catalog.create_partition(path, {"name": "a"}, False)
+    [first] = context.catalog.table_by_id(created).current.partitions_by_id
+    pin = context.replicas.pin
+
+    def late(*args: Any, **named: Any) -> Any:
+        context.catalog.create_partition(path, {"name": "b"}, True)
+        return pin(*args, **named)
+
+    monkeypatch.setattr(context.replicas, "pin", late)
+    if names_partitions:
+        assert [b.partition_id for b in open_snapshot(bench, created, partition_id=[first]).buckets] == [first]
+        return
+    with pytest.raises(Unavailable, match="has got or lost a partition"):
+        open_snapshot(bench, created)
+    assert len(open_snapshot(bench, created).buckets) == 2
+
+
 def test_a_pin_that_fails_leaves_nothing_pinned_and_the_gate_open(bench, monkeypatch):
     created = table_of(bench, "failing", rows=1)
     taken: list[KvSnapshot] = []

@@ -12,8 +12,9 @@ from forebay.base.errors import ErrorCode
 from forebay.log.checkpoints import DataDirectory
 from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
+from forebay.server.replica import ParkedBucket
 from forebay.testing.faulty_fs import FaultyFileSystem
-from tests.server.raw_client import ApiKey, RawClient
+from tests.server.raw_client import ApiKey, RawClient, pb
 from tests.server.running import log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS
 
@@ -87,3 +88,22 @@ def test_a_log_that_is_gone_is_not_taken_for_one_that_never_was(tmp_path):
     shutil.rmtree(folder)
     with running(tmp_path / "data") as bench:
         assert not bench.server.server.context.replicas.is_unwritten(TableBucket(table, 0))
+
+
+def test_ends_of_logs_are_those_of_one_moment_although_a_closed_bucket_is_opened_meanwhile(tmp_path, monkeypatch):
+    """A transaction opens it, writes to it and to others, and shows its rows in all of them."""
+    with running(tmp_path / "data") as bench:
+        table = bench.create("t", LOG_COLUMNS, buckets=2)
+        for bucket in range(2):
+            bench.append(table, log_records([1, 2, 3]), bucket=bucket)
+        replicas = bench.server.server.context.replicas
+        looks: list[TableBucket] = []
+
+        def parked(bucket: TableBucket) -> ParkedBucket | None:
+            looks.append(bucket)
+            return ParkedBucket(None, 0, 0, None) if bucket.bucket == 0 and looks.count(bucket) == 1 else None
+
+        monkeypatch.setattr(replicas, "parked", parked)
+        request = pb.ListOffsetsRequest(follower_server_id=-1, offset_type=1, table_id=table, bucket_id=[0, 1])
+        answer = bench.tablet.call(ApiKey.LIST_OFFSETS, request)
+        assert [each.offset for each in answer.buckets_resp] == [3, 3]

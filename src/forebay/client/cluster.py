@@ -488,9 +488,15 @@ class ClusterClient:
     @staticmethod
     def _check_same_table(view: ClusterView, path: TablePath, bucket: TableBucket) -> None:
         info = view.tables.get(path)
-        if info is not None and info.table_id != bucket.table_id:
+        if info is not None:
+            ClusterClient._check_still(info, bucket.table_id)
+
+    @staticmethod
+    def _check_still(info: TableInfo, table_id: int) -> None:
+        """Raise `NotFound` unless the table that has a name now is the one with this id."""
+        if info.table_id != table_id:
             raise NotFound(
-                f"table {path} was dropped and created again (its id was {bucket.table_id} and is {info.table_id} "
+                f"table {info.path} was dropped and created again (its id was {table_id} and is {info.table_id} "
                 "now); open it again with connection.table()"
             )
 
@@ -505,7 +511,7 @@ class ClusterClient:
         return info
 
     def schema(self, info: TableInfo, schema_id: int) -> Schema:
-        """A version of a table's schema. Raises `NotFound` (SCHEMA_NOT_EXIST)."""
+        """A version of a table's schema. Raises `NotFound` (SCHEMA_NOT_EXIST; also if the table was recreated)."""
         if schema_id == info.schema_id:
             return info.schema
         schema = self._schemas.get((info.table_id, schema_id))
@@ -513,6 +519,8 @@ class ClusterClient:
             request = pb.GetTableSchemaRequest(table_path=table_path_to_pb(info.path), schema_id=schema_id)
             response = self.any_call(ApiKey.GET_TABLE_SCHEMA, request, pb.GetTableSchemaResponse)
             schema = json_serde.schema_from_json(json_serde.loads(response.schema_json, "table schema"))
+            # The request names a table by its path. Only if that is still the same one now, it was then, too.
+            self._check_still(self.table_info(info.path), info.table_id)
             with self._lock:
                 if len(self._schemas) >= _SCHEMAS_MAX:
                     del self._schemas[next(iter(self._schemas))]

@@ -68,6 +68,7 @@ class CachedLookup:
         self._guard = threads.lock()
         self._old: _Generation | None = None
         self._young: _Generation | None = None
+        self._clears = 0
 
     @property
     def schema(self) -> pa.Schema:
@@ -87,6 +88,7 @@ class CachedLookup:
         """Forget all rows."""
         with self._guard:
             self._old = self._young = None
+            self._clears += 1
 
     def find(self, keys: Any, missing: Missing = "null") -> pa.Table:
         """As `Lookup.find`."""
@@ -145,13 +147,16 @@ class CachedLookup:
         distinct = KeyIndex()
         distinct.add(encoded)
         chosen = distinct.newest_rows()
-        born = self._clock.monotonic()
+        born, clears = self._clock.monotonic(), self._clears
         rows = self._lookup.find(keys.take(array_of(chosen)))
         with self._guard:
             self._generations()
+            if self._clears != clears:  # what was read before may be what was to be forgotten
+                return rows, np.searchsorted(chosen, distinct.rows_of(encoded))
             kept = min(len(rows), self._rows_max // 2)
             if self._young is None or len(self._young) + kept > self._rows_max // 2:
                 self._old = self._young or self._old
                 self._young = _Generation(born, rows.schema)
+            self._young.born = min(self._young.born, born)  # another thread may have begun it after our rows were read
             self._young.add(encoded.take(array_of(chosen[:kept])), rows.slice(0, kept))
         return rows, np.searchsorted(chosen, distinct.rows_of(encoded))

@@ -376,12 +376,13 @@ class Sender:
                 self._keep_waiting(batches, e)
                 return False
             self.cluster.forget_table(path)
+            table_ids = {batch.target.table_id for batch in batches}
             if e.code == ErrorCode.PARTITION_NOT_EXISTS:
-                return self._reroute(path)
-            self._fail_table(path, e)
+                return self._reroute(path, table_ids)
+            self._fail_tables(table_ids, e)
             return True
         info = view.tables.get(path)
-        if info is not None and any(batch.target.table_id != info.table_id for batch in batches):
+        if info is not None and any(batch.target.table_id < info.table_id for batch in batches):
             self._fail_older(info)
             return True
         leaderless = [batch for batch in batches if view.leader(batch.bucket) is None]
@@ -396,7 +397,7 @@ class Sender:
             batch.last_error = error
         self._tell_waiting(batches[0], error)
 
-    def _reroute(self, path: TablePath) -> bool:
+    def _reroute(self, path: TablePath, table_ids: set[int]) -> bool:
         """Move batches of dropped partitions to the current ones of the same names. False: not done yet, try again."""
         try:
             info = self.cluster.table_info(path)
@@ -405,7 +406,7 @@ class Sender:
         except ForebayError as e:
             if may_repeat(e):
                 return False
-            self._fail_table(path, e)
+            self._fail_tables(table_ids, e)
             return True
         with self.accumulator.lock:
             lost = self.accumulator.queued(lambda b: b.target.path == path and b.bucket.partition_id not in existing)
@@ -424,9 +425,11 @@ class Sender:
                 done &= self.accumulator.move(bucket, partition.partition_id)
         return done
 
-    def _fail_table(self, path: TablePath, error: ForebayError) -> None:
+    def _fail_tables(self, table_ids: set[int], error: ForebayError) -> None:
+        """Fail the batches of tables that are gone, not those of one that has got the name since."""
         with self.accumulator.lock:
-            self.accumulator.fail_queued(self.accumulator.queued(lambda b: b.target.path == path), error)
+            gone = self.accumulator.queued(lambda b: b.target.table_id in table_ids)
+            self.accumulator.fail_queued(gone, error)
 
     def _fail_older(self, info: TableInfo) -> None:
         """Fail the batches of an earlier table of the same name."""
@@ -435,7 +438,7 @@ class Sender:
             "connection.table()"
         )
         with self.accumulator.lock:
-            old = self.accumulator.queued(lambda b: b.target.path == info.path and b.target.table_id != info.table_id)
+            old = self.accumulator.queued(lambda b: b.target.path == info.path and b.target.table_id < info.table_id)
             self.accumulator.fail_queued(old, error)
 
     # ---- requests ---------------------------------------------------------------------------------------------------

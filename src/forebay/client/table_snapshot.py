@@ -303,7 +303,7 @@ def open_table_snapshot(
     def attempt() -> TableSnapshot:
         # Partitions are created and dropped: they are resolved again for every attempt.
         buckets = plan_buckets(cluster, info, partitions)
-        return open_snapshot_of(session, info, buckets, duration, name)
+        return open_snapshot_of(session, info, buckets, duration, name, are_all=partitions is None)
 
     snapshot = cluster.retrying(attempt, stale=lambda: cluster.refresh([info.path]))
     snapshot.release_when_collected()
@@ -311,9 +311,18 @@ def open_table_snapshot(
 
 
 def open_snapshot_of(
-    session: Session, info: TableInfo, buckets: Sequence[TableBucket], lease_ms: int | None, name: str = ""
+    session: Session,
+    info: TableInfo,
+    buckets: Sequence[TableBucket],
+    lease_ms: int | None,
+    name: str = "",
+    *,
+    are_all: bool = False,
 ) -> TableSnapshot:
     """A snapshot of all buckets of some partitions, which is not released automatically yet.
+
+    `are_all`: they are those of all partitions. The snapshot then has the partitions of its own moment: one that was
+    created since they were listed may have rows that others of the snapshot came after.
 
     Raises `LimitExceeded` (TOO_MANY_SCANNERS) if the server stays at its snapshot limit for
     `client.scanner.kv.open-timeout`, `Unavailable`, `NotFound`.
@@ -329,14 +338,17 @@ def open_snapshot_of(
         return TableSnapshot(session, info, None, offsets, dict.fromkeys(buckets), is_exact=False)
     partitions = dict.fromkeys(b.partition_id for b in buckets if b.partition_id is not None)
     request = pb.OpenTableSnapshotRequest(
-        table_id=info.table_id, partition_id=list(partitions), lease_ms=lease_ms, name=name or None
+        table_id=info.table_id,
+        partition_id=[] if are_all else list(partitions),
+        lease_ms=lease_ms,
+        name=name or None,
     )
     response = _open(session, info, node, request)
     wanted = set(buckets)
     offsets, counts = {}, {}
     for message in response.buckets:
         bucket = TableBucket(info.table_id, message.bucket_id, partition_id_of(message))
-        if bucket in wanted:
+        if are_all or bucket in wanted:
             offsets[bucket] = with_epoch(message.log_offset, message.log_epoch)
             counts[bucket] = message.row_count if message.HasField("row_count") else None
     return TableSnapshot(

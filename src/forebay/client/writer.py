@@ -273,12 +273,15 @@ class TableWriter:
         """
         return self._flush(span_seconds(timeout, "timeout"))
 
-    def _flush(self, timeout: float | None) -> WriteResult:
+    def _flush(self, timeout: float | None, *, closes: bool = False) -> WriteResult:
         self._check_process()
         with self._lock:
-            self._check_usable()
-            if self._segments:
-                self._hand_over(wait=True)
+            if not (closes and self._closed):  # two threads may close it: both wait for the same rows
+                self._check_usable()
+                # Before the wait: a row that another thread writes meanwhile is refused. No later step would send it.
+                self._closed = closes
+                if self._segments:
+                    self._hand_over(wait=True)
         if not self._tracker.wait(timeout):
             raise Unavailable(
                 f"not all rows for table {self._encoder.info.path} were acknowledged within {timeout:g} s; they are "
@@ -290,11 +293,8 @@ class TableWriter:
 
     def close(self) -> WriteResult:
         """`flush`, and accept no more rows. A second call returns the same result."""
-        if self._closed:
-            self._raise_error()
-            return self._tracker.result()
         try:
-            return self.flush()
+            return self._flush(None, closes=True)
         finally:
             self._end()
 
@@ -314,7 +314,7 @@ class TableWriter:
         told = self._told
         try:
             if self._process == os.getpid():
-                self._flush(timeout)
+                self._flush(timeout, closes=True)
         except ForebayError as e:
             return None if told else e
         finally:

@@ -64,6 +64,7 @@ class Console:
         self._samples: deque[ServerDescription] = deque(maxlen=_SAMPLES_MAX)
         self._sampled = 0.0
         self._answers: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
+        self._changes = 0
         self.tasks = Tasks(self.clock)
         self._files: Kept[Any, threads.Future[Any]] = Kept(_TABLES_OF_FILES)
 
@@ -122,20 +123,28 @@ class Console:
         now = self.clock.monotonic()
         with self._lock:
             made, value = self._answers.get(key, (float("-inf"), None))
+            changes = self._changes
         if now - made <= seconds:
             return value  # type: ignore[no-any-return]
         value = make()
         with self._lock:
-            self._answers[key] = (now, value)
-            self._answers.move_to_end(key)
-            while len(self._answers) > _REMEMBERED_MAX:
-                self._answers.popitem(last=False)
+            # Something that was changed meanwhile may be answered as it was before, and so may an older question.
+            if self._changes == changes and now >= self._answers.get(key, (now, None))[0]:
+                self._remember(key, now, value)
         return value
+
+    def _remember(self, key: Any, now: float, value: Any) -> None:
+        """With the lock held."""
+        self._answers[key] = (now, value)
+        self._answers.move_to_end(key)
+        while len(self._answers) > _REMEMBERED_MAX:
+            self._answers.popitem(last=False)
 
     def keep(self, value: Any) -> str:
         """Keep a value, such as the place where a next page begins; return the token by which `kept` finds it."""
         token = self.conn.ids.token_hex()
-        self.remembered(("kept", token), 0.0, lambda: value)
+        with self._lock:
+            self._remember(("kept", token), self.clock.monotonic(), value)
         return token
 
     def kept(self, token: str) -> Any:
@@ -151,6 +160,8 @@ class Console:
             return newest
         description = describe()
         with self._lock:
+            if self._samples and self._samples[-1] is not newest:
+                return description  # another request was faster, and samples are in the order of their times
             if newest is not None and (newest.started != description.started or now - asked > _GAP_SECONDS):
                 self._samples.clear()  # another process serves, whose counters begin again; or this was not asked for
             self._samples.append(description)
@@ -185,6 +196,7 @@ class Console:
         """Forget an answer, because something was changed."""
         with self._lock:
             self._answers.pop(key, None)
+            self._changes += 1
 
     def close(self) -> None:
         """Close the connection, which ends what waits for the server, and let workers end."""

@@ -431,11 +431,12 @@ class LmdbEngine:
         Releases the space that the data file has reserved beyond its pages, so that copying or checking it takes no
         longer than necessary.
         """
-        self.close_snapshots()
-        with self._writing, self._reads:
+        with self._reads:
             if self._closed:
                 return
-            self._closed = True
+            self._closed = True  # first: of a snapshot that is taken from now on its owner would not be asked to let go
+        self.close_snapshots()
+        with self._writing, self._reads:
             self._reads.wait_for(lambda: self._short_reads == 0 and self._snapshots == 0)
             used = self._used_bytes()
             self._close_environment()

@@ -28,7 +28,7 @@ from itertools import takewhile
 
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
-from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound
+from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, Unavailable
 from forebay.codec.value_batch import ArrowRows
 from forebay.kv.engine import KvPage, KvRows, KvSnapshot
 from forebay.metadata.table import TableBucket
@@ -140,6 +140,17 @@ class ScanSession:
         return found.has_more and self._remaining != 0
 
 
+@dataclass(slots=True)
+class _Opening:
+    """A scan that is being opened, which nothing else finds yet, and whether its bucket went away meanwhile."""
+
+    bucket: TableBucket
+    is_gone: bool = False
+
+    def note_gone(self, bucket: TableBucket) -> None:
+        self.is_gone |= bucket == self.bucket
+
+
 class ScannerManager:
     """All scan sessions of a server."""
 
@@ -153,7 +164,7 @@ class ScannerManager:
         self._drained: OrderedDict[bytes, ScanSession] = OrderedDict()
         self._expired: OrderedDict[bytes, float] = OrderedDict()
         self._kept_bytes = 0
-        self._opening = 0
+        self._opening: list[_Opening] = []
         self._shut_down = False
 
     @property
@@ -196,23 +207,23 @@ class ScannerManager:
 
         `as_arrow` makes its pages.
 
-        Raises `LimitExceeded` (TOO_MANY_SCANNERS).
+        Raises `LimitExceeded` (TOO_MANY_SCANNERS), and `Unavailable` if the bucket goes away meanwhile.
         """
         try:
-            self._reserve(bucket)
+            opening = self._reserve(bucket)
         except LimitExceeded:
             if not self._close_longest_idle(bucket):
                 raise
-            self._reserve(bucket)
+            opening = self._reserve(bucket)
         session: ScanSession | None = None
         try:
             scanner_id = self._ids.token_hex().encode()
             session = ScanSession(scanner_id, bucket, take_snapshot(), limit if (limit or 0) > 0 else None, as_arrow)
         finally:
             with self._lock:
-                self._opening -= 1
+                self._opening = [other for other in self._opening if other is not opening]
                 refused = self._shut_down
-                if session is None or session.is_empty or refused:
+                if session is None or session.is_empty or refused or opening.is_gone:
                     self._forget_bucket(bucket)
                 else:
                     session.opened_at = session.last_used = self._clock.monotonic()
@@ -220,6 +231,12 @@ class ScannerManager:
         if refused:
             session.close()
             raise _shutting_down()
+        if opening.is_gone:
+            session.close()
+            raise Unavailable(
+                f"bucket {bucket} was dropped, or had to grow, while a scan of it began; scan it again",
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            )
         if session.is_empty:
             session.close()
             return None, session.log_offset
@@ -305,6 +322,8 @@ class ScannerManager:
     def close_bucket(self, bucket: TableBucket) -> int:
         """Close all sessions of a bucket (it is dropped, moved, or its engine must grow); return how many."""
         with self._lock:
+            for opening in self._opening:
+                opening.note_gone(bucket)
             sessions = [s for s in self._sessions.values() if s.bucket == bucket]
         self._close_as_expired(sessions)
         return len(sessions)
@@ -330,11 +349,11 @@ class ScannerManager:
 
     # ---- bookkeeping ------------------------------------------------------------------------------------------------
 
-    def _reserve(self, bucket: TableBucket) -> None:
+    def _reserve(self, bucket: TableBucket) -> _Opening:
         with self._lock:
             if self._shut_down:
                 raise _shutting_down()
-            if len(self._sessions) + self._opening >= self.limits.per_server_max:
+            if len(self._sessions) + len(self._opening) >= self.limits.per_server_max:
                 raise LimitExceeded(
                     f"the server has its {self.limits.per_server_max} scans open already "
                     "('kv.scanner.max-per-server'); retry when some have ended",
@@ -347,7 +366,9 @@ class ScannerManager:
                     ErrorCode.TOO_MANY_SCANNERS,
                 )
             self._per_bucket[bucket] = self._per_bucket.get(bucket, 0) + 1
-            self._opening += 1
+            opening = _Opening(bucket)
+            self._opening.append(opening)
+            return opening
 
     def _forget_bucket(self, bucket: TableBucket) -> None:
         """Count one session of `bucket` less. With the lock held."""

@@ -426,7 +426,7 @@ class KvTablet:
                 group.abandon()
         # Also if nothing was appended: what is acknowledged now may be a resent batch, whose first attempt had reached
         # the log and then failed, without a sync and without becoming visible.
-        self._log.high_watermark = max(self._log.high_watermark, self.applied_offset)
+        self._log.raise_high_watermark(self.applied_offset)
         return results
 
     def _append_changelog(self, request: PutRequest, group: GroupWrites) -> tuple[int, int]:
@@ -470,6 +470,11 @@ class KvTablet:
             raise
         check(not appended.duplicate, "a duplicate passed the check for duplicates")
         return appended.next_offset, added
+
+    def catch_up(self) -> None:
+        """Bring the state to the end of the log, and make that visible, as a put does that finds it behind."""
+        self._require_caught_up()
+        self._log.raise_high_watermark(self.applied_offset)
 
     def _require_caught_up(self) -> None:
         """Check that the state is at the end of the log."""

@@ -378,6 +378,7 @@ class LogTablet(LogReads):
         self._clock = clock
         self._synced_offset = self._log_end_offset
         self._high_watermark = self.log_start_offset
+        self._watermark_lock = threads.lock()
         self._writers = WriterStates(config.writer_expiry_ms, config.writers_max)
         self._writer_snapshots: list[int] = []
         self._sync_lock = threads.lock()
@@ -439,6 +440,20 @@ class LogTablet(LogReads):
                 f"high watermark {offset} is outside {self.folder}: {self.log_start_offset} to {self._log_end_offset}"
             )
         self._high_watermark = offset
+
+    def raise_high_watermark(self, offset: int) -> bool:
+        """Raise the high watermark to `offset`, or to the end of the log; return whether it was lower.
+
+        Any threads may call this at a time: the watermark never goes back, so what was visible stays so.
+        """
+        if offset <= self._high_watermark:
+            return False
+        with self._watermark_lock:
+            raised = min(offset, self._log_end_offset)
+            if raised <= self._high_watermark:
+                return False
+            self._high_watermark = raised
+            return True
 
     def writer_states(self) -> Mapping[int, tuple[WriterBatch, ...]]:
         """The remembered batches of each writer id, oldest first."""
@@ -671,7 +686,7 @@ class LogTablet(LogReads):
             if count == 0 or not self._snapshot_covers(self._segments[count].base_offset):
                 return 0
             self._cut(lambda: self._drop(self._segments[:count], self._segments[count:]))
-            self._high_watermark = max(self._high_watermark, self.log_start_offset)
+            self.raise_high_watermark(self.log_start_offset)
             return count
 
     def _snapshot_covers(self, offset: int) -> bool:
@@ -731,7 +746,8 @@ class LogTablet(LogReads):
         end = self._segments[-1].view.next_offset
         self._log_end_offset = end
         self._synced_offset = min(self._synced_offset, end)
-        self._high_watermark = min(max(self._high_watermark, self.log_start_offset), end)
+        with self._watermark_lock:
+            self._high_watermark = min(max(self._high_watermark, self.log_start_offset), end)
         self._last_timestamp_ms = self._find_last_timestamp()
         self._rebuild_writers(RecoveryReport(clean=True))
 

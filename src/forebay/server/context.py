@@ -363,6 +363,7 @@ class ServerContext:
     writer_ids: WriterIds = field(init=False)
     _staging: WeakValueDictionary[tuple[int, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _opening: dict[TableBucket, _Opening] = field(default_factory=dict)
+    _unfinished: set[asyncio.Task[Any]] = field(default_factory=set)
     _changes: Rotation = field(init=False)
     _reads: Rotation = field(init=False)
 
@@ -389,6 +390,23 @@ class ServerContext:
     async def in_coordinator(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a change of metadata, one at a time with all others."""
         return await asyncio.wrap_future(self._changes.submit(function, *arguments))
+
+    async def to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
+        """Make a change that takes several steps: all of them, also if the client that waits for it has gone."""
+        task = asyncio.get_running_loop().create_task(change)
+        self._unfinished.add(task)
+        task.add_done_callback(self._has_ended)
+        return await asyncio.shield(task)
+
+    def _has_ended(self, task: asyncio.Task[Any]) -> None:
+        self._unfinished.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller may have gone: asyncio need not log an error that no task awaits
+
+    async def ended(self) -> None:
+        """Wait for the changes of `to_the_end`."""
+        while self._unfinished:
+            await asyncio.wait(self._unfinished)
 
     async def in_io(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a function that reads files. It has ended, or never begins, when this returns, even after a cancellation:

@@ -103,6 +103,8 @@ class TieringManager:
         """The ids of all lake-enabled tables, always those of now."""
         self._queue: deque[int] = deque()
         self._changed: set[int] = set()
+        self._removed_epoch = 0
+        """The highest epoch of any table that was removed: one that comes back begins above it."""
 
     # ---- tables come and go -----------------------------------------------------------------------------------------
 
@@ -113,6 +115,7 @@ class TieringManager:
             age = 0.0 if last_round_ms is None else max(self._clock.now_ms() - last_round_ms, 0) / 1000
             freshness = freshness_ms / 1000
             table = _Table(path, freshness, now - age + freshness, now - age, TieringState.NEW, now)
+            table.epoch = self._removed_epoch
             if last_round_ms is not None:
                 table.state = TieringState.INITIALIZED
             self._tables[table_id] = table
@@ -122,7 +125,9 @@ class TieringManager:
     def remove(self, table_id: int) -> None:
         """Forget a table that was dropped or is no longer a lake table; its worker is refused from now on."""
         with self._lock:
-            self._tables.pop(table_id, None)
+            removed = self._tables.pop(table_id, None)
+            if removed is not None:
+                self._removed_epoch = max(self._removed_epoch, removed.epoch)
             self._changed.discard(table_id)
             if table_id in self._queue:
                 self._queue.remove(table_id)

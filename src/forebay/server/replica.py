@@ -518,7 +518,7 @@ class BucketReplica:
         self._put_lane: Lane[PutRequest, PutResult] = Lane(turns)
         self._checkpointing = threads.lock()
         self._writing = threads.lock()
-        self._is_sealed = False
+        self._seals = 0
         self.closed = False
         self.counters = BucketCounters(log.log_end_offset)
         self.uses = 0
@@ -632,8 +632,7 @@ class BucketReplica:
         return appended.next_offset, AppendResult(appended.base_offset)
 
     def _raise_high_watermark(self, offset: int) -> None:
-        if offset > self.log.high_watermark:
-            self.log.high_watermark = min(offset, self.log.log_end_offset)
+        if self.log.raise_high_watermark(offset):
             self._on_progress(self.bucket)
 
     # ---- primary-key tables -----------------------------------------------------------------------------------------
@@ -720,6 +719,9 @@ class BucketReplica:
                 group, size = [], 0
         if group:
             self._write_decided(writer_id, sequence + 1 - len(group), group)
+        if self._kv is not None:
+            with self.table.write_gate.passing(), self._writing:
+                self._kv.catch_up()  # where an earlier attempt came to the log, and not to the state
         self.log.sync()
 
     def _write_decided(self, writer_id: int, first: int, group: Sequence[DecidedBatch]) -> None:
@@ -753,21 +755,25 @@ class BucketReplica:
             self.log.take_offline(cause)
 
     def show_decided(self) -> None:
-        """Make visible what `write_decided` has written."""
-        self._raise_high_watermark(self.log.synced_offset)
+        """Make visible what `write_decided` has written to a log table."""
+        if self._kv is None:  # else it is visible, and clients' puts may be in the log that the state does not have yet
+            self._raise_high_watermark(self.log.synced_offset)
 
     def seal(self) -> None:
-        """Refuse writes from now on. Writes in flight have ended when this returns; others may be retried."""
+        """Refuse writes until `unseal` by the same caller, and by all others that have sealed the bucket.
+
+        Writes in flight have ended when this returns; others may be retried.
+        """
         with self._writing:
-            self._is_sealed = True
+            self._seals += 1
 
     def unseal(self) -> None:
-        """Accept writes again."""
+        """Accept writes again, unless another caller has sealed the bucket, too."""
         with self._writing:
-            self._is_sealed = False
+            self._seals -= 1
 
     def _require_unsealed(self) -> None:
-        if self._is_sealed:
+        if self._seals:
             raise Unavailable(
                 f"bucket {self.bucket} of table {self.table.info.path} accepts no writes: its partition is dropped",
                 ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
@@ -798,7 +804,7 @@ class BucketReplica:
         if self._kv is None or self._kv_folder is None:
             return False
         with self._checkpointing:
-            if self._kv.applied_offset - self._kv_folder.retained_offset < records_min:
+            if self.closed or self._kv.applied_offset - self._kv_folder.retained_offset < records_min:
                 return False
             self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
             return True
@@ -811,7 +817,7 @@ class BucketReplica:
         if self._kv is None or self._kv_folder is None:
             return offset
         with self._checkpointing:
-            if self._kv_folder.retained_offset < offset:
+            if self._kv_folder.retained_offset < offset and not self.closed:
                 self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
             return self._kv_folder.retained_offset
 
@@ -833,7 +839,7 @@ class BucketReplica:
 
     def _close(self, close_engine: Callable[[KvFolder, KvEngine], None]) -> None:
         self.closed = True
-        with ExitStack() as closing:  # every part is closed, even if closing the others fails
+        with self._checkpointing, ExitStack() as closing:  # every part is closed, even if closing the others fails
             closing.callback(self.log.close)
             if self._kv is not None and self._kv_folder is not None:
                 closing.callback(close_engine, self._kv_folder, self._kv.engine)
@@ -843,8 +849,9 @@ class BucketReplica:
     def abandon(self) -> None:
         """Release a bucket whose files are about to be removed."""
         self.closed = True
-        if self._kv is not None:
-            self._kv.engine.close()
+        with self._checkpointing:  # one that is being written, or begins afterwards, would bring the folder back
+            if self._kv is not None:
+                self._kv.engine.close()
         self.log.close()
 
 

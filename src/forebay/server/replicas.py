@@ -507,12 +507,12 @@ class ReplicaManager:
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
-    def pin(self, replicas: Sequence[BucketReplica]) -> dict[TableBucket, KvSnapshot]:
+    def pin(self, replicas: Sequence[BucketReplica], *, are_all: bool = False) -> dict[TableBucket, KvSnapshot]:
         """Return snapshots of open buckets of one primary-key table at one point in time: no write lies between two of
-        them, and of a transaction they have all rows or none.
+        them, and of a transaction they have all rows or none. `are_all`: they are to be those of all its partitions.
 
         Raises the error of taking a snapshot, with none left open, and `Unavailable` while a transaction takes long to
-        write its rows.
+        write its rows, and if the table has got or lost a partition since its buckets were listed.
         """
         taken: dict[TableBucket, KvSnapshot] = {}
         if not replicas:
@@ -527,6 +527,14 @@ class ReplicaManager:
                         ErrorCode.REQUEST_TIME_OUT,
                     )
                 with table.write_gate.closed():
+                    # A partition that is not there now has no write that one of the others could have come after.
+                    there = table.current.partitions_by_id
+                    if are_all and there.keys() != {replica.bucket.partition_id for replica in replicas}:
+                        raise Unavailable(
+                            f"table {table.info.path} has got or lost a partition while a snapshot of all of them was "
+                            "opened; open it again",
+                            ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+                        )
                     for replica in replicas:
                         taken[replica.bucket] = replica.kv.snapshot()
         except BaseException:

@@ -60,7 +60,7 @@ class LogRetention:
                 try:
                     if self._is_worth_a_look(table.info, bucket):
                         with self._replicas.using(bucket, counts=False) as replica:
-                            count += self._expire(table.info, replica)
+                            count += self._expire(replica)
                     else:
                         short.add(bucket)
                 except ForebayError as e:
@@ -80,26 +80,32 @@ class LogRetention:
             return parked.expirable_ms is not None and parked.expirable_ms < self._clock.now_ms() - ttl_ms
         return bucket not in self._closed_and_short and len(self._replicas.segment_offsets(bucket)) > 1
 
-    def _expire(self, info: TableInfo, replica: BucketReplica) -> int:
+    def _expire(self, replica: BucketReplica) -> int:
         log = replica.log
-        ttl_ms: int = option_value(info.descriptor, _TTL)
-        segments = log.segments()
-        limit = first_unexpired_offset(segments, self._clock.now_ms() - ttl_ms)
-        limit = min(limit, log.high_watermark, self._needed_by_lake(info, replica.bucket))
-        start = max((s.base_offset for s in segments if s.base_offset <= limit), default=0)
-        if start <= segments[0].base_offset:
+        start = self._expired_until(replica)
+        if start <= log.log_start_offset:
             return 0
-        limit = min(start, replica.release_changelog(start))
-        count = log.delete_segments_before(limit)
+        needed_from = replica.release_changelog(start)
+        # That may take long, and the table may have been altered meanwhile: to keep its records longer, or for a lake.
+        count = log.delete_segments_before(min(start, needed_from, self._expired_until(replica)))
         if count:
             _LOGGER.info(
                 "removed %d segments of %s (bucket %s) that are older than 'table.log.ttl'; the log begins at %d now",
                 count,
-                info.path,
+                replica.table.info.path,
                 replica.bucket,
                 log.log_start_offset,
             )
         return count
+
+    def _expired_until(self, replica: BucketReplica) -> int:
+        """The beginning of the first segment that has to stay, as the table is now."""
+        log, info = replica.log, replica.table.info
+        ttl_ms: int = option_value(info.descriptor, _TTL)
+        segments = log.segments()
+        limit = first_unexpired_offset(segments, self._clock.now_ms() - ttl_ms)
+        limit = min(limit, log.high_watermark, self._needed_by_lake(info, replica.bucket))
+        return max((s.base_offset for s in segments if s.base_offset <= limit), default=0)
 
     def _needed_by_lake(self, info: TableInfo, bucket: TableBucket) -> int:
         no_limit = (1 << 63) - 1

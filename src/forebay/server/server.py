@@ -448,9 +448,9 @@ class ForebayServer:
         If something cannot be closed, the rest is closed all the same, and the data directory is unlocked; the error is
         raised afterwards.
         """
-        for task in self._upkeep:
+        upkeep, self._upkeep = self._upkeep, []
+        for task in upkeep:
             task.cancel()
-        self._upkeep.clear()
         monitoring, self._monitoring = self._monitoring, None
         if monitoring is not None:
             await asyncio.get_running_loop().run_in_executor(None, monitoring.stop)
@@ -466,7 +466,11 @@ class ForebayServer:
         sockets, self._sockets = self._sockets, None
         if sockets is not None:
             await sockets.close()
+        # What looks after the buckets has ended when they are closed, and saves no older state after them.
+        await asyncio.gather(*upkeep, return_exceptions=True)
         context, self._context = self._context, None
+        if context is not None:
+            await context.ended()
         directory, self._directory = self._directory, None
         executors, self._executors = self._executors, []
         with ExitStack() as closing:  # the last one first

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import Conflict, StorageFailure
+from forebay.paimon.commit.committer import FileStoreCommit
 from forebay.paimon.compact.running import TaskRunner, TaskThreads
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
@@ -310,6 +311,39 @@ def test_a_round_that_fails_is_logged_and_the_next_one_works(tmp_path: Path, cap
             assert background.wait_idle(WAIT_S)
     assert "disk on fire" in caplog.text
     assert "COMPACT" in kinds_of(table)
+
+
+def test_an_overwrite_that_comes_late_does_not_undo_those_of_the_driver_that_took_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make(tmp_path)
+    late = epoch(table, 0, some(0), overwrite=Overwrite())
+    filter_committed, taken_over = FileStoreCommit.filter_committed, list[bool]()
+
+    def looked(self: FileStoreCommit, work: Sequence[Any]) -> Sequence[Any]:
+        found = filter_committed(self, work)
+        if not taken_over:  # the first driver stands still here, and another one takes the query over
+            taken_over.append(True)
+            other = commits_of(table)
+            for number in range(2):
+                assert other.commit(epoch(table, number, some(10 + number), overwrite=Overwrite()))
+        return found
+
+    monkeypatch.setattr(FileStoreCommit, "filter_committed", looked)
+    assert commits_of(table).commit(late) == []
+    assert rows_of(table) == some(11)
+
+
+def test_the_end_of_a_thread_leaves_the_one_that_was_started_since(tmp_path: Path) -> None:
+    background = BackgroundCompaction("t", PackRounds(make(tmp_path), TaskThreads(1)), lambda: False)
+    newer = threading.Thread(target=lambda: None)
+
+    def ended() -> None:  # the query seemed to be over; then it commits once more, which starts a thread
+        background._thread, background._is_working = newer, True
+
+    background._next = ended  # type: ignore[method-assign, assignment]
+    background._work()
+    assert (background._thread, background._is_working) == (newer, True)
 
 
 def test_a_stream_waits_when_compaction_falls_behind(tmp_path: Path) -> None:

@@ -188,12 +188,14 @@ class FileStoreCommit:
         watermark: int | None = None,
         properties: Mapping[str, str] | None = None,
         dynamic: bool | None = None,
+        may_follow: Callable[[Snapshot | None], object] = lambda _: None,
     ) -> list[Snapshot]:
         """Replace the contents of some partitions with the new files of `messages`, and return the snapshots created.
 
         Dynamic (the default for partitioned tables, `dynamic-partition-overwrite`): the partitions that `messages`
         write to. Otherwise: the partitions that match `partition` (values by column, not necessarily of all columns),
         or the whole table. Everything present at the time of the commit is replaced. Changelog files are not committed.
+        `may_follow` is as in `commit_if`.
         """
         append, compact = collect_changes(messages)
         self._checker.check_bucket_counts(append.files)
@@ -214,7 +216,7 @@ class FileStoreCommit:
             append.files = self._upgraded(append.files)
         made = []
         if not skip:
-            made.append(self._replace(chosen, append, identifier, watermark, properties))
+            made.append(self._replace(chosen, append, identifier, watermark, properties, may_follow))
         for e in (*append.changelog, *compact.changelog):  # written, but not committed
             for path in self.paths.data_file_and_companions(e.partition, e.bucket, e.file):
                 delete_quietly(self.io, path)
@@ -223,6 +225,24 @@ class FileStoreCommit:
         compact.changelog = []
         request = CommitRequest(CommitKind.COMPACT, identifier, watermark, properties or {}, check_conflicts=True)
         return [*made, self._loop.run(request, lambda _: compact)]
+
+    def overwrite_once(
+        self, work: Committable, partition: Mapping[str, Any] | None = None, dynamic: bool | None = None
+    ) -> list[Snapshot]:
+        """`overwrite`, unless this user has committed the identifier of `work`, or a later one; then nothing is done.
+
+        As for `filter_and_commit`, that is looked at on the snapshot that the commit builds on: an overwrite that comes
+        late, of a process that another one has replaced, does not undo what that one has committed since.
+        """
+        seen = self.snapshots.latest_id() or 0
+        if not self.filter_committed([work]):
+            return []
+        once = self._once(work.identifier, seen, Changes())
+        with contextlib.suppress(AlreadyCommitted):
+            return self.overwrite(
+                work.messages, partition, work.identifier, work.watermark, work.properties, dynamic, once
+            )
+        return []
 
     def replace_exactly(
         self,
@@ -310,11 +330,18 @@ class FileStoreCommit:
         identifier: int,
         watermark: int | None = None,
         properties: Mapping[str, str] | None = None,
+        may_follow: Callable[[Snapshot | None], object] = lambda _: None,
     ) -> Snapshot:
         request = CommitRequest(
             CommitKind.OVERWRITE, identifier, watermark, properties or {}, check_conflicts=True, fixed_changes=False
         )
-        return self._loop.run(request, self._replacement(chosen, added))
+        replacement = self._replacement(chosen, added)
+
+        def changes(latest: Snapshot | None) -> Changes:
+            may_follow(latest)
+            return replacement(latest)
+
+        return self._loop.run(request, changes)
 
     def _replacement(self, chosen: PartitionFilter | None, added: Changes) -> Callable[[Snapshot | None], Changes]:
         """The changes that replace the `chosen` partitions of a snapshot (None: all) with `added`."""

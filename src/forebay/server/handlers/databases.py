@@ -45,14 +45,17 @@ async def alter_database(context: ServerContext, call: ServerCall) -> Message:
 async def drop_database(context: ServerContext, call: ServerCall) -> Message:
     """Drop a database, with its tables if requested, and remove their data."""
     request = call.message
-    try:
+
+    async def drop() -> None:
         dropped = await context.in_coordinator(context.catalog.drop_database, request.database_name, request.cascade)
+        for table in dropped:
+            await context.remove_data(table.info, list(table.partitions_by_id), table_folder(table.info))
+
+    try:
+        await context.to_the_end(drop())
     except NotFound:
         if not request.ignore_if_not_exists:
             raise
-        return pb.DropDatabaseResponse()
-    for table in dropped:
-        await context.remove_data(table.info, list(table.partitions_by_id), table_folder(table.info))
     return pb.DropDatabaseResponse()
 
 

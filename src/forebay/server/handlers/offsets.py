@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.base.threads import Lock
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
 from forebay.server.context import SHORT_LIST, ServerCall, ServerContext, put_error, serves
 from forebay.server.log_epochs import LogEpochs
-from forebay.server.replica import BucketReplica
+from forebay.server.replica import BucketReplica, ParkedBucket
 from forebay.server.replicas import ReplicaManager
 
 _EARLIEST, _LATEST, _TIMESTAMP, _LEADER_END = 0, 1, 2, 3
@@ -33,26 +32,17 @@ async def list_offsets(context: ServerContext, call: ServerCall) -> Message:
     epochs, epoch = context.epochs, context.epochs.current.epoch
     if request.with_log_epoch:
         response.log_epoch = epoch
-    timestamp = request.startTimestamp if request.HasField("startTimestamp") else None
     for first in range(0, len(buckets), SHORT_LIST):
         group = buckets[first : first + SHORT_LIST]
-        known = _without_opening(context.replicas, group, request.offset_type)
-        async with context.using_group([bucket for bucket in group if bucket not in known], len(buckets)) as opened:
-            replicas = [replica for replica in opened.values() if isinstance(replica, BucketReplica)]
-            found = known | {bucket: error for bucket, error in opened.items() if isinstance(error, Exception)}
-            if replicas:
-                now_ms = 0 if timestamp is None else context.clock.now_ms()
-                found |= await context.in_io(
-                    _offsets, replicas, context.replicas.showing, request.offset_type, timestamp, now_ms
-                )
-            for bucket in group:
-                answer, offset = response.buckets_resp.add(bucket_id=bucket.bucket), found[bucket]
-                if isinstance(offset, int):
-                    answer.offset = offset
-                    if request.with_log_epoch and (of_offset := epochs.epoch_at(bucket, offset)) != epoch:
-                        answer.log_epoch = of_offset
-                else:
-                    put_error(answer, offset)
+        found = await _offsets_of(context, request, group, len(buckets))
+        for bucket in group:
+            answer, offset = response.buckets_resp.add(bucket_id=bucket.bucket), found[bucket]
+            if isinstance(offset, int):
+                answer.offset = offset
+                if request.with_log_epoch and (of_offset := epochs.epoch_at(bucket, offset)) != epoch:
+                    answer.log_epoch = of_offset
+            else:
+                put_error(answer, offset)
     return response
 
 
@@ -98,24 +88,58 @@ def _check_offset(epochs: LogEpochs, replica: BucketReplica, offset: int, epoch:
         )
 
 
-def _without_opening(
-    replicas: ReplicaManager, buckets: list[TableBucket], offset_type: int
+async def _offsets_of(
+    context: ServerContext, request: Any, group: list[TableBucket], of: int
 ) -> dict[TableBucket, int | Exception]:
-    """Return the offsets of those buckets that were parked with all records visible."""
-    found: dict[TableBucket, int | Exception] = {}
-    for bucket in buckets if offset_type in _WITHOUT_OPENING else ():
+    """The offset of each bucket of a group. Of a transaction they have all rows or none."""
+    timestamp = request.startTimestamp if request.HasField("startTimestamp") else None
+    parked = _parked(context.replicas, group) if request.offset_type in _WITHOUT_OPENING else {}
+    while True:
+        async with context.using_group([bucket for bucket in group if bucket not in parked], of) as opened:
+            found: dict[TableBucket, int | Exception] = {
+                bucket: known.log_start_offset if request.offset_type == _EARLIEST else end
+                for bucket, (known, end) in parked.items()
+            }
+            found |= {bucket: error for bucket, error in opened.items() if isinstance(error, Exception)}
+            replicas = [replica for replica in opened.values() if isinstance(replica, BucketReplica)]
+            if not replicas:
+                return found
+            now_ms = 0 if timestamp is None else context.clock.now_ms()
+            of_open = await context.in_io(
+                _offsets, replicas, context.replicas, parked, request.offset_type, timestamp, now_ms
+            )
+            if of_open is not None:
+                return found | of_open
+        parked = {}  # one of them was opened meanwhile, and a transaction may have written to it and to others
+
+
+_Parked = dict[TableBucket, tuple[ParkedBucket, int]]
+
+
+def _parked(replicas: ReplicaManager, buckets: list[TableBucket]) -> _Parked:
+    """Those buckets that were parked with all records visible, each with its end."""
+    found: _Parked = {}
+    for bucket in buckets:
         parked = replicas.parked(bucket)
         if parked is not None and parked.end_offset is not None:
-            found[bucket] = parked.log_start_offset if offset_type == _EARLIEST else parked.end_offset
+            found[bucket] = parked, parked.end_offset
     return found
 
 
 def _offsets(
-    replicas: list[BucketReplica], showing: Lock, offset_type: int, timestamp_ms: int | None, now_ms: int
-) -> dict[TableBucket, int | Exception]:
+    opened: list[BucketReplica],
+    replicas: ReplicaManager,
+    parked: _Parked,
+    offset_type: int,
+    timestamp_ms: int | None,
+    now_ms: int,
+) -> dict[TableBucket, int | Exception] | None:
+    """The offsets of open buckets, as of a moment at which others are still `parked`; None if one is not any more."""
     found: dict[TableBucket, int | Exception] = {}
-    with showing:  # of a transaction, the logs have all rows or none
-        for replica in replicas:
+    with replicas.showing:  # of a transaction, the logs have all rows or none
+        if any(replicas.parked(bucket) is not known for bucket, (known, _) in parked.items()):
+            return None
+        for replica in opened:
             try:
                 found[replica.bucket] = _offset(replica, offset_type, timestamp_ms, now_ms)
             except Exception as e:  # noqa: BLE001 - a failure is part of the answer for its bucket

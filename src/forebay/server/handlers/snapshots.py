@@ -163,7 +163,7 @@ async def open_table_snapshot(context: ServerContext, call: ServerCall) -> Messa
             context.table_snapshots.open,
             request.table_id,
             buckets,
-            partial(context.replicas.pin, replicas),
+            partial(context.replicas.pin, replicas, are_all=_names_no_partition(context, request)),
             _lease_seconds(request),
             request.name[:_NAME_CHARS_MAX],
         )
@@ -207,6 +207,12 @@ def _buckets(context: ServerContext, request: Any) -> list[TableBucket]:
             ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
         )
     return buckets_of(table.info, partitions)
+
+
+def _names_no_partition(context: ServerContext, request: Any) -> bool:
+    """Whether all partitions of a partitioned table are to be pinned, those of the moment of the pin."""
+    table = context.catalog.table_by_id(request.table_id)
+    return table is not None and table.info.is_partitioned and not request.partition_id
 
 
 def _lease_seconds(request: Any) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata import json_serde
 from forebay.metadata.partitions import matches_partial
-from forebay.metadata.table import AggregateFunction, Column, TablePath
+from forebay.metadata.table import AggregateFunction, Column, PartitionInfo, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_info_to_pb, partition_spec_from_pb, table_path_from_pb
@@ -50,20 +50,23 @@ async def _follow_the_clock(context: ServerContext, path: TablePath) -> None:
         table = context.catalog.table(path)
     except NotFound:
         return  # another client has dropped it already
-    await follow_the_clock_for(context, table)
+    await context.to_the_end(follow_the_clock_for(context, table))
 
 
 @serves(ApiKey.DROP_TABLE)
 async def drop_table(context: ServerContext, call: ServerCall) -> Message:
     """Drop a table, and remove its data; its lake table stays."""
     request = call.message
-    try:
+
+    async def drop() -> None:
         dropped = await context.in_coordinator(context.catalog.drop_table, table_path_from_pb(request.table_path))
+        await context.remove_data(dropped.info, list(dropped.partitions_by_id), table_folder(dropped.info))
+
+    try:
+        await context.to_the_end(drop())
     except NotFound:
         if not request.ignore_if_not_exists:
             raise
-        return pb.DropTableResponse()
-    await context.remove_data(dropped.info, list(dropped.partitions_by_id), table_folder(dropped.info))
     return pb.DropTableResponse()
 
 
@@ -200,16 +203,21 @@ async def drop_partition(context: ServerContext, call: ServerCall) -> Message:
     """Drop a partition, and remove its data."""
     request = call.message
     path = table_path_from_pb(request.table_path)
-    table = context.catalog.table(path)
     spec = dict(partition_spec_from_pb(request.partition_spec))
+
+    def forget() -> tuple[TableInfo, PartitionInfo]:
+        info = context.catalog.table(path).info  # here: another table may get the name before it is this request's turn
+        return info, context.catalog.drop_partition(path, spec)
+
+    async def drop() -> None:
+        info, partition = await context.in_coordinator(forget)
+        await context.remove_data(info, [partition.partition_id], partition_folder(info, partition))
+
     try:
-        partition = await context.in_coordinator(context.catalog.drop_partition, path, spec)
+        await context.to_the_end(drop())
     except NotFound as e:
         if e.code != ErrorCode.PARTITION_NOT_EXISTS or not request.ignore_if_not_exists:
             raise
-        return pb.DropPartitionResponse()
-    folder = partition_folder(table.info, partition)
-    await context.remove_data(table.info, [partition.partition_id], folder)
     return pb.DropPartitionResponse()
 
 

@@ -217,7 +217,8 @@ class BackgroundCompaction:
                 self._round(news)
         finally:
             with self._lock:
-                self._thread, self._is_working = None, False
+                if self._thread in (None, threading.current_thread()):  # `committed` may have started another one
+                    self._thread, self._is_working = None, False
                 self._lock.notify_all()
 
     def _next(self) -> list[CommitMessage] | None:

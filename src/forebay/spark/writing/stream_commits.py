@@ -153,10 +153,7 @@ class StreamCommits:
         work = Committable(epoch.number, tuple(epoch.messages))
         if epoch.overwrite is None:
             return committer.filter_and_commit([work])
-        if not committer.filter_committed([work]):
-            return []
-        overwrite = epoch.overwrite
-        return committer.overwrite(epoch.messages, overwrite.partition, epoch.number, dynamic=overwrite.dynamic)
+        return committer.overwrite_once(work, epoch.overwrite.partition, epoch.overwrite.dynamic)
 
     def _check_memory(self, committer: FileStoreCommit, epoch: Epoch) -> None:
         """Warn where a restarted query cannot know whether its last micro-batch was committed."""
