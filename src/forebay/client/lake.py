@@ -140,10 +140,10 @@ class LakeTieringClient:
         """Register a lake snapshot, with the paths that `prepare` returned.
 
         `readable_path`: union reads may start from the snapshot, and go on in the log from those offsets.
-        `earliest_to_keep`: `forebay.lake.tiering.LakeCommitResult.earliest_snapshot_to_keep`. `replaces`: the lake table
-        was rolled back behind the newest snapshot that the cluster knows, whose `offsets_name` this is. (A Fluss cluster
-        ignores that, and takes any snapshot for the newest one.) With `log_end_offsets` (and the newest commit timestamp
-        of each bucket) a Fluss cluster learns immediately which log records it may drop.
+        `earliest_to_keep`: `forebay.lake.tiering.LakeCommitResult.earliest_snapshot_to_keep`. `replaces`: the lake
+        table was rolled back behind the newest snapshot that the cluster knows, whose `offsets_name` this is. (A Fluss
+        cluster ignores that, and takes any snapshot for the newest one.) With `log_end_offsets` (and the newest commit
+        timestamp of each bucket) a Fluss cluster learns immediately which log records it may drop.
 
         The request is not retried when the response is lost (`Unavailable`): check `Admin.lake_snapshot`.
         """

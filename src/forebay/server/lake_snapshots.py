@@ -11,8 +11,8 @@ refused, with one exception: a snapshot that has become readable later (Paimon w
 the newest one. A repeated commit changes nothing.
 
 A lake table may be rolled back by others. Then a worker registers the snapshot that is the newest of the lake now, and
-names the undone one by the name of its offset file (`LakeSnapshotCommit.replaces`): ids are used again after a rollback.
-So that its offsets are still there, the last `HISTORY_KEPT` snapshots stay known, even if no worker asks for them.
+names the undone one by the name of its offset file (`LakeSnapshotCommit.replaces`): ids are used again after a
+rollback. So that its offsets are still there, the last `HISTORY_KEPT` snapshots stay known, even if no worker asks.
 
 Files of rounds that never committed are removed by later ones: a commit of a new snapshot removes the unreferenced
 files that already existed at the previous commit. They cannot be needed any more: a worker prepares its file after it
@@ -55,8 +55,8 @@ removed. (A lake that refuses every commit would fill the disk.)"""
 
 
 HISTORY_KEPT = 64
-"""So many snapshots before the newest one stay known, whatever workers ask to keep: the lake table may be rolled back to
-one of them."""
+"""So many snapshots before the newest one stay known, whatever workers ask to keep: the lake table may be rolled back
+to one of them."""
 
 
 class KnownSnapshot(NamedTuple):
@@ -189,8 +189,8 @@ class LakeSnapshots:
             return known  # this was registered before
         if newest is None or newest.offsets_name != replaces:
             raise Conflict(
-                f"lake snapshot {new.snapshot_id} of table {info.path} shall replace one with the offsets {replaces!r}, "
-                f"and the newest one that is known is {newest and newest.snapshot_id}: its worker was overtaken by "
+                f"lake snapshot {new.snapshot_id} of table {info.path} shall replace one with the offsets {replaces!r},"
+                f" and the newest one that is known is {newest and newest.snapshot_id}: its worker was overtaken by "
                 "another one",
                 ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
             )

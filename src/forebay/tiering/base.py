@@ -1,0 +1,303 @@
+"""The base of a round: what the cluster knows of the lake table, and what the lake has, brought into agreement.
+
+The cluster knows a lake snapshot by its id and the name of its offsets. The lake's newest tiering snapshot is the same
+one, as a rule. Otherwise, in this order:
+
+    a newer one      its worker died before it reported it: it is reported now
+    an older one     others have rolled the lake table back: the older one is reported, in place of the one that was
+                     undone, and the round goes on from its offsets, so the rows come into the lake again
+    none, and the known one has expired       another snapshot is due, for readers
+    none, and it was undone                   the table is empty again, so the round begins with the first record
+
+A table whose log does not have the undone rows any more is left as it is, and the round is refused: which rows are lost
+is said, and `forebay tiering repair` (`forebay.tiering.repair`) does what can be done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from forebay.base.errors import Conflict, ErrorCode, ForebayError, InternalError, InvalidRequest, NotFound
+from forebay.client.connection import Connection
+from forebay.client.lake import LakeTieringClient, TieringTable
+from forebay.client.planning import EARLIEST, list_offsets
+from forebay.client.results import LakeSnapshot
+from forebay.lake.tiering import (
+    KEEP_ALL_PREVIOUS,
+    OFFSETS_PROPERTY,
+    CommittedLakeSnapshot,
+    CommitterContext,
+    LakeCommitter,
+    LakeTieringFactory,
+    belongs_to,
+    has_offsets,
+    inline_offsets,
+    offsets_name,
+    whose_snapshot,
+)
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.tiering.lag import newest_known
+
+_LOGGER = logging.getLogger(__name__)
+
+_SHOWN = 5
+"""Lost ranges that a message names."""
+
+_REMEDY = "Nothing is tiered until you decide what to do: `forebay tiering repair {path}` shows what can be done"
+
+
+Partitions = Mapping[TableBucket, Mapping[str, str] | None]
+"""The buckets of the stream, each with the values of its partition."""
+
+
+@dataclass(frozen=True)
+class RoundBase:
+    """What a round builds on: a tiering snapshot, None if the lake has none, and the log offsets that the lake has.
+
+    `must_commit`: a snapshot is due without rows, too. `rolled_back`: these offsets are behind those that the cluster
+    knows. The round's snapshot then takes the place of the one whose offsets have the name `replaces`.
+    """
+
+    snapshot_id: int | None = None
+    offsets: Mapping[TableBucket, int] = field(default_factory=dict)
+    offsets_name: str | None = None
+    must_commit: bool = False
+    rolled_back: bool = False
+    replaces: str | None = None
+
+    @classmethod
+    def of(cls, known: LakeSnapshot, *, must_commit: bool = False) -> RoundBase:
+        """A snapshot that the cluster knows."""
+        return cls(known.snapshot_id, known.log_offsets, known.offsets_name, must_commit)
+
+
+@dataclass(frozen=True, slots=True)
+class LostRecords:
+    """Records of a bucket that are in neither the lake nor the stream any more: [`start`, `stop`) of its log."""
+
+    bucket: TableBucket
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"{self.start} to {self.stop - 1} of bucket {self.bucket}"
+
+
+def agreed_base(
+    connection: Connection,
+    table: TieringTable,
+    info: TableInfo,
+    factory: LakeTieringFactory,
+    partitions: Partitions,
+) -> RoundBase:
+    """Return the base of a round, after what only the lake knows was reported to the cluster.
+
+    Raises `InvalidRequest` (LOG_OFFSET_OUT_OF_RANGE) for a rolled back table whose rows are gone from the log,
+    `Conflict` for a lake table of another stream table.
+    """
+    known = newest_known(connection.admin, info)
+    context = CommitterContext(info, table.fence, None if known is None else known.snapshot_id)
+    with closing(factory.create_committer(context)) as committer:
+        newest = committer.get_missing_lake_snapshot(None)
+        if known is None:
+            return RoundBase() if newest is None else _reported(connection, info, newest, None)
+        if newest is None:
+            return _without_snapshot(connection, info, committer, known, partitions)
+        if newest.snapshot_id == known.snapshot_id and is_same(known, newest):
+            return RoundBase.of(known)
+        return _with_another(connection, info, committer, known, newest, partitions)
+
+
+def is_same(known: LakeSnapshot, found: CommittedLakeSnapshot) -> bool:
+    """Whether a tiering snapshot has the offsets that the cluster knows."""
+    return has_offsets(found.properties, known.offsets_name, known.log_offsets)
+
+
+def _with_another(
+    connection: Connection,
+    info: TableInfo,
+    committer: LakeCommitter,
+    known: LakeSnapshot,
+    newest: CommittedLakeSnapshot,
+    partitions: Partitions,
+) -> RoundBase:
+    """Return the base where the lake has another newest tiering snapshot than the cluster knows."""
+    held = offsets_of(connection, info, known, newest)
+    if held is not None:
+        check_log(connection, info, known, newest.snapshot_id, held, partitions)
+        if any(held.get(bucket, 0) < stop for bucket, stop in known.log_offsets.items()):
+            _tell_of_rollback(info, known, newest.snapshot_id)
+    try:
+        return _reported(connection, info, newest, known)
+    except ForebayError:
+        again = newest_known(connection.admin, info)
+        if held is not None or again is None or again.offsets_name != known.offsets_name:
+            raise  # another worker was faster, or the cluster has a problem of its own
+    return _from_rows(connection, info, committer, known, newest, partitions)
+
+
+def _reported(
+    connection: Connection, info: TableInfo, newest: CommittedLakeSnapshot, known: LakeSnapshot | None
+) -> RoundBase:
+    """Report the lake's newest tiering snapshot to the cluster, in place of the one that it knows."""
+    _check_whose(info, newest)
+    tiering = LakeTieringClient(connection)
+    _LOGGER.warning(
+        "table %s: the newest lake snapshot is %d, and the cluster knows %s; reporting it now",
+        info.path, newest.snapshot_id, known and known.snapshot_id,
+    )  # fmt: skip
+    inline = inline_offsets(newest.properties)
+    path = newest.properties[OFFSETS_PROPERTY]
+    if inline is not None:  # Fluss 0.8 kept the offsets themselves there
+        path = tiering.prepare(info, inline.offsets, merge=False)
+    # Whether a union read may start there is not known; the round that follows commits a snapshot that says so.
+    tiering.commit(
+        info, newest.snapshot_id, path, earliest_to_keep=KEEP_ALL_PREVIOUS,
+        replaces=None if known is None else known.offsets_name,
+    )  # fmt: skip
+    reported = newest_known(connection.admin, info)
+    if reported is None:
+        raise InternalError(f"the cluster does not know lake snapshot {newest.snapshot_id} of {info.path} that it took")
+    return RoundBase.of(reported, must_commit=True)
+
+
+def _without_snapshot(
+    connection: Connection, info: TableInfo, committer: LakeCommitter, known: LakeSnapshot, partitions: Partitions
+) -> RoundBase:
+    """Return the base where the lake has no tiering snapshot, and the cluster knows one."""
+    if not committer.was_undone(known.snapshot_id, known.offsets_name):
+        expired = not committer.has_snapshot(known.snapshot_id)
+        if expired:
+            _LOGGER.warning(
+                "table %s: lake snapshot %d was expired by another process although readers need it; creating another "
+                "one", info.path, known.snapshot_id,
+            )  # fmt: skip
+        return RoundBase.of(known, must_commit=expired)
+    if committer.has_rows():
+        return _from_rows(connection, info, committer, known, None, partitions)
+    check_log(connection, info, known, None, {}, partitions)
+    _tell_of_rollback(info, known, None)
+    return RoundBase(must_commit=True, rolled_back=True, replaces=known.offsets_name)
+
+
+def _from_rows(
+    connection: Connection,
+    info: TableInfo,
+    committer: LakeCommitter,
+    known: LakeSnapshot,
+    newest: CommittedLakeSnapshot | None,
+    partitions: Partitions,
+) -> RoundBase:
+    """Return a base whose offsets follow from the rows of the lake table, because no file of them is left."""
+    snapshot_id = None if newest is None else newest.snapshot_id
+    held = held_by_rows(committer, partitions)
+    if held is None:
+        raise InvalidRequest(
+            f"{_rolled_back(info, known, snapshot_id)}. The log offsets of that state are not known any more, and its "
+            f"rows do not have them (columns __bucket and __offset). {_REMEDY.format(path=info.path)}",
+            ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+        )
+    check_log(connection, info, known, snapshot_id, held, partitions)
+    _tell_of_rollback(info, known, snapshot_id)
+    name = None if newest is None else offsets_name(newest.properties)
+    return RoundBase(snapshot_id, held, name, must_commit=True, rolled_back=True, replaces=known.offsets_name)
+
+
+def _tell_of_rollback(info: TableInfo, known: LakeSnapshot, snapshot_id: int | None) -> None:
+    _LOGGER.warning("%s; the rows since then come into the lake again", _rolled_back(info, known, snapshot_id))
+
+
+# ---- offsets --------------------------------------------------------------------------------------------------------
+
+
+def offsets_of(
+    connection: Connection, info: TableInfo, known: LakeSnapshot, found: CommittedLakeSnapshot
+) -> Mapping[TableBucket, int] | None:
+    """Return the log offsets of a tiering snapshot that the cluster has known before; None if it does not know it."""
+    if known.offsets_name is not None and is_same(known, found):
+        return known.log_offsets  # the same rows, before they were compacted
+    inline = inline_offsets(found.properties)
+    if inline is not None:
+        return inline.offsets
+    try:
+        earlier = connection.admin.lake_snapshot(info.path, found.snapshot_id)
+    except NotFound as e:
+        if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
+            raise
+        return None
+    return earlier.log_offsets if is_same(earlier, found) else None
+
+
+def held_by_rows(committer: LakeCommitter, partitions: Partitions) -> dict[TableBucket, int] | None:
+    """Return how much of each log the lake table has, by its rows; None if they do not tell.
+
+    It may be less than what the lake really has, which does no harm to a table with a primary key: its changes are
+    applied again.
+    """
+    held = committer.held_offsets()
+    if held is None:
+        return None
+    places = {(tuple((values or {}).values()), bucket.bucket): bucket for bucket, values in partitions.items()}
+    return {places[place]: offset for place, offset in held.items() if place in places}
+
+
+def lost_records(
+    connection: Connection,
+    info: TableInfo,
+    known: LakeSnapshot,
+    held: Mapping[TableBucket, int],
+    partitions: Partitions,
+) -> list[LostRecords]:
+    """Return the records that the lake had as of `known`, and that neither a lake with the offsets `held` nor the
+    stream has now."""
+    behind = {b: stop for b, stop in known.log_offsets.items() if held.get(b, 0) < stop}
+    in_log = [b for b in behind if b in partitions and (b in held or not info.has_primary_key)]
+    earliest = list_offsets(connection.cluster, info, in_log, EARLIEST) if in_log else {}
+    lost = []
+    for bucket, stop in behind.items():
+        start = held.get(bucket, 0)
+        if bucket not in partitions:  # the stream has dropped the partition
+            lost.append(LostRecords(bucket, start, stop))
+        elif bucket in earliest and start < earliest[bucket]:
+            lost.append(LostRecords(bucket, start, min(stop, earliest[bucket])))
+    return lost
+
+
+def check_log(
+    connection: Connection,
+    info: TableInfo,
+    known: LakeSnapshot,
+    snapshot_id: int | None,
+    held: Mapping[TableBucket, int],
+    partitions: Partitions,
+) -> None:
+    """Raise `InvalidRequest` (LOG_OFFSET_OUT_OF_RANGE) if records were lost by a rollback to `snapshot_id`."""
+    lost = lost_records(connection, info, known, held, partitions)
+    if lost:
+        shown = ", ".join(map(str, lost[:_SHOWN])) + (f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else "")
+        raise InvalidRequest(
+            f"{_rolled_back(info, known, snapshot_id)}, and the log does not have all rows since then any more: it "
+            f"lacks records {shown}. {_REMEDY.format(path=info.path)}",
+            ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+        )
+
+
+def _rolled_back(info: TableInfo, known: LakeSnapshot, snapshot_id: int | None) -> str:
+    to = "a state without any round" if snapshot_id is None else f"snapshot {snapshot_id}"
+    return f"the lake table of {info.path} was rolled back by others, from snapshot {known.snapshot_id} to {to}"
+
+
+def _check_whose(info: TableInfo, found: CommittedLakeSnapshot) -> None:
+    """Raise `Conflict` if a tiering snapshot does not belong to this table."""
+    held = found.properties.get(OFFSETS_PROPERTY)
+    if belongs_to(found.properties, info) and held is not None:
+        return
+    whose = whose_snapshot(found.properties) if held is not None else "a writer that recorded no log offsets"
+    raise Conflict(
+        f"the lake table of {info.path} (table id {info.table_id}) holds snapshot {found.snapshot_id} of "
+        f"{whose}; drop the lake table, or create the stream table under another name",
+        ErrorCode.LAKE_TABLE_ALREADY_EXIST,
+    )
