@@ -1,14 +1,9 @@
-"""A lake table that others have rolled back: the rows come into the lake again, or it is said which are lost.
-
-`undo` is what other people's software does: pyiceberg for Iceberg, our own engine for Paimon (which does what Java's
-does), and a list that is cut for the lake in memory. `tests/lake/test_foreign_rollbacks.py` does it with Java and Spark.
-"""
+"""A lake table that others have rolled back: the rows come into the lake again, or it is said which are lost."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest
@@ -21,9 +16,10 @@ from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.format.snapshot import CommitKind
 from forebay.server import lake_snapshots
 from forebay.testing.lake_rounds import in_order
-from forebay.testing.memory_lake import MemoryLakeStorage, commit_as_somebody_else, roll_back
+from forebay.testing.memory_lake import MemoryLakeStorage
 from forebay.tiering import base
 from forebay.tiering.control import RoundControl
+from tests.lake import rolling_back
 from tests.tiering.running import LakeCluster
 from tests.tiering.test_overtaking import SCHEMA, commit, fill, written
 
@@ -39,47 +35,11 @@ def known(cluster: LakeCluster, table: Table) -> int:
 
 
 def undo(cluster: LakeCluster, table: Table, to: int | None) -> None:
-    """Roll the lake table back to a snapshot (None: to the state before its first one)."""
-    storage = cluster.storage
-    if isinstance(storage, MemoryLakeStorage):
-        ids = [snapshot.snapshot_id for snapshot in storage.table(table.path).snapshots]
-        roll_back(storage, table.path, len(ids) - (0 if to is None else ids.index(to) + 1))
-    elif isinstance(storage, PaimonLakeStorage):
-        lake = Catalog.open(storage.options).table(str(table.path))
-        if to is None:
-            snapshots = lake.context.snapshots
-            for snapshot_id in reversed(snapshots.ids()):
-                snapshots.delete(snapshot_id)
-        else:
-            lake.rollback_to(to)
-    else:
-        assert isinstance(storage, IcebergLakeStorage)
-        with opened(storage.options) as catalog:
-            lake = load_table(catalog, table.path)
-            if to is None:
-                catalog.drop_table((table.path.database, table.path.table))
-                catalog.create_table(
-                    (table.path.database, table.path.table), lake.schema(), partition_spec=lake.spec(),
-                    sort_order=lake.sort_order(), properties=lake.properties,
-                )  # fmt: skip
-            else:
-                with lake.manage_snapshots() as change:
-                    change.set_current_snapshot(to)
+    rolling_back.undo(cluster.storage, table.path, to)
 
 
 def disturb(cluster: LakeCluster, table: Table) -> None:
-    """Commit a snapshot without rows of its own, as a compaction of other software does."""
-    storage = cluster.storage
-    if isinstance(storage, MemoryLakeStorage):
-        commit_as_somebody_else(storage, table.path)
-    elif isinstance(storage, PaimonLakeStorage):
-        lake = Catalog.open(storage.options).table(str(table.path))
-        lake.new_commit("somebody else", ignore_empty=False).commit([])
-    else:
-        assert isinstance(storage, IcebergLakeStorage)
-        with opened(storage.options) as catalog:
-            schema = load_table(catalog, table.path).schema().as_arrow()
-            load_table(catalog, table.path).append(pa.Table.from_pylist([], schema=schema))
+    rolling_back.disturb(cluster.storage, table.path)
 
 
 @KINDS

@@ -48,7 +48,8 @@ def begun(table: Table, earliest: int = 0) -> LakeSnapshot | None:
     def where(buckets: Sequence[TableBucket]) -> Mapping[TableBucket, int]:
         return dict.fromkeys(buckets, earliest)
 
-    return lake_snapshot_to_begin_with(table, table.buckets(), where)
+    found = lake_snapshot_to_begin_with(table, table.buckets(), where)
+    return None if found is None else found[0]
 
 
 def expire(world: World, table: Table) -> None:
@@ -147,7 +148,7 @@ def test_pieces_of_an_expired_snapshot_say_what_to_do(lake: World, monkeypatch: 
     snapshot_id = lake.admin.lake_snapshot(table.path).snapshot_id
     expire(lake, table)
     with pytest.raises(
-        NotFound, match=rf"lake snapshot {snapshot_id}, which has expired: start it with another"
+        NotFound, match=rf"lake snapshot {snapshot_id}, which has expired, or was rolled back: start it with another"
     ) as gone:
         lake_pieces(table, snapshot_id)
     assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST

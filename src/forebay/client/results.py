@@ -104,6 +104,10 @@ class LakeSnapshot:
     partition_names: Mapping[int, str] = field(default_factory=dict)
     offsets_name: str | None = None
 
+    def is_same(self, other: LakeSnapshot) -> bool:
+        """Whether both are the same snapshot."""
+        return (self.snapshot_id, self.offsets_name) == (other.snapshot_id, other.offsets_name)
+
 
 @dataclass(frozen=True)
 class ProducerOffsets:

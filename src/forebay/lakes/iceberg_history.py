@@ -123,13 +123,18 @@ def _held_by(metadata: TableMetadata, files: Iterable[DataFile]) -> Held:
         bound = (file.upper_bounds or {}).get(field_id)
         if bound is not None:
             bucket, values = places.of(file)
-            newest: int = from_bytes(LongType(), bound)
+            newest = int(from_bytes(LongType(), bound))
             held[values, bucket] = max(held.get((values, bucket), 0), newest + 1)
     return held
 
 
 def _is_tiered(snapshot: Snapshot) -> bool:
     return snapshot.summary is not None and snapshot.summary[USER_PROPERTY] == TIERING_USER
+
+
+def tiering_properties(snapshot: Snapshot) -> dict[str, str]:
+    """The properties of a snapshot of a tiering service; none of another writer's."""
+    return summary_of(snapshot) if _is_tiered(snapshot) else {}
 
 
 def summary_of(snapshot: Snapshot) -> dict[str, str]:

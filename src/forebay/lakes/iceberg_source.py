@@ -36,7 +36,7 @@ from forebay.lake.source import (
 from forebay.lake.tiering import CommittedLakeSnapshot
 from forebay.lakes.iceberg_conditions import condition_of
 from forebay.lakes.iceberg_errors import telling
-from forebay.lakes.iceberg_history import history, newest_tiered, was_undone
+from forebay.lakes.iceberg_history import history, newest_tiered, tiering_properties, was_undone
 from forebay.lakes.iceberg_kept import KeptTables
 from forebay.lakes.iceberg_keys import Deletes
 from forebay.lakes.iceberg_layout import DeleteFile, LiveFile, Places, live_files
@@ -149,6 +149,11 @@ class IcebergSplitPlanner(Planner[LakeSplit]):
         self._table = source.load()
         if self._table.metadata.snapshot_by_id(snapshot_id) is None:
             raise _gone(source.path, snapshot_id)
+
+    @property
+    def properties(self) -> Mapping[str, str] | None:
+        snapshot = self._table.metadata.snapshot_by_id(self._id)
+        return None if snapshot is None else tiering_properties(snapshot)
 
     @telling("the metadata of the lake")
     def plan(self) -> list[LakeSplit]:

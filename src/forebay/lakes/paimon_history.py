@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from forebay.lake.tiering import TIERING_USER, CommittedLakeSnapshot, offsets_name
 from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.store.context import TableContext
 from forebay.paimon.store.snapshots import SnapshotManager
 
 
@@ -23,11 +24,17 @@ def tiering_properties(snapshot: Snapshot) -> dict[str, str]:
     return dict(snapshot.properties or {}) if snapshot.commit_user == TIERING_USER else {}
 
 
-def was_undone(snapshots: SnapshotManager, snapshot_id: int, name: str | None) -> bool:
-    """Whether a tiering snapshot, with this name of its offsets, was rolled back: see `LakeCommitter.was_undone`."""
+def was_undone(table: TableContext, snapshot_id: int, name: str | None) -> bool:
+    """Whether a tiering snapshot, with this name of its offsets, was rolled back: see `LakeCommitter.was_undone`.
+
+    Of a table with deletion vectors, Fluss registers compactions of other writers, too.
+    """
+    snapshots = table.snapshots
     found = snapshots.find(snapshot_id)
     if found is None:
         latest = snapshots.latest_id()
         return latest is None or latest < snapshot_id  # otherwise it has expired
     there = offsets_name(found.properties or {})
-    return found.commit_user != TIERING_USER or (name is not None and there is not None and there != name)
+    if there is None or found.commit_user != TIERING_USER:
+        return not table.options.deletion_vectors_enabled and found.commit_user != TIERING_USER
+    return name is not None and there != name

@@ -158,8 +158,10 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
         return self._snapshot.delta_manifest_list
 
     @property
-    def properties(self) -> Mapping[str, str]:
-        return tiering_properties(self._snapshot)
+    def properties(self) -> Mapping[str, str] | None:
+        """Fluss makes a compaction readable, of whichever writer, so those of tables with deletion vectors do not
+        tell."""
+        return None if self._table.options.deletion_vectors_enabled else tiering_properties(self._snapshot)
 
     def plan(self) -> list[LakeSplit]:
         table, snapshot = self._table, self._snapshot
@@ -338,7 +340,7 @@ class PaimonLakeSource(LakeSource):
         return newest_tiered(self.table.snapshots)
 
     def was_undone(self, snapshot_id: int, offsets_name: str | None) -> bool:
-        return was_undone(self.table.snapshots, snapshot_id, offsets_name)
+        return was_undone(self.table, snapshot_id, offsets_name)
 
     def tagged(self, name: str) -> int | None:
         tag = self.table.tags.find(name)

@@ -218,7 +218,7 @@ class PaimonLakeCommitter(LakeCommitter):
         return self._table.context.snapshots.exists(snapshot_id)
 
     def was_undone(self, snapshot_id: int, offsets_name: str | None) -> bool:
-        return was_undone(self._table.context.snapshots, snapshot_id, offsets_name)
+        return was_undone(self._table.context, snapshot_id, offsets_name)
 
     def has_rows(self) -> bool:
         latest = self._table.context.snapshots.latest()

@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from forebay.base.errors import Conflict, ErrorCode, ForebayError, InternalError, InvalidRequest, NotFound
+from forebay.base.errors import Conflict, ErrorCode, ForebayError, InternalError, InvalidRequest
 from forebay.client.connection import Connection
 from forebay.client.lake import LakeTieringClient, TieringTable
+from forebay.client.lake_history import is_same, known_before
 from forebay.client.planning import EARLIEST, list_offsets
 from forebay.client.results import LakeSnapshot
 from forebay.lake.tiering import (
@@ -33,7 +34,6 @@ from forebay.lake.tiering import (
     LakeCommitter,
     LakeTieringFactory,
     belongs_to,
-    has_offsets,
     inline_offsets,
     offsets_name,
     whose_snapshot,
@@ -111,9 +111,7 @@ def agreed_base(
         return _with_another(connection, info, committer, known, newest, partitions)
 
 
-def is_same(known: LakeSnapshot, found: CommittedLakeSnapshot) -> bool:
-    """Whether a tiering snapshot has the offsets that the cluster knows."""
-    return has_offsets(found.properties, known.offsets_name, known.log_offsets)
+# ---- the lake and the cluster disagree -----------------------------------------------------------------------------
 
 
 def _with_another(
@@ -125,8 +123,9 @@ def _with_another(
     partitions: Partitions,
 ) -> RoundBase:
     """Return the base where the lake has another newest tiering snapshot than the cluster knows."""
-    held = offsets_of(connection, info, known, newest)
-    if held is not None:
+    found = known_before(connection.admin, info.path, known, newest)
+    if found is not None:
+        held = found.log_offsets
         check_log(connection, info, known, newest.snapshot_id, held, partitions)
         if any(held.get(bucket, 0) < stop for bucket, stop in known.log_offsets.items()):
             _tell_of_rollback(info, known, newest.snapshot_id)
@@ -134,7 +133,7 @@ def _with_another(
         return _reported(connection, info, newest, known)
     except ForebayError:
         again = newest_known(connection.admin, info)
-        if held is not None or again is None or again.offsets_name != known.offsets_name:
+        if found is not None or again is None or again.offsets_name != known.offsets_name:
             raise  # another worker was faster, or the cluster has a problem of its own
     return _from_rows(connection, info, committer, known, newest, partitions)
 
@@ -143,16 +142,12 @@ def _reported(
     connection: Connection, info: TableInfo, newest: CommittedLakeSnapshot, known: LakeSnapshot | None
 ) -> RoundBase:
     """Report the lake's newest tiering snapshot to the cluster, in place of the one that it knows."""
-    _check_whose(info, newest)
     tiering = LakeTieringClient(connection)
+    path = _offsets_path(tiering, info, newest)
     _LOGGER.warning(
         "table %s: the newest lake snapshot is %d, and the cluster knows %s; reporting it now",
         info.path, newest.snapshot_id, known and known.snapshot_id,
     )  # fmt: skip
-    inline = inline_offsets(newest.properties)
-    path = newest.properties[OFFSETS_PROPERTY]
-    if inline is not None:  # Fluss 0.8 kept the offsets themselves there
-        path = tiering.prepare(info, inline.offsets, merge=False)
     # Whether a union read may start there is not known; the round that follows commits a snapshot that says so.
     tiering.commit(
         info, newest.snapshot_id, path, earliest_to_keep=KEEP_ALL_PREVIOUS,
@@ -211,24 +206,6 @@ def _tell_of_rollback(info: TableInfo, known: LakeSnapshot, snapshot_id: int | N
 
 
 # ---- offsets --------------------------------------------------------------------------------------------------------
-
-
-def offsets_of(
-    connection: Connection, info: TableInfo, known: LakeSnapshot, found: CommittedLakeSnapshot
-) -> Mapping[TableBucket, int] | None:
-    """Return the log offsets of a tiering snapshot that the cluster has known before; None if it does not know it."""
-    if known.offsets_name is not None and is_same(known, found):
-        return known.log_offsets  # the same rows, before they were compacted
-    inline = inline_offsets(found.properties)
-    if inline is not None:
-        return inline.offsets
-    try:
-        earlier = connection.admin.lake_snapshot(info.path, found.snapshot_id)
-    except NotFound as e:
-        if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
-            raise
-        return None
-    return earlier.log_offsets if is_same(earlier, found) else None
 
 
 def held_by_rows(committer: LakeCommitter, partitions: Partitions) -> dict[TableBucket, int] | None:
@@ -290,14 +267,17 @@ def _rolled_back(info: TableInfo, known: LakeSnapshot, snapshot_id: int | None) 
     return f"the lake table of {info.path} was rolled back by others, from snapshot {known.snapshot_id} to {to}"
 
 
-def _check_whose(info: TableInfo, found: CommittedLakeSnapshot) -> None:
-    """Raise `Conflict` if a tiering snapshot does not belong to this table."""
+def _offsets_path(tiering: LakeTieringClient, info: TableInfo, found: CommittedLakeSnapshot) -> str:
+    """Return the path of a snapshot's offsets. Raises `Conflict` if the snapshot does not belong to this table."""
     held = found.properties.get(OFFSETS_PROPERTY)
-    if belongs_to(found.properties, info) and held is not None:
-        return
-    whose = whose_snapshot(found.properties) if held is not None else "a writer that recorded no log offsets"
-    raise Conflict(
-        f"the lake table of {info.path} (table id {info.table_id}) holds snapshot {found.snapshot_id} of "
-        f"{whose}; drop the lake table, or create the stream table under another name",
-        ErrorCode.LAKE_TABLE_ALREADY_EXIST,
-    )
+    if not belongs_to(found.properties, info) or held is None:
+        whose = whose_snapshot(found.properties) if held is not None else "a writer that recorded no log offsets"
+        raise Conflict(
+            f"the lake table of {info.path} (table id {info.table_id}) holds snapshot {found.snapshot_id} of "
+            f"{whose}; drop the lake table, or create the stream table under another name",
+            ErrorCode.LAKE_TABLE_ALREADY_EXIST,
+        )
+    inline = inline_offsets(found.properties)
+    if inline is not None:  # Fluss 0.8 kept the offsets themselves there
+        return tiering.prepare(info, inline.offsets)
+    return held
