@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest
+from forebay.client.planning import EARLIEST, list_offsets
 from forebay.client.table import Table
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import load_table, opened
@@ -18,7 +20,9 @@ from forebay.server import lake_snapshots
 from forebay.testing.lake_rounds import in_order
 from forebay.testing.memory_lake import MemoryLakeStorage
 from forebay.tiering import base
+from forebay.tiering import round as round_module
 from forebay.tiering.control import RoundControl
+from forebay.tiering.repair import LakeState, lake_state, repair
 from tests.lake import rolling_back
 from tests.tiering.running import LakeCluster
 from tests.tiering.test_overtaking import SCHEMA, commit, fill, written
@@ -252,3 +256,131 @@ def test_rows_that_the_log_does_not_have_any_more_are_named_and_nothing_is_tiere
 def trimmed(monkeypatch: pytest.MonkeyPatch, earliest: int) -> None:
     """Let each log begin at an offset, as if retention had removed what is before it."""
     monkeypatch.setattr(base, "list_offsets", lambda _c, _i, buckets, _at: dict.fromkeys(buckets, earliest))
+
+
+# ---- repair ---------------------------------------------------------------------------------------------------------
+
+
+def broken(cluster: LakeCluster, keyed: bool, monkeypatch: pytest.MonkeyPatch, lost: int = 2) -> Table:
+    """A table whose second round was rolled back, and whose log has lost the records before an offset."""
+    table = made(cluster, keyed)
+    fill(table, 1, 5)
+    first = cluster.tier(table).snapshot_id
+    fill(table, 2, 3, 4)
+    if keyed:
+        table.delete([{"k": 5}])
+    cluster.tier(table)
+    undo(cluster, table, first)
+    trimmed(monkeypatch, lost)
+    return table
+
+
+def test_a_table_says_whether_the_lake_has_what_the_server_knows(any_lake: LakeCluster) -> None:
+    table = made(any_lake)
+
+    def state() -> LakeState:
+        return lake_state(any_lake.connection, table.path, any_lake.lake)
+
+    assert state().state == "not tiered"
+    fill(table, 1)
+    first = any_lake.tier(table).snapshot_id
+    assert (state().state, state().known, state().newest) == ("agreed", first, first)
+    fill(table, 2)
+    second = any_lake.tier(table).snapshot_id
+    undo(any_lake, table, first)
+    assert (state().state, state().known, state().newest) == ("rolled back", second, first)
+    assert not state().needs_decision
+    assert "nothing has to be done" in str(state())
+    assert repair(any_lake.connection, table.path, lake=any_lake.lake).rows == 1
+    assert state().state == "agreed"
+
+
+def test_a_log_table_goes_on_without_what_is_lost_if_that_is_accepted(
+    any_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = broken(any_lake, False, monkeypatch, lost=4)
+    state = lake_state(any_lake.connection, table.path, any_lake.lake)
+    bucket = TableBucket(table.info.table_id, 0)
+    assert [str(lost) for lost in state.lost] == [f"2 to 3 of bucket {bucket}"]
+    assert state.needs_decision
+    with pytest.raises(InvalidRequest, match="needs a decision"):
+        repair(any_lake.connection, table.path, lake=any_lake.lake)
+    with pytest.raises(InvalidRequest, match=r"needs a primary key.*\n.*"):
+        repair(any_lake.connection, table.path, rebuild=True, lake=any_lake.lake)
+    monkeypatch.setattr(round_module, "list_offsets", lambda c, i, b, at: (
+        dict.fromkeys(b, 4) if at == EARLIEST else list_offsets(c, i, b, at)
+    ))  # fmt: skip
+    report = repair(any_lake.connection, table.path, accept_loss=True, lake=any_lake.lake)
+    assert (report.rows, report.lost_records, report.lag_records) == (1, 2, 0)
+    assert [row["k"] for row in any_lake.lake_rows(table)] == [1, 4, 5]
+    assert lake_state(any_lake.connection, table.path, any_lake.lake).state == "agreed"
+    monkeypatch.undo()
+    fill(table, 6)
+    any_lake.tier(table)
+    assert [row["k"] for row in any_lake.lake_rows(table)] == [1, 4, 5, 6]
+
+
+@pytest.mark.parametrize("commits", [0, 2])
+def test_a_keyed_table_is_rebuilt_from_the_current_rows(
+    any_lake: LakeCluster, commits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = broken(any_lake, True, monkeypatch, lost=4)
+    for _ in range(commits):
+        disturb(any_lake, table)
+    with pytest.raises(InvalidRequest, match=r"needs a decision[\s\S]*--rebuild"):
+        repair(any_lake.connection, table.path, accept_loss=True, lake=any_lake.lake)
+    report = repair(any_lake.connection, table.path, rebuild=True, lake=any_lake.lake)
+    assert report.lag_records == 0
+    monkeypatch.undo()
+    assert [row["k"] for row in any_lake.check_complete(table)] == [1, 2, 3, 4]
+    table.delete([{"k": k} for k in (1, 2, 3, 4)])
+    fill(table, 7)
+    any_lake.tier(table)
+    assert [row["k"] for row in any_lake.check_complete(table)] == [7]
+
+
+def test_a_bucket_without_rows_is_rebuilt_as_well(memory_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = made(memory_lake, keyed=True)
+    fill(table, 1)
+    first = memory_lake.tier(table).snapshot_id
+    table.delete([{"k": 1}])
+    memory_lake.tier(table)
+    undo(memory_lake, table, first)
+    trimmed(monkeypatch, 2)
+    repair(memory_lake.connection, table.path, rebuild=True, lake=memory_lake.lake)
+    assert memory_lake.lake_rows(table) == []
+
+
+def test_a_rollback_is_undone_where_the_lake_still_has_the_rows(
+    any_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = broken(any_lake, False, monkeypatch, lost=4)
+    state = lake_state(any_lake.connection, table.path, any_lake.lake)
+    if not isinstance(any_lake.storage, IcebergLakeStorage):
+        assert not state.can_restore
+        with pytest.raises(InvalidRequest, match=r"there is no snapshot of .* to restore"):
+            repair(any_lake.connection, table.path, restore=True, lake=any_lake.lake)
+        return
+    disturb(any_lake, table)
+    assert "--restore" in str(state)
+    assert repair(any_lake.connection, table.path, restore=True, lake=any_lake.lake).rows == 0
+    monkeypatch.undo()
+    assert [row["k"] for row in any_lake.check_complete(table)] == [1, 2, 3, 4, 5]
+
+
+def test_rows_of_a_dropped_partition_are_lost_only_if_that_is_accepted(paimon_lake: LakeCluster) -> None:
+    table = paimon_lake.create("t", {"p": pa.string(), "k": pa.int32()}, buckets=1, partition_keys=["p"],
+                               primary_key=["p", "k"])  # fmt: skip
+    table.upsert([{"p": "a", "k": 1}])
+    first = paimon_lake.tier(table).snapshot_id
+    table.upsert([{"p": "a", "k": 2}, {"p": "b", "k": 3}])
+    paimon_lake.tier(table)
+    table.drop_partition({"p": "b"})
+    undo(paimon_lake, table, first)
+    with pytest.raises(InvalidRequest, match="it lacks records 0 to 0 of bucket"):
+        paimon_lake.tier(table)
+    with pytest.raises(InvalidRequest, match=r"--rebuild alone is not enough[\s\S]*--accept-loss has to be given, too"):
+        repair(paimon_lake.connection, table.path, rebuild=True, lake=paimon_lake.lake)
+    repair(paimon_lake.connection, table.path, rebuild=True, accept_loss=True, lake=paimon_lake.lake)
+    assert [row["k"] for row in paimon_lake.lake_rows(table)] == [1, 2]
+    assert paimon_lake.tier(table).lag_records == 0

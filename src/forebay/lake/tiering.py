@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.base.errors import Conflict, ErrorCode
+from forebay.base.errors import Conflict, ErrorCode, UnsupportedOperation
 from forebay.lake.offsets import BucketOffsets
 from forebay.lake.records import ChangeRows
 from forebay.metadata.table import TableBucket, TableInfo
@@ -255,6 +255,17 @@ class LakeCommitter(ABC):
         Can be slow. It is needed where a table was rolled back so far that its offsets are not known any more.
         """
         return None
+
+    def can_restore(self, snapshot_id: int) -> bool:
+        """Whether `restore` can make a snapshot that was undone the newest one again."""
+        return False
+
+    def restore(self, snapshot_id: int) -> None:
+        """Make a snapshot that was undone the newest one again, in place of what came after the rollback.
+
+        Raises `UnsupportedOperation` if the format cannot.
+        """
+        raise UnsupportedOperation(f"lake snapshot {snapshot_id} is gone: this format does not keep what is undone")
 
     def maintain(self) -> None:
         """Run the maintenance that the table's options require after a commit, such as compaction. Can be slow."""

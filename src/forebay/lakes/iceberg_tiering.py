@@ -165,6 +165,16 @@ class IcebergLakeCommitter(LakeCommitter):
         head = table.current_snapshot()
         return {} if head is None else held_offsets(table, head)
 
+    def can_restore(self, snapshot_id: int) -> bool:
+        return self.has_snapshot(snapshot_id)
+
+    @telling("the metadata of the lake")
+    def restore(self, snapshot_id: int) -> None:
+        with opened(self._options) as catalog:
+            table = load_table(catalog, self._context.info.path)
+            with table.manage_snapshots() as change:
+                change.set_current_snapshot(snapshot_id)
+
     def maintain(self) -> None:
         """Compact buckets with many small files or deletes, and expire snapshots, according to the table's options.
 

@@ -76,11 +76,15 @@ class RoundBase:
 
 @dataclass(frozen=True, slots=True)
 class LostRecords:
-    """Records of a bucket that are in neither the lake nor the stream any more: [`start`, `stop`) of its log."""
+    """Records of a bucket that are in neither the lake nor the stream any more: [`start`, `stop`) of its log.
+
+    `is_dropped`: the stream has dropped their partition.
+    """
 
     bucket: TableBucket
     start: int
     stop: int
+    is_dropped: bool = False
 
     def __str__(self) -> str:
         return f"{self.start} to {self.stop - 1} of bucket {self.bucket}"
@@ -92,8 +96,12 @@ def agreed_base(
     info: TableInfo,
     factory: LakeTieringFactory,
     partitions: Partitions,
+    *,
+    accept_loss: bool = False,
 ) -> RoundBase:
     """Return the base of a round, after what only the lake knows was reported to the cluster.
+
+    `accept_loss`: the round goes on without rows of a rolled back table that are lost.
 
     Raises `InvalidRequest` (LOG_OFFSET_OUT_OF_RANGE) for a rolled back table whose rows are gone from the log,
     `Conflict` for a lake table of another stream table.
@@ -105,10 +113,10 @@ def agreed_base(
         if known is None:
             return RoundBase() if newest is None else _reported(connection, info, newest, None)
         if newest is None:
-            return _without_snapshot(connection, info, committer, known, partitions)
+            return _without_snapshot(connection, info, committer, known, partitions, accept_loss)
         if newest.snapshot_id == known.snapshot_id and is_same(known, newest):
             return RoundBase.of(known)
-        return _with_another(connection, info, committer, known, newest, partitions)
+        return _with_another(connection, info, committer, known, newest, partitions, accept_loss)
 
 
 # ---- the lake and the cluster disagree -----------------------------------------------------------------------------
@@ -121,12 +129,14 @@ def _with_another(
     known: LakeSnapshot,
     newest: CommittedLakeSnapshot,
     partitions: Partitions,
+    accept_loss: bool,
 ) -> RoundBase:
     """Return the base where the lake has another newest tiering snapshot than the cluster knows."""
     found = known_before(connection.admin, info.path, known, newest)
     if found is not None:
         held = found.log_offsets
-        check_log(connection, info, known, newest.snapshot_id, held, partitions)
+        if not accept_loss:
+            check_log(connection, info, known, newest.snapshot_id, held, partitions)
         if any(held.get(bucket, 0) < stop for bucket, stop in known.log_offsets.items()):
             _tell_of_rollback(info, known, newest.snapshot_id)
     try:
@@ -135,7 +145,7 @@ def _with_another(
         again = newest_known(connection.admin, info)
         if found is not None or again is None or again.offsets_name != known.offsets_name:
             raise  # another worker was faster, or the cluster has a problem of its own
-    return _from_rows(connection, info, committer, known, newest, partitions)
+    return _from_rows(connection, info, committer, known, newest, partitions, accept_loss)
 
 
 def _reported(
@@ -160,7 +170,12 @@ def _reported(
 
 
 def _without_snapshot(
-    connection: Connection, info: TableInfo, committer: LakeCommitter, known: LakeSnapshot, partitions: Partitions
+    connection: Connection,
+    info: TableInfo,
+    committer: LakeCommitter,
+    known: LakeSnapshot,
+    partitions: Partitions,
+    accept_loss: bool,
 ) -> RoundBase:
     """Return the base where the lake has no tiering snapshot, and the cluster knows one."""
     if not committer.was_undone(known.snapshot_id, known.offsets_name):
@@ -172,8 +187,9 @@ def _without_snapshot(
             )  # fmt: skip
         return RoundBase.of(known, must_commit=expired)
     if committer.has_rows():
-        return _from_rows(connection, info, committer, known, None, partitions)
-    check_log(connection, info, known, None, {}, partitions)
+        return _from_rows(connection, info, committer, known, None, partitions, accept_loss)
+    if not accept_loss:
+        check_log(connection, info, known, None, {}, partitions)
     _tell_of_rollback(info, known, None)
     return RoundBase(must_commit=True, rolled_back=True, replaces=known.offsets_name)
 
@@ -185,6 +201,7 @@ def _from_rows(
     known: LakeSnapshot,
     newest: CommittedLakeSnapshot | None,
     partitions: Partitions,
+    accept_loss: bool,
 ) -> RoundBase:
     """Return a base whose offsets follow from the rows of the lake table, because no file of them is left."""
     snapshot_id = None if newest is None else newest.snapshot_id
@@ -195,7 +212,8 @@ def _from_rows(
             f"rows do not have them (columns __bucket and __offset). {_REMEDY.format(path=info.path)}",
             ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
         )
-    check_log(connection, info, known, snapshot_id, held, partitions)
+    if not accept_loss:
+        check_log(connection, info, known, snapshot_id, held, partitions)
     _tell_of_rollback(info, known, snapshot_id)
     name = None if newest is None else offsets_name(newest.properties)
     return RoundBase(snapshot_id, held, name, must_commit=True, rolled_back=True, replaces=known.offsets_name)
@@ -237,7 +255,7 @@ def lost_records(
     for bucket, stop in behind.items():
         start = held.get(bucket, 0)
         if bucket not in partitions:  # the stream has dropped the partition
-            lost.append(LostRecords(bucket, start, stop))
+            lost.append(LostRecords(bucket, start, stop, is_dropped=True))
         elif bucket in earliest and start < earliest[bucket]:
             lost.append(LostRecords(bucket, start, min(stop, earliest[bucket])))
     return lost

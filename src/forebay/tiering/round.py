@@ -71,11 +71,15 @@ class TieringLake:
 
     def factory(self, info: TableInfo, settings: Settings) -> LakeTieringFactory:
         """Return the tiering factory of a table's lake. Raises `InvalidRequest` if the table is not tiered."""
+        return self.storage(info, settings).create_tiering_factory()
+
+    def storage(self, info: TableInfo, settings: Settings) -> LakeStorage:
+        """Return a table's lake. Raises as `factory`."""
         name = info.descriptor.lake_format
         if not info.lake_enabled or name is None:
             raise InvalidRequest(f"table {info.path} is not tiered: 'table.datalake.enabled' is not true")
         options = {**lake_options(info), **dict(settings.lake_options), **self.options}
-        return self.create_storage(name, options).create_tiering_factory()
+        return self.create_storage(name, options)
 
 
 @dataclass(frozen=True)
@@ -102,25 +106,27 @@ class TieringRound:
 # ---- planning -------------------------------------------------------------------------------------------------------
 
 
-def plan_round(connection: Connection, table: TieringTable, lake: TieringLake | None = None) -> TieringRound:
-    """Return the plan of a round of `table`.
+def plan_round(
+    connection: Connection, table: TieringTable, lake: TieringLake | None = None, *, accept_loss: bool = False
+) -> TieringRound:
+    """Return the plan of a round of `table`. `accept_loss`: as for `forebay.tiering.base.agreed_base`.
 
     A lake snapshot that the cluster does not know is reported to it first. Raises `NotFound` if the table was dropped
     or recreated, `InvalidRequest` if it has no lake, the lake's table does not fit, or it was rolled back and the log
     does not have the rows any more.
     """
-    info = _same_table(connection, table)
-    partitions = _partitions(connection, info)
+    info = same_table(connection, table)
+    partitions = partitions_of(connection, info)
     stops = list_offsets(connection.cluster, info, list(partitions), LATEST)
-    info = _same_table(connection, table)
+    info = same_table(connection, table)
     factory = (lake or TieringLake()).factory(info, connection.settings)
     factory.validate(info)
-    base = agreed_base(connection, table, info, factory, partitions)
+    base = agreed_base(connection, table, info, factory, partitions, accept_loss=accept_loss)
     splits, lost = _splits(connection, info, partitions, base.offsets, stops)
     return TieringRound(table, info, factory, base, splits, stops, lost)
 
 
-def _same_table(connection: Connection, table: TieringTable) -> TableInfo:
+def same_table(connection: Connection, table: TieringTable) -> TableInfo:
     info = connection.cluster.table_info(table.path)
     if info.table_id != table.table_id:
         raise NotFound(
@@ -130,7 +136,7 @@ def _same_table(connection: Connection, table: TieringTable) -> TableInfo:
     return info
 
 
-def _partitions(connection: Connection, info: TableInfo) -> dict[TableBucket, Mapping[str, str] | None]:
+def partitions_of(connection: Connection, info: TableInfo) -> dict[TableBucket, Mapping[str, str] | None]:
     """Return all buckets, each with the values of its partition."""
     numbers = range(info.bucket_count)
     if not info.is_partitioned:
@@ -321,7 +327,7 @@ def _check_still_ours(
     connection: Connection, planned: TieringRound, done: Sequence[SplitResult], control: RoundControl
 ) -> None:
     try:
-        _same_table(connection, planned.table)
+        same_table(connection, planned.table)
         control.check_still_mine()
     except BaseException:
         _abort(planned, done)
@@ -417,7 +423,7 @@ def _with_lag(
     """Return the report with the current lag; unknown if the servers do not respond."""
     now_ms = clock.now_ms()
     try:
-        buckets = list(_partitions(connection, planned.info))
+        buckets = list(partitions_of(connection, planned.info))
         latest = list_offsets(connection.cluster, planned.info, buckets, LATEST)
     except ForebayError:
         return replace(report, finished_ms=now_ms)

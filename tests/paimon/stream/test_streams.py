@@ -390,9 +390,7 @@ def test_a_consumer_whose_last_snapshot_was_rolled_back_is_refused_and_not_conti
         put(table, [{"id": 8 + i}])
     fresh = catalog.table("db.t").with_options({"consumer-id": "job"})
     for _ in range(2):
-        with pytest.raises(
-            NotFound, match=r"snapshot 2 is another.*'consumer.ignore-progress' = 'true', or move"
-        ):
+        with pytest.raises(NotFound, match=r"snapshot 2 is another.*'consumer.ignore-progress' = 'true', or move"):
             stream_of(fresh, ["id"], follow=False).poll()
     anew = stream_of(fresh.with_options({"consumer.ignore-progress": "true"}), ["id"], follow=False)
     assert sorted(row[0] for _, row in drain(anew)) == [0, *range(8, 8 + commits)]
