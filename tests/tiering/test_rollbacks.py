@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import Conflict, ErrorCode, InvalidRequest
+from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest
 from forebay.client.planning import EARLIEST, list_offsets
 from forebay.client.table import Table
 from forebay.lakes.iceberg import IcebergLakeStorage
@@ -256,6 +257,33 @@ def test_rows_that_the_log_does_not_have_any_more_are_named_and_nothing_is_tiere
 def trimmed(monkeypatch: pytest.MonkeyPatch, earliest: int) -> None:
     """Let each log begin at an offset, as if retention had removed what is before it."""
     monkeypatch.setattr(base, "list_offsets", lambda _c, _i, buckets, _at: dict.fromkeys(buckets, earliest))
+
+
+def test_a_server_that_was_restored_from_an_older_copy_takes_no_offsets_from_the_rows_of_the_lake(
+    any_lake: LakeCluster, tmp_path: Path
+) -> None:
+    """Its logs end before what the lake has, and will have other records there."""
+
+    class Dies(Exception):
+        pass
+
+    def die(step: str) -> None:
+        if step == "lake committed":
+            raise Dies
+
+    table = made(any_lake)
+    fill(table, 1)
+    any_lake.tier(table)
+    before = any_lake.connection.admin.lake_snapshot(table.path)
+    here = set(tmp_path.rglob("*.offsets"))
+    fill(table, 2)
+    with pytest.raises(Dies):
+        any_lake.tier(table, RoundControl(reached=die))
+    for path in set(tmp_path.rglob("*.offsets")) - here:
+        path.unlink()
+    with pytest.raises(ForebayError, match="later rounds have been committed since"):
+        any_lake.tier(table)
+    assert any_lake.connection.admin.lake_snapshot(table.path) == before
 
 
 # ---- repair ---------------------------------------------------------------------------------------------------------

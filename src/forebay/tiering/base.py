@@ -143,8 +143,13 @@ def _with_another(
         return _reported(connection, info, newest, known)
     except ForebayError:
         again = newest_known(connection.admin, info)
-        if found is not None or again is None or again.offsets_name != known.offsets_name:
+        if found is not None or again is None or not again.is_same(known):
             raise  # another worker was faster, or the cluster has a problem of its own
+        if not committer.was_undone(known.snapshot_id, known.offsets_name):
+            raise  # the lake is ahead: the cluster was restored from a copy, and its logs are others now
+        by_rows = held_by_rows(committer, partitions) or {}
+        if any(offset > known.log_offsets.get(bucket, 0) for bucket, offset in by_rows.items()):
+            raise  # ahead all the same
     return _from_rows(connection, info, committer, known, newest, partitions, accept_loss)
 
 
