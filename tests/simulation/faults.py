@@ -147,8 +147,9 @@ class Faults:
         if path is None:
             return
         self.load.seen.rolled_back.add(str(path))
-        roll_back(storage, path, min(rng.randint(1, 3), len(storage.table(path).snapshots)))
-        for _ in range(rng.choice((0, 0, 1, 2))):
+        count = min(rng.randint(1, 3), len(storage.table(path).snapshots))
+        roll_back(storage, path, count)
+        for _ in range(rng.choice((0, count, count + 1))):
             commit_as_somebody_else(storage, path)
 
     def rot(self) -> None:

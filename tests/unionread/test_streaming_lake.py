@@ -148,7 +148,7 @@ def test_pieces_of_an_expired_snapshot_say_what_to_do(lake: World, monkeypatch: 
     snapshot_id = lake.admin.lake_snapshot(table.path).snapshot_id
     expire(lake, table)
     with pytest.raises(
-        NotFound, match=rf"lake snapshot {snapshot_id}, which has expired, or was rolled back: start it with another"
+        NotFound, match=rf"lake snapshot {snapshot_id}, which has expired: start it with another"
     ) as gone:
         lake_pieces(table, snapshot_id)
     assert gone.value.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST

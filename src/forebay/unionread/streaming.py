@@ -23,7 +23,7 @@ from forebay.client.results import LakeSnapshot
 from forebay.client.views import RowView
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate
-from forebay.metadata.table import TableBucket
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.expired import check_stream_is_complete, planner_of, stand_in_for
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.planning import lake_of, readable_snapshot
@@ -322,16 +322,20 @@ def lake_pieces(
     )
     try:
         planner = side.source.create_planner(snapshot_id)
-        if identity is not None and planner.identity != identity:
-            raise NotFound("another snapshot has its number now", ErrorCode.LAKE_SNAPSHOT_NOT_EXIST)
-        splits = planner.plan()
+        splits = planner.plan() if identity in (None, planner.identity) else None
     except NotFound as e:
         if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
             raise
-        raise NotFound(
-            f"a stream of table {info.path} has not read all of lake snapshot {snapshot_id}, which has expired, or was "
-            f"rolled back: start it with another checkpoint, and keep lake snapshots for longer ({e.message})",
-            e.code,
-        ) from e
+        raise _unread(info, snapshot_id, "has expired") from e
+    if splits is None:
+        raise _unread(info, snapshot_id, "was rolled back, and whose number another one has")
     serializer = source.split_serializer()
     return reader, [LakeSnapshotSplit(split) for split in sorted(splits, key=serializer.serialize)]
+
+
+def _unread(info: TableInfo, snapshot_id: int, what: str) -> NotFound:
+    return NotFound(
+        f"a stream of table {info.path} has not read all of lake snapshot {snapshot_id}, which {what}: start it with "
+        "another checkpoint, and keep lake snapshots for longer",
+        ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+    )
