@@ -13,6 +13,7 @@ import pytest
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, Unavailable, UnsupportedOperation
 from forebay.console import lakes
 from forebay.console.session import Console
+from forebay.metadata.table import lake_options
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.query.tables import IcebergLake
@@ -223,6 +224,20 @@ def test_live_tables_have_their_own_lake(console: Console) -> None:
     found = lakes.lakes(console, search="tiered")
     assert found["items"] == [{"lake": None, "database": "fluss", "table": "tiered"}]
     assert {each["lake"] for each in lakes.lakes(console)["items"]} >= {None, "mine"}
+
+
+def test_a_lake_table_that_others_have_rolled_back_is_shown_with_what_to_do(console: Console) -> None:
+    table = tiered_table(console.conn, "fluss.undone")
+    for ids in ([1, 2], [3]):
+        table.upsert(rows(*ids))
+        tier_table(console.conn, table.path)
+    assert lakes.lake(console, "fluss", "undone")["warnings"] == []
+    options = lake_options(console.conn.admin.table_info(table.path))
+    Catalog.open(options).table("fluss.undone").rollback_to(1)
+    console._answers.clear()
+    said, remedy = lakes.lake(console, "fluss", "undone")["warnings"]
+    assert said == "fluss.undone: rolled back; the cluster knows lake snapshot 2, the lake has 1"
+    assert "the next round brings the rows into the lake again" in remedy
 
 
 def test_a_lake_that_cannot_be_listed_hides_no_other(console: Console) -> None:

@@ -15,6 +15,7 @@ from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import load_table, opened
 from forebay.testing.lake_contract import LakeContract
 from forebay.testing.lake_rounds import PATH
+from tests.lake import rolling_back
 
 CATALOGS_IN_USE: list[Catalog] = []
 """Catalogs that tables of tests connect to again: tests/lake/conftest.py closes them."""
@@ -72,3 +73,7 @@ class TestIcebergLake(LakeContract):
 
     def expire_old_snapshots(self, storage: LakeStorage) -> bool:
         return bool(expire(storage))
+
+    def undo(self, storage: LakeStorage, to: int) -> bool:
+        rolling_back.undo(storage, PATH, to)
+        return True

@@ -393,6 +393,7 @@ def test_expiry_leaves_the_files_of_a_snapshot_whose_parent_goes_and_is_not_the_
     lake = lake_table(table.storage)
     lake.manage_snapshots().create_tag(table.base, "mine").commit()
     roll_back(table.storage, parent)
+    table.base = parent
     table.upsert(*people(2, name="r4 "))  # on top of files that the compaction removed
     gone = expire(table.storage)
     assert parent in gone
@@ -435,6 +436,7 @@ def test_expiry_removes_the_files_of_a_snapshot_that_was_rolled_back_whose_paren
     table.upsert(*people(2))
     dead = table.base
     roll_back(table.storage, first)
+    table.base = first
     table.upsert(*people(3))
     assert expire(table.storage, older_than=END_OF_TIME, keep=2) == [first]
     check_files(lake_table(table.storage))

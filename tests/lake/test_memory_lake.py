@@ -17,6 +17,7 @@ from forebay.testing.memory_lake import (
     expire_all_but_the_newest,
     forget_lake,
 )
+from tests.lake import rolling_back
 
 
 def memory(storage: LakeStorage) -> MemoryLakeStorage:
@@ -52,4 +53,8 @@ class TestMemoryLake(LakeContract):
 
     def expire_old_snapshots(self, storage: LakeStorage) -> bool:
         expire_all_but_the_newest(memory(storage), PATH)
+        return True
+
+    def undo(self, storage: LakeStorage, to: int) -> bool:
+        rolling_back.undo(storage, PATH, to)
         return True

@@ -12,6 +12,7 @@ from forebay.lakes.paimon_tables import LAYOUT_OPTION, open_catalog
 from forebay.paimon.table import Table
 from forebay.testing.lake_contract import LakeContract
 from forebay.testing.lake_rounds import PATH
+from tests.lake import rolling_back
 from tests.paimon.lake import at_ms
 
 
@@ -48,6 +49,10 @@ class TestPaimonLake(LakeContract):
 
     def expire_old_snapshots(self, storage: LakeStorage) -> bool:
         lake_table(storage).expire_snapshots(retain_min=1, retain_max=1, older_than=at_ms(0))
+        return True
+
+    def undo(self, storage: LakeStorage, to: int) -> bool:
+        rolling_back.undo(storage, PATH, to)
         return True
 
 

@@ -57,18 +57,31 @@ class Lake:
         self.commit_paths(snapshot_id, path, path if readable else None, keep)
         return path
 
-    def commit_paths(self, snapshot_id: int, tiered: str, readable: str | None = None, keep: int | None = None) -> None:
-        self.snapshots.commit(INFO, LakeSnapshotCommit(snapshot_id, tiered, readable, keep))
+    def commit_paths(
+        self,
+        snapshot_id: int,
+        tiered: str,
+        readable: str | None = None,
+        keep: int | None = None,
+        replaces: str | None = None,
+    ) -> None:
+        self.snapshots.commit(INFO, LakeSnapshotCommit(snapshot_id, tiered, readable, keep, replaces))
 
     def newest(self) -> tuple[int, Mapping[TableBucket, int]]:
-        snapshot_id, offsets = self.snapshots.newest(INFO)
-        return snapshot_id, offsets.offsets
+        found = self.snapshots.newest(INFO)
+        return found.snapshot_id, found.offsets.offsets
 
     def known(self) -> list[int]:
         return [snapshot.snapshot_id for snapshot in self.store.lake_snapshots().get(TABLE, ())]
 
     def files(self) -> set[str]:
         return {str(path) for path in self.directory.rglob("*.offsets")}
+
+
+@pytest.fixture(autouse=True)
+def no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what workers ask for stays known, but where a test is about the history."""
+    monkeypatch.setattr(lake_snapshots, "HISTORY_KEPT", 0)
 
 
 @pytest.fixture
@@ -238,8 +251,89 @@ def test_a_snapshot_that_becomes_readable_later_stands_before_the_newest_one(lak
     lake.commit_paths(3, tiered, readable, KEEP_ALL_PREVIOUS)
     assert lake.known() == [1, 3, 2]
     assert lake.newest() == (2, at(20))
-    snapshot_id, offsets = lake.snapshots.newest_readable(INFO)
-    assert (snapshot_id, offsets.offsets) == (3, at(12))
+    found = lake.snapshots.newest_readable(INFO)
+    assert (found.snapshot_id, found.offsets.offsets) == (3, at(12))
+
+
+# ---- a lake table that others have rolled back ----------------------------------------------------------------------
+
+
+def name_of(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+@pytest.fixture
+def with_history(no_history: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_snapshots, "HISTORY_KEPT", 3)
+
+
+@pytest.mark.usefixtures("with_history")
+def test_the_last_snapshots_stay_known_although_no_worker_asks_for_them(lake: Lake) -> None:
+    paths = [lake.commit(snapshot_id, 10 * snapshot_id) for snapshot_id in range(1, 7)]
+    assert lake.known() == [3, 4, 5, 6]
+    assert lake.files() == set(paths[2:])
+    found = lake.snapshots.by_id(INFO, 4)
+    assert (found.offsets.offsets, found.offsets_name) == (at(40), name_of(paths[3]))
+
+
+@pytest.mark.usefixtures("with_history")
+def test_a_snapshot_from_before_the_newest_one_replaces_it_after_a_rollback(lake: Lake) -> None:
+    paths = [lake.commit(snapshot_id, 10 * snapshot_id) for snapshot_id in range(1, 4)]
+    lake.commit_paths(2, paths[1], None, replaces=name_of(paths[2]))
+    assert lake.known() == [1, 2]
+    assert lake.newest() == (2, at(20))
+    assert lake.snapshots.newest_readable(INFO).snapshot_id == 2
+    assert lake.snapshots.log_needed_from(INFO, TableBucket(TABLE, 0)) == 20
+    again = lake.commit(3, 25)  # its number is used again
+    assert lake.newest() == (3, at(25))
+    assert lake.snapshots.newest(INFO).offsets_name == name_of(again)
+    assert not Path(paths[2]).exists()
+
+
+@pytest.mark.usefixtures("with_history")
+def test_a_compaction_that_was_rolled_back_leaves_the_snapshot_with_the_same_offsets(lake: Lake) -> None:
+    lake.commit(1, 10)
+    path = lake.commit(3, 20)  # what a worker has committed as 2 and compacted as 3
+    lake.commit_paths(2, path, None, replaces=name_of(path))
+    assert lake.known() == [1, 2]
+    assert lake.snapshots.newest_readable(INFO).snapshot_id == 2
+    assert lake.newest() == (2, at(20))
+
+
+@pytest.mark.usefixtures("with_history")
+def test_a_round_after_a_rollback_that_died_before_it_was_told_replaces_what_was_undone(lake: Lake) -> None:
+    undone = [lake.commit(snapshot_id, 10 * snapshot_id) for snapshot_id in (1, 2, 3)][-1]
+    made = lake.prepare(15, merge=False)
+    lake.commit_paths(2, made, made, replaces=name_of(undone))
+    assert lake.known() == [1, 2]
+    assert lake.newest() == (2, at(15))
+
+
+@pytest.mark.usefixtures("with_history")
+def test_a_worker_cannot_replace_a_snapshot_that_is_not_the_newest_one_any_more(lake: Lake) -> None:
+    paths = [lake.commit(snapshot_id, 10 * snapshot_id) for snapshot_id in (1, 2, 3)]
+    lake.commit(4, 40)
+    with pytest.raises(Conflict, match="overtaken") as refused:
+        lake.commit_paths(2, paths[1], None, replaces=name_of(paths[2]))
+    assert refused.value.code == ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION
+    assert lake.newest() == (4, at(40))
+
+
+@pytest.mark.usefixtures("with_history")
+def test_a_replacement_that_is_sent_again_changes_nothing(lake: Lake) -> None:
+    paths = [lake.commit(snapshot_id, 10 * snapshot_id) for snapshot_id in (1, 2, 3)]
+    for _ in range(2):
+        lake.commit_paths(2, paths[1], None, replaces=name_of(paths[2]))
+        assert lake.known() == [1, 2]
+
+
+@pytest.mark.usefixtures("with_history")
+def test_a_snapshot_that_is_told_readable_later_keeps_the_name_that_the_lake_has(lake: Lake) -> None:
+    first = lake.commit(1, 10, readable=False)
+    lake.commit(2, 20, readable=False, keep=KEEP_ALL_PREVIOUS)
+    equal = lake.prepare(10, merge=False)
+    lake.commit_paths(1, equal, equal, KEEP_ALL_PREVIOUS)
+    assert lake.snapshots.newest_readable(INFO).offsets_name == name_of(first)
 
 
 def test_the_stream_keeps_what_the_lake_does_not_have_readable(lake: Lake) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from forebay.base.errors import CorruptData, ForebayError, StorageFailure, Unavailable
 from forebay.client.connection import Connection
+from forebay.lake.tiering import offsets_name
 from forebay.metadata.predicate import col
 from forebay.metadata.table import TableBucket
 from tests.simulation.histories import TooHard, is_linearizable
@@ -202,6 +203,10 @@ class Checks:
             self.load.check_lake_offsets(path, offsets, before)
             storage = self.world.create_storage("", {})
             table = storage.table(self.connection.table(path).path)
+            newest = table.newest_tiered()
+            name = None if newest is None else offsets_name(newest.properties)
+            if path in self.seen.rolled_back and known.offsets_name != name:
+                continue  # no round has come since; union reads are checked all the same
             parts = table.snapshot(known.snapshot_id).parts
             rows = [row for place in sorted(parts) for row in parts[place]]
             full = {bucket: offsets.get(bucket, 0) for bucket in listed}

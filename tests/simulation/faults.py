@@ -8,6 +8,7 @@ from forebay.base.errors import CorruptData
 from forebay.codec.log_batch import iter_headers
 from forebay.fs import names
 from forebay.testing.disk_model import File
+from forebay.testing.memory_lake import commit_as_somebody_else, roll_back
 from tests.simulation.disk import SECTOR, SimFileSystem
 from tests.simulation.workload import Workload
 from tests.simulation.world import DATA, World
@@ -36,8 +37,8 @@ class Faults:
             fault = rng.choices(
                 (self.kill, self.kill_at_call, self.cut, self.lose_message, self.lose_answer, self.part, self.slow_net,
                  self.disk_error, self.fill_disk, self.slow_disk, self.jump, self.stop, self.lose_worker,
-                 self.hold_worker, self.lose_driver, self.second_server, self.rot),
-                weights=(3, 5, 2, 4, 4, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, 1, 0.7, world.rot),
+                 self.hold_worker, self.lose_driver, self.second_server, self.rot, self.undo_rounds),
+                weights=(3, 5, 2, 4, 4, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, 1, 0.7, world.rot, 3 if self.load.lake else 0),
             )[0]  # fmt: skip
             world.count(fault.__name__)
             fault()
@@ -146,6 +147,18 @@ class Faults:
             self.load.begin_tiering()
         seconds = self.rng.choice((2.0, 30.0, 200.0))
         self.sched.at(self.sched.now + seconds, lambda: self.sched.release(process))
+
+    def undo_rounds(self) -> None:
+        """Another program rolls a lake table back, and may commit on top, whose snapshots get the undone numbers."""
+        storage, rng = self.world.create_storage("", {}), self.rng
+        path = rng.choice([path for path in sorted(storage.lake.tables) if storage.table(path).snapshots] or [None])
+        if path is None:
+            return
+        self.load.seen.rolled_back.add(str(path))
+        count = min(rng.randint(1, 3), len(storage.table(path).snapshots))
+        roll_back(storage, path, count)
+        for _ in range(rng.choice((0, count, count + 1))):
+            commit_as_somebody_else(storage, path)
 
     def rot(self) -> None:
         """Bytes on the disk change, land in another place, or never arrive, without any call having failed."""

@@ -21,9 +21,11 @@ from forebay.cli.main import main
 from forebay.cli.tiering import _screen
 from forebay.client.cluster import ClusterClient
 from forebay.metadata.table import TablePath
+from forebay.tiering import base
 from forebay.tiering.report import RoundReport
 from forebay.tiering.service import TieringService
 from forebay.tiering.status import ServiceStatus, TableStatus
+from tests.lake.rolling_back import undo
 from tests.tiering.dying_worker import ROOT
 from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
 
@@ -268,3 +270,30 @@ def test_the_screen_shows_each_table_with_its_state_and_how_far_the_lake_is_behi
         text = console.export_text()
     for part in ("running, 4 rounds, 1,000 rows", "sales.orders", "3/8", "12", "2.5", "pausing", "the lake is full"):
         assert part in text
+
+
+def test_a_lake_table_that_was_rolled_back_is_shown_and_repaired(
+    paimon_lake: LakeCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = paimon_lake.create("t", SCHEMA, buckets=1, primary_key=["k"])
+    for row in ROWS:
+        table.upsert([row])
+        paimon_lake.tier(table)
+    undo(paimon_lake.storage, table.path, 1)
+    code, out, _ = run(capsys, paimon_lake, "status")
+    assert (code, "rolled back" in out, "nothing has to be done" in out) == (0, True, True)
+    monkeypatch.setattr(base, "list_offsets", lambda _c, _i, buckets, _at: dict.fromkeys(buckets, 2))
+    code, out, _ = run(capsys, paimon_lake, "status", "fluss.t")
+    assert (code, "forebay tiering repair fluss.t" in out) == (1, True)
+    code, _, err = run(capsys, paimon_lake, "--once")
+    assert (code, "`forebay tiering repair fluss.t`" in err) == (1, True)
+    code, _, err = run(capsys, paimon_lake, "repair", "fluss.t")
+    assert (code, "lost: records 1 to 1 of bucket" in err, "--rebuild" in err) == (1, True, True)
+    code, out, _ = run(capsys, paimon_lake, "repair", "fluss.t", "--rebuild")
+    assert (code, "2 rows in lake snapshot 2" in out) == (0, True)
+    monkeypatch.undo()
+    paimon_lake.check_complete(table)
+    code, out, _ = run(capsys, paimon_lake, "status")
+    assert (code, "agreed" in out) == (0, True)
+    assert run(capsys, paimon_lake, "repair")[0] != 0
+    assert run(capsys, paimon_lake, "--once", "--rebuild")[0] != 0

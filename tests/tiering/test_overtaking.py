@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.base.errors import Conflict, ErrorCode, ForebayError, NotFound, Unavailable
+from forebay.base.errors import Conflict, ErrorCode, NotFound, Unavailable
 from forebay.client.lake import LakeTieringClient, TieringTable
 from forebay.client.table import Table
 from forebay.lake.tiering import (
@@ -104,8 +104,7 @@ def test_a_zombie_that_committed_to_the_lake_is_carried_on_from_and_cannot_undo_
         commit(any_lake, *written(any_lake, table, 2))
         newest = any_lake.connection.admin.lake_snapshot(table.path).snapshot_id
         awake.set()
-        with pytest.raises(ForebayError, match=r"overtaken|does not exist any more"):
-            zombie.result(60)
+        zombie.result(60)  # what it reports is known already, and changes nothing
     assert any_lake.connection.admin.lake_snapshot(table.path).snapshot_id == newest
     assert [row["k"] for row in any_lake.check_complete(table)] == [2]
 

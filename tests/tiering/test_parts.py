@@ -19,9 +19,9 @@ from forebay.lake.tiering import OFFSETS_PROPERTY, TABLE_PROPERTY, CommittedLake
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.tiering import service as module
+from forebay.tiering.base import _offsets_path
 from forebay.tiering.control import RoundControl
 from forebay.tiering.report import RoundReport
-from forebay.tiering.round import _offsets_path
 from forebay.tiering.service import TieringService
 from forebay.tiering.splits import SplitResult
 from forebay.tiering.status import ServiceStatus, TableStatus

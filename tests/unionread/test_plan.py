@@ -89,6 +89,12 @@ def test_the_head_says_what_is_read_and_of_which_snapshot() -> None:
         (PlanFacts("paimon", 9, 7), f"{expired}snapshot 9 is read, with the log from where the other one ends"),
     ):
         assert plan(facts=facts) == [*HEAD, line, nothing]
+    undone = "lake: paimon, snapshot 7 was undone by a rollback of the lake table, so "
+    for read, line in (
+        (None, f"{undone}only the stream is read, which has all rows"),
+        (5, f"{undone}snapshot 5 is read, with the log from where it ends"),
+    ):
+        assert plan(facts=PlanFacts("paimon", read, 7, rolled_back=True)) == [*HEAD, line, nothing]
 
 
 def test_filters_say_what_the_lake_makes_of_them() -> None:

@@ -48,7 +48,8 @@ def begun(table: Table, earliest: int = 0) -> LakeSnapshot | None:
     def where(buckets: Sequence[TableBucket]) -> Mapping[TableBucket, int]:
         return dict.fromkeys(buckets, earliest)
 
-    return lake_snapshot_to_begin_with(table, table.buckets(), where)
+    found = lake_snapshot_to_begin_with(table, table.buckets(), where)
+    return None if found is None else found[0]
 
 
 def expire(world: World, table: Table) -> None:

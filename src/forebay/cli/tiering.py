@@ -43,6 +43,9 @@ _EPILOG = """examples:
   forebay tiering --master 'spark://host:7077'      on a Spark cluster
   forebay tiering --without-spark                   in threads of this process
   forebay tiering --lag                             how far each lake is behind, with any tiering service
+  forebay tiering status                            whether each lake has what the server thinks it has
+  forebay tiering repair sales.orders               what can be done about a lake table that was rolled back
+  forebay tiering repair sales.orders --rebuild     do it
 
 Ctrl-C or SIGTERM stops it: no more log records are read, and those already read are committed. A second signal stops
 it immediately, without committing anything more."""
@@ -51,8 +54,18 @@ it immediately, without committing anything more."""
 def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
+    parser.add_argument(
+        "action", nargs="?", choices=("status", "repair"), help="look at lake tables, or repair one, and stop"
+    )
+    parser.add_argument("tables", nargs="*", metavar="DATABASE.TABLE", help="the tables of status or repair")
     add_connection_arguments(parser)
     output_argument(parser)
+    repairs = parser.add_argument_group("repair", "of a lake table that others have rolled back")
+    repairs.add_argument("--restore", action="store_true", help="undo the rollback, where the lake still has the rows")
+    repairs.add_argument(
+        "--rebuild", action="store_true", help="replace the rows in the lake by the current ones (tables with keys)"
+    )
+    repairs.add_argument("--accept-loss", action="store_true", help="go on without rows that are lost")
     parser.add_argument("--once", action="store_true", help="bring tables up to date now, then stop")
     parser.add_argument("--lag", action="store_true", help="only show how far the lakes are behind their logs")
     parser.add_argument(
@@ -93,6 +106,12 @@ def run(options: argparse.Namespace) -> int:
         raise InvalidRequest("the server says whose turn it is: give --table together with --once")
     configure_logs(options)
     lake = TieringLake(lake_options_of(options))
+    if options.action is not None:
+        from forebay.cli.tiering_repair import run_action
+
+        return run_action(options, lake)
+    if options.restore or options.rebuild or options.accept_loss:
+        raise InvalidRequest("--restore, --rebuild and --accept-loss belong to: forebay tiering repair DATABASE.TABLE")
     if options.lag:
         with connect(options.bootstrap_servers, options.user, password_of(options)) as connection:
             show(connection, options.table or lake_tables(connection), options.output)

@@ -328,7 +328,8 @@ class ClusterAdmin:
                 offsets[TableBucket(answer.table_id, message.bucket_id, partition_id)] = message.log_offset
             if partition_id is not None and message.HasField("partition_name"):
                 names[partition_id] = message.partition_name
-        return LakeSnapshot(answer.table_id, answer.snapshotId, offsets, names)
+        name = answer.offsets_name if answer.HasField("offsets_name") else None
+        return LakeSnapshot(answer.table_id, answer.snapshotId, offsets, names, name)
 
 
 def _rule_to_pb(rule: AccessRule) -> pb.PbAclInfo:

@@ -139,15 +139,17 @@ class LakeTieringClient:
         *,
         readable_path: str | None = None,
         earliest_to_keep: int | None = None,
+        replaces: str | None = None,
         log_end_offsets: Mapping[TableBucket, int] | None = None,
         max_timestamps: Mapping[TableBucket, int] | None = None,
     ) -> None:
         """Register a lake snapshot, with the paths that `prepare` returned.
 
         `readable_path`: union reads may start from the snapshot, and go on in the log from those offsets.
-        `earliest_to_keep`: `forebay.lake.tiering.LakeCommitResult.earliest_snapshot_to_keep`. With `log_end_offsets`
-        (and the newest commit timestamp of each bucket) a Fluss cluster learns immediately which log records it may
-        drop.
+        `earliest_to_keep`: `forebay.lake.tiering.LakeCommitResult.earliest_snapshot_to_keep`. `replaces`: the lake
+        table was rolled back behind the newest snapshot that the cluster knows, whose `offsets_name` this is. (A Fluss
+        cluster ignores that, and takes any snapshot for the newest one.) With `log_end_offsets` (and the newest commit
+        timestamp of each bucket) a Fluss cluster learns immediately which log records it may drop.
 
         The request is not retried when the response is lost (`Unavailable`): check `Admin.lake_snapshot`.
         """
@@ -158,6 +160,7 @@ class LakeTieringClient:
             tiered_bucket_offsets_file_path=tiered_path,
             readable_bucket_offsets_file_path=readable_path,
             earliest_snapshot_id_to_keep=earliest_to_keep,
+            replaces_offsets_name=replaces,
         )
         if log_end_offsets:
             table = message.tables_req.add(table_id=info.table_id, snapshot_id=snapshot_id)

@@ -92,12 +92,21 @@ class KvSnapshotFiles:
 
 @dataclass(frozen=True)
 class LakeSnapshot:
-    """A snapshot of the lake side of a table: for each bucket, the first log offset that is not in it."""
+    """A snapshot of the lake side of a table: for each bucket, the first log offset that is not in it.
+
+    `offsets_name` is the name of the file of its offsets, which the snapshot in the lake records: after a rollback of a
+    lake table, its ids are used again. None from a Fluss cluster.
+    """
 
     table_id: int
     snapshot_id: int
     log_offsets: Mapping[TableBucket, int]
     partition_names: Mapping[int, str] = field(default_factory=dict)
+    offsets_name: str | None = None
+
+    def is_same(self, other: LakeSnapshot) -> bool:
+        """Whether both are the same snapshot."""
+        return (self.snapshot_id, self.offsets_name) == (other.snapshot_id, other.offsets_name)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from forebay.metadata.table import TablePath, lake_options
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.tiering.lag import table_lag
 from forebay.tiering.now import lake_tables
+from forebay.tiering.repair import ROLLED_BACK, lake_state
 
 _TIERING_SECONDS = 5.0
 _LAG_SECONDS = 5.0
@@ -270,7 +271,26 @@ def lake(console: Console, database: str, table: str, *, lake: str | None = None
         "partitions": [_partition(each) for each in partitions[:_LARGEST]],
         "partition_count": len(partitions),
         "readers": [{"name": name, "next_snapshot": str(next_id)} for name, next_id in health.readers().items()],
+        "warnings": _warnings(console, TablePath(database, table)) if lake is None else [],
     }
+
+
+def _warnings(console: Console, path: TablePath) -> list[str]:
+    """What is wrong between a live table and its lake table: that others have rolled it back, which rows are lost, and
+    what can be done."""
+
+    def looked_at() -> list[str]:
+        try:
+            found = lake_state(console.conn, path)
+        except (AccessDenied, NotFound, Unavailable) as e:  # dropped meanwhile, no leader, ...
+            return [e.message]
+        if found.state != ROLLED_BACK:
+            return []
+        repair = [f"Decide by: forebay tiering repair {path}"] if found.needs_decision else []
+        return [*str(found).splitlines(), *repair]
+
+    found: list[str] = console.remembered(("warnings", path), _HEALTH_SECONDS, looked_at)
+    return found
 
 
 def _files(console: Console, health: LakeHealth, database: str, table: str, lake: str | None) -> FileColumns | None:

@@ -18,6 +18,7 @@ from typing import Generic, Self, TypeVar
 
 import pyarrow as pa
 
+from forebay.lake.tiering import CommittedLakeSnapshot
 from forebay.metadata.predicate import Predicate
 
 UNAWARE_BUCKET = -1
@@ -64,7 +65,18 @@ class SplitSerializer(ABC, Generic[S]):
 
 
 class Planner(ABC, Generic[S]):
-    """Plans the scan of one snapshot."""
+    """Plans the scan of one snapshot: the one that has the id when the planner is created."""
+
+    @property
+    def identity(self) -> str | None:
+        """What names the snapshot among all that ever have its id. None in formats whose ids are never used again."""
+        return None
+
+    @property
+    def properties(self) -> Mapping[str, str] | None:
+        """The properties that tiering gave the snapshot, none if another writer committed it. None if the format does
+        not tell."""
+        return None
 
     @abstractmethod
     def plan(self) -> list[S]:
@@ -190,6 +202,17 @@ class LakeSource(ABC):
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
         """The oldest snapshot after an expired one; None if there is none, or if it cannot be determined."""
         return None
+
+    def newest_tiered(self) -> CommittedLakeSnapshot | None:
+        """The newest tiering snapshot in the history of the table; None if there is none, or the format does not tell.
+
+        See `forebay.lake.tiering.LakeCommitter.get_missing_lake_snapshot`.
+        """
+        return None
+
+    def was_undone(self, snapshot_id: int, offsets_name: str | None) -> bool:
+        """See `forebay.lake.tiering.LakeCommitter.was_undone`."""
+        return False
 
     def tagged(self, name: str) -> int | None:
         """The snapshot of a tag; None if there is no such tag, or if the format has none."""

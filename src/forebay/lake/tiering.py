@@ -8,6 +8,11 @@ clean-up finds.
 Two rounds never both commit (Fluss issue 2648): a committer is created for a *base*, the newest tiering snapshot when
 its round started, and a commit is rejected if the lake has another one by then. The snapshot also stores the tiering
 epoch, and a committer refuses to build on a snapshot of a newer epoch.
+
+Others may roll a lake table back. A snapshot behind that is *undone*: it is not in the table's history any more,
+though some formats still find it by its id, and others give its id to another snapshot. So a snapshot is known by its
+id and by the name of its offsets (`offsets_name`), which is unique. Only snapshots of the history count: the newest
+tiering snapshot of a table that was rolled back is the one before those that were undone.
 """
 
 from __future__ import annotations
@@ -17,9 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.base.errors import Conflict, ErrorCode
+from forebay.base.errors import Conflict, ErrorCode, UnsupportedOperation
+from forebay.lake.offsets import BucketOffsets
 from forebay.lake.records import ChangeRows
-from forebay.metadata.table import TableInfo
+from forebay.metadata.table import TableBucket, TableInfo
 
 TIERING_USER = "__fluss_lake_tiering"
 """The name of the committer of tiering rounds, in formats that record the writer of a snapshot."""
@@ -62,12 +68,14 @@ class CommitterContext:
     """The task of a committer. `base` is the newest tiering snapshot when the round started; None without one.
 
     `takes_over`: the base belongs to a stream table of another cluster, whose lake table this was until now.
+    `base_offsets` is the name of the base's offsets (`offsets_name`), None if it is unknown.
     """
 
     info: TableInfo
     epoch: int
     base: int | None
     takes_over: bool = False
+    base_offsets: str | None = None
 
     @property
     def properties(self) -> dict[str, str]:
@@ -111,6 +119,36 @@ class CommittedLakeSnapshot:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
+def offsets_name(properties: Mapping[str, str]) -> str | None:
+    """The name of the file of a snapshot's offsets, by its properties: no other snapshot ever has it.
+
+    None for snapshots without offsets, or with the offsets themselves (Fluss 0.8).
+    """
+    held = properties.get(OFFSETS_PROPERTY)
+    return None if held is None or _is_inline(held) else held.rpartition("/")[2]
+
+
+def inline_offsets(properties: Mapping[str, str]) -> BucketOffsets | None:
+    """The offsets that a snapshot's properties hold themselves, as in Fluss 0.8; None for all others."""
+    held = properties.get(OFFSETS_PROPERTY)
+    return None if held is None or not _is_inline(held) else BucketOffsets.from_json(held)
+
+
+def _is_inline(held: str) -> bool:
+    return held.lstrip().startswith("{")
+
+
+def has_offsets(properties: Mapping[str, str], name: str | None, offsets: Mapping[TableBucket, int]) -> bool:
+    """Whether a snapshot with these properties is the one that a cluster knows by the name of its offsets (None if the
+    cluster does not tell names), and not another one that was given its id."""
+    if OFFSETS_PROPERTY not in properties:
+        return False
+    inline = inline_offsets(properties)
+    if inline is not None:
+        return all(offsets.get(bucket) == offset for bucket, offset in inline.offsets.items())
+    return name is None or offsets_name(properties) == name
+
+
 def belongs_to(properties: Mapping[str, str], info: TableInfo) -> bool:
     """Whether a snapshot with these properties can belong to this table: none of them contradicts it."""
     table = properties.get(TABLE_PROPERTY, str(info.table_id))
@@ -132,6 +170,8 @@ def check_base(context: CommitterContext, base: int | None, newest: CommittedLak
     problem = None
     if (newest and newest.snapshot_id) != base:
         problem = f"it started from lake snapshot {base}, and the newest one is {newest and newest.snapshot_id}"
+    elif newest is not None and base == context.base and _is_another(newest, context.base_offsets):
+        problem = f"lake snapshot {base}, from which it started, was rolled back, and another one has this number now"
     elif newest is not None and not context.takes_over:
         epoch = int(newest.properties.get(EPOCH_PROPERTY, context.epoch))
         if epoch > context.epoch:
@@ -144,6 +184,11 @@ def check_base(context: CommitterContext, base: int | None, newest: CommittedLak
             f"the tiering round of {context.info.path} is fenced off: {problem}; nothing was committed",
             ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
         )
+
+
+def _is_another(newest: CommittedLakeSnapshot, known: str | None) -> bool:
+    name = offsets_name(newest.properties)
+    return known is not None and name is not None and name != known
 
 
 class LakeWriter(ABC):
@@ -185,11 +230,45 @@ class LakeCommitter(ABC):
 
     @abstractmethod
     def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
-        """The newest tiering snapshot in the lake if the cluster, which knows `latest_known`, does not know it."""
+        """The newest tiering snapshot in the lake if the cluster, which knows `latest_known`, does not know it.
+
+        Only the table's history counts: not what was undone by a rollback, nor other branches.
+        """
 
     def has_snapshot(self, snapshot_id: int) -> bool:
         """Whether a snapshot can still be read. Another process may have expired it."""
         return True
+
+    def was_undone(self, snapshot_id: int, offsets_name: str | None) -> bool:
+        """Whether a tiering snapshot, with this name of its offsets (None if unknown), is not in the table's history
+        any more, because the table was rolled back or replaced. One that expired is not undone.
+
+        A format that cannot be rolled back leaves this as it is.
+        """
+        return False
+
+    def has_rows(self) -> bool:
+        """Whether the table has rows now. If that is not known: yes."""
+        return True
+
+    def held_offsets(self) -> Mapping[tuple[tuple[str, ...], int], int] | None:
+        """How much of each log the table has now, by its rows: for partition values and a bucket of the stream, an
+        offset before which it has all records. It may have more. None if rows do not have log offsets.
+
+        Can be slow. It is needed where a table was rolled back so far that its offsets are not known any more.
+        """
+        return None
+
+    def can_restore(self, snapshot_id: int) -> bool:
+        """Whether `restore` can make a snapshot that was undone the newest one again."""
+        return False
+
+    def restore(self, snapshot_id: int) -> None:
+        """Make a snapshot that was undone the newest one again, in place of what came after the rollback.
+
+        Raises `UnsupportedOperation` if the format cannot.
+        """
+        raise UnsupportedOperation(f"lake snapshot {snapshot_id} is gone: this format does not keep what is undone")
 
     def maintain(self) -> None:
         """Run the maintenance that the table's options require after a commit, such as compaction. Can be slow."""

@@ -33,8 +33,10 @@ from forebay.lake.source import (
     SnapshotSuccessor,
     SplitSerializer,
 )
+from forebay.lake.tiering import CommittedLakeSnapshot
 from forebay.lakes.iceberg_conditions import condition_of
 from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_history import history, newest_tiered, tiering_properties, was_undone
 from forebay.lakes.iceberg_kept import KeptTables
 from forebay.lakes.iceberg_keys import Deletes
 from forebay.lakes.iceberg_layout import DeleteFile, LiveFile, Places, live_files
@@ -147,6 +149,11 @@ class IcebergSplitPlanner(Planner[LakeSplit]):
         self._table = source.load()
         if self._table.metadata.snapshot_by_id(snapshot_id) is None:
             raise _gone(source.path, snapshot_id)
+
+    @property
+    def properties(self) -> Mapping[str, str] | None:
+        snapshot = self._table.metadata.snapshot_by_id(self._id)
+        return None if snapshot is None else tiering_properties(snapshot)
 
     @telling("the metadata of the lake")
     def plan(self) -> list[LakeSplit]:
@@ -337,6 +344,14 @@ class IcebergLakeSource(LakeSource):
         )
 
     @telling("the metadata of the lake")
+    def newest_tiered(self) -> CommittedLakeSnapshot | None:
+        return newest_tiered(self.load())
+
+    @telling("the metadata of the lake")
+    def was_undone(self, snapshot_id: int, offsets_name: str | None) -> bool:
+        return was_undone(self.load(), snapshot_id)
+
+    @telling("the metadata of the lake")
     def tagged(self, name: str) -> int | None:
         found = self.load().metadata.refs.get(name)
         is_tag = found is not None and found.snapshot_ref_type == SnapshotRefType.TAG
@@ -344,14 +359,9 @@ class IcebergLakeSource(LakeSource):
 
     def snapshots_until(self, time_ms: int) -> Iterator[int]:
         """Of the table's own history; snapshots of other branches do not count."""
-        metadata = self.load().metadata
-        newest = metadata.current_snapshot_id
-        snapshot = None if newest is None else metadata.snapshot_by_id(newest)
-        while snapshot is not None:
+        for snapshot in history(self.load().metadata):
             if snapshot.timestamp_ms <= time_ms:
                 yield snapshot.snapshot_id
-            parent = snapshot.parent_snapshot_id
-            snapshot = None if parent is None else metadata.snapshot_by_id(parent)
 
     def create_record_reader(self, split: LakeSplit) -> IcebergRecordReader:
         return IcebergRecordReader(self, _ours(split))

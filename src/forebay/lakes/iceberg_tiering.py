@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import Record
 
@@ -41,6 +40,16 @@ from forebay.lakes.iceberg_files import (
     remove_files,
     write_positions,
 )
+from forebay.lakes.iceberg_history import (
+    TIERED_TAG,
+    USER_PROPERTY,
+    Held,
+    held_offsets,
+    newest_tiered,
+    sequence_of,
+    summary_of,
+    was_undone,
+)
 from forebay.lakes.iceberg_keys import KeyColumns, locate
 from forebay.lakes.iceberg_layout import live_files
 from forebay.lakes.iceberg_tables import check_fits, load_table, opened
@@ -48,10 +57,6 @@ from forebay.lakes.iceberg_upkeep import Upkeep
 from forebay.lakes.iceberg_writer import FilePlace, IcebergLakeWriter, IcebergWriteResult
 from forebay.metadata.table import TableInfo, TablePath, option_value
 
-USER_PROPERTY = "commit-user"
-"""The snapshot property with the committing user."""
-
-TIERED_TAG = "forebay-tiered"
 _AUTO_COMPACTION, _AUTO_EXPIRE = "table.datalake.auto-compaction", "table.datalake.auto-expire-snapshot"
 
 
@@ -78,23 +83,6 @@ class IcebergTieringFactory(LakeTieringFactory):
         return IcebergLakeCommitter(self._options, context)
 
 
-def newest_tiered(metadata: TableMetadata) -> CommittedLakeSnapshot | None:
-    """The newest snapshot committed by a tiering service, ours or Fluss's."""
-    ours = [s for s in metadata.snapshots if s.summary is not None and s.summary[USER_PROPERTY] == TIERING_USER]
-    if not ours:
-        return None
-    newest = max(ours, key=_sequence)
-    return CommittedLakeSnapshot(newest.snapshot_id, _summary(newest))
-
-
-def _summary(snapshot: Snapshot) -> dict[str, str]:
-    return {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
-
-
-def _sequence(snapshot: Snapshot) -> int:
-    return snapshot.sequence_number or 0
-
-
 class IcebergLakeCommitter(LakeCommitter):
     """Commits rounds as `TIERING_USER`. Other commits (compaction jobs) may come in between."""
 
@@ -112,7 +100,7 @@ class IcebergLakeCommitter(LakeCommitter):
         moves = _Moves(results)
 
         def prepare(table: Table) -> Change:
-            newest = newest_tiered(table.metadata)
+            newest = newest_tiered(table)
             # Only the base can be a newest tiering snapshot that no longer exists: other software may expire it.
             if newest is not None or not self._base_has_expired(table):
                 check_base(self._context, self._base, newest)
@@ -132,7 +120,9 @@ class IcebergLakeCommitter(LakeCommitter):
 
     def _base_has_expired(self, table: Table) -> bool:
         metadata = table.metadata
-        return self._base is not None and bool(metadata.snapshots) and metadata.snapshot_by_id(self._base) is None
+        if self._base is None or not metadata.snapshots or metadata.snapshot_by_id(self._base) is not None:
+            return False
+        return not was_undone(table, self._base)
 
     def _check_table(self, table: Table, results: Sequence[IcebergWriteResult]) -> None:
         if any(r.table_uuid != str(table.metadata.table_uuid) for r in results):
@@ -150,17 +140,40 @@ class IcebergLakeCommitter(LakeCommitter):
         remove_files(table.io, [path for r in results for path in r.paths if path not in committed])
 
     def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
-        metadata = current_table(self._options, self._context.info.path).metadata
-        newest = newest_tiered(metadata)
+        table = current_table(self._options, self._context.info.path)
+        metadata, newest = table.metadata, newest_tiered(table)
         if newest is None or newest.snapshot_id == latest_known:
             return None
         known = None if latest_known is None else metadata.snapshot_by_id(latest_known)
         found = metadata.snapshot_by_id(newest.snapshot_id)
-        is_newer = known is None or found is None or _sequence(found) > _sequence(known)
+        is_newer = known is None or found is None or sequence_of(found) > sequence_of(known)
         return newest if is_newer else None
 
     def has_snapshot(self, snapshot_id: int) -> bool:
         return current_table(self._options, self._context.info.path).metadata.snapshot_by_id(snapshot_id) is not None
+
+    def was_undone(self, snapshot_id: int, offsets_name: str | None) -> bool:
+        return was_undone(current_table(self._options, self._context.info.path), snapshot_id)
+
+    def has_rows(self) -> bool:
+        head = current_table(self._options, self._context.info.path).current_snapshot()
+        return head is not None and summary_of(head).get("total-records") != "0"
+
+    @telling("the metadata of the lake")
+    def held_offsets(self) -> Held:
+        table = current_table(self._options, self._context.info.path)
+        head = table.current_snapshot()
+        return {} if head is None else held_offsets(table, head)
+
+    def can_restore(self, snapshot_id: int) -> bool:
+        return self.has_snapshot(snapshot_id)
+
+    @telling("the metadata of the lake")
+    def restore(self, snapshot_id: int) -> None:
+        with opened(self._options) as catalog:
+            table = load_table(catalog, self._context.info.path)
+            with table.manage_snapshots() as change:
+                change.set_current_snapshot(snapshot_id)
 
     def maintain(self) -> None:
         """Compact buckets with many small files or deletes, and expire snapshots, according to the table's options.
@@ -178,7 +191,7 @@ class IcebergLakeCommitter(LakeCommitter):
 
 def _stats(snapshot: Snapshot) -> TieringStats:
     """Exact statistics, unless the table has equality deletes: the number of rows they remove is unknown."""
-    summary = _summary(snapshot)
+    summary = summary_of(snapshot)
     numbers = [
         summary.get(f"total-{name}") for name in ("records", "position-deletes", "equality-deletes", "files-size")
     ]
@@ -193,11 +206,11 @@ def _stats(snapshot: Snapshot) -> TieringStats:
 def _committed_paths(table: Table, base: int | None) -> set[str]:
     """The files of all snapshots since `base`, and of the newest one."""
     known = None if base is None else table.metadata.snapshot_by_id(base)
-    oldest = -1 if known is None else _sequence(known)
+    oldest = -1 if known is None else sequence_of(known)
     manifests = {
         manifest.manifest_path: manifest
         for snapshot in table.metadata.snapshots
-        if _sequence(snapshot) > oldest or snapshot.snapshot_id == table.metadata.current_snapshot_id
+        if sequence_of(snapshot) > oldest or snapshot.snapshot_id == table.metadata.current_snapshot_id
         for manifest in snapshot.manifests(table.io)
     }
     return {

@@ -27,6 +27,8 @@ from forebay.lake.source import (
     SortedRecordReader,
     SplitSerializer,
 )
+from forebay.lake.tiering import CommittedLakeSnapshot
+from forebay.lakes.paimon_history import newest_tiered, tiering_properties, was_undone
 from forebay.metadata.partitions import partition_text
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.types import DataType
@@ -44,6 +46,9 @@ from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.write.bucketing import UNAWARE
+
+BUCKET_COLUMN, OFFSET_COLUMN = "__bucket", "__offset"
+"""The system columns with the place of a row in the stream."""
 
 _SPLIT_VERSION = 1
 _HEAD = struct.Struct(">iiH")
@@ -121,9 +126,13 @@ def _slim_file(file: DataFileMeta) -> DataFileMeta:
     )
 
 
-def snapshot_gone(table: TableContext, snapshot_id: int, e: NotFound) -> NotFound:
-    """The error to raise for `e`: that the snapshot does not exist, if so, otherwise `e` itself."""
-    if table.snapshots.exists(snapshot_id):
+def snapshot_gone(table: TableContext, snapshot_id: int, e: NotFound, snapshot: Snapshot | None = None) -> NotFound:
+    """The error to raise for `e`: that the snapshot does not exist, if so, otherwise `e` itself.
+
+    If the `snapshot` itself is given, another one with its id does not count.
+    """
+    found = table.snapshots.find(snapshot_id)
+    if found is not None and (snapshot is None or found == snapshot):
         return e
     return NotFound(
         f"lake snapshot {snapshot_id} of {table.paths.root} does not exist, or has expired: {e.message}",
@@ -138,19 +147,29 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
     """Plans one snapshot."""
 
     def __init__(self, table: TableContext, filters: tuple[Predicate, ...], snapshot_id: int) -> None:
-        self._table, self._filters, self._id = table, filters, snapshot_id
-        self._snapshots = table.snapshots
-        if not self._snapshots.exists(snapshot_id):
+        self._table, self._filters = table, filters
+        found = table.snapshots.find(snapshot_id)
+        if found is None:
             raise snapshot_gone(table, snapshot_id, NotFound("there is no such file"))
+        self._snapshot = found
+
+    @property
+    def identity(self) -> str:
+        return self._snapshot.delta_manifest_list
+
+    @property
+    def properties(self) -> Mapping[str, str] | None:
+        """Fluss makes a compaction readable, of whichever writer, so those of tables with deletion vectors do not
+        tell."""
+        return None if self._table.options.deletion_vectors_enabled else tiering_properties(self._snapshot)
 
     def plan(self) -> list[LakeSplit]:
-        table = self._table
+        table, snapshot = self._table, self._snapshot
         try:
-            snapshot = self._snapshots.snapshot(self._id)
             request = "lake splits", repr(self._filters)
             planned = table.manifests.planned(snapshot, table.schema, request, lambda: self._planned(snapshot))
         except NotFound as e:
-            raise snapshot_gone(table, self._id, e) from e
+            raise snapshot_gone(table, snapshot.id, e, snapshot) from e
         return list(planned)
 
     def _planned(self, snapshot: Snapshot) -> tuple[LakeSplit, ...]:
@@ -317,6 +336,12 @@ class PaimonLakeSource(LakeSource):
         compacted = snapshot.id == snapshot_id + 1 and snapshot.commit_kind is CommitKind.COMPACT
         return SnapshotSuccessor(snapshot.id, compacted)
 
+    def newest_tiered(self) -> CommittedLakeSnapshot | None:
+        return newest_tiered(self.table.snapshots)
+
+    def was_undone(self, snapshot_id: int, offsets_name: str | None) -> bool:
+        return was_undone(self.table, snapshot_id, offsets_name)
+
     def tagged(self, name: str) -> int | None:
         tag = self.table.tags.find(name)
         return None if tag is None else tag.snapshot.id
@@ -377,6 +402,21 @@ class PaimonLakeSource(LakeSource):
         if len(names) > 1 and any("." in name for name in names):
             raise UnsupportedOperation(f"'{names[-1]}' cannot be read alone: a name on the way to it has a dot")
         return ".".join(names)
+
+
+def held_offsets(source: PaimonLakeSource, snapshot_id: int) -> dict[tuple[tuple[str, ...], int], int]:
+    """How much of each log a snapshot of a table with system columns has at least, by its rows."""
+    names = source.schema.names
+    chosen = source.with_project([[names.index(name)] for name in (BUCKET_COLUMN, OFFSET_COLUMN)])
+    held: dict[tuple[tuple[str, ...], int], int] = {}
+    for split in chosen.create_planner(snapshot_id).plan():
+        for batch in chosen.create_record_reader(split).read():
+            newest = pa.table({"bucket": batch.column(0), "offset": batch.column(1)}).group_by("bucket")
+            for row in newest.aggregate([("offset", "max")]).to_pylist():
+                if row["bucket"] is not None and row["offset_max"] is not None:
+                    place = split.partition(), row["bucket"]
+                    held[place] = max(held.get(place, 0), row["offset_max"] + 1)
+    return held
 
 
 def _ours(split: LakeSplit) -> PaimonLakeSplit:

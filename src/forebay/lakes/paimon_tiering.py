@@ -24,6 +24,8 @@ from forebay.lake.tiering import (
     check_base,
 )
 from forebay.lake.writing import LakeRows, check_appended, check_partition
+from forebay.lakes.paimon_history import newest_tiered, was_undone
+from forebay.lakes.paimon_source import PaimonLakeSource, held_offsets
 from forebay.lakes.paimon_tables import check_fits, has_system_columns, lake_table
 from forebay.metadata.table import TableInfo, option_value
 from forebay.paimon.commit.committer import Committable
@@ -181,12 +183,12 @@ class PaimonLakeCommitter(LakeCommitter):
     def _check_base(self, latest: Snapshot | None) -> None:
         """Raise `Conflict` unless this committer's round can be applied to the table's current state."""
         base, snapshots = self._base, self._table.context.snapshots
-        newest = None if latest is None else snapshots.latest_of_user(TIERING_USER, base)
-        behind = base is not None and latest is not None and base < latest.id
-        if newest is None and behind and not snapshots.exists(base or 0):
-            return  # the base has expired, after many other snapshots
-        found = None if newest is None else CommittedLakeSnapshot(newest.id, newest.properties or {})
-        check_base(self._context, base, found)
+        newest = None if latest is None else newest_tiered(snapshots, base)
+        if newest is None and base is not None:
+            if latest is not None and base < latest.id and not snapshots.exists(base):
+                return  # the base has expired, after many other snapshots
+            newest = newest_tiered(snapshots)  # the base was rolled back
+        check_base(self._context, base, newest)
 
     def abort(self, results: Sequence[PaimonWriteResult]) -> None:
         """Delete the files of uncommitted results; files of a snapshot are always kept."""
@@ -210,11 +212,23 @@ class PaimonLakeCommitter(LakeCommitter):
                     yield entry.partition, entry.bucket, entry.file.file_name
 
     def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
-        newest = self._table.context.snapshots.latest_of_user(TIERING_USER, (latest_known or 0) + 1)
-        return None if newest is None else CommittedLakeSnapshot(newest.id, newest.properties or {})
+        return newest_tiered(self._table.context.snapshots, (latest_known or 0) + 1)
 
     def has_snapshot(self, snapshot_id: int) -> bool:
         return self._table.context.snapshots.exists(snapshot_id)
+
+    def was_undone(self, snapshot_id: int, offsets_name: str | None) -> bool:
+        return was_undone(self._table.context, snapshot_id, offsets_name)
+
+    def has_rows(self) -> bool:
+        latest = self._table.context.snapshots.latest()
+        return latest is not None and latest.total_record_count != 0
+
+    def held_offsets(self) -> dict[tuple[tuple[str, ...], int], int] | None:
+        if not has_system_columns(self._table.schema):
+            return None
+        latest = self._table.context.snapshots.latest()
+        return {} if latest is None else held_offsets(PaimonLakeSource(self._table.context), latest.id)
 
     def maintain(self) -> None:
         """Expire snapshots and partitions, and compact tables without buckets, according to the table's options.

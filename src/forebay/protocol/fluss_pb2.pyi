@@ -1823,14 +1823,16 @@ class GetLakeSnapshotRequest(_Message):
     def __init__(self, table_path: _Optional[_Union[PbTablePath, _Mapping[str, _Any]]] = ..., snapshot_id: _Optional[int] = ..., readable: bool = ...) -> None: ...
 
 class GetLakeSnapshotResponse(_Message):
-    __slots__ = ("table_id", "snapshotId", "bucket_snapshots")
+    __slots__ = ("table_id", "snapshotId", "bucket_snapshots", "offsets_name")
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOTID_FIELD_NUMBER: _ClassVar[int]
     BUCKET_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_NAME_FIELD_NUMBER: _ClassVar[int]
     table_id: int
     snapshotId: int
     bucket_snapshots: RepeatedMessages[PbLakeSnapshotForBucket]
-    def __init__(self, table_id: _Optional[int] = ..., snapshotId: _Optional[int] = ..., bucket_snapshots: _Optional[_Iterable[_Union[PbLakeSnapshotForBucket, _Mapping[str, _Any]]]] = ...) -> None: ...
+    offsets_name: str
+    def __init__(self, table_id: _Optional[int] = ..., snapshotId: _Optional[int] = ..., bucket_snapshots: _Optional[_Iterable[_Union[PbLakeSnapshotForBucket, _Mapping[str, _Any]]]] = ..., offsets_name: _Optional[str] = ...) -> None: ...
 
 class PbLakeSnapshotForBucket(_Message):
     __slots__ = ("partition_id", "bucket_id", "log_offset", "partition_name")
@@ -1961,18 +1963,20 @@ class CommitLakeTableSnapshotResponse(_Message):
     def __init__(self, table_resp: _Optional[_Iterable[_Union[PbCommitLakeTableSnapshotRespForTable, _Mapping[str, _Any]]]] = ...) -> None: ...
 
 class PbLakeTableSnapshotMetadata(_Message):
-    __slots__ = ("table_id", "snapshot_id", "tiered_bucket_offsets_file_path", "readable_bucket_offsets_file_path", "earliest_snapshot_id_to_keep")
+    __slots__ = ("table_id", "snapshot_id", "tiered_bucket_offsets_file_path", "readable_bucket_offsets_file_path", "earliest_snapshot_id_to_keep", "replaces_offsets_name")
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     TIERED_BUCKET_OFFSETS_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
     READABLE_BUCKET_OFFSETS_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
     EARLIEST_SNAPSHOT_ID_TO_KEEP_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_OFFSETS_NAME_FIELD_NUMBER: _ClassVar[int]
     table_id: int
     snapshot_id: int
     tiered_bucket_offsets_file_path: str
     readable_bucket_offsets_file_path: str
     earliest_snapshot_id_to_keep: int
-    def __init__(self, table_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ..., tiered_bucket_offsets_file_path: _Optional[str] = ..., readable_bucket_offsets_file_path: _Optional[str] = ..., earliest_snapshot_id_to_keep: _Optional[int] = ...) -> None: ...
+    replaces_offsets_name: str
+    def __init__(self, table_id: _Optional[int] = ..., snapshot_id: _Optional[int] = ..., tiered_bucket_offsets_file_path: _Optional[str] = ..., readable_bucket_offsets_file_path: _Optional[str] = ..., earliest_snapshot_id_to_keep: _Optional[int] = ..., replaces_offsets_name: _Optional[str] = ...) -> None: ...
 
 class PbLakeTableSnapshotInfo(_Message):
     __slots__ = ("table_id", "snapshot_id", "buckets_req", "table_path")

@@ -10,6 +10,10 @@ random). A commit whose offsets are behind those of the newest one comes from a 
 refused, with one exception: a snapshot that has become readable later (Paimon with deletion vectors) is inserted before
 the newest one. A repeated commit changes nothing.
 
+A lake table may be rolled back by others. Then a worker registers the snapshot that is the newest of the lake now, and
+names the undone one by the name of its offset file (`LakeSnapshotCommit.replaces`): ids are used again after a
+rollback. So that its offsets are still there, the last `HISTORY_KEPT` snapshots stay known, even if no worker asks.
+
 Files of rounds that never committed are removed by later ones: a commit of a new snapshot removes the unreferenced
 files that already existed at the previous commit. They cannot be needed any more: a worker prepares its file after it
 has seen the newest snapshot, and the lake accepts its commit only while that is still the newest. A worker whose file
@@ -25,6 +29,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
@@ -33,7 +38,6 @@ from forebay.codec.crc import crc32c
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.lake.offsets import BucketOffsets
-from forebay.lake.tiering import KEEP_ALL_PREVIOUS
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.server.metadata_store import MetadataStore, OffsetsFile, StoredLakeSnapshot
 
@@ -50,18 +54,33 @@ PREPARED_MAX = 1000
 removed. (A lake that refuses every commit would fill the disk.)"""
 
 
+HISTORY_KEPT = 64
+"""So many snapshots before the newest one stay known, whatever workers ask to keep: the lake table may be rolled back
+to one of them."""
+
+
+class KnownSnapshot(NamedTuple):
+    """A lake snapshot, its log offsets, and the name of their file, which the snapshot in the lake records."""
+
+    snapshot_id: int
+    offsets: BucketOffsets
+    offsets_name: str
+
+
 @dataclass(frozen=True, slots=True)
 class LakeSnapshotCommit:
     """A lake snapshot that a worker committed, with the paths that `prepare` gave it.
 
     `earliest_to_keep`: the earlier snapshots from this one on stay known. None: none do;
-    `forebay.lake.tiering.KEEP_ALL_PREVIOUS`: all do.
+    `forebay.lake.tiering.KEEP_ALL_PREVIOUS`: all do. `replaces`: the lake table was rolled back behind the newest known
+    snapshot, whose offsets have this name, and does not have that any more.
     """
 
     snapshot_id: int
     tiered_path: str
     readable_path: str | None = None
     earliest_to_keep: int | None = None
+    replaces: str | None = None
 
 
 class LakeSnapshots:
@@ -121,8 +140,9 @@ class LakeSnapshots:
     def commit(self, info: TableInfo, commit: LakeSnapshotCommit) -> None:
         """Register a lake snapshot, durably, and forget the earlier ones that it does not keep.
 
-        Raises `Conflict` (FENCED_TIERING_EPOCH) for the late commit of an overtaken worker, and `InvalidRequest` for
-        paths that `prepare` did not return for this table.
+        Raises `Conflict` (FENCED_TIERING_EPOCH) for the late commit of an overtaken worker, also for one that replaces
+        another snapshot than the newest one, and `InvalidRequest` for paths that `prepare` did not return for this
+        table.
         """
         with self._lock:
             known = self._known.get(info.table_id, ())
@@ -132,7 +152,10 @@ class LakeSnapshots:
                 self._file(info, commit.tiered_path, known),
                 None if commit.readable_path is None else self._file(info, commit.readable_path, known),
             )
-            kept = _bounded(self._with(info, known, snapshot, commit.earliest_to_keep))
+            there = known
+            if commit.replaces is not None:
+                there = self._rolled_back(info, known, snapshot, commit.replaces)
+            kept = _bounded(self._with(info, there, snapshot, commit.earliest_to_keep))
             self._store.put_lake_snapshots(info.table_id, kept)
             self._known = {**self._known, info.table_id: kept}
             unneeded = {file.path for s in known for file in s.files} - {file.path for s in kept for file in s.files}
@@ -145,6 +168,8 @@ class LakeSnapshots:
         if new.snapshot_id in ids:
             place = ids.index(new.snapshot_id)
             again = replace(new, readable=new.readable or known[place].readable)
+            if new.tiered.crc == known[place].tiered.crc:
+                again = replace(again, tiered=known[place].tiered)  # the file that the lake snapshot names
             before, after = known[:place], known[place + 1 :]
             return (*(before if after else _kept(before, earliest_to_keep)), again, *after)
         if known and self._goes_back(info, known[-1], new):
@@ -156,6 +181,30 @@ class LakeSnapshots:
                 )
             return (*_kept(known[:-1], earliest_to_keep), new, known[-1])
         return (*_kept(known, earliest_to_keep), new)
+
+    def _rolled_back(self, info: TableInfo, known: Known, new: StoredLakeSnapshot, replaces: str) -> Known:
+        """Return what is known of the history that `new` ends, after the lake table was rolled back."""
+        newest = known[-1] if known else None
+        if newest is not None and newest.offsets_name == new.offsets_name != replaces:
+            return known  # this was registered before
+        if newest is None or newest.offsets_name != replaces:
+            raise Conflict(
+                f"lake snapshot {new.snapshot_id} of table {info.path} shall replace one with the offsets {replaces!r},"
+                f" and the newest one that is known is {newest and newest.snapshot_id}: its worker was overtaken by "
+                "another one",
+                ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
+            )
+        _LOGGER.warning(
+            "table %s: the lake table was rolled back behind snapshot %d; snapshot %d is its newest one now",
+            info.path,
+            newest.snapshot_id,
+            new.snapshot_id,
+        )
+        names_of = [snapshot.offsets_name for snapshot in known]
+        if new.offsets_name in names_of:
+            place = names_of.index(new.offsets_name)
+            return (*known[:place], replace(known[place], snapshot_id=new.snapshot_id))
+        return tuple(s for s in known[:-1] if s.snapshot_id != new.snapshot_id and not self._goes_back(info, s, new))
 
     def _goes_back(self, info: TableInfo, newest: StoredLakeSnapshot, new: StoredLakeSnapshot) -> bool:
         before, after = self._read(info, newest.tiered).offsets, self._read(info, new.tiered).offsets
@@ -187,29 +236,33 @@ class LakeSnapshots:
 
     # ---- asking -----------------------------------------------------------------------------------------------------
 
-    def newest(self, info: TableInfo) -> tuple[int, BucketOffsets]:
-        """Return the newest snapshot's id and log offsets. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
+    def newest(self, info: TableInfo) -> KnownSnapshot:
+        """Return the newest snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
         with self._lock:
             known = self._known.get(info.table_id)
             if not known:
                 raise _missing(f"table {info.path} has no lake snapshot")
-            return known[-1].snapshot_id, self._read(info, known[-1].tiered)
+            return self._found(info, known[-1])
 
-    def newest_readable(self, info: TableInfo) -> tuple[int, BucketOffsets]:
+    def newest_readable(self, info: TableInfo) -> KnownSnapshot:
         """Return the newest snapshot from which a union read may start, and the log offsets where it continues."""
         with self._lock:
             for snapshot in reversed(self._known.get(info.table_id, ())):
                 if snapshot.readable is not None:
-                    return snapshot.snapshot_id, self._readable_offsets(info, snapshot.readable)
+                    offsets = self._readable_offsets(info, snapshot.readable)
+                    return KnownSnapshot(snapshot.snapshot_id, offsets, snapshot.offsets_name)
         raise _missing(f"table {info.path} has no readable lake snapshot")
 
-    def by_id(self, info: TableInfo, snapshot_id: int) -> tuple[int, BucketOffsets]:
+    def by_id(self, info: TableInfo, snapshot_id: int) -> KnownSnapshot:
         """Return a snapshot that is still known, and how much of the log it holds."""
         with self._lock:
             for snapshot in self._known.get(info.table_id, ()):
                 if snapshot.snapshot_id == snapshot_id:
-                    return snapshot_id, self._read(info, snapshot.tiered)
+                    return self._found(info, snapshot)
         raise _missing(f"table {info.path} has no lake snapshot {snapshot_id}, or it is no longer known")
+
+    def _found(self, info: TableInfo, snapshot: StoredLakeSnapshot) -> KnownSnapshot:
+        return KnownSnapshot(snapshot.snapshot_id, self._read(info, snapshot.tiered), snapshot.offsets_name)
 
     def log_needed_from(self, info: TableInfo, bucket: TableBucket) -> int:
         """Return the first log offset of a lake table's bucket that the stream must keep: the lake cannot serve it yet.
@@ -280,13 +333,13 @@ def _parse(data: bytes, info: TableInfo, path: str) -> BucketOffsets:
 
 
 def _kept(earlier: Known, earliest_to_keep: int | None) -> Known:
-    """Return the earlier snapshots to keep; an id that is not among them keeps all, as in Fluss."""
-    if earliest_to_keep is None:
-        return ()
-    ids = [snapshot.snapshot_id for snapshot in earlier]
-    if earliest_to_keep == KEEP_ALL_PREVIOUS or earliest_to_keep not in ids:
-        return earlier
-    return earlier[ids.index(earliest_to_keep) :]
+    """Return the earlier snapshots to keep: those that are asked for (an id that is not among them means all, as in
+    Fluss), and the last `HISTORY_KEPT`."""
+    first = len(earlier)
+    if earliest_to_keep is not None:
+        ids = [snapshot.snapshot_id for snapshot in earlier]
+        first = ids.index(earliest_to_keep) if earliest_to_keep in ids else 0
+    return earlier[min(first, max(len(earlier) - HISTORY_KEPT, 0)) :]
 
 
 def _bounded(known: Known) -> Known:

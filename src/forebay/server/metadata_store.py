@@ -112,6 +112,11 @@ class StoredLakeSnapshot:
         """The offset files of the snapshot."""
         return (self.tiered,) if self.readable is None else (self.tiered, self.readable)
 
+    @property
+    def offsets_name(self) -> str:
+        """The name of the file of its offsets, which names it among all snapshots that ever have its id."""
+        return self.tiered.path.rpartition("/")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class StoredTransaction:

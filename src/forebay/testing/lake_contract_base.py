@@ -130,6 +130,10 @@ class LakeContractBase:
         """Expire all snapshots of `PATH` except the newest, and their files; False if impossible."""
         return False
 
+    def undo(self, storage: LakeStorage, to: int) -> bool:
+        """Roll `PATH` back to a snapshot, like another program; False if the format cannot be rolled back."""
+        return False
+
     # -- tables -------------------------------------------------------------------------------------------------------
 
     @pytest.fixture

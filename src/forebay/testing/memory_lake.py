@@ -200,6 +200,7 @@ class _Committer(LakeCommitter):
         with self._lock:
             newest = self._table.newest_tiered()
             expired = self._base is not None and bool(self._table.snapshots) and not self.has_snapshot(self._base)
+            expired = expired and not self._table.was_undone(self._base or 0, None)
             if newest is not None or not expired:
                 check_base(self._context, self._base, newest)
             parts = dict(self._table.snapshots[-1].parts) if self._table.snapshots else {}
@@ -240,6 +241,12 @@ class _Committer(LakeCommitter):
     def has_snapshot(self, snapshot_id: int) -> bool:
         return any(snapshot.snapshot_id == snapshot_id for snapshot in self._table.snapshots)
 
+    def was_undone(self, snapshot_id: int, offsets_name: str | None) -> bool:
+        return self._table.was_undone(snapshot_id, offsets_name)
+
+    def has_rows(self) -> bool:
+        return bool(self._table.snapshots) and any(self._table.snapshots[-1].parts.values())
+
 
 def _key(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
     """The key of a row for a dict: all NaNs are one object there, as no two would be equal otherwise."""
@@ -259,5 +266,10 @@ def commit_as_somebody_else(storage: MemoryLakeStorage, path: TablePath) -> None
 def expire_all_but_the_newest(storage: MemoryLakeStorage, path: TablePath) -> None:
     """Expire older snapshots."""
     with storage.lake.lock:
-        table = storage.table(path)
-        table.snapshots = table.snapshots[-1:]
+        storage.table(path).expire()
+
+
+def roll_back(storage: MemoryLakeStorage, path: TablePath, count: int = 1) -> None:
+    """Undo the last snapshots; the next ones get their ids."""
+    with storage.lake.lock:
+        storage.table(path).roll_back(count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -25,6 +25,7 @@ from forebay.lake.source import (
     SortedRecordReader,
     SplitSerializer,
 )
+from forebay.lake.tiering import CommittedLakeSnapshot
 from forebay.metadata.predicate import Leaf, LeafFunction, Predicate, all_of
 from forebay.metadata.table import Column, TablePath
 from forebay.metadata.types import DataType, TypeRoot
@@ -162,6 +163,12 @@ class MemorySource(LakeSource):
                 return SnapshotSuccessor(snapshot.snapshot_id, not snapshot.tiered)
         return None
 
+    def newest_tiered(self) -> CommittedLakeSnapshot | None:
+        return table_of(self.name, self.path).newest_tiered()
+
+    def was_undone(self, snapshot_id: int, offsets_name: str | None) -> bool:
+        return table_of(self.name, self.path).was_undone(snapshot_id, offsets_name)
+
     def create_record_reader(self, split: LakeSplit) -> RecordReader:
         return _Reader(self, self.projected, self.rows(_ours(split)))
 
@@ -208,6 +215,14 @@ def _batch(rows: Sequence[Row], columns: Sequence[Column]) -> pa.RecordBatch:
 class _Planner(Planner[LakeSplit]):
     source: MemorySource
     snapshot: MemoryLakeSnapshot
+
+    @property
+    def identity(self) -> str:
+        return self.snapshot.identity
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self.snapshot.properties if self.snapshot.tiered else {}
 
     def plan(self) -> list[LakeSplit]:
         table = table_of(self.source.name, self.source.path)

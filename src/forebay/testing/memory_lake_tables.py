@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, NotFound
-from forebay.lake.tiering import CommittedLakeSnapshot
+from forebay.lake.tiering import CommittedLakeSnapshot, offsets_name
 from forebay.metadata.table import Column, TableDescriptor, TablePath
 
 Row = dict[str, Any]
@@ -24,13 +24,17 @@ _FIRST_ID, _ID_STEP, _ID_MODULUS = 500, 7919, 10007
 
 @dataclass(frozen=True)
 class MemoryLakeSnapshot:
-    """All rows of a table, by partition and bucket; `tiered` if a round created it, `previous` is the one before."""
+    """All rows of a table, by partition and bucket; `tiered` if a round created it, `previous` is the one before.
+
+    `identity` is unique, where ids come again after a rollback.
+    """
 
     snapshot_id: int
     parts: Mapping[Place, tuple[Row, ...]]
     properties: Mapping[str, str]
     tiered: bool
     previous: int | None = None
+    identity: str = ""
 
 
 @dataclass
@@ -44,6 +48,8 @@ class MemoryTable:
     files: dict[str, list[Changes]] = field(default_factory=dict)
     committed: set[str] = field(default_factory=set)
     made: int = 0
+    expired: set[int] = field(default_factory=set)
+    _identities: count[int] = field(default_factory=count)
 
     def snapshot(self, snapshot_id: int) -> MemoryLakeSnapshot:
         """A snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
@@ -63,8 +69,26 @@ class MemoryTable:
         self.made += 1
         snapshot_id = _FIRST_ID + self.made * _ID_STEP % _ID_MODULUS
         previous = self.snapshots[-1].snapshot_id if self.snapshots else None
-        self.snapshots.append(MemoryLakeSnapshot(snapshot_id, parts, properties, tiered, previous))
+        identity = f"snapshot {next(self._identities)}"
+        self.snapshots.append(MemoryLakeSnapshot(snapshot_id, parts, properties, tiered, previous, identity))
         return snapshot_id
+
+    def expire(self) -> None:
+        """Expire all snapshots but the newest."""
+        self.expired |= {snapshot.snapshot_id for snapshot in self.snapshots[:-1]}
+        self.snapshots = self.snapshots[-1:]
+
+    def roll_back(self, count: int) -> None:
+        """Undo the last `count` snapshots; the next ones get their ids."""
+        self.snapshots = self.snapshots[: len(self.snapshots) - count]
+        self.made -= count
+
+    def was_undone(self, snapshot_id: int, name: str | None) -> bool:
+        """Whether a tiering snapshot, with this name of its offsets, was rolled back."""
+        for found in self.snapshots:
+            if found.snapshot_id == snapshot_id:
+                return not found.tiered or (name is not None and offsets_name(found.properties) != name)
+        return snapshot_id not in self.expired
 
 
 @dataclass

@@ -61,7 +61,7 @@ def tier_table(
     chosen, lake = TablePath.parse(path), lake or TieringLake()
     for attempt in range(1, OVERTAKEN_MAX + 1):
         info = connection.cluster.table_info(chosen)
-        table = _as_if_handed_out(connection, info, lake)
+        table = as_if_handed_out(connection, info, lake)
         try:
             return run_round(connection, table, runner or ThreadRunner(), control or RoundControl(), lake)
         except ForebayError as e:
@@ -71,7 +71,7 @@ def tier_table(
     raise InternalError("a round was neither done nor failed")
 
 
-def _as_if_handed_out(connection: Connection, info: TableInfo, lake: TieringLake) -> TieringTable:
+def as_if_handed_out(connection: Connection, info: TableInfo, lake: TieringLake) -> TieringTable:
     """Return the table with the epoch of its newest lake snapshot: not newer than any worker's, and not fenced off."""
     committer = lake.factory(info, connection.settings).create_committer(CommitterContext(info, 0, None))
     try:

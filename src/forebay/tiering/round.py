@@ -13,6 +13,9 @@ asks the lake for it first, reports it to the cluster, and continues from its of
 written twice. Two rounds of one table never both commit: the lake refuses the one whose base is no longer the newest
 snapshot (`forebay.lake.tiering.check_base`).
 
+The lake table may be rolled back by others (`forebay.tiering.base`): the plan then takes up the offsets of the
+snapshot that is its newest one now, so the rows that were undone come into the lake again.
+
 Order matters in `plan`: the log ends are requested first and the table's schema after that, so every row below the end
 has a schema that the round knows.
 """
@@ -25,31 +28,26 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
-from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, OutcomeUnknown
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, OutcomeUnknown
 from forebay.client.connection import Connection
 from forebay.client.lake import LakeTieringClient, TieringTable
 from forebay.client.log_epochs import log_epoch
 from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
-from forebay.client.results import LakeSnapshot
 from forebay.client.settings import Settings
 from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
-from forebay.lake.offsets import BucketOffsets
 from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.lake.tiering import (
     KEEP_ALL_PREVIOUS,
     LOG_EPOCH_PROPERTY,
     OFFSETS_PROPERTY,
-    CommittedLakeSnapshot,
     CommitterContext,
     LakeCommitResult,
     LakeCommitter,
     LakeTieringFactory,
-    belongs_to,
-    whose_snapshot,
 )
 from forebay.metadata.table import TableBucket, TableInfo, lake_options, option_value
+from forebay.tiering.base import RoundBase, agreed_base
 from forebay.tiering.control import RoundControl
-from forebay.tiering.lag import newest_known
 from forebay.tiering.report import RoundReport
 from forebay.tiering.runner import SplitRunner
 from forebay.tiering.splits import SplitResult, SplitTask, TieringSplit
@@ -75,67 +73,64 @@ class TieringLake:
 
     def factory(self, info: TableInfo, settings: Settings) -> LakeTieringFactory:
         """Return the tiering factory of a table's lake. Raises `InvalidRequest` if the table is not tiered."""
+        return self.storage(info, settings).create_tiering_factory()
+
+    def storage(self, info: TableInfo, settings: Settings) -> LakeStorage:
+        """Return a table's lake. Raises as `factory`."""
         name = info.descriptor.lake_format
         if not info.lake_enabled or name is None:
             raise InvalidRequest(f"table {info.path} is not tiered: 'table.datalake.enabled' is not true")
         options = {**lake_options(info), **dict(settings.lake_options), **self.options}
-        return self.create_storage(name, options).create_tiering_factory()
+        return self.create_storage(name, options)
 
 
 @dataclass(frozen=True)
 class TieringRound:
-    """A planned round. `base` is the newest tiering snapshot of the lake, None without one.
-
-    `starts` are the log end offsets that the lake has before the round, `stops` the ends of the logs when it was
-    planned. `must_commit`: a snapshot is due even without splits. `lost_records`: log offsets that were removed from
+    """A planned round. `base` is the lake's newest tiering snapshot, with the log end offsets that the lake has before
+    the round; `stops` are the ends of the logs when it was planned. `lost_records`: log offsets that were removed from
     the log before a round reached them. `log_epoch`: the epoch of the logs, None on clusters without epochs.
     """
 
     table: TieringTable
     info: TableInfo
     factory: LakeTieringFactory
-    base: int | None
+    base: RoundBase
     splits: tuple[TieringSplit, ...]
-    starts: Mapping[TableBucket, int]
     stops: Mapping[TableBucket, int]
-    must_commit: bool = False
     lost_records: int = 0
     log_epoch: str | None = None
 
     def committer(self) -> LakeCommitter:
-        return self.factory.create_committer(CommitterContext(self.info, self.table.fence, self.base))
+        base = self.base
+        context = CommitterContext(self.info, self.table.fence, base.snapshot_id, base_offsets=base.offsets_name)
+        return self.factory.create_committer(context)
 
 
 # ---- planning -------------------------------------------------------------------------------------------------------
 
 
-def plan_round(connection: Connection, table: TieringTable, lake: TieringLake | None = None) -> TieringRound:
-    """Return the plan of a round of `table`.
+def plan_round(
+    connection: Connection, table: TieringTable, lake: TieringLake | None = None, *, accept_loss: bool = False
+) -> TieringRound:
+    """Return the plan of a round of `table`. `accept_loss`: as for `forebay.tiering.base.agreed_base`.
 
     A lake snapshot that the cluster does not know is reported to it first. Raises `NotFound` if the table was dropped
-    or recreated, `InvalidRequest` if it has no lake or the lake's table does not fit, `Conflict` if the lake is ahead
-    of a server that was restored from an older copy.
+    or recreated, `InvalidRequest` if it has no lake, the lake's table does not fit, or it was rolled back and the log
+    does not have the rows any more, `Conflict` if the lake is ahead of a server that was restored from an older copy.
     """
-    info = _same_table(connection, table)
-    partitions = _partitions(connection, info)
+    info = same_table(connection, table)
+    partitions = partitions_of(connection, info)
     stops = list_offsets(connection.cluster, info, list(partitions), LATEST)
-    info = _same_table(connection, table)
+    info = same_table(connection, table)
     factory = (lake or TieringLake()).factory(info, connection.settings)
     factory.validate(info)
-    known = newest_known(connection.admin, info)
-    epoch = None if not partitions else log_epoch(connection, info, next(iter(partitions)))
-    must_commit = _tell_missing(connection, table, info, factory, known, epoch)
-    if must_commit:
-        known = newest_known(connection.admin, info)
-    elif known is not None:
-        must_commit = _has_expired(table, info, factory, known)
-    starts: Mapping[TableBucket, int] = {} if known is None else known.log_offsets
-    splits, lost = _splits(connection, info, partitions, starts, stops)
-    base = None if known is None else known.snapshot_id
-    return TieringRound(table, info, factory, base, splits, starts, stops, must_commit, lost, epoch)
+    epoch = log_epoch(connection, info, next(iter(partitions))) if partitions else None
+    base = agreed_base(connection, table, info, factory, partitions, accept_loss=accept_loss)
+    splits, lost = _splits(connection, info, partitions, base.offsets, stops)
+    return TieringRound(table, info, factory, base, splits, stops, lost, epoch)
 
 
-def _same_table(connection: Connection, table: TieringTable) -> TableInfo:
+def same_table(connection: Connection, table: TieringTable) -> TableInfo:
     info = connection.cluster.table_info(table.path)
     if info.table_id != table.table_id:
         raise NotFound(
@@ -145,7 +140,7 @@ def _same_table(connection: Connection, table: TieringTable) -> TableInfo:
     return info
 
 
-def _partitions(connection: Connection, info: TableInfo) -> dict[TableBucket, Mapping[str, str] | None]:
+def partitions_of(connection: Connection, info: TableInfo) -> dict[TableBucket, Mapping[str, str] | None]:
     """Return all buckets, each with the values of its partition."""
     numbers = range(info.bucket_count)
     if not info.is_partitioned:
@@ -155,89 +150,6 @@ def _partitions(connection: Connection, info: TableInfo) -> dict[TableBucket, Ma
         for partition in sorted(list_partitions(connection.cluster, info.path), key=lambda p: p.partition_id)
         for number in numbers
     }
-
-
-def _tell_missing(
-    connection: Connection,
-    table: TieringTable,
-    info: TableInfo,
-    factory: LakeTieringFactory,
-    known: LakeSnapshot | None,
-    epoch: str | None,
-) -> bool:
-    """Report the lake's newest tiering snapshot to the cluster if it does not know it; return whether that was so.
-
-    `epoch` is that of the logs. Raises `Conflict` for a snapshot of logs that this server does not have.
-    """
-    base = None if known is None else known.snapshot_id
-    committer = factory.create_committer(CommitterContext(info, table.fence, base))
-    try:
-        missing = committer.get_missing_lake_snapshot(base)
-    finally:
-        committer.close()
-    if missing is None:
-        return False
-    tiering = LakeTieringClient(connection)
-    path = _offsets_path(tiering, info, missing)
-    is_of_other_epoch = epoch is not None and missing.properties.get(LOG_EPOCH_PROPERTY, epoch) != epoch
-    # Whether a union read may start there is not known; the round that follows commits a snapshot that says so.
-    try:
-        tiering.commit(info, missing.snapshot_id, path, earliest_to_keep=KEEP_ALL_PREVIOUS)
-    except (Conflict, InvalidRequest) as e:  # the server does not have the file of its offsets
-        if not is_of_other_epoch:
-            raise
-        raise _lake_is_ahead(info, missing, known, epoch) from e
-    _LOGGER.warning(
-        "table %s: lake snapshot %d was committed, but its worker died before reporting it; it is reported now",
-        info.path,
-        missing.snapshot_id,
-    )
-    return True
-
-
-def _lake_is_ahead(
-    info: TableInfo, missing: CommittedLakeSnapshot, known: LakeSnapshot | None, epoch: str | None
-) -> Conflict:
-    theirs = missing.properties.get(LOG_EPOCH_PROPERTY)
-    before = "to before its first tiering snapshot" if known is None else f"to snapshot {known.snapshot_id}"
-    return Conflict(
-        f"the lake table of {info.path} holds snapshot {missing.snapshot_id}, which was tiered from logs of epoch "
-        f"{theirs}. Those of this server are of epoch {epoch} and do not have all of its rows: the server was restored "
-        "from an older copy, and the lake was not. Nothing was tiered. Restore the lake of the same time, or roll its "
-        f"table back {before}, the newest that this server knows (`forebay tiering repair {info.path}`; "
-        "docs/how-to/back-up.md)"
-    )
-
-
-def _has_expired(table: TieringTable, info: TableInfo, factory: LakeTieringFactory, known: LakeSnapshot) -> bool:
-    """Return whether readers need another snapshot, because another process has expired the known one."""
-    committer = factory.create_committer(CommitterContext(info, table.fence, known.snapshot_id))
-    try:
-        expired = not committer.has_snapshot(known.snapshot_id)
-    finally:
-        committer.close()
-    if expired:
-        _LOGGER.warning(
-            "table %s: lake snapshot %d was expired by another process although readers need it; creating another one",
-            info.path,
-            known.snapshot_id,
-        )
-    return expired
-
-
-def _offsets_path(tiering: LakeTieringClient, info: TableInfo, missing: CommittedLakeSnapshot) -> str:
-    """Return the path of a snapshot's offsets. Raises `Conflict` if the snapshot does not belong to this table."""
-    held = missing.properties.get(OFFSETS_PROPERTY)
-    if not belongs_to(missing.properties, info) or held is None:
-        whose = whose_snapshot(missing.properties) if held is not None else "a writer that recorded no log offsets"
-        raise Conflict(
-            f"the lake table of {info.path} (table id {info.table_id}) holds snapshot {missing.snapshot_id} of "
-            f"{whose}; drop the lake table, or create the stream table under another name",
-            ErrorCode.LAKE_TABLE_ALREADY_EXIST,
-        )
-    if held.lstrip().startswith("{"):  # Fluss 0.8 kept the offsets themselves there
-        return tiering.prepare(info, BucketOffsets.from_json(held).offsets)
-    return held
 
 
 def _splits(
@@ -379,16 +291,19 @@ def commit_round(
     begun = {split.bucket: split.start for split in planned.splits}
     done = [result for result in results if result.end_offset not in (None, begun[result.bucket])]
     report = RoundReport.of(planned.info, results, lost_records=planned.lost_records)
-    if not planned.splits and not planned.must_commit:
+    if not planned.splits and not planned.base.must_commit:
         return replace(report, finished_ms=clock.now_ms(), lag_records=0)  # the ends of the logs were just asked for
-    if not done and not planned.must_commit:
+    if not done and not planned.base.must_commit:
         return _with_lag(report, connection, planned, {}, clock)
     control.on_phase("committing")
     ends = {result.bucket: result.end_offset for result in done if result.end_offset is not None}
     tiering = LakeTieringClient(connection)
     try:
         control.check()
-        path = tiering.prepare(planned.info, ends)
+        if planned.base.rolled_back:  # not together with the offsets of what was undone
+            path = tiering.prepare(planned.info, {**planned.base.offsets, **ends}, merge=False)
+        else:
+            path = tiering.prepare(planned.info, ends)
     except BaseException:
         _abort(planned, results)
         raise
@@ -416,7 +331,7 @@ def _check_still_ours(
     connection: Connection, planned: TieringRound, done: Sequence[SplitResult], control: RoundControl
 ) -> None:
     try:
-        _same_table(connection, planned.table)
+        same_table(connection, planned.table)
         control.check_still_mine()
     except BaseException:
         _abort(planned, done)
@@ -436,7 +351,7 @@ def _commit_to_lake(
             properties[LOG_EPOCH_PROPERTY] = planned.log_epoch
         return committer.commit([r.written for r in done if r.written is not None], properties)
     except Exception as e:
-        newest = None if _is_fenced(e) else committer.get_missing_lake_snapshot(planned.base)
+        newest = None if _is_fenced(e) else committer.get_missing_lake_snapshot(planned.base.snapshot_id)
         if newest is None or newest.properties.get(OFFSETS_PROPERTY) != path:
             if not isinstance(e, OutcomeUnknown):
                 _abort(planned, done)
@@ -468,6 +383,7 @@ def _tell(
         path,
         readable_path=path if committed.is_readable else None,
         earliest_to_keep=earliest,
+        replaces=planned.base.replaces,
         log_end_offsets=ends,
         max_timestamps={result.bucket: result.newest_ms for result in done if result.newest_ms is not None},
     )
@@ -514,10 +430,10 @@ def _with_lag(
     """Return the report with the current lag; unknown if the servers do not respond."""
     now_ms = clock.now_ms()
     try:
-        buckets = list(_partitions(connection, planned.info))
+        buckets = list(partitions_of(connection, planned.info))
         latest = list_offsets(connection.cluster, planned.info, buckets, LATEST)
     except ForebayError:
         return replace(report, finished_ms=now_ms)
-    in_lake = {**planned.starts, **ends}
+    in_lake = {**planned.base.offsets, **ends}
     lag = sum(max(offset - in_lake.get(bucket, 0), 0) for bucket, offset in latest.items())
     return replace(report, finished_ms=now_ms, lag_records=lag)

@@ -31,7 +31,7 @@ class PlanFacts:
     lake_format: str | None = None
     snapshot_id: int | None = None
     expired_snapshot_id: int | None = None
-    """The snapshot that should have been read, if it no longer exists (`forebay.unionread.expired`)."""
+    """The snapshot that should have been read, if the lake does not have it (`forebay.unionread.expired`)."""
 
     lake_offsets: Mapping[TableBucket, int] = field(default_factory=dict)
     partition_names: Mapping[int, str] = field(default_factory=dict)
@@ -40,6 +40,9 @@ class PlanFacts:
     partition_filter: Predicate | None = None
     chosen: str | None = None
     """Which buckets the filter leaves; None for all."""
+
+    rolled_back: bool = False
+    """Whether the snapshot that should have been read was undone by a rollback, and did not expire."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +143,12 @@ def _head(plan: UnionPlan) -> Iterator[str]:
     if plan.chosen is not None:
         yield f"chosen by the filter: {plan.chosen}"
     if facts.expired_snapshot_id is not None:
-        gone = f"lake: {facts.lake_format}, snapshot {facts.expired_snapshot_id} was expired by another process"
-        yield f"{gone}, so " + (
+        how = "undone by a rollback of the lake table" if facts.rolled_back else "expired by another process"
+        ends = "it" if facts.rolled_back else "the other one"
+        yield f"lake: {facts.lake_format}, snapshot {facts.expired_snapshot_id} was {how}, so " + (
             "only the stream is read, which has all rows"
             if facts.snapshot_id is None
-            else f"snapshot {facts.snapshot_id} is read, with the log from where the other one ends"
+            else f"snapshot {facts.snapshot_id} is read, with the log from where {ends} ends"
         )
     elif facts.snapshot_id is not None:
         yield f"lake: {facts.lake_format}, snapshot {facts.snapshot_id}, the newest that a union read may start from"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
@@ -18,11 +17,11 @@ from forebay.client.results import LakeSnapshot
 from forebay.client.session import Session
 from forebay.client.views import RowView
 from forebay.lake.kept import Kept
-from forebay.lake.source import LakeSource, LakeSplit
+from forebay.lake.source import LakeSource, LakeSplit, Planner
 from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo, lake_options
-from forebay.unionread.expired import check_stream_is_complete, successor_of
+from forebay.unionread.expired import check_stream_is_complete, planner_of, stand_in_for
 from forebay.unionread.lake_side import LakeSide, merge_columns
 from forebay.unionread.partitions import PartitionFilter, PartitionMatch, Values
 from forebay.unionread.plan import PlanFacts, UnionPlan
@@ -95,15 +94,17 @@ def plan_known(
     lake_only: bool = False,
     within_stop: bool = False,
     from_snapshot: bool = False,
+    identity: str | None = None,
 ) -> UnionPlan:
     """Return the plan of reading from a given lake snapshot (None: from the logs alone) up to `stop`.
 
     With `within_stop` only the buckets of `stop` are read; raises `NotFound` if a partition of these was dropped. With
     `from_snapshot`, buckets of a primary-key table that the lake does not have are a `KvSnapshotSplit` each, to be
-    read from a table snapshot that ends at `stop`.
+    read from a table snapshot that ends at `stop`. `identity` is what names a lake snapshot that a user named by its
+    number (`forebay.lake.source.Planner.identity`), from when that was looked up; None without.
     """
     planning = _Planning(table, columns, predicate, limit, stop, partitions, ordered=False, look_up=False)
-    planning.within_stop, planning.from_snapshot = within_stop, from_snapshot
+    planning.within_stop, planning.from_snapshot, planning.identity = within_stop, from_snapshot, identity
     return planning.plan(storage, lake_only, lambda: known)
 
 
@@ -208,6 +209,7 @@ class _Planning:
         self._given_stops = {} if stop is None else dict(stop)
         self._ordered = ordered
         self.within_stop = self.from_snapshot = False
+        self.identity: str | None = None
         self._filter = PartitionFilter(table.info, partitions, predicate)
         self._keys = _key_filter(table.info, predicate)
         self._look_up = look_up and stop is None and self._keys is not None and self._keys.keys is not None
@@ -230,11 +232,11 @@ class _Planning:
         if lake_only and known is None:
             return UnionPlan(self._reader(None), (), {}, PlanFacts(info.descriptor.lake_format))
         buckets, match = self._stream_buckets()
-        side, snapshot, lake_splits = None, known, list[LakeSplit]()
+        side, snapshot, lake_splits, rolled_back = None, known, list[LakeSplit](), False
         looked_up = {} if lake_only or not self._look_up else self._keys_to_look_up(buckets)
         if known is not None and not self._is_complete_in_stream(buckets, looked_up, known):
             side = self._lake_side(storage or lake_of(self._table), counting=lake_only)
-            snapshot, lake_splits = self._lake_splits(side, known, buckets, lake_only)
+            snapshot, lake_splits, rolled_back = self._lake_splits(side, known, buckets, lake_only)
             side = None if snapshot is None else side
         offsets = {} if snapshot is None else snapshot.log_offsets
         lake_only_partitions = sorted(
@@ -257,6 +259,7 @@ class _Planning:
             tuple(self._pruned),
             self._filter.predicate,
             self._chosen(buckets),
+            rolled_back,
         )
         return UnionPlan(self._reader(side), tuple(self._splits), self._log_offsets, facts)
 
@@ -281,37 +284,35 @@ class _Planning:
 
     def _lake_splits(
         self, side: LakeSide, known: LakeSnapshot, buckets: Sequence[TableBucket], lake_only: bool
-    ) -> tuple[LakeSnapshot | None, list[LakeSplit]]:
-        """Return the snapshot to read, and its splits; no snapshot if the stream replaces one that has expired.
+    ) -> tuple[LakeSnapshot | None, list[LakeSplit], bool]:
+        """Return the snapshot to read, its splits, and whether it replaces one that was rolled back.
 
-        Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) if nothing can replace it, or if the cluster knows a newer one by
-        now.
+        No snapshot if the stream replaces one that the lake does not have. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)
+        if nothing can replace it, or if the cluster knows another one by now.
         """
+        info, stops, source = self._info, self._given_stops, side.source
+
+        def from_log(bucket: TableBucket) -> bool:
+            return bucket in stops or not info.has_primary_key
+
         try:
-            return known, self._covered(side, known.snapshot_id)
+            return known, self._covered(planner_of(self._table, source, known, self.identity)), False
         except NotFound as e:
             newest = readable_snapshot(self._table) if e.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST else None
-            if newest is None or newest.snapshot_id != known.snapshot_id:
+            if newest is None or not newest.is_same(known):
                 raise
-            info, up_to_now = self._info, not (self._given_stops or lake_only)
-            later = successor_of(info, side.source, known.snapshot_id, up_to_now=up_to_now)
-            if later is not None:
-                return replace(known, snapshot_id=later), self._covered(side, later)
+            where = buckets, frozenset(self._names), from_log, self._earliest
+            up_to_now = not (stops or lake_only)
+            found = stand_in_for(self._table, source, known, *where, up_to_now=up_to_now)
+            if found is not None:
+                return found.snapshot, self._covered(found.planner), found.rolled_back
             if lake_only:
                 raise
-        stops = self._given_stops
-        check_stream_is_complete(
-            info,
-            known,
-            buckets,
-            frozenset(self._names),
-            lambda bucket: bucket in stops or not info.has_primary_key,
-            self._earliest,
-        )
-        return None, []
+        check_stream_is_complete(info, source, known, *where)
+        return None, [], source.was_undone(known.snapshot_id, known.offsets_name)
 
-    def _covered(self, side: LakeSide, snapshot_id: int) -> list[LakeSplit]:
-        splits = side.source.create_planner(snapshot_id).plan()
+    def _covered(self, planner: Planner[LakeSplit]) -> list[LakeSplit]:
+        splits = planner.plan()
         if self._keys is not None and self._keys.numbers is not None:
             splits = [split for split in splits if self._may_have_keys(split, self._keys.numbers)]
         if not self._info.is_partitioned:

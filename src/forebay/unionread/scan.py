@@ -98,13 +98,14 @@ class PinnedUnionScan(UnionScan):
     @classmethod
     def of(cls, session: Session, info: TableInfo, request: ScanRequest) -> Scan:
         table = Table(session, info)
+        from forebay.unionread.time_travel import Resolved, resolve
+
         snapshot: TableSnapshot | None = None
         if request.as_of is not None:
-            from forebay.unionread.time_travel import resolve
-
-            known, stops, lake_only = resolve(table, request.as_of)
+            found = resolve(table, request.as_of)
+            stops: Mapping[TableBucket, int] | None = found.stops
         else:
-            known, lake_only = readable_snapshot(table), False  # before the ends of the logs, as every plan does
+            found = Resolved(readable_snapshot(table), None)  # before the ends of the logs, as every plan does
             if info.has_primary_key:
                 snapshot = table.snapshot(partitions=request.partitions, name="pinned scan")
                 if not snapshot.is_exact and snapshot.buckets:
@@ -114,7 +115,7 @@ class PinnedUnionScan(UnionScan):
                 buckets = table.buckets(request.partitions)
                 stops = list_offsets(session.cluster, info, buckets, LATEST)
         scan = cls(session, info, request, "union")
-        scan._state = _PinnedState(known, stops, lake_only, snapshot)
+        scan._state = _PinnedState(found.known, stops, found.lake_only, snapshot, found.identity)
         return scan
 
     @classmethod
@@ -165,6 +166,7 @@ class PinnedUnionScan(UnionScan):
                 Table(self._session, self._info), *wanted,
                 known=state.known, stop=state.stops, lake_only=state.lake_only,
                 within_stop=state.stops is not None, from_snapshot=state.snapshot is not None,
+                identity=state.identity,
             )  # fmt: skip
         except NotFound as e:
             raise NotFound(
@@ -186,6 +188,7 @@ class _PinnedState:
     stops: Mapping[TableBucket, int] | None
     lake_only: bool
     snapshot: TableSnapshot | None
+    identity: str | None = None
 
 
 class _PinnedReader(RowReader):

@@ -25,8 +25,8 @@ from forebay.client.views import RowView
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.log_offset import LogPosition, bucket_of, bucket_text, epoch_of, with_epoch
 from forebay.metadata.predicate import Predicate
-from forebay.metadata.table import TableBucket
-from forebay.unionread.expired import check_stream_is_complete, successor_of
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.unionread.expired import check_stream_is_complete, planner_of, stand_in_for
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.planning import lake_of, readable_snapshot
 from forebay.unionread.reading import LakeSnapshotSplit, UnionReader
@@ -45,13 +45,15 @@ class FullRead:
     """A whole table that is being read. `done` pieces of it have been read.
 
     Its pieces are the splits of the lake snapshot `lake_snapshot` (None: no lake), followed by `buckets`, read from the
-    table snapshot `table_snapshot` (None if there are no such buckets).
+    table snapshot `table_snapshot` (None if there are no such buckets). `lake_identity` names the lake snapshot among
+    all that ever have its id, for after a rollback of the lake table; offsets of earlier releases have none.
     """
 
     lake_snapshot: int | None = None
     table_snapshot: str | None = None
     buckets: tuple[TableBucket, ...] = ()
     done: int = 0
+    lake_identity: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class StreamOffset:
                 "buckets": [bucket_text(bucket) for bucket in self.full.buckets],
                 "done": self.full.done,
             }
+            if self.full.lake_identity is not None:
+                document["full"]["lake_identity"] = self.full.lake_identity
         if self.is_first:
             document["first"] = True
         if self.start is not None:
@@ -114,12 +118,13 @@ class StreamOffset:
 def _full_of(table_id: int, document: Mapping[str, Any] | None) -> FullRead | None:
     if document is None:
         return None
-    lake, snapshot = document["lake"], document["snapshot"]
+    lake, snapshot, identity = document["lake"], document["snapshot"], document.get("lake_identity")
     return FullRead(
         None if lake is None else int(lake),
         None if snapshot is None else str(snapshot),
         tuple(bucket_of(table_id, text) for text in document["buckets"]),
         int(document["done"]),
+        None if identity is None else str(identity),
     )
 
 
@@ -252,12 +257,14 @@ def lake_snapshot_to_begin_with(
     table: Table,
     buckets: Sequence[TableBucket],
     earliest: Callable[[Sequence[TableBucket]], Mapping[TableBucket, int]],
-) -> LakeSnapshot | None:
-    """Return the newest readable lake snapshot; None if there is none, or if the stream has all rows itself.
+) -> tuple[LakeSnapshot, str | None] | None:
+    """Return the newest readable lake snapshot, with what names it among all that ever have its id; None if there is
+    none, or if the stream has all rows itself.
 
     `buckets` are the stream's, `earliest` says where logs begin. A snapshot that another process has expired is
-    replaced by one with the same rows, if there is one: the log continues from exact offsets, so a snapshot with later
-    changes will not do. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for rows that no longer exist anywhere.
+    replaced by one with the same rows, and one that was rolled back by the one before, if there is one: the log
+    continues from exact offsets, so a snapshot with later changes will not do. Raises `NotFound`
+    (LAKE_SNAPSHOT_NOT_EXIST) for rows that no longer exist anywhere.
     """
     info = table.info
     while True:
@@ -266,20 +273,22 @@ def lake_snapshot_to_begin_with(
             return None
         source = lake_of(table).create_source(info.path)
         try:
-            source.create_planner(known.snapshot_id).plan()
+            planner = planner_of(table, source, known)
+            planner.plan()
         except NotFound as e:
             newest = readable_snapshot(table) if e.code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST else None
             if newest is None:
                 raise
-            if newest.snapshot_id != known.snapshot_id:
+            if not newest.is_same(known):
                 continue
         else:
-            return known
-        later = successor_of(info, source, known.snapshot_id, up_to_now=False)
-        if later is not None:
-            return replace(known, snapshot_id=later)
+            return known, planner.identity
         partitions = frozenset(bucket.partition_id for bucket in buckets if bucket.partition_id is not None)
-        check_stream_is_complete(info, known, buckets, partitions, lambda _: not info.has_primary_key, earliest)
+        where = buckets, partitions, lambda _: not info.has_primary_key, earliest
+        found = stand_in_for(table, source, known, *where, up_to_now=False)
+        if found is not None:
+            return found.snapshot, found.planner.identity
+        check_stream_is_complete(info, source, known, *where)
         return None
 
 
@@ -290,11 +299,13 @@ def lake_pieces(
     predicate: Predicate | None = None,
     *,
     storage: LakeStorage | None = None,
+    identity: str | None = None,
 ) -> tuple[UnionReader, list[LakeSnapshotSplit]]:
     """Return how a lake snapshot is read, and its splits, in an order that depends only on the snapshot.
 
     So a stream can record how many of them it has read. For the same reason a filter skips rows and never splits.
-    Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for a snapshot that has expired.
+    `identity` is what names the snapshot (`forebay.lake.source.Planner.identity`), None if that is not known. Raises
+    `NotFound` (LAKE_SNAPSHOT_NOT_EXIST) for a snapshot that has expired, or was rolled back.
     """
     info = table.info
     view = RowView(info, columns, predicate)
@@ -304,14 +315,21 @@ def lake_pieces(
         table.connection.settings, info, None if columns is None else tuple(columns), predicate, None, side
     )
     try:
-        splits = side.plan(snapshot_id)
+        planner = side.source.create_planner(snapshot_id)
+        splits = planner.plan() if identity in (None, planner.identity) else None
     except NotFound as e:
         if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
             raise
-        raise NotFound(
-            f"a stream of table {info.path} has not read all of lake snapshot {snapshot_id}, which has expired: start "
-            "it with another checkpoint, and keep lake snapshots for longer",
-            e.code,
-        ) from e
+        raise _unread(info, snapshot_id, "has expired") from e
+    if splits is None:
+        raise _unread(info, snapshot_id, "was rolled back, and whose number another one has")
     serializer = source.split_serializer()
     return reader, [LakeSnapshotSplit(split) for split in sorted(splits, key=serializer.serialize)]
+
+
+def _unread(info: TableInfo, snapshot_id: int, what: str) -> NotFound:
+    return NotFound(
+        f"a stream of table {info.path} has not read all of lake snapshot {snapshot_id}, which {what}: start it with "
+        "another checkpoint, and keep lake snapshots for longer",
+        ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket
+from forebay.unionread.expired import planner_of
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import lake_of, plan_known
 
@@ -50,28 +52,40 @@ def plan_as_of(
     log of that time is gone; `InvalidRequest` for a time in the future.
     """
     wanted = (table, columns, filter, limit, partitions)
-    known, stops, lake_only = resolve(table, as_of, storage)
-    return plan_known(*wanted, known=known, stop=stops, storage=storage, lake_only=lake_only)
+    found = resolve(table, as_of, storage)
+    return plan_known(
+        *wanted, known=found.known, stop=found.stops, storage=storage, lake_only=found.lake_only,
+        identity=found.identity,
+    )  # fmt: skip
 
 
-def resolve(
-    table: Table, as_of: AsOf, storage: LakeStorage | None = None
-) -> tuple[LakeSnapshot | None, dict[TableBucket, int] | None, bool]:
-    """Return the lake snapshot that a read as of then begins with, the ends of the logs behind it, and whether only
-    the lake is read. Raises as `plan_as_of`."""
+@dataclass(frozen=True)
+class Resolved:
+    """What a read as of then begins with: a lake snapshot, and the ends of the logs behind it. `lake_only`: only the
+    lake is read. `identity` names a snapshot that was given by its number (`forebay.lake.source.Planner.identity`)."""
+
+    known: LakeSnapshot | None
+    stops: dict[TableBucket, int] | None
+    lake_only: bool = False
+    identity: str | None = None
+
+
+def resolve(table: Table, as_of: AsOf, storage: LakeStorage | None = None) -> Resolved:
+    """Return what a read as of then begins with. Raises as `plan_as_of`."""
     lake = storage
     if lake is None and table.info.lake_enabled:
         lake = lake_of(table)
     source = None if lake is None else lake.create_source(table.info.path)
     version = _version(table, source, as_of)
-    if version is not None:
-        return LakeSnapshot(table.info.table_id, version, {}, {}), None, True
+    if version is not None and source is not None:
+        identity = source.create_planner(version).identity
+        return Resolved(LakeSnapshot(table.info.table_id, version, {}, {}), None, True, identity)
     assert not isinstance(as_of, int)
     at_ms = moment_ms(as_of, "as_of")
     stops = _offsets_after(table, at_ms)
     base = None if source is None else _base(table, source, at_ms, stops)
     _check_log(table, at_ms, {} if base is None else base.log_offsets, stops)
-    return base, stops, False
+    return Resolved(base, stops)
 
 
 def _version(table: Table, source: LakeSource | None, as_of: AsOf) -> int | None:
@@ -124,7 +138,9 @@ def _base(table: Table, source: LakeSource, at_ms: int, stops: Mapping[TableBuck
     def known() -> Iterator[LakeSnapshot]:
         for snapshot_id in islice(source.snapshots_until(at_ms), _CANDIDATES_MAX):
             try:
-                yield admin.lake_snapshot(table.info.path, snapshot_id)
+                found = admin.lake_snapshot(table.info.path, snapshot_id)
+                planner_of(table, source, found)  # not another one, that has its number after a rollback
+                yield found
             except NotFound as e:  # of a compaction, or one that the cluster has forgotten
                 if e.code != ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
                     raise

@@ -15,7 +15,7 @@ from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.predicate import col
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.io.local import LocalFileIO
-from forebay.paimon.store.consumers import ConsumerManager
+from forebay.paimon.store.consumers import ConsumerManager, ConsumerPosition
 from forebay.paimon.store.schema_changes import AddColumn, DropColumn, RenameColumn
 from forebay.paimon.table import Table
 from tests.every_run import every_run
@@ -287,6 +287,35 @@ def test_a_rolled_back_table_is_an_error_not_a_wait(catalog: FileSystemCatalog) 
 
 
 @pytest.mark.parametrize("restored", [False, True])
+def test_the_commit_that_got_the_number_of_the_last_one_read_is_not_skipped(
+    catalog: FileSystemCatalog, restored: bool
+) -> None:
+    table = keyed(catalog)
+    for i in range(2):
+        put(table, [{"id": i}])
+    stream = stream_of(table, follow=False)
+    drain(stream)
+    table.rollback_to(1)
+    put(table, [{"id": 8}])  # snapshot 2; the next one of the stream is 3, which is not there yet
+    if restored:
+        stream = stream_of(table, follow=False, state=json_round_trip(stream.state()))
+    with pytest.raises(NotFound, match=r"snapshot 2 is another one than the stream has read.*rolled back"):
+        stream.poll()
+
+
+def test_a_full_read_of_a_snapshot_that_was_rolled_back_says_so(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog)
+    for i in range(3):
+        put(table, [{"id": i}])
+    stream = stream_of(table, follow=False)
+    assert stream.poll() is not None
+    state = json_round_trip(stream.state())
+    table.rollback_to(1)
+    with pytest.raises(NotFound, match=r"the snapshot to begin with is 3, but the latest is 1.*was rolled back"):
+        stream_of(table, follow=False, state=state).poll()
+
+
+@pytest.mark.parametrize("restored", [False, True])
 def test_a_table_that_was_rolled_back_and_written_again_is_an_error_not_a_gap(
     catalog: FileSystemCatalog, restored: bool
 ) -> None:
@@ -344,6 +373,54 @@ def test_a_consumer_continues_where_it_was_and_keeps_its_snapshots(catalog: File
     assert [row[0] for _, row in drain(stream_of(fresh, ["id"], follow=False))] == [3, 4]
     anew = stream_of(fresh.with_options({"consumer.ignore-progress": "true"}), ["id"], follow=False)
     assert sorted(row[0] for _, row in drain(anew)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3])
+def test_a_consumer_whose_last_snapshot_was_rolled_back_is_refused_and_not_continued_with_a_gap(
+    catalog: FileSystemCatalog, commits: int
+) -> None:
+    table = keyed(catalog).with_options({"consumer-id": "job"})
+    for i in range(2):
+        put(table, [{"id": i}])
+    drain(stream_of(table, ["id"], follow=False))
+    consumers = ConsumerManager(table.context.io, table.context.paths)
+    assert consumers.all() == {"job": 3}
+    table.rollback_to(1)
+    for i in range(commits):
+        put(table, [{"id": 8 + i}])
+    fresh = catalog.table("db.t").with_options({"consumer-id": "job"})
+    for _ in range(2):
+        with pytest.raises(NotFound, match=r"snapshot 2 is another.*'consumer.ignore-progress' = 'true', or move"):
+            stream_of(fresh, ["id"], follow=False).poll()
+    anew = stream_of(fresh.with_options({"consumer.ignore-progress": "true"}), ["id"], follow=False)
+    assert sorted(row[0] for _, row in drain(anew)) == [0, *range(8, 8 + commits)]
+    assert consumers.all() == {"job": commits + 2}
+    assert drain(stream_of(fresh, ["id"], follow=False)) == []
+
+
+def test_a_consumer_continues_after_a_rollback_to_where_it_is(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog).with_options({"consumer-id": "job"})
+    for i in range(2):
+        put(table, [{"id": i}])
+    drain(stream_of(table, ["id"], follow=False))
+    put(table, [{"id": 7}])
+    table.rollback_to(2)
+    put(table, [{"id": 8}])
+    assert drain(stream_of(table, ["id"], follow=False)) == [("+I", (8,))]
+
+
+def test_a_consumer_of_other_software_is_taken_at_its_number(catalog: FileSystemCatalog) -> None:
+    table = keyed(catalog).with_options({"consumer-id": "job"})
+    for i in range(3):
+        put(table, [{"id": i}])
+    consumers = ConsumerManager(table.context.io, table.context.paths)
+    path = f"{table.context.paths.root}/consumer/consumer-job"
+    table.context.io.write(path, b'{"nextSnapshot": 3, "more": [1]}')
+    assert consumers.position("job") == ConsumerPosition(3)
+    assert [row[0] for _, row in drain(stream_of(table, ["id"], follow=False))] == [2]
+    latest = table.context.snapshots.latest()
+    assert latest is not None
+    assert consumers.position("job") == ConsumerPosition(4, latest.delta_manifest_list)
 
 
 # -- overwrites -------------------------------------------------------------------------------------------------------

@@ -503,6 +503,19 @@ def test_a_table_that_was_rolled_back_and_written_again_leaves_no_gap(table: Tab
         stream.restart()
 
 
+def test_a_batch_that_was_planned_before_a_rollback_is_not_read_from_other_snapshots(table: Table) -> None:
+    write(table, 1)
+    stream = PaimonStream(table)
+    stream.rest()
+    write(table, 2)
+    start, end = stream.plan()
+    table.rollback_to(1)
+    write(table, 3)
+    stream.restart()
+    with pytest.raises(NotFound, match=r"cannot be read again: the table was rolled back"):
+        stream.read(start, end)
+
+
 # ---- consumers ------------------------------------------------------------------------------------------------------
 
 

@@ -124,16 +124,21 @@ class StreamScan:
         consumer = self._options.consumer_id
         recorded = None
         if consumer is not None and not self._options.consumer_ignore_progress:
-            recorded = self._consumers.next_snapshot(consumer)
-        start = (
-            self._startup.of_stream(self._began_empty) if recorded is None else self._startup.from_consumer(recorded)
-        )
+            recorded = self._consumers.position(consumer)
+        if recorded is None:
+            start = self._startup.of_stream(self._began_empty)
+        else:
+            self._passed = recorded.passed
+            self._check_history(recorded.next_snapshot)
+            start = self._startup.from_consumer(recorded.next_snapshot)
         if start is None:
             return False
         if start.full is not None:
             self._full_id = start.full.id
         elif start.next_id is not None:
             before = self._begin_with(start.next_id)
+            if recorded is not None and recorded.passed is not None:
+                self._passed = recorded.passed
             self.finished = before is not None and self._is_beyond_bound(before)
         return True
 
@@ -149,6 +154,9 @@ class StreamScan:
         if self._full_id is not None:
             snapshot = self._snapshots.find(self._full_id)
             if snapshot is None:
+                latest = self._snapshots.latest_id()
+                if latest is None or latest < self._full_id:
+                    raise self._rewritten(f"the snapshot to begin with is {self._full_id}, but the latest is {latest}")
                 raise self._expired(self._full_id)
             with telling_expiry(self._snapshots, snapshot.id):
                 splits: Sequence[ChangeSplit] = self._full_planner().full(snapshot, self._filter, self._buckets)
@@ -251,8 +259,8 @@ class StreamScan:
     def _next_snapshot(self, snapshot_id: int) -> Snapshot | None:
         """The next snapshot, or its remaining changelog; None if it does not exist yet."""
         found = self._startup.readable(snapshot_id)
+        self._check_history(snapshot_id)
         if found is not None:
-            self._check_history(snapshot_id)
             return found
         earliest, latest = self._snapshots.earliest_id(), self._snapshots.latest_id()
         if (earliest is None and snapshot_id > 1) or (latest is not None and snapshot_id > latest + 1):
@@ -275,9 +283,15 @@ class StreamScan:
             raise self._rewritten(f"snapshot {snapshot_id - 1} is another one than the stream has read")
 
     def _rewritten(self, what: str) -> NotFound:
+        consumer = self._options.consumer_id
+        remedy = "start the stream without its old state"
+        if consumer is not None:
+            remedy += (
+                f", and with 'consumer.ignore-progress' = 'true', or move consumer '{consumer}' to a snapshot of now "
+                "(CALL sys.reset_consumer)"
+            )
         return NotFound(
-            f"{what}, of {self._table.paths.root}: the table was rolled back, fast-forwarded or recreated; start the "
-            "stream without its old state"
+            f"{what}, of {self._table.paths.root}: the table was rolled back, fast-forwarded or recreated; {remedy}"
         )
 
     def _expired(self, snapshot_id: int) -> NotFound:
@@ -335,7 +349,7 @@ class StreamScan:
             return
         if chosen["next"] == self._recorded and not again:
             return
-        self._consumers.record(consumer, chosen["next"])
+        self._consumers.record(consumer, chosen["next"], chosen.get("passed"))
         self._recorded = chosen["next"]
 
 

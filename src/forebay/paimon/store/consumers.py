@@ -1,14 +1,29 @@
-"""Consumers: the progress of named streaming readers (`consumer/consumer-<id>`), which expiry respects."""
+"""Consumers: the progress of named streaming readers (`consumer/consumer-<id>`), which expiry respects.
+
+A consumer's file holds the id of its next snapshot. After a rollback, ids come again: so ours also hold what names the
+snapshot before, the last one that the consumer has read (`forebay.passed`). Java Paimon skips that field, and leaves it
+out when it writes the file.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 from forebay.base.errors import CorruptData, InvalidRequest, NotFound
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.store.paths import PathFactory
 
 _PREFIX = "consumer-"
+_NEXT, _PASSED = "nextSnapshot", "forebay.passed"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPosition:
+    """The next snapshot of a consumer. `passed` names the one before by its delta manifest list; None if unknown."""
+
+    next_snapshot: int
+    passed: str | None = None
 
 
 class ConsumerManager:
@@ -19,20 +34,28 @@ class ConsumerManager:
 
     def next_snapshot(self, consumer_id: str) -> int | None:
         """The next snapshot of the consumer; None if there is no such consumer."""
+        found = self.position(consumer_id)
+        return None if found is None else found.next_snapshot
+
+    def position(self, consumer_id: str) -> ConsumerPosition | None:
+        """Where the consumer is; None if there is no such consumer."""
         _check_id(consumer_id)
         try:
             data = self._io.read(self._paths.consumer(consumer_id))
         except NotFound:
             return None
         try:
-            return int(json.loads(data)["nextSnapshot"])
-        except (ValueError, KeyError, TypeError) as e:
+            node = json.loads(data)
+            passed = node.get(_PASSED)
+            return ConsumerPosition(int(node[_NEXT]), None if passed is None else str(passed))
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise CorruptData(f"the file of consumer '{consumer_id}' is malformed: {e}") from e
 
-    def record(self, consumer_id: str, next_snapshot: int) -> None:
-        """Record that the consumer has finished all snapshots before `next_snapshot`."""
+    def record(self, consumer_id: str, next_snapshot: int, passed: str | None = None) -> None:
+        """Record that the consumer has finished all snapshots before `next_snapshot`, of which `passed` names the last
+        one."""
         _check_id(consumer_id)
-        node = {"nextSnapshot": next_snapshot}
+        node = {_NEXT: next_snapshot, **({} if passed is None else {_PASSED: passed})}
         self._io.write(self._paths.consumer(consumer_id), json.dumps(node, indent=2).encode())
 
     def delete(self, consumer_id: str) -> bool:

@@ -11,14 +11,13 @@ from functools import partial
 from typing import Any
 
 from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound
-from forebay.lake.offsets import BucketOffsets
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, error_to_wire, partition_id_of, table_path_from_pb, table_path_to_pb
 from forebay.server.catalog import LiveTable
 from forebay.server.context import ServerCall, ServerContext, put_error, serves
-from forebay.server.lake_snapshots import LakeSnapshotCommit
+from forebay.server.lake_snapshots import KnownSnapshot, LakeSnapshotCommit
 
 # ---- heartbeats -----------------------------------------------------------------------------------------------------
 
@@ -162,6 +161,7 @@ def _commit_files(context: ServerContext, message: Any) -> None:
         message.tiered_bucket_offsets_file_path,
         _optional(message, "readable_bucket_offsets_file_path"),
         _optional(message, "earliest_snapshot_id_to_keep"),
+        _optional(message, "replaces_offsets_name"),
     )
     context.lake.snapshots.commit(_table(context, message.table_id), commit)
 
@@ -210,18 +210,20 @@ async def get_lake_snapshot(context: ServerContext, call: ServerCall) -> Message
             "GetLakeSnapshot takes a snapshot id or readable=true, not both", ErrorCode.UNKNOWN_SERVER_ERROR
         )
     if request.HasField("snapshot_id"):
-        snapshot_id, offsets = await context.in_io(snapshots.by_id, info, request.snapshot_id)
+        found = await context.in_io(snapshots.by_id, info, request.snapshot_id)
     elif request.readable:
-        snapshot_id, offsets = await context.in_io(snapshots.newest_readable, info)
+        found = await context.in_io(snapshots.newest_readable, info)
     else:
-        snapshot_id, offsets = await context.in_io(snapshots.newest, info)
-    return _snapshot_to_pb(table, snapshot_id, offsets)
+        found = await context.in_io(snapshots.newest, info)
+    return _snapshot_to_pb(table, found)
 
 
-def _snapshot_to_pb(table: LiveTable, snapshot_id: int, offsets: BucketOffsets) -> Message:
-    response = pb.GetLakeSnapshotResponse(table_id=table.info.table_id, snapshotId=snapshot_id)
+def _snapshot_to_pb(table: LiveTable, found: KnownSnapshot) -> Message:
+    response = pb.GetLakeSnapshotResponse(
+        table_id=table.info.table_id, snapshotId=found.snapshot_id, offsets_name=found.offsets_name
+    )
     partitions = table.current.partitions_by_id
-    for bucket, offset in offsets.offsets.items():
+    for bucket, offset in found.offsets.offsets.items():
         message = response.bucket_snapshots.add(
             bucket_id=bucket.bucket, partition_id=bucket.partition_id, log_offset=offset
         )

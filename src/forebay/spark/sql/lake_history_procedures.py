@@ -335,7 +335,8 @@ def reset_consumer(
         return
     with naming("nextSnapshotId"):
         of.snapshots.snapshot(nextSnapshotId)
-    of.consumers.record(consumerId, nextSnapshotId)
+    before = of.snapshots.find(nextSnapshotId - 1)
+    of.consumers.record(consumerId, nextSnapshotId, None if before is None else before.delta_manifest_list)
 
 
 @procedure(HISTORY, result_of(result=BOOLEAN, consumers=TEXTS))

@@ -212,7 +212,15 @@ class LakeStreamPlanner:
             if not plan.is_last:
                 break
         reached = self._here()
-        if reached.place < end.place or (end.split and reached.place == end.place and reached.plan != end.plan):
+        at_end = reached.place == end.place
+        is_rewritten = at_end and None not in (reached.passed, end.passed) and reached.passed != end.passed
+        if is_rewritten:
+            raise NotFound(
+                f"a batch of table {self._scan.name} from (snapshot, file) {start.place} to {end.place} cannot be read "
+                "again: the table was rolled back, and other snapshots have these numbers now. Start the stream with "
+                "another checkpoint"
+            )
+        if reached.place < end.place or (end.split and at_end and reached.plan != end.plan):
             raise Conflict(
                 f"a batch of table {self._scan.name} from (snapshot, file) {start.place} to {end.place} cannot be read "
                 f"again, it ends at {reached.place} now: a stream goes on with the filter and options that it had"

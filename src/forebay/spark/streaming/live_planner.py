@@ -15,6 +15,7 @@ what is dear to ask for. Nothing that it remembers is needed to go on after a re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -122,7 +123,8 @@ class LiveStreamPlanner:
 
     def _begin_full(self, buckets: Sequence[TableBucket]) -> tuple[dict[TableBucket, int], FullRead | None]:
         table = self._connection.table(self._info)
-        snapshot = lake_snapshot_to_begin_with(table, buckets, lambda found: self._ask(found, EARLIEST))
+        found = lake_snapshot_to_begin_with(table, buckets, lambda asked: self._ask(asked, EARLIEST))
+        snapshot, identity = (None, None) if found is None else found
         held = {} if snapshot is None else snapshot.log_offsets
         log = {bucket: held[bucket] for bucket in buckets if bucket in held}
         rest = [bucket for bucket in buckets if bucket not in held]
@@ -143,9 +145,9 @@ class LiveStreamPlanner:
             return log, None
         lake_id = None if snapshot is None else snapshot.snapshot_id
         if pinned is None or pinned.snapshot_id is None or not read:
-            return log, FullRead(lake_id)
+            return log, FullRead(lake_id, lake_identity=identity)
         self._snapshots[pinned.snapshot_id] = pinned
-        return log, FullRead(lake_id, pinned.snapshot_id, read)
+        return log, FullRead(lake_id, pinned.snapshot_id, read, lake_identity=identity)
 
     def _from_the_beginning(self, buckets: Sequence[TableBucket]) -> dict[TableBucket, int]:
         """Where there is no table snapshot the whole changelog comes to the same rows, if it is all there."""
@@ -226,7 +228,7 @@ class LiveStreamPlanner:
         full = start.full
         if full is None:
             return []
-        key = FullRead(full.lake_snapshot, full.table_snapshot, full.buckets)
+        key = replace(full, done=0)
         if self._pieces is None or self._pieces[0] != key:
             self._pieces = (key, self._make_pieces(key))
         return self._pieces[1]
@@ -236,7 +238,9 @@ class LiveStreamPlanner:
         connection = self._connection
         if full.lake_snapshot is not None:
             table = connection.table(self._info)
-            reader, splits = lake_pieces(table, full.lake_snapshot, self._columns, self._wanted.row_filter)
+            reader, splits = lake_pieces(
+                table, full.lake_snapshot, self._columns, self._wanted.row_filter, identity=full.lake_identity
+            )
             made += [LakePart(reader, split, lake_rows(split)) for split in splits]
         if full.buckets:
             present = [bucket for bucket in full.buckets if self._exists(bucket)]

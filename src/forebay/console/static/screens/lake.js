@@ -46,6 +46,7 @@ function Whole({ data, of }) {
   const { files, snapshot } = data;
   const average = files.count ? files.bytes / files.count : null;
   return html`<div class="stack">
+    ${data.warnings.map((sentence) => html`<div class="box warn" key=${sentence}>${sentence}</div>`)}
     <div class="tiles narrow">
       <${Tile} label="Files" value=${number(files.count)} sub=${`${bytes(average)} on average`} />
       <${Tile} label="Size" value=${bytes(files.bytes)} sub=${data.format === "paimon" ? "Paimon" : "Iceberg"} />

@@ -1,0 +1,147 @@
+"""Which tiering snapshots are in the history of an Iceberg table: the line of parents that ends at the head of `main`.
+
+Others may set `main` to an earlier snapshot, to one of another branch, or to one that they cherry-picked, and replace
+the table. What they undo remains in the metadata until it expires, and is not in the history any more. Snapshot ids are
+random, so no other snapshot ever gets the same.
+
+The newest tiering snapshot has a tag (`TIERED_TAG`), so it does not expire. Commits of others between it and the head
+may: then there is no line of parents from the head to it, and the rows decide (`_has_rows_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.types import LongType
+
+from forebay.lake.tiering import TIERING_USER, CommittedLakeSnapshot
+from forebay.lakes.iceberg_layout import Places, live_files
+from forebay.lakes.iceberg_tables import OFFSET_COLUMN
+
+USER_PROPERTY = "commit-user"
+"""The snapshot property with the committing user."""
+
+TIERED_TAG = "forebay-tiered"
+"""The tag of the newest tiering snapshot. It moves in the step that makes the snapshot visible."""
+
+Held: TypeAlias = dict[tuple[tuple[str, ...], int], int]
+"""By partition values and bucket: the first log offset behind the newest row."""
+
+
+def history(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """The snapshots of the table's history, the newest first, up to where one has expired."""
+    there = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    found = None if metadata.current_snapshot_id is None else there.get(metadata.current_snapshot_id)
+    while found is not None:
+        yield found
+        found = None if found.parent_snapshot_id is None else there.get(found.parent_snapshot_id)
+
+
+def newest_tiered(table: Table) -> CommittedLakeSnapshot | None:
+    """The newest snapshot of the history that a tiering service committed, ours or Fluss's."""
+    metadata = table.metadata
+    for snapshot in history(metadata):
+        if _is_tiered(snapshot):
+            return CommittedLakeSnapshot(snapshot.snapshot_id, summary_of(snapshot))
+    tag = metadata.refs.get(TIERED_TAG)
+    tagged = None if tag is None else metadata.snapshot_by_id(tag.snapshot_id)
+    if tagged is None or not _is_tiered(tagged) or not _precedes_head(table, tagged):
+        return None
+    return CommittedLakeSnapshot(tagged.snapshot_id, summary_of(tagged))
+
+
+def was_undone(table: Table, snapshot_id: int) -> bool:
+    """Whether a tiering snapshot is not in the history any more: see `LakeCommitter.was_undone`."""
+    line = list(history(table.metadata))
+    if not line:
+        return True
+    if any(snapshot.snapshot_id == snapshot_id for snapshot in line) or line[-1].parent_snapshot_id == snapshot_id:
+        return False
+    found = table.metadata.snapshot_by_id(snapshot_id)
+    if found is None:  # it has expired, if the line of parents does not show that it is another one
+        return any(_is_tiered(snapshot) for snapshot in line)
+    return not _precedes_head(table, found)
+
+
+def _precedes_head(table: Table, snapshot: Snapshot) -> bool:
+    """Whether a snapshot that is not on the line of parents is behind it all the same, where others have expired."""
+    line = list(history(table.metadata))
+    if not line or sequence_of(line[-1]) <= sequence_of(snapshot) or _is_first(table.metadata, line[-1]):
+        return False
+    return _has_rows_of(table, line[0], snapshot)
+
+
+def _is_first(metadata: TableMetadata, snapshot: Snapshot) -> bool:
+    """Whether a snapshot begins a table, or a replaced one. (pyiceberg's expiry removes the ids of expired parents.)"""
+    if snapshot.parent_snapshot_id is not None or snapshot.summary is None:
+        return False
+    summary = summary_of(snapshot)
+    is_append = snapshot.summary.operation is Operation.APPEND
+    return is_append and summary.get("total-records") == summary.get("added-records")
+
+
+def _has_rows_of(table: Table, head: Snapshot, snapshot: Snapshot) -> bool:
+    """Whether `head` has rows that the tiering snapshot added, in its files or in those of a compaction.
+
+    If it added none, it is taken to be there.
+    """
+    metadata, io = table.metadata, table.io
+    added = _added_files(snapshot, io)
+    live = [f.file for f in live_files(metadata, head, io)]
+    if not added or {f.file_path for f in added} & {f.file_path for f in live}:
+        return True
+    before, now = _held_by(metadata, added), _held_by(metadata, live)
+    return not before or any(now.get(place, 0) >= offset for place, offset in before.items())
+
+
+def _added_files(snapshot: Snapshot, io: FileIO) -> list[DataFile]:
+    return [
+        entry.data_file
+        for manifest in snapshot.manifests(io)
+        if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.content is ManifestContent.DATA
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
+        if entry.snapshot_id == snapshot.snapshot_id and entry.data_file.content is DataFileContent.DATA
+    ]
+
+
+def held_offsets(table: Table, snapshot: Snapshot) -> Held:
+    """How much of each bucket's log a snapshot has at least, by the statistics of its files."""
+    return _held_by(table.metadata, [f.file for f in live_files(table.metadata, snapshot, table.io)])
+
+
+def _held_by(metadata: TableMetadata, files: Iterable[DataFile]) -> Held:
+    places, held = Places(metadata), Held()
+    field_id = metadata.schema().find_field(OFFSET_COLUMN).field_id
+    for file in files:
+        bound = (file.upper_bounds or {}).get(field_id)
+        if bound is not None:
+            bucket, values = places.of(file)
+            newest = int(from_bytes(LongType(), bound))
+            held[values, bucket] = max(held.get((values, bucket), 0), newest + 1)
+    return held
+
+
+def _is_tiered(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and snapshot.summary[USER_PROPERTY] == TIERING_USER
+
+
+def tiering_properties(snapshot: Snapshot) -> dict[str, str]:
+    """The properties of a snapshot of a tiering service; none of another writer's."""
+    return summary_of(snapshot) if _is_tiered(snapshot) else {}
+
+
+def summary_of(snapshot: Snapshot) -> dict[str, str]:
+    """The properties of a snapshot, none without a summary."""
+    return {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
+
+
+def sequence_of(snapshot: Snapshot) -> int:
+    """The sequence number of a snapshot, 0 in tables of format version 1."""
+    return snapshot.sequence_number or 0

@@ -1,0 +1,325 @@
+"""Lake tables that others have rolled back: what is lost, and what can be done about it.
+
+    state = lake_state(connection, "sales.orders")
+    print(state)                                       # what the cluster and the lake know, and which records are lost
+    repair(connection, "sales.orders", rebuild=True)
+
+A round does what needs no decision (`forebay.tiering.base`). It is refused where rows that were undone are gone from
+the log, too. Then there are three ways out:
+
+    restore      the snapshot that was undone is made the newest one again, if the lake still has it (Iceberg)
+    rebuild      a table with a primary key: the servers have all of its current rows. The lake table gets these in
+                 place of what it has, in one snapshot
+    accept loss  the lake goes on with the records that are left
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.client.connection import Connection
+from forebay.client.lake import TieringTable
+from forebay.client.lake_history import is_same, known_before
+from forebay.client.results import LakeSnapshot
+from forebay.codec.log_batch import ChangeType
+from forebay.lake.records import ChangeRows
+from forebay.lake.source import LakeSource, LakeSplit
+from forebay.lake.tiering import (
+    CommittedLakeSnapshot,
+    CommitterContext,
+    LakeCommitter,
+    LakeTieringFactory,
+    LakeWriter,
+    WriterContext,
+    offsets_name,
+)
+from forebay.metadata.table import TableInfo, TablePath
+from forebay.tiering.base import LostRecords, Partitions, RoundBase, held_by_rows, lost_records
+from forebay.tiering.control import RoundControl
+from forebay.tiering.lag import newest_known
+from forebay.tiering.now import as_if_handed_out, tier_table
+from forebay.tiering.report import RoundReport
+from forebay.tiering.round import TieringLake, TieringRound, commit_round, partitions_of, plan_round, write_round
+from forebay.tiering.runner import OnResult, ThreadRunner
+from forebay.tiering.splits import SplitResult, SplitTask, TieringSplit
+
+AGREED, UNREPORTED, EXPIRED, ROLLED_BACK, UNTIERED = "agreed", "not reported", "expired", "rolled back", "not tiered"
+"""What the cluster and the lake say of a table: the same; the lake has a newer snapshot, or none any more; others have
+rolled it back; neither has a snapshot."""
+
+
+@dataclass(frozen=True)
+class LakeState:
+    """A lake table as the cluster knows it (`known`), and as it is (`newest`): the newest tiering snapshots of both.
+
+    `lost` are records that were in the lake, and are neither there nor in the stream any more. `is_known`: how much of
+    the logs the lake has now is known. `can_restore`: the lake still has what was undone.
+    """
+
+    path: TablePath
+    has_primary_key: bool
+    state: str
+    known: int | None = None
+    newest: int | None = None
+    lost: tuple[LostRecords, ...] = ()
+    is_known: bool = True
+    can_restore: bool = False
+
+    @property
+    def needs_decision(self) -> bool:
+        """Whether rounds are refused until `repair`."""
+        return self.state == ROLLED_BACK and (bool(self.lost) or not self.is_known)
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """What can be done, in words."""
+        if self.state == ROLLED_BACK and not self.needs_decision:
+            return ("nothing has to be done: the next round brings the rows into the lake again, from the log",)
+        if not self.needs_decision:
+            return ()
+        found = []
+        if self.can_restore:
+            found.append(f"--restore makes snapshot {self.known} the newest of the lake table again: nothing is lost")
+        if self.has_primary_key:
+            found.append("--rebuild replaces the rows of the lake table by the current ones of the servers")
+        elif self.is_known:
+            found.append("--accept-loss goes on with the records that the log still has")
+        else:
+            found.append("without log offsets nothing can go on: drop the lake table, and recreate the stream table")
+        if self.has_primary_key and any(lost.is_dropped for lost in self.lost):
+            found.append("--accept-loss has to be given, too: rows of partitions that the stream has dropped are gone")
+        return tuple(found)
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: {self.state}; the cluster knows lake snapshot {self.known}, the lake has {self.newest}"]
+        lines += [f"  lost: records {lost}" for lost in self.lost]
+        if not self.is_known:
+            lines.append("  how much of the logs the lake table has is not known")
+        return "\n".join([*lines, *(f"  {remedy}" for remedy in self.remedies)])
+
+
+def lake_state(connection: Connection, path: str | TablePath, lake: TieringLake | None = None) -> LakeState:
+    """Return whether the cluster and the lake agree about a table. Raises `InvalidRequest` if it is not tiered."""
+    return _looked_at(connection, path, lake or TieringLake())[0]
+
+
+def _looked_at(connection: Connection, path: str | TablePath, lake: TieringLake) -> tuple[LakeState, _Found]:
+    info = connection.cluster.table_info(TablePath.parse(path))
+    factory = lake.factory(info, connection.settings)
+    known = newest_known(connection.admin, info)
+    context = CommitterContext(info, 0, None if known is None else known.snapshot_id)
+    with closing(factory.create_committer(context)) as committer:
+        newest = committer.get_missing_lake_snapshot(None)
+        found = _Found(info, factory, known, newest, partitions_of(connection, info))
+        plain = LakeState(
+            info.path,
+            info.has_primary_key,
+            UNTIERED,
+            None if known is None else known.snapshot_id,
+            None if newest is None else newest.snapshot_id,
+        )
+        if known is None:
+            return (plain if newest is None else replace(plain, state=UNREPORTED)), found
+        if newest is not None and newest.snapshot_id == known.snapshot_id and is_same(known, newest):
+            return replace(plain, state=AGREED), found
+        if not committer.was_undone(known.snapshot_id, known.offsets_name):
+            return replace(plain, state=EXPIRED if newest is None else UNREPORTED), found
+        held = _held(connection, committer, found)
+        lost = () if held is None else tuple(lost_records(connection, info, known, held, found.partitions))
+        can_restore = committer.can_restore(known.snapshot_id)
+        state = replace(plain, state=ROLLED_BACK, lost=lost, is_known=held is not None, can_restore=can_restore)
+        return state, replace(found, held=held)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a look at a table found. `held`: the log offsets that the lake has; None if that was not asked, or is not
+    known."""
+
+    info: TableInfo
+    factory: LakeTieringFactory
+    known: LakeSnapshot | None
+    newest: CommittedLakeSnapshot | None
+    partitions: Partitions
+    held: Any = None
+
+
+def _held(connection: Connection, committer: LakeCommitter, found: _Found) -> Any:
+    if found.newest is not None and found.known is not None:
+        earlier = known_before(connection.admin, found.info.path, found.known, found.newest)
+        if earlier is not None:
+            return earlier.log_offsets
+    elif not committer.has_rows():
+        return {}
+    return held_by_rows(committer, found.partitions)
+
+
+# ---- repair ---------------------------------------------------------------------------------------------------------
+
+
+def repair(
+    connection: Connection,
+    path: str | TablePath,
+    *,
+    restore: bool = False,
+    rebuild: bool = False,
+    accept_loss: bool = False,
+    lake: TieringLake | None = None,
+) -> RoundReport:
+    """Bring a lake table that was rolled back up to date, in the chosen ways; return the report of the round.
+
+    Where no decision is needed, this is a round. Raises `InvalidRequest` if what was chosen cannot be done, or is not
+    enough; nothing has changed then.
+    """
+    lake = lake or TieringLake()
+    state, found = _looked_at(connection, path, lake)
+    if rebuild and not state.has_primary_key:
+        raise InvalidRequest(f"--rebuild needs a primary key, and {state.path} has none. {_choices(state)}")
+    if restore and not (state.state == ROLLED_BACK and state.can_restore):
+        raise InvalidRequest(f"there is no snapshot of {state.path} to restore. {_choices(state)}")
+    if restore and found.known is not None:
+        with closing(found.factory.create_committer(CommitterContext(found.info, 0, found.known.snapshot_id))) as made:
+            made.restore(found.known.snapshot_id)
+    elif rebuild and (state.state == ROLLED_BACK):
+        if any(lost.is_dropped for lost in state.lost) and not accept_loss:
+            raise InvalidRequest(f"--rebuild alone is not enough for {state.path}. {_choices(state)}")
+        return _rebuilt(connection, found, lake)
+    elif state.needs_decision:
+        if not accept_loss or state.has_primary_key or not state.is_known:
+            raise InvalidRequest(f"{state.path} needs a decision. {_choices(state)}")
+        return _without_lost_rows(connection, found, lake)
+    return tier_table(connection, state.path, None, lake)
+
+
+def _choices(state: LakeState) -> str:
+    return "\n".join(["What can be done:", *state.remedies]) if state.remedies else f"It is {state.state}"
+
+
+def _without_lost_rows(connection: Connection, found: _Found, lake: TieringLake) -> RoundReport:
+    control = RoundControl()
+    table = as_if_handed_out(connection, found.info, lake)
+    planned = plan_round(connection, table, lake, accept_loss=True)
+    results = write_round(connection, planned, ThreadRunner(), control)
+    return commit_round(connection, planned, results, control)
+
+
+def _rebuilt(connection: Connection, found: _Found, lake: TieringLake) -> RoundReport:
+    """Replace the rows of the lake table by the current ones of the servers, in one snapshot."""
+    info, known, newest = found.info, found.known, found.newest
+    table: TieringTable = as_if_handed_out(connection, info, lake)
+    dropped = {bucket: offset for bucket, offset in (found.held or {}).items() if bucket not in found.partitions}
+    base = RoundBase(
+        None if newest is None else newest.snapshot_id,
+        dropped,
+        None if newest is None else offsets_name(newest.properties),
+        must_commit=True,
+        rolled_back=True,
+        replaces=None if known is None else known.offsets_name,
+    )
+    splits = tuple(TieringSplit(bucket, partition) for bucket, partition in found.partitions.items())
+    planned = TieringRound(table, info, found.factory, base, splits, {})
+    control = RoundControl()
+    storage = lake.storage(info, connection.settings)
+    runner = _ReplacingRunner(_OldRows.of(storage.create_source(info.path), info))
+    results = write_round(connection, planned, runner, control)
+    return commit_round(connection, planned, results, control)
+
+
+@dataclass(frozen=True)
+class _OldRows:
+    """The rows that a lake table has now, by partition values and bucket."""
+
+    source: LakeSource
+    splits: Sequence[LakeSplit]
+
+    @classmethod
+    def of(cls, source: LakeSource, info: TableInfo) -> _OldRows:
+        names = source.schema.names
+        chosen = source.with_project([[names.index(name)] for name in info.schema.names if name in names])
+        head = next(source.snapshots_until((1 << 63) - 1), None)
+        if head is None:
+            tiered = source.newest_tiered()
+            head = None if tiered is None else tiered.snapshot_id
+        return cls(chosen, () if head is None else chosen.create_planner(head).plan())
+
+    def deletes(self, context: WriterContext) -> Iterator[ChangeRows]:
+        """The rows of a bucket, as deleted."""
+        values = tuple((context.partition or {}).values())
+        for split in self.splits:
+            if (split.partition(), split.bucket()) != (values, context.bucket):
+                continue
+            with self.source.create_record_reader(split) as reader:
+                for batch in reader.read():
+                    count = batch.num_rows
+                    numbers = pa.repeat(pa.scalar(0, pa.int64()), count)
+                    kinds = pa.repeat(pa.scalar(int(ChangeType.DELETE), pa.uint8()), count)
+                    yield ChangeRows(batch, numbers, numbers, kinds)
+
+
+@dataclass(frozen=True)
+class _ReplacingFactory(LakeTieringFactory):
+    """Creates writers that first delete what the lake table has of their bucket."""
+
+    inner: LakeTieringFactory
+    old: _OldRows
+
+    def validate(self, info: TableInfo) -> None:
+        self.inner.validate(info)
+
+    def create_writer(self, context: WriterContext) -> LakeWriter:
+        writer = self.inner.create_writer(context)
+        try:
+            for records in self.old.deletes(context):
+                writer.write(records)
+        except BaseException:
+            writer.abort()
+            raise
+        return writer
+
+    def create_committer(self, context: CommitterContext) -> LakeCommitter:
+        return self.inner.create_committer(context)
+
+
+@dataclass(frozen=True)
+class _ReplacingRunner:
+    """Writes splits in threads, by writers that delete first; of a bucket without rows, too."""
+
+    old: _OldRows
+
+    def run(
+        self, tasks: Sequence[SplitTask], connection: Connection, control: RoundControl, on_result: OnResult
+    ) -> None:
+        replacing = [replace(task, factory=_ReplacingFactory(task.factory, self.old)) for task in tasks]
+        contexts = {
+            task.split.bucket: (task.factory, WriterContext(task.info, task.split.bucket.bucket, task.split.partition))
+            for task in replacing
+        }
+
+        def finished(result: SplitResult) -> None:
+            if result.written is None and not result.gone:
+                factory, context = contexts[result.bucket]
+                result = replace(result, written=factory.create_writer(context).complete())
+            on_result(result)
+
+        ThreadRunner().run(replacing, connection, control, finished)
+
+
+def lake_states(
+    connection: Connection, paths: Sequence[str | TablePath], lake: TieringLake | None = None
+) -> list[LakeState | tuple[TablePath, ForebayError]]:
+    """Return the state of each table, or the error that a look at it had."""
+    found: list[LakeState | tuple[TablePath, ForebayError]] = []
+    for path in paths:
+        try:
+            found.append(lake_state(connection, path, lake))
+        except ForebayError as e:
+            if isinstance(e, NotFound) and e.code == ErrorCode.TABLE_NOT_EXIST:
+                raise
+            found.append((TablePath.parse(path), e))
+    return found
