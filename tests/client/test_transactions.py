@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
+from forebay.base import threads
 from forebay.base.errors import (
     AlreadyExists,
     Conflict,
@@ -477,6 +478,45 @@ def test_idle_transactions_end_and_old_versions_are_forgotten(tmp_path: Path) ->
             idle.commit()
         assert conn.admin.committed_version("done") is None
         assert list((tmp_path / "data" / "transactions.staged").iterdir()) == []
+
+
+def test_a_transaction_that_is_used_while_its_end_waits_is_not_idle(
+    conn: Connection, log: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managers: list[TransactionManager] = []
+    monkeypatch.setattr(TransactionManager, "_check_room", lambda self: managers.append(self))
+    tx = conn.transaction("used", 1).begin()
+    monkeypatch.undo()
+    manager = managers[0]
+    transaction = manager._by_id[tx.begun_id]
+    closed, used = WriteGate.closed, []
+
+    def use(gate: WriteGate, timeout: float | None = None) -> Any:
+        if gate is transaction.gate:
+            transaction.used_at = float("inf")  # a request of it was under way
+            used.append(gate)
+        return closed(gate, timeout)
+
+    monkeypatch.setattr(WriteGate, "closed", use)
+    transaction.used_at = float("-inf")
+    manager.expire()
+    monkeypatch.undo()
+    assert used
+    tx.append(log, [{"n": 1}])
+    tx.commit()
+    assert numbers(log) == [1]
+
+
+def test_a_late_end_of_a_commit_does_not_hide_the_next_one(conn: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    managers: list[TransactionManager] = []
+    monkeypatch.setattr(TransactionManager, "_check_room", lambda self: managers.append(self))
+    tx = conn.transaction("again", 1).begin()
+    first, second = threads.future(), threads.future()
+    manager = managers[0]
+    manager._running[tx.begun_id] = second
+    manager._no_longer_running(tx.begun_id, first)
+    assert manager._running.pop(tx.begun_id) is second
+    tx.abort()
 
 
 # ---- lost answers ---------------------------------------------------------------------------------------------------

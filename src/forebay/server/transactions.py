@@ -36,6 +36,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from math import inf
 
 from forebay.base import threads
 from forebay.base.ambient import Clock
@@ -290,12 +291,18 @@ class TransactionManager:
                 f"{transaction} cannot be aborted: it is committed", ErrorCode.INVALID_UPDATE_VERSION_EXCEPTION
             )
 
-    def _end(self, transaction: _Transaction, reason: str) -> bool:
-        """End a transaction with all that it has staged, unless it is decided: then return False."""
+    def _end(self, transaction: _Transaction, reason: str, used_before: float = inf) -> bool:
+        """End a transaction with all that it has staged; True if it has ended already.
+
+        Return False, and let it be, if it is decided, or was used later than at `used_before` (monotonic seconds).
+        """
         transaction_id = transaction.stored.transaction_id
         with transaction.gate.closed():
-            if transaction.state is not TransactionState.OPEN:
+            if transaction.state is not TransactionState.OPEN or transaction.used_at > used_before:
                 return False
+            with self._lock:
+                if self._by_id.get(transaction_id) is not transaction:
+                    return True
             self._store.forget_transactions([transaction_id])
             with self._lock:
                 self._by_id.pop(transaction_id, None)
@@ -475,12 +482,13 @@ class TransactionManager:
                 running = self._running[transaction_id] = self._commits.submit(
                     self._commit, transaction_id, tuple(attempts), unchanged_since or {}
                 )
-        running.add_done_callback(lambda _: self._no_longer_running(transaction_id))
+        running.add_done_callback(lambda ended: self._no_longer_running(transaction_id, ended))
         return running
 
-    def _no_longer_running(self, transaction_id: int) -> None:
+    def _no_longer_running(self, transaction_id: int, ended: Future[int]) -> None:
         with self._lock:
-            self._running.pop(transaction_id, None)
+            if self._running.get(transaction_id) is ended:  # not a later attempt
+                del self._running[transaction_id]
 
     def _commit(self, transaction_id: int, attempts: tuple[str, ...], unchanged_since: UnchangedSince) -> int:
         with self._lock:
@@ -665,7 +673,7 @@ class TransactionManager:
         for bucket in buckets:
             replica = self._replicas.begin_if_open(bucket)
             if replica is not None:
-                replica.log.keep_writers(self.writers(bucket))
+                self._keep_writers(replica)
                 self._replicas.end(replica)
 
     def _write(self, transaction: _Transaction) -> None:
@@ -697,7 +705,7 @@ class TransactionManager:
                 raise
             return None
         try:
-            replica.log.keep_writers(self.writers(bucket))
+            self._keep_writers(replica)
             replica.write_decided(transaction.stored.writer_id, transaction.work[bucket])
         except BaseException:
             self._replicas.end(replica)
@@ -708,6 +716,12 @@ class TransactionManager:
 
     def writers(self, bucket: TableBucket) -> Collection[int]:
         return [transaction.stored.writer_id for transaction, _ in self._decided_for(bucket)]
+
+    def _keep_writers(self, replica: BucketReplica) -> None:
+        """Let a log never forget the writers of what is decided for it. The lock is held until the log knows them: a
+        list of an earlier moment would take the place of a later one."""
+        with self._lock:
+            replica.log.keep_writers([t.stored.writer_id for t in self._by_id.values() if replica.bucket in t.work])
 
     def write(self, replica: BucketReplica) -> None:
         for transaction, batches in self._decided_for(replica.bucket):
@@ -734,12 +748,13 @@ class TransactionManager:
 
     def expire(self) -> None:
         """End transactions that are idle for too long, forget old versions, write what is decided."""
-        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        now_ms = self._clock.now_ms()
+        used_before = self._clock.monotonic() - self.limits.idle_seconds_max
         reason = f"it was idle for {self.limits.idle_seconds_max:g} s ('transaction.idle-timeout')"
 
         def end_if_idle(transaction: _Transaction) -> None:
-            if now - transaction.used_at >= self.limits.idle_seconds_max:
-                self._end(transaction, reason)
+            if transaction.used_at <= used_before:  # asked again when nothing of it is under way
+                self._end(transaction, reason, used_before)
 
         self._each(TransactionState.OPEN, end_if_idle)
         self.finish_decided()
