@@ -1,11 +1,12 @@
 # The daily commands. `make` alone lists them.
 
 VENV := .venv
+SMOKE := 3.11:smoke 3.12:smoke 3.13:smoke 3.14:smoke
 BIN := $(VENV)/bin
 PYTHON ?= $(shell tools/find_python.sh)
 JAVA_EXTRA := $(shell tools/have_java.sh || echo ,java)
 
-.PHONY: help quickstart examples test lint fast-test spark-test nightly properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines bench-peers pipeline-invariants pipeline-kills cluster-exam mutants proofs proofs-page doors build site wheels wheel-test proto clean
+.PHONY: help quickstart examples test lint fast-test spark-test nightly smoke properties filter-fuzz simulate kill-trials damage-trials power-cuts hostile-clients mutated-frames growth lake-trials invariants versions exams bench bench-paimon bench-union bench-pipelines bench-peers pipeline-invariants pipeline-kills cluster-exam mutants proofs proofs-page doors build site wheels wheel-test proto clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -91,6 +92,9 @@ pipeline-kills: $(VENV)/dev-ready build ## three pipelines into live tables whil
 
 versions: ## tests on the lowest and newest versions of the dependencies: VERSIONS="3.11:lowest" make versions
 	tools/versions.sh $(VERSIONS)
+
+smoke: $(VENV)/dev-ready build ## a short trial on each supported Python but that of .venv: server, client, transactions, a lake
+	tools/versions.sh $(filter-out $(shell $(BIN)/python -c 'import sys; print("%d.%d:smoke" % sys.version_info[:2])' 2>&1),$(SMOKE))
 
 exams: $(VENV)/dev-ready build ## other people's software against our server, and ours against a real Fluss cluster
 	tools/exams.sh

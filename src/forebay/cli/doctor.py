@@ -98,9 +98,9 @@ def examine(data_dir: Path) -> Iterator[Diagnosis]:
 
 def _python() -> Diagnosis:
     version = ".".join(map(str, sys.version_info[:3]))
-    if (3, 11) <= sys.version_info[:2] <= (3, 13):
+    if (3, 11) <= sys.version_info[:2] <= (3, 14):
         return Diagnosis(_GOOD, "Python", version)
-    return Diagnosis(_NOTE, "Python", version, "Forebay is tested with Python 3.11, 3.12 and 3.13")
+    return Diagnosis(_NOTE, "Python", version, "Forebay is tested with Python 3.11 to 3.14")
 
 
 def _kernels() -> Diagnosis:
