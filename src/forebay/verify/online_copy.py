@@ -203,7 +203,7 @@ class OnlineCopy:
             elif bucket is None and names.parse_tablet_folder(os.path.dirname(folder.path)) is None:
                 for file in folder.files:
                     with suppress(FileNotFoundError):  # of a table that was dropped before
-                        self._note(file)
+                        self._note(file, must_read=names.is_log_ends_file(file))  # it is mapped memory
 
     def _note_bucket(self, log: str) -> None:
         """A log, with the checkpoint of its state: again until the log has all from the checkpoint on."""
