@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -249,3 +250,32 @@ def test_flipped_bytes_are_seen_on_read_only_or_stored_for_good() -> None:
     fs.flip_byte("/d/a", 0, 0x02)
     assert fs.read_bytes("/d/a") == b"cbc"
     assert fs.crash().read_bytes("/d/a") == b"cbc"
+
+
+def words(*numbers: int) -> bytes:
+    return b"".join(number.to_bytes(8, sys.byteorder, signed=True) for number in numbers)
+
+
+def test_words_that_were_stored_survive_a_kill_and_any_of_them_may_be_lost_with_the_power() -> None:
+    def run(fs: FaultyFileSystem) -> None:
+        fs.write_atomic("/d/a", words(0, 0))
+        shared = fs.share_words("/d/a")
+        shared.words[0] = 1
+        shared.sync()
+        shared.words[0] = 2
+        shared.words[1] = 3
+
+    assert outcomes(run) == {words(1, 0), words(2, 0), words(1, 3), words(2, 3)}
+    fs = make(1)
+    run(fs)
+    assert fs.kill().read_bytes("/d/a") == words(2, 3)
+
+
+def test_a_page_is_lost_from_some_write_on_and_never_before_one_that_is_there() -> None:
+    def run(fs: FaultyFileSystem) -> None:
+        file = fs.open_append("/d/a")
+        file.sync()
+        file.append([b"1"])
+        file.append([b"2"])
+
+    assert outcomes(run) == {b"", b"1", b"12", b"\0\0", b"1\0", b"\0"} - {b"\0"}

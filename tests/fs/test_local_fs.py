@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -237,3 +238,22 @@ def test_links_inside_a_removed_tree_are_not_followed(tmp_path: Path) -> None:
     fs.remove_tree(f"{tmp_path}/tree")
     assert Path(f"{tmp_path}/outside/kept").read_bytes() == b"x"
     assert not fs.exists(f"{tmp_path}/tree")
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_words_are_stored_by_memory_or_by_writes_and_seen_by_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
+    monkeypatch.setattr("forebay.fs.local_words.allocates_in_place", lambda directory: in_place)
+    fs, path = LocalFileSystem(), f"{tmp_path}/words"
+    fs.write_atomic(path, bytes(4096))
+    shared = fs.share_words(path)
+    words = shared.words
+    assert len(words) == 512
+    words[511] = -7
+    assert words[511] == -7
+    assert Path(path).read_bytes()[-8:] == (-7).to_bytes(8, sys.byteorder, signed=True)
+    shared.sync()
+    del shared
+    words[0] = 1  # a thread that still holds them
+    assert Path(path).read_bytes()[:1] == b"\1"

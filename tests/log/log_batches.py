@@ -76,7 +76,7 @@ def read_all(tablet: LogTablet, max_bytes: int = 300) -> bytes:
 
 
 def faulty_fs(seed: int = 1) -> FaultyFileSystem:
-    return FaultyFileSystem(random.Random(seed), page_bytes=64)
+    return FaultyFileSystem(random.Random(seed), page_bytes=512)
 
 
 def open_log(fs: FaultyFileSystem, recovery_point: int | None = None, **more: object) -> LogTablet:

@@ -45,7 +45,7 @@ class LogMachine(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.fs = FaultyFileSystem(self.random, page_bytes=64)
+        self.fs = FaultyFileSystem(self.random, page_bytes=512)
         self.clock = ManualClock()
         self.history: list[Stored] = []
         self.start = 0

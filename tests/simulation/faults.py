@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 
 from forebay.base.errors import CorruptData
-from forebay.codec.log_batch import iter_headers
+from forebay.codec.log_batch import CRC_OFFSETS, LogBatchHeader, iter_headers
 from forebay.fs import names
+from forebay.log.log_ends import read_log_ends
 from forebay.testing.disk_model import File
 from forebay.testing.memory_lake import commit_as_somebody_else, roll_back
 from tests.simulation.disk import SECTOR, SimFileSystem
@@ -37,8 +38,10 @@ class Faults:
             fault = rng.choices(
                 (self.kill, self.kill_at_call, self.cut, self.lose_message, self.lose_answer, self.part, self.slow_net,
                  self.disk_error, self.fill_disk, self.slow_disk, self.jump, self.stop, self.lose_worker,
-                 self.hold_worker, self.lose_driver, self.second_server, self.rot, self.undo_rounds),
-                weights=(3, 5, 2, 4, 4, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, 1, 0.7, world.rot, 3 if self.load.lake else 0),
+                 self.hold_worker, self.lose_driver, self.second_server, self.rot, self.rot_after_kill,
+                 self.undo_rounds),
+                weights=(3, 5, 2, 4, 4, 2, 1, 4, 1, 1, 1, 1, 1.5, 1.5, 1, 0.7, world.rot, world.rot,
+                         3 if self.load.lake else 0),
             )[0]  # fmt: skip
             world.count(fault.__name__)
             fault()
@@ -186,6 +189,29 @@ class Faults:
             end = min(position + len(piece), len(content), size)
             content[position:end] = piece[: max(end - position, 0)]
 
+    def rot_after_kill(self) -> None:
+        """The server is killed, and a bit of a log flips before the next start: in any batch that was acknowledged."""
+        world, rng = self.world, self.rng
+        world.fail_machine("kill")
+        if world.server_process is None or not world.server_process.dead:
+            return
+        fs = world.fs
+        marks = read_log_ends(fs, DATA, world.witnesses("")).known if fs.exists(DATA) else {}
+        places = []
+        for path, file in fs.files(names.LOG_SUFFIX):
+            found = names.parse_tablet_folder(path.removeprefix(f"{DATA}/").rpartition("/")[0])
+            known = None if found is None else marks.get(found.bucket)
+            if known is not None:
+                end = known.synced if known.written is None else known.written
+                places += [(path, file, *each) for each in _batches(bytes(file.seen)) if each[1].next_offset <= end]
+        if not places:
+            return
+        path, file, position, header = rng.choice(places)
+        position += rng.randrange(CRC_OFFSETS[header.magic], header.size_bytes)
+        world.damaged = True
+        world.note(f"rot after a kill in {path} at {position}")
+        fs.flip_byte(path, position, 1 << rng.randrange(8), everywhere=True)
+
     def heal(self) -> None:
         world = self.world
         world.fs.clear_faults()
@@ -205,7 +231,8 @@ def _noticed_bytes(fs: SimFileSystem, path: str, file: File) -> int:
     """How many bytes at the file's beginning have to be noticed when they change: see docs/failure-scenarios.md.
 
     The engine's own files have no checksums while they are in use, as those of LMDB. Behind the recovery point of a
-    log, damage looks like what a crash leaves of a write.
+    log, damage may look like what a power failure leaves of a write: see `rot_after_kill`. The ends of logs are noticed
+    by their own checks, and cost nothing but what they say.
     """
     if "/db/" in path:
         return 0
@@ -217,11 +244,16 @@ def _noticed_bytes(fs: SimFileSystem, path: str, file: File) -> int:
         if other == f"{DATA}/{names.RECOVERY_POINTS_FILE}":
             lines = [line.split() for line in bytes(checkpoint.disk).decode(errors="replace").splitlines()]
             durable = next((int(line[3]) for line in lines if line[:3] == [table, "-", bucket]), 0)
-    size = 0
+    return max((at + header.size_bytes for at, header in _batches(bytes(file.disk)) if header.next_offset <= durable),
+               default=0)  # fmt: skip
+
+
+def _batches(data: bytes) -> list[tuple[int, LogBatchHeader]]:
+    """The batches of a segment, up to one that is damaged or torn."""
+    found = []
     try:
-        for position, header in iter_headers(bytes(file.disk), allow_truncated=True):
-            if header.next_offset <= durable:
-                size = position + header.size_bytes
+        for position, header in iter_headers(data, allow_truncated=True):
+            found.append((position, header))
     except CorruptData:
         pass  # rotten before: what lies behind it is left alone
-    return size
+    return found

@@ -7,7 +7,7 @@ clients do. After every restart the checker requires:
 - every batch that was acknowledged with acks=all is in the log, whole, once, in order; - offsets have no gap, and the
 log is a prefix of what was sent; - the state is exactly what the changelog says, and so is the row count; - a batch
 that is resent after a lost response is not written twice; - changelog that retention removed is not missed: a surviving
-checkpoint replaces it.
+checkpoint replaces it; - a flipped bit in what was written before a kill is damage: nothing is cut.
 """
 
 from __future__ import annotations
@@ -17,16 +17,23 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from forebay.base.ambient import ManualClock
-from forebay.base.errors import ForebayError, StorageFailure
+from forebay.base.errors import CorruptData, ForebayError, StorageFailure
+from forebay.codec.log_batch import CRC_OFFSETS, iter_headers
+from forebay.fs import names
 from forebay.kv.tablet import KvTablet
 from forebay.log.config import LogConfig
+from forebay.log.log_ends import LogEnds
 from forebay.log.tablet import LogTablet
+from forebay.metadata.table import TableBucket
 from forebay.testing.faulty_fs import FaultyFileSystem
 from forebay.testing.memory_engine import MemoryEngine
 from tests.kv.tables import FakeTable
 
 WRITER = 7
+BUCKET = TableBucket(1, 0)
 FAULTS = ("append", "sync", "truncate", "open")
 
 
@@ -55,6 +62,7 @@ class TabletSimulation:
         self.recovery_point = 0
         self.checkpoint = MemoryEngine()
         self.engine = copy(self.checkpoint)
+        self.boot = 1
         self._open()
 
     def run(self, steps: int) -> None:
@@ -68,8 +76,9 @@ class TabletSimulation:
                     self.expire,
                     self.kill,
                     self.lose_power,
+                    self.kill_and_rot,
                 ),
-                weights=(10, 4, 2, 2, 2, 1, 2),
+                weights=(10, 4, 2, 2, 2, 1, 2, 1),
             )[0]
             action()
             self.clock.advance(self.rng.random())
@@ -92,7 +101,10 @@ class TabletSimulation:
         self.trace.append(f"fault {operation} {effect}")
 
     def save_recovery_point(self) -> None:
-        self.recovery_point = self.log.synced_offset
+        if self.rng.random() < 0.5:
+            self.ends.sync()
+        else:
+            self.recovery_point = self.log.synced_offset
 
     def expire(self) -> None:
         """A checkpoint of the state, which counts once the log is synced; then old segments go, as far as it allows."""
@@ -113,8 +125,32 @@ class TabletSimulation:
             self.engine = copy(self.checkpoint)
         self._reopen()
 
+    def kill_and_rot(self) -> None:
+        """A bit of what the killed process has written is flipped: in any batch, above the recovery point or not."""
+        written = self.log.log_end_offset
+        self.fs = self.fs.kill()
+        self.fs.clear_faults()
+        paths = [entry.name for entry in self.fs.list_directory("/log") if entry.name.endswith(names.LOG_SUFFIX)]
+        path = f"/log/{self.rng.choice(paths)}"
+        batches = list(iter_headers(self.fs.content(path), allow_truncated=True))
+        # Below the recovery point only reads find it; a failed append may have left bytes behind the end.
+        batches = [b for b in batches if self.recovery_point <= b[1].base_offset < written]
+        if not self.log.is_offline and batches:
+            position, header = self.rng.choice(batches)
+            # From the checksum on: what is before it is known from the neighbours, or checked by nothing.
+            position += self.rng.randrange(CRC_OFFSETS[header.magic], header.size_bytes)
+            mask = 1 << self.rng.randrange(8)
+            self.fs.flip_byte(path, position, mask, everywhere=True)
+            self.trace.append(f"rot in batch {header.batch_sequence}")
+            with pytest.raises(CorruptData, match="this is damage, and nothing was cut"):
+                self._open()
+            self.fs = self.fs.kill()
+            self.fs.flip_byte(path, position, mask, everywhere=True)
+        self._reopen()
+
     def lose_power(self) -> None:
         self.trace.append("power loss")
+        self.boot += 1
         self.fs = self.fs.crash()
         self.engine = copy(self.checkpoint)
         self._reopen()
@@ -123,7 +159,17 @@ class TabletSimulation:
 
     def _open(self) -> None:
         config = LogConfig(segment_bytes=3000, index_interval_bytes=200)
-        self.log = LogTablet.open(self.fs, "/log", config=config, clock=self.clock, recovery_point=self.recovery_point)
+        self.fs.make_directories("/data")
+        self.ends = LogEnds.open(self.fs, "/data", frozenset({f"boot {self.boot}"}), lambda bucket: True, self.clock)
+        self.log = LogTablet.open(
+            self.fs,
+            "/log",
+            config=config,
+            clock=self.clock,
+            recovery_point=self.recovery_point,
+            known_end=self.ends.known(BUCKET),
+            marks=self.ends.marks(BUCKET),
+        )
         if self.engine.state.applied_offset > self.log.log_end_offset:
             self.engine = copy(self.checkpoint)
         self.tablet = KvTablet(self.table, self.log, self.engine, lambda count: count)

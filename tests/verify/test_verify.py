@@ -98,7 +98,7 @@ def test_a_missing_segment_and_a_missing_log_are_faults(data: Path) -> None:
     segments[1].unlink()
     shutil.rmtree(one(data, "fluss/keys-*/log-0"))
     messages = " ".join(finding.message for finding in verify_directory(data).faults)
-    assert "batches in between are missing" in messages
+    assert "offsets 200 to 399 are lost" in messages
     assert "there is no log, which was durable up to offset 1000" in messages
 
 
@@ -141,6 +141,7 @@ def test_a_sound_directory_is_clean_and_says_how_much_was_checked(data: Path) ->
     assert report.counts == {
         "metadata files": 1,
         "offset checkpoints": 2,
+        "files of log ends": 1,
         "buckets": 2,
         "key-value states": 1,
         "checkpoints": 1,

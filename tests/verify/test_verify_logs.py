@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from forebay.codec.log_batch import iter_headers
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
+from forebay.log.log_ends import KnownLog
 from forebay.log.tablet import LogTablet
 from forebay.testing.faulty_fs import FaultyFileSystem
 from forebay.verify.logs import LogImage, check_log
@@ -29,7 +31,7 @@ def fs() -> FaultyFileSystem:
 
 def checked(fs: FaultyFileSystem, recovery_point: int | None = END, clean: bool = True) -> tuple[LogImage, Report]:
     report = Report()
-    return check_log(fs, FOLDER, recovery_point, clean, report, lambda *_: None), report
+    return check_log(fs, FOLDER, KnownLog(clean, recovery_point), report, lambda *_: None), report
 
 
 def segments(fs: FaultyFileSystem) -> list[str]:
@@ -54,12 +56,14 @@ def test_a_sound_log_is_counted_and_read_back(fs: FaultyFileSystem, clean: bool)
 
 
 def test_a_log_that_ends_elsewhere_than_it_was_closed_or_synced_is_a_fault(fs: FaultyFileSystem) -> None:
-    for recovery_point, clean, is_whole in ((END - 2, True, False), (END + 1, True, False), (END + 1, False, False)):
+    for recovery_point, clean, told in (
+        (END - 2, True, "was closed gracefully at offset 58: it has batches beyond that"),
+        (END + 2, True, "was closed gracefully at offset 62: offsets 60 to 61 are lost"),
+        (END + 2, False, "was durable up to offset 62: offsets 60 to 61 are lost"),
+    ):
         image, report = checked(fs, recovery_point, clean)
-        assert image.is_whole == is_whole
-        assert [f.message for f in report.faults] == [
-            f"{FOLDER} ends at offset 60, and was durable up to {recovery_point}"
-        ]
+        assert not image.is_whole
+        assert [f.message for f in report.faults] == [f"{FOLDER} ends at offset 60, and {told}"]
     for recovery_point in (0, END - 2, None):
         assert checked(fs, recovery_point, clean=False)[1].findings == []
     assert checked(fs, None)[1].findings == []
@@ -81,14 +85,14 @@ def test_a_missing_segment_is_a_fault_below_the_recovery_point(
     fs.remove(path_of(segments(fs)[1]))
     image, report = checked(fs, recovery_point, clean)
     assert not image.is_whole
-    assert "batches in between are missing" in report.faults[0].message
+    assert "ends with offset 14, and the next segment begins at 28: offsets 14 to 27 are lost" in str(report.faults[0])
 
 
 def test_a_missing_segment_above_the_recovery_point_is_what_the_server_cuts_off(fs: FaultyFileSystem) -> None:
     fs.remove(path_of(segments(fs)[1]))
     image, report = checked(fs, 14, clean=False)
     assert report.faults == []
-    assert not image.is_whole
+    assert (image.is_whole, image.end) == (True, 14)
     assert "the unsynced end of the log, which the server truncates" in report.findings[0].message
 
 
@@ -116,9 +120,27 @@ def test_damage_in_front_of_sound_batches_is_a_fault_though_nothing_was_synced(
     assert [finding.place for finding in report.faults] == [damaged]
 
 
+def test_damage_hides_nothing_that_is_behind_it(fs: FaultyFileSystem) -> None:
+    damaged = path_of(segments(fs)[1])
+    whole = fs.content(damaged)
+    batches = [position for position, _ in iter_headers(whole)]
+    for position in (batches[0] + 3, batches[0] + 9, batches[2] + 30, batches[-1] + 9):  # heads and a body
+        fs.set_content(damaged, whole)
+        fs.flip_byte(damaged, position, 1)
+        image, report = checked(fs, 0, clean=False)
+        number = max(n for n, start in enumerate(batches) if start <= position)
+        assert [(gap.position, gap.offset, gap.next_offset) for gap in image.gaps] == [
+            (batches[number], 14 + 2 * number, 16 + 2 * number)
+        ]
+        assert report.counts["batches"] == END // 2 - 1
+        (fault,) = report.faults
+        assert fault.message.endswith(f": offsets {14 + 2 * number} to {15 + 2 * number} are lost")
+
+
 def test_the_last_batch_of_all_may_be_torn_where_nothing_was_synced(fs: FaultyFileSystem) -> None:
     last = path_of(segments(fs)[-1])
-    fs.flip_byte(last, len(fs.content(last)) - 1)
+    *_, (position, _) = iter_headers(whole := fs.content(last))
+    fs.set_content(last, whole[:position] + bytes(len(whole) - position))
     image, report = checked(fs, 0, clean=False)
     assert (report.faults, image.is_whole, image.end) == ([], True, END - 2)
 
@@ -174,7 +196,7 @@ def test_no_file_of_a_log_stays_open(tmp_path: Path) -> None:
     for damaged in (False, True):
         if damaged:
             (tmp_path / "log-0" / f"{0:020d}.log").write_bytes(b"torn")
-        image = check_log(local, f"{tmp_path}/log-0", None, True, Report(), lambda *_: None)
+        image = check_log(local, f"{tmp_path}/log-0", KnownLog(True, None), Report(), lambda *_: None)
         assert len(list(image.batches(0, 10))) == (0 if damaged else 5)
         assert len(os.listdir("/proc/self/fd")) == before
 

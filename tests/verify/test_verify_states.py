@@ -206,6 +206,7 @@ def test_a_state_beside_a_log_that_ends_before_it_is_a_fault_unless_a_crash_may_
     text = f"the state is at changelog offset {ROWS}, and the log ends at {end}: the server rebuilds it"
     (data / "recovery-points.checkpoint").unlink()
     (data / "high-watermarks.checkpoint").unlink()
+    (data / "ends-of-logs-0").unlink()
     for clean in (True, False):
         if not clean:
             (data / "clean-shutdown").unlink()

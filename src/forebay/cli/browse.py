@@ -144,6 +144,7 @@ def _status(connection: Connection, options: argparse.Namespace) -> int:
             "transactions": now.open_transactions + now.decided_transactions, "memory bytes": now.resident_bytes,
             "disk bytes free": now.disk_free_bytes,
         }  # fmt: skip
+        work |= {f"damaged {each.path} {each.bucket}": each.message for each in now.damaged}
     except UnsupportedOperation:
         work = {}
     databases = [(d.name, d.table_count) for d in admin.database_summaries()]

@@ -44,6 +44,7 @@ COMMANDS = {
     "move": _Command("forebay.cli.move", "move tables to another server or cluster, rows and lake history"),
     "kv-engine": _Command("forebay.cli.kv_engine", "move primary-key tables to another key-value engine"),
     "verify": _Command("forebay.cli.verify", "check all that is stored: logs, states, offsets, offline or running"),
+    "repair": _Command("forebay.cli.repair", "go on without damaged parts of logs, and say what is lost"),
     "backup": _Command("forebay.cli.backup", "copy a server's data directory, also while it runs, and verify the copy"),
     "restored": _Command("forebay.cli.restored", "note that a data directory was put back to an earlier state"),
     "bench": _Command("forebay.cli.bench", "measure this machine: append, upsert, lookup, scan"),

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> Report:
-    with _Steps() as steps:
+    with StepLine() as steps:
         if options.data_dir is not None:
             return verify_directory(options.data_dir, scratch=options.scratch, on_step=steps)
         lake = lake_options_of(options)
@@ -66,7 +66,7 @@ def _verify(options: argparse.Namespace) -> Report:
             return verify_server(connection, options.table, on_step=steps)
 
 
-class _Steps:
+class StepLine:
     """A line on standard error with the current check, if it takes more than two seconds."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class _Steps:
         sys.stderr.write(f"\r{line}\033[K" if terminal else f"{line}\n")
         sys.stderr.flush()
 
-    def __enter__(self) -> _Steps:
+    def __enter__(self) -> StepLine:
         return self
 
     def __exit__(

@@ -120,6 +120,15 @@ class TieringInfo:
 
 
 @dataclass(frozen=True)
+class DamagedBucket:
+    """A bucket that is offline because its files are damaged. `message` names file, position and lost offsets."""
+
+    path: TablePath
+    bucket: TableBucket
+    message: str
+
+
+@dataclass(frozen=True)
 class ServerDescription:
     """What a server does now. `apis` are by Fluss's names of requests; `items` are those of the requested list, and
     `total` is the length of the whole list. Values that are not known are None.
@@ -167,6 +176,8 @@ class ServerDescription:
     items: Sequence[Any] = field(default=(), repr=False)
     paths: Mapping[int, TablePath] = field(default_factory=dict, repr=False)
     """The tables of the `items` that have only an id."""
+    damaged: Sequence[DamagedBucket] = ()
+    """Buckets that were found damaged when they were opened, up to 20."""
 
     def since(self, before: ServerDescription | None = None) -> ServerLoad:
         """The load between an earlier description and this one; without one, or after a restart, since the start."""
@@ -236,6 +247,14 @@ def describe_server(
         total=_known(answer, "list_total"),
         items=Listing(_items(answer)),
         paths={each.table_id: table_path_from_pb(each.table_path) for each in answer.table_names},
+        damaged=[
+            DamagedBucket(
+                table_path_from_pb(each.table_path),
+                TableBucket(each.table_id, each.bucket_id, partition_id_of(each)),
+                each.message,
+            )
+            for each in answer.damaged_buckets
+        ],
         **{name: getattr(answer, name) for name in _SAME},
     )
 

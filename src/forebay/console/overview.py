@@ -72,7 +72,12 @@ def _server(d: ServerDescription) -> dict[str, Any]:
         "scans", "table_snapshots", "open_transactions", "decided_transactions", "staged_bytes", "tiered_tables",
         "pending_tables", "tiering_tables",
     )  # fmt: skip
-    return {"started": d.started.isoformat(), "now": d.now.isoformat(), **{name: getattr(d, name) for name in names}}
+    damaged = [
+        {"database": each.path.database, "table": each.path.table, "bucket": str(each.bucket), "message": each.message}
+        for each in d.damaged
+    ]
+    found = {name: getattr(d, name) for name in names}
+    return {"started": d.started.isoformat(), "now": d.now.isoformat(), "damaged": damaged, **found}
 
 
 def _rates(load: ServerLoad) -> dict[str, Any]:

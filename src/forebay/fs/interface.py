@@ -127,6 +127,36 @@ class AppendFile(Protocol):
         ...
 
 
+WORD_BYTES = 8
+
+
+class Words(Protocol):
+    """A row of signed 64-bit numbers."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+    def __setitem__(self, index: int, value: int, /) -> None: ...
+
+
+class SharedWords(Protocol):
+    """The content of a file as numbers that outlive the process. See `FileSystem.share_words`."""
+
+    @property
+    def words(self) -> Words:
+        """The numbers. A store raises nothing, and every later process finds it, also after `kill -9`.
+
+        After a power failure each number may be any of those that were stored since the last `sync`. A store that the
+        disk refuses is logged, and the number stays as it was.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Make durable what was stored before this call. May run beside stores. Raises `StorageFailure`."""
+        ...
+
+
 class FileLock(Protocol):
     """A held lock; see `FileSystem.lock`."""
 
@@ -159,6 +189,10 @@ class FileSystem(Protocol):
 
         Returns whether it was created. Of several callers, in several processes, exactly one gets True.
         """
+        ...
+
+    def share_words(self, path: str) -> SharedWords:
+        """The file `path`, written by `write_atomic` with whole words (in the machine's byte order), as numbers."""
         ...
 
     def make_directories(self, path: str) -> None:

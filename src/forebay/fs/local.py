@@ -22,7 +22,8 @@ from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import StorageFailure
 from forebay.base.locations import check_steps
 from forebay.fs import names
-from forebay.fs.interface import FileEntry, FileLock, storage_failure
+from forebay.fs.interface import FileEntry, FileLock, SharedWords, storage_failure
+from forebay.fs.local_words import LocalSharedWords
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -286,6 +287,10 @@ class LocalFileSystem:
                 _remove_quietly(temporary)
                 raise
         return temporary
+
+    def share_words(self, path: str) -> SharedWords:
+        with _Translating("open", path):
+            return LocalSharedWords(path)
 
     def make_directories(self, path: str) -> None:
         with _Translating("create the folder", path):

@@ -5,10 +5,12 @@
     <data>/restored          the directory is a copy that no server has opened yet
     <data>/recovery-points.checkpoint
     <data>/high-watermarks.checkpoint
+    <data>/ends-of-logs-<number>
     <data>/<database>/<table>-<table id>/[<partition>-p<partition id>/]log-<bucket>/<20-digit offset>.log
                                                                                     <20-digit offset>.index
                                                                                     <20-digit offset>.timeindex
                                                                                     <20-digit offset>.writer_snapshot
+                                                                    <20-digit offset>.damaged   (forebay repair)
                                                                        kv-<bucket>/
     <data>/transactions.staged/<transaction id>/<attempt>.stage
     <data>/<database>/<table>-<table id>/lake/<32 hexadecimal digits>.offsets     (lake_offsets_folder)
@@ -42,6 +44,8 @@ OFFSET_INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 WRITER_SNAPSHOT_SUFFIX = ".writer_snapshot"
 LAKE_OFFSETS_SUFFIX = ".offsets"
+DAMAGED_SUFFIX = ".damaged"
+RESTORED_FILE = "restored-changes"
 DELETED_SUFFIX = ".deleted"
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -57,6 +61,7 @@ PARTITION_NAME_BYTES_MAX = NAME_BYTES_MAX - len(f"-p{2**63 - 1}") - len(DELETED_
 TabletKind = Literal["log", "kv"]
 
 _OFFSET_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.writer_snapshot)")
+_LOG_ENDS_FILE = re.compile(r"ends-of-logs-\d+")
 _LAKE_OFFSETS_FILE = re.compile(r"[0-9a-f]{32}\.offsets")
 _TABLE_FOLDER = re.compile(r"(.+)-(\d+)", re.DOTALL)
 _PARTITION_FOLDER = re.compile(r"(.+)-p(\d+)", re.DOTALL)
@@ -108,6 +113,11 @@ def writer_snapshot_file(folder: str, end_offset: int) -> str:
     return offset_file(folder, end_offset, WRITER_SNAPSHOT_SUFFIX)
 
 
+def damaged_file(folder: str, offset: int) -> str:
+    """The bytes that a repair has taken out of a log, where `offset` should begin."""
+    return offset_file(folder, offset, DAMAGED_SUFFIX)
+
+
 def parse_offset_file(name: str) -> tuple[int, str] | None:
     """(offset, suffix) of a log tablet's file name, or None for a name of another kind."""
     match = _OFFSET_FILE.fullmatch(name)
@@ -135,6 +145,19 @@ def deleted_folder(folder: str) -> str:
 def is_deleted(name: str) -> bool:
     """Whether the folder `name` is on its way out."""
     return name.endswith(DELETED_SUFFIX)
+
+
+# ---- files of a data directory
+
+
+def log_ends_file(number: int) -> str:
+    """The name of the file `number` with the ends of logs."""
+    return f"ends-of-logs-{number}"
+
+
+def is_log_ends_file(name: str) -> bool:
+    """Whether `name` was made by `log_ends_file`."""
+    return _LOG_ENDS_FILE.fullmatch(name) is not None
 
 
 # ---- folders of tables

@@ -14,7 +14,7 @@ allocated, up to the end of the map. Whether allocation is a guarantee depends o
 into allocated extents without needing more space; tmpfs allocates memory pages; overlayfs passes the call on to the
 underlying file system. Copy-on-write file systems (btrfs, ZFS, bcachefs) need new blocks for every page, allocated or
 not, and network file systems allocate when they please. There LMDB writes its pages by system calls, which report a
-full disk (`allocates_in_place`).
+full disk (`forebay.fs.local_words.allocates_in_place`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.base.errors import ErrorCode
-from forebay.base.host import file_system_type
 from forebay.codec._records import join_value_batch
 from forebay.codec._slices import RowSlices
 from forebay.codec.value_batch import EMPTY_VALUE_BATCH, parse_value_batch
@@ -44,7 +43,6 @@ from forebay.kv.auto_increment import AutoIncrementSequence
 PAGE_BYTES = 4096
 """LMDB takes the page size of the system; larger pages only make the bounds below safer."""
 
-_ALLOCATING = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay"})
 _NODE_HEAD_BYTES = 10
 _SMALL_NODE_BYTES = 1024
 _STEP_BYTES_MIN = 128 << 10
@@ -54,11 +52,6 @@ _BRANCH_KEYS_MIN = 3
 """Keys of half a branch page, if they are as long as LMDB allows."""
 _FIXED_PAGES = 64
 """Pages of the small tables (state, long keys, table of tables, list of free pages), including rebalancing."""
-
-
-def allocates_in_place(directory: Path) -> bool:
-    """Return whether blocks allocated in files of `directory` can be written without further space."""
-    return hasattr(os, "posix_fallocate") and file_system_type(directory) in _ALLOCATING
 
 
 @dataclass(frozen=True, slots=True)

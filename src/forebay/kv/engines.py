@@ -17,8 +17,9 @@ from forebay.base.errors import ErrorCode, InvalidRequest, StorageFailure
 from forebay.codec.rows import prefix_encoder
 from forebay.fs import names
 from forebay.fs.interface import storage_failure
+from forebay.fs.local_words import allocates_in_place
 from forebay.kv import _digest
-from forebay.kv.engine import EngineState, KvEngine, allocates_in_place
+from forebay.kv.engine import EngineState, KvEngine
 from forebay.kv.hlog_engine import HEAD_FILE, HlogEngine
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.lmdb_file import DATA_FILE

@@ -34,6 +34,7 @@ from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidReq
 from forebay.base.host import untouched_blocks
 from forebay.fs import names
 from forebay.fs.interface import RESERVE_BYTES, DiskFull
+from forebay.fs.local_words import allocates_in_place
 from forebay.kv.engine import (
     NO_ROWS,
     PAGE_BYTES,
@@ -46,7 +47,6 @@ from forebay.kv.engine import (
     TreeSize,
     WriteSize,
     allocate_file,
-    allocates_in_place,
     just_longer_than,
     page_of,
     pages_at_most,

@@ -607,22 +607,27 @@ class KvTablet:
             added += rows
             batches += 1
             if len(writes) >= _REPLAY_ROWS:
-                state = state.advanced(header.next_offset, added, self._digest_change(writes))
+                state = self._advanced(state, header.next_offset, writes, added)
                 self.engine.apply(writes, state)
                 writes, added = {}, 0
                 if progress is not None:
                     progress(header.next_offset, end)
-        self.engine.apply(writes, state.advanced(end, added, self._digest_change(writes)))
+        self.engine.apply(writes, self._advanced(state, end, writes, added))
         self._sequence = None
         return batches
 
-    def _digest_change(self, writes: Mapping[bytes, bytes | None]) -> int | None:
-        """Return the change of the state's digest by `writes`; None if it is not kept."""
-        state = self.engine.state
-        if not self._table.info.descriptor.has_full_changelog or (state.applied_offset > 0 and state.digest is None):
-            return None
-        keys = list(writes)
-        return _digest.change(writes, dict(zip(keys, self.engine.multi_get(keys))))
+    def _advanced(self, state: EngineState, end: int, writes: Mapping[bytes, bytes | None], added: int) -> EngineState:
+        """The state after `writes`, which the changelog says have `added` so many rows.
+
+        Where the rows before are looked up, for the digest, they are counted: a changelog that was repaired may lack
+        the insert of a row that it updates.
+        """
+        before = self.engine.state
+        if not self._table.info.descriptor.has_full_changelog or (before.applied_offset > 0 and before.digest is None):
+            return state.advanced(end, added, None)
+        old = dict(zip(writes, self.engine.multi_get(list(writes))))
+        added = sum((new is not None) - (old[key] is not None) for key, new in writes.items())
+        return state.advanced(end, added, _digest.change(writes, old))
 
 
 def _after_append(error: ForebayError) -> ForebayError:

@@ -1,11 +1,14 @@
 """Opening a bucket's log: which files belong to it, which of their bytes are good, and the state of its writers.
 
 Rules:
-- Below the *recovery point* the log was synced: everything there was acknowledged as durable. Damage or missing data
-  there is corruption, and an error; nothing is truncated.
-- From the recovery point on, after a crash, every batch is checked, and the log is truncated at the first bad one: a
-  crash tears the end of a file, and the server must start all the same (apache/fluss#2942). A segment that does not
-  begin where the one before ends is removed too.
+- Below the *recovery point* the log was synced, and below its *written end* all appends were complete when the last
+  process ended (`forebay.log.log_ends`). Damage or missing data there is corruption, and an error that says which
+  offsets are lost; nothing is truncated.
+- Above them, after an unclean end, every batch is checked, and the log is truncated at the first bad one: it was never
+  acknowledged, and the server must start all the same (apache/fluss#2942). A segment that does not begin where the one
+  before ends is removed too.
+- If the written end is not known, because the power failed, a bad batch is an error all the same if no power failure
+  can have torn it so (`forebay.log.damage`).
 - What is kept is synced before it is used. The kernel's cache is dropped before the check: after a failed sync, bytes
   may appear written without being on the disk.
 - Temporary files and indexes without a log are left-overs, and are removed.
@@ -23,6 +26,8 @@ from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.log.config import LogConfig
+from forebay.log.damage import Gap
+from forebay.log.log_ends import KnownLog
 from forebay.log.scan import CorruptBatch
 from forebay.log.segment import LogSegment, SegmentView
 from forebay.log.writer_state import WriterStates
@@ -41,7 +46,9 @@ class RecoveryReport:
     checked_bytes: int = 0
     """Bytes whose checksums were computed."""
     cut_bytes: int = 0
-    """Bytes truncated at the end: unsynced, and torn by a crash."""
+    """Bytes truncated at the end: never acknowledged, or unsynced and torn by a power failure."""
+    is_cut_exact: bool = False
+    """Whether it is known that none of the truncated bytes were acknowledged, because the log's written end is."""
     cut_reason: str | None = None
     """The defect of the first truncated batch."""
     removed_files: list[str] = field(default_factory=list)
@@ -56,23 +63,21 @@ def load_segments(
     fs: FileSystem,
     folder: str,
     config: LogConfig,
-    recovery_point: int | None,
-    clean: bool,
+    known: KnownLog,
     start_offset: int,
     progress: Progress | None,
 ) -> tuple[list[LogSegment], RecoveryReport]:
     """Return the segments of the log in `folder`, in order, the last one open for appending; at least one.
 
-    `clean` says that the log was closed gracefully; then only its tail is checked, and nothing may be wrong. A log that
-    does not exist begins, empty, at `start_offset`. Raises `CorruptData` and `StorageFailure`.
+    If it was closed gracefully, only its tail is checked, and nothing may be wrong. A log that does not exist begins,
+    empty, at `start_offset`. Raises `CorruptData` and `StorageFailure`.
     """
-    report = RecoveryReport(clean)
+    report = RecoveryReport(known.clean, is_cut_exact=known.written is not None)
     fs.make_directories(folder)
     sizes = _list_segments(fs, folder, report)
-    durable_up_to = recovery_point or 0
     if not sizes:
-        if durable_up_to > start_offset:
-            raise _corrupt(f"{folder} holds no log, which was durable up to offset {durable_up_to}")
+        if known.end > start_offset:
+            raise _corrupt(f"{folder} holds no log, which {known}. {_REMEDY}")
         return [LogSegment.create(fs, folder, start_offset, config)], report
 
     bases = sorted(sizes)
@@ -81,15 +86,12 @@ def load_segments(
         LogSegment(fs, folder, base, config, SegmentView(sizes[base], end))
         for base, end in zip(bases, ends, strict=True)
     ]
-    check_from = _NO_OFFSET if clean else durable_up_to
+    check_from = _NO_OFFSET if known.clean else known.recovery_point or 0
     first = max([index for index, base in enumerate(bases) if base <= check_from], default=0)
-    kept = _check(segments, first, check_from, report, progress)
+    kept = _check(segments, first, check_from, known, report, progress)
     end = kept[-1].view.next_offset
-    if recovery_point is not None and (end != recovery_point if clean else end < recovery_point):
-        raise _corrupt(
-            f"{folder} ends at offset {end}, and was durable up to {recovery_point}: "
-            "acknowledged batches are missing; restore the folder, or give the loss up by removing the recovery point"
-        )
+    if not known.allows(end):
+        raise _corrupt(f"{folder} ends at offset {end}, and {known}: acknowledged batches are missing. {_REMEDY}")
     _make_durable(fs, folder, segments, kept, first, report)
     return kept, report
 
@@ -111,10 +113,24 @@ def _list_segments(fs: FileSystem, folder: str, report: RecoveryReport) -> dict[
     return sizes
 
 
+_REMEDY = (
+    "Restore the folder from a backup, or stop the server and give up what is lost by "
+    "`forebay repair --accept-loss`; `forebay verify --data-dir` lists it"
+)
+
+
 def _check(
-    segments: list[LogSegment], first: int, durable_up_to: int, report: RecoveryReport, progress: Progress | None
+    segments: list[LogSegment],
+    first: int,
+    check_from: int,
+    known: KnownLog,
+    report: RecoveryReport,
+    progress: Progress | None,
 ) -> list[LogSegment]:
-    """Check the segments from the `first` on; return those to keep, the last of which may need a cut."""
+    """Check the batches from offset `check_from` on, in the segments from the `first` on.
+
+    Return the segments to keep, the last of which may need a cut.
+    """
     total = sum(segment.view.size for segment in segments[first:])
 
     def scanned(size: int) -> None:
@@ -128,26 +144,40 @@ def _check(
         if before is not None and segment.base_offset != before.view.next_offset:
             missing = before.view.next_offset
             reason = f"{segment.path} begins where offset {missing} should, and {before.path} ends there"
-            if missing < durable_up_to:
-                raise _corrupt(f"{reason}: batches that were durable up to {durable_up_to} are missing")
+            if missing < known.end:
+                raise _corrupt(
+                    f"{reason}. The log {known}: offsets {missing} to {segment.base_offset - 1} are lost. {_REMEDY}"
+                )
             report.cut_reason = reason
             return segments[:index]
-        problem = segment.recover(durable_up_to, scanned, distrust_cache=not report.clean)
+        problem = segment.recover(check_from, scanned, distrust_cache=not report.clean)
         if problem is not None:
-            if problem.offset < durable_up_to:
-                raise _below_recovery_point(problem, durable_up_to)
+            _require_torn(
+                segment, problem, segments[index + 1].base_offset if index + 1 < len(segments) else None, known
+            )
             report.cut_reason = problem.message
             return segments[: index + 1]
     return segments
 
 
-def _below_recovery_point(problem: CorruptBatch, durable_up_to: int) -> CorruptBatch:
-    end = (
-        "the log was closed gracefully" if durable_up_to == _NO_OFFSET else f"the log was durable up to {durable_up_to}"
-    )
-    error = CorruptBatch(f"{problem.message}; {end}, so this is damage, and nothing was cut")
+def _require_torn(segment: LogSegment, problem: CorruptBatch, next_base: int | None, known: KnownLog) -> None:
+    """Raise an error if the first bad batch is damage, and not the end of a write that was never acknowledged."""
+    gap, may_be_torn = segment.damage_at(problem, next_base)
+    if known.clean or gap.offset < known.end:
+        why = f"The log {known}, so this is damage"
+    elif known.written is None and not may_be_torn:
+        why = "The batch is all there and none of its sectors is empty, so no power failure has torn it: this is damage"
+    else:
+        return
+    error = CorruptBatch(f"{problem.message}. {why}, and nothing was cut: {_told(gap, known.end)}. {_REMEDY}")
     error.position, error.offset = problem.position, problem.offset
-    return error
+    raise error
+
+
+def _told(gap: Gap, end: int) -> str:
+    if gap.end_position == gap.file_size:
+        return gap.told(end)
+    return f"{gap.told(end)}, and sound batches follow from offset {gap.next_offset} on"
 
 
 def _make_durable(

@@ -37,6 +37,7 @@ from forebay.codec.log_batch import HEADER_SIZE_MAX, LogBatchHeader
 from forebay.fs import names
 from forebay.fs.interface import AppendFile, FileSystem, PositionalReader
 from forebay.log.config import SEGMENT_BYTES_LIMIT, LogConfig
+from forebay.log.damage import Gap, Segment, find_gap, may_be_torn
 from forebay.log.scan import CorruptBatch, corrupt_batch, parse_at, scan_batches, scan_headers
 
 if TYPE_CHECKING:
@@ -99,6 +100,10 @@ class SparseIndex:
         keys, values = self._columns
         count = len(keys)
         return (keys[count - 1], values[count - 1]) if count else None
+
+    def values(self) -> list[int]:
+        """The values of all entries."""
+        return self._columns[1].tolist()
 
     def load(self, value_end: int) -> None:
         """Take the entries from the file, up to the first that breaks the order or has a value of `value_end` or more.
@@ -251,6 +256,13 @@ class SegmentIndex:
         """Remove both files."""
         self._offsets.remove_file()
         self._times.remove_file()
+
+
+def indexed_positions(fs: FileSystem, folder: str, base_offset: int, size: int) -> list[int]:
+    """The positions below `size` at which batches begin, according to the offset index of a segment, in order."""
+    index = SparseIndex(fs, names.offset_index_file(folder, base_offset), "i")
+    index.load(size)
+    return index.values()
 
 
 _RELATIVE_OFFSET_MAX = 2**31 - 1
@@ -444,6 +456,18 @@ class LogSegment:
         self._index_is_loaded = True
         self._index_is_from_log = position == 0
         return problem
+
+    def damage_at(self, problem: CorruptBatch, next_base: int | None) -> tuple[Gap, bool]:
+        """The gap that `recover` has found, and whether a power failure can have torn its first batch.
+
+        `next_base`: where the next segment begins, if there is one.
+        """
+        reader = self._open_reader()
+        size = reader.size()
+        hints = indexed_positions(self._fs, self._folder, self.base_offset, size)
+        segment = Segment(reader, size, self.base_offset, next_base, hints)
+        gap = find_gap(segment, problem)
+        return gap, may_be_torn(segment, gap)
 
     def _scan(self, offset: int, position: int, size: int, progress: ProgressCallback) -> CorruptBatch | None:
         """Check the batches from `position` on; set the view behind the last good one."""

@@ -49,6 +49,7 @@ from forebay.codec.log_batch import CRC_OFFSETS, MAGIC_V2, NO_LEADER_EPOCH, LogB
 from forebay.fs import names
 from forebay.fs.interface import DiskFull, FileMissing, FileSystem
 from forebay.log.config import SEGMENT_BYTES_LIMIT, LogConfig
+from forebay.log.log_ends import EndMarks, KnownEnd, KnownLog, NoMarks
 from forebay.log.recovery import (
     Progress,
     RecoveryReport,
@@ -369,9 +370,11 @@ class LogTablet(LogReads):
         clock: Clock,
         segments: list[LogSegment],
         recovery: RecoveryReport,
+        marks: EndMarks,
     ) -> None:
         """For `open` only."""
         super().__init__(folder, config, segments)
+        self._marks = marks
         self.recovery = recovery
         """The results of opening the log."""
         self._fs = fs
@@ -394,6 +397,8 @@ class LogTablet(LogReads):
         config: LogConfig | None = None,
         clock: Clock = SYSTEM_CLOCK,
         recovery_point: int | None = None,
+        known_end: KnownEnd | None = None,
+        marks: EndMarks | None = None,
         high_watermark: int = 0,
         clean_shutdown: bool = False,
         start_offset: int = 0,
@@ -404,16 +409,19 @@ class LogTablet(LogReads):
 
         `recovery_point` (from the checkpoint; None: never checkpointed) is the offset up to which the log was synced;
         `clean_shutdown` says that it was closed gracefully. Otherwise every batch from the recovery point on is
-        checked, and the log is truncated at the first bad one; `recovery` reports it. `high_watermark` is the
-        checkpointed one; it is lowered to the end of the log. `kept_writers`: see `keep_writers`. `progress` receives
-        the progress of long checks.
+        checked, and the log is truncated at the first bad one that was never acknowledged; `recovery` reports it.
+        `known_end`: the marks that an earlier process left (`forebay.log.log_ends`); `marks` keep from now on where the
+        log ends. `high_watermark` is the checkpointed one; it is lowered to the end of the log. `kept_writers`: see
+        `keep_writers`. `progress` receives the progress of long checks.
 
-        Everything in the log is durable when this returns. Raises `CorruptData` for damage below the recovery point and
+        Everything in the log is durable when this returns. Raises `CorruptData` for damage of what was acknowledged and
         `StorageFailure`.
         """
         config = config or LogConfig()
-        segments, report = load_segments(fs, folder, config, recovery_point, clean_shutdown, start_offset, progress)
-        tablet = cls(fs, folder, config, clock, segments, report)
+        known = KnownLog(clean_shutdown, recovery_point, known_end)
+        segments, report = load_segments(fs, folder, config, known, start_offset, progress)
+        tablet = cls(fs, folder, config, clock, segments, report, marks or NoMarks())
+        tablet._marks.begin(tablet._log_end_offset)
         tablet.keep_writers(kept_writers)
         tablet._rebuild_writers(report)
         tablet._high_watermark = min(max(high_watermark, tablet.log_start_offset), tablet._log_end_offset)
@@ -573,6 +581,7 @@ class LogTablet(LogReads):
             raise DiskFull(f"{e.message}. {size} bytes were not written", ErrorCode.DISK_WRITE_LOCKED) from e
         self._last_timestamp_ms = timestamp_ms
         self._log_end_offset = next_offset
+        self._marks.written(next_offset)
 
     def _undo_append(self, segment: LogSegment) -> None:
         try:
@@ -614,6 +623,13 @@ class LogTablet(LogReads):
 
     # ---- durability
 
+    def take_offline(self, cause: BaseException) -> None:
+        """Refuse everything from now on, because of a failure."""
+        if not self._offline:
+            super().take_offline(cause)
+            # A disk that fails may lose what was written and not synced, as a power failure does.
+            self._marks.begin(self._synced_offset)
+
     def sync(self) -> int:
         """Make durable what was appended before this call; return the new `synced_offset`.
 
@@ -640,7 +656,8 @@ class LogTablet(LogReads):
         except BaseException as failure:
             self.take_offline(failure)
             raise
-        self._synced_offset = max(self._synced_offset, target)
+        self._synced_offset = synced = max(self._synced_offset, target)
+        self._marks.synced(synced)
         self._sync_seconds = self._clock.monotonic() - began
 
     @property
@@ -661,9 +678,9 @@ class LogTablet(LogReads):
         with self._append_lock, self._sync_lock:
             self._require_usable()
             if offset < self.log_start_offset:
-                self._cut(lambda: self._restart_at(offset))
+                self._cut(lambda: self._restart_at(offset), lowers_end=True)
             elif offset < self._log_end_offset:
-                self._cut(lambda: self._truncate(offset))
+                self._cut(lambda: self._truncate(offset), lowers_end=True)
             return self._log_end_offset
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -673,7 +690,7 @@ class LogTablet(LogReads):
         """
         with self._append_lock, self._sync_lock:
             self._require_usable()
-            self._cut(lambda: self._restart_at(offset))
+            self._cut(lambda: self._restart_at(offset), lowers_end=True)
 
     def delete_segments_before(self, offset: int) -> int:
         """Drop the segments, never the active one, that hold only offsets below `offset`; return how many.
@@ -700,11 +717,19 @@ class LogTablet(LogReads):
             self._sync()
         return self.snapshot_writers()
 
-    def _cut(self, change: Callable[[], None]) -> None:
-        """Run `change`, which takes batches away, so that no reader sees it half done."""
+    def _cut(self, change: Callable[[], None], *, lowers_end: bool = False) -> None:
+        """Run `change`, which takes batches away, so that no reader sees it half done.
+
+        `lowers_end`: the newest ones, so that the log's marks must not hold meanwhile.
+        """
         self._version += 1
         try:
+            if lowers_end:
+                self._marks.lower(0)
             change()
+            if lowers_end:
+                self._marks.begin(self._synced_offset)
+                self._marks.written(self._log_end_offset)
         except BaseException as failure:
             self.take_offline(failure)
             raise

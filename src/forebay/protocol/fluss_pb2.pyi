@@ -1427,7 +1427,7 @@ class DescribeServerRequest(_Message):
     def __init__(self, list: _Optional[int] = ..., skip: _Optional[int] = ..., items_max: _Optional[int] = ...) -> None: ...
 
 class DescribeServerResponse(_Message):
-    __slots__ = ("started_ms", "now_ms", "version", "seconds_bounds", "apis", "syncs", "records_in", "bytes_in", "bytes_out", "refused_connections", "failed_logins", "tables", "buckets", "open_buckets", "offline_buckets", "disk_bytes", "disk_free_bytes", "accepts_writes", "resident_bytes", "request_bytes", "request_bytes_max", "answer_bytes", "answer_bytes_max", "queued_reads", "queued_writes", "waiting_fetches", "connection_count", "scan_count", "table_snapshot_count", "open_transactions", "decided_transactions", "staged_bytes", "tiered_tables", "pending_tables", "tiering_tables", "log_epoch", "log_epoch_since_ms", "log_epoch_reason", "list_total", "connections", "scans", "table_snapshots", "transactions", "tiering", "table_names")
+    __slots__ = ("started_ms", "now_ms", "version", "seconds_bounds", "apis", "syncs", "records_in", "bytes_in", "bytes_out", "refused_connections", "failed_logins", "tables", "buckets", "open_buckets", "offline_buckets", "disk_bytes", "disk_free_bytes", "accepts_writes", "resident_bytes", "request_bytes", "request_bytes_max", "answer_bytes", "answer_bytes_max", "queued_reads", "queued_writes", "waiting_fetches", "connection_count", "scan_count", "table_snapshot_count", "open_transactions", "decided_transactions", "staged_bytes", "tiered_tables", "pending_tables", "tiering_tables", "log_epoch", "log_epoch_since_ms", "log_epoch_reason", "list_total", "connections", "scans", "table_snapshots", "transactions", "tiering", "table_names", "damaged_buckets")
     STARTED_MS_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -1473,6 +1473,7 @@ class DescribeServerResponse(_Message):
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     TIERING_FIELD_NUMBER: _ClassVar[int]
     TABLE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_BUCKETS_FIELD_NUMBER: _ClassVar[int]
     started_ms: int
     now_ms: int
     version: str
@@ -1518,7 +1519,22 @@ class DescribeServerResponse(_Message):
     transactions: RepeatedMessages[PbTransactionInfo]
     tiering: RepeatedMessages[PbTieringInfo]
     table_names: RepeatedMessages[PbTableName]
-    def __init__(self, started_ms: _Optional[int] = ..., now_ms: _Optional[int] = ..., version: _Optional[str] = ..., seconds_bounds: _Optional[_Iterable[float]] = ..., apis: _Optional[_Iterable[_Union[PbApiLoad, _Mapping[str, _Any]]]] = ..., syncs: _Optional[_Union[PbHistogram, _Mapping[str, _Any]]] = ..., records_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., refused_connections: _Optional[int] = ..., failed_logins: _Optional[int] = ..., tables: _Optional[int] = ..., buckets: _Optional[int] = ..., open_buckets: _Optional[int] = ..., offline_buckets: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., accepts_writes: bool = ..., resident_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., request_bytes_max: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., answer_bytes_max: _Optional[int] = ..., queued_reads: _Optional[int] = ..., queued_writes: _Optional[int] = ..., waiting_fetches: _Optional[int] = ..., connection_count: _Optional[int] = ..., scan_count: _Optional[int] = ..., table_snapshot_count: _Optional[int] = ..., open_transactions: _Optional[int] = ..., decided_transactions: _Optional[int] = ..., staged_bytes: _Optional[int] = ..., tiered_tables: _Optional[int] = ..., pending_tables: _Optional[int] = ..., tiering_tables: _Optional[int] = ..., log_epoch: _Optional[str] = ..., log_epoch_since_ms: _Optional[int] = ..., log_epoch_reason: _Optional[str] = ..., list_total: _Optional[int] = ..., connections: _Optional[_Iterable[_Union[PbConnectionInfo, _Mapping[str, _Any]]]] = ..., scans: _Optional[_Iterable[_Union[PbScanInfo, _Mapping[str, _Any]]]] = ..., table_snapshots: _Optional[_Iterable[_Union[PbTableSnapshotInfo, _Mapping[str, _Any]]]] = ..., transactions: _Optional[_Iterable[_Union[PbTransactionInfo, _Mapping[str, _Any]]]] = ..., tiering: _Optional[_Iterable[_Union[PbTieringInfo, _Mapping[str, _Any]]]] = ..., table_names: _Optional[_Iterable[_Union[PbTableName, _Mapping[str, _Any]]]] = ...) -> None: ...
+    damaged_buckets: RepeatedMessages[PbDamagedBucket]
+    def __init__(self, started_ms: _Optional[int] = ..., now_ms: _Optional[int] = ..., version: _Optional[str] = ..., seconds_bounds: _Optional[_Iterable[float]] = ..., apis: _Optional[_Iterable[_Union[PbApiLoad, _Mapping[str, _Any]]]] = ..., syncs: _Optional[_Union[PbHistogram, _Mapping[str, _Any]]] = ..., records_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., refused_connections: _Optional[int] = ..., failed_logins: _Optional[int] = ..., tables: _Optional[int] = ..., buckets: _Optional[int] = ..., open_buckets: _Optional[int] = ..., offline_buckets: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., accepts_writes: bool = ..., resident_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., request_bytes_max: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., answer_bytes_max: _Optional[int] = ..., queued_reads: _Optional[int] = ..., queued_writes: _Optional[int] = ..., waiting_fetches: _Optional[int] = ..., connection_count: _Optional[int] = ..., scan_count: _Optional[int] = ..., table_snapshot_count: _Optional[int] = ..., open_transactions: _Optional[int] = ..., decided_transactions: _Optional[int] = ..., staged_bytes: _Optional[int] = ..., tiered_tables: _Optional[int] = ..., pending_tables: _Optional[int] = ..., tiering_tables: _Optional[int] = ..., log_epoch: _Optional[str] = ..., log_epoch_since_ms: _Optional[int] = ..., log_epoch_reason: _Optional[str] = ..., list_total: _Optional[int] = ..., connections: _Optional[_Iterable[_Union[PbConnectionInfo, _Mapping[str, _Any]]]] = ..., scans: _Optional[_Iterable[_Union[PbScanInfo, _Mapping[str, _Any]]]] = ..., table_snapshots: _Optional[_Iterable[_Union[PbTableSnapshotInfo, _Mapping[str, _Any]]]] = ..., transactions: _Optional[_Iterable[_Union[PbTransactionInfo, _Mapping[str, _Any]]]] = ..., tiering: _Optional[_Iterable[_Union[PbTieringInfo, _Mapping[str, _Any]]]] = ..., table_names: _Optional[_Iterable[_Union[PbTableName, _Mapping[str, _Any]]]] = ..., damaged_buckets: _Optional[_Iterable[_Union[PbDamagedBucket, _Mapping[str, _Any]]]] = ...) -> None: ...
+
+class PbDamagedBucket(_Message):
+    __slots__ = ("table_path", "table_id", "partition_id", "bucket_id", "message")
+    TABLE_PATH_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    table_path: PbTablePath
+    table_id: int
+    partition_id: int
+    bucket_id: int
+    message: str
+    def __init__(self, table_path: _Optional[_Union[PbTablePath, _Mapping[str, _Any]]] = ..., table_id: _Optional[int] = ..., partition_id: _Optional[int] = ..., bucket_id: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class PbTableName(_Message):
     __slots__ = ("table_id", "table_path")

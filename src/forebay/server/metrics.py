@@ -111,14 +111,15 @@ class ServerMetrics(Collector):
         partitions = sum(len(table.current.partitions_by_id) for table in tables.values())
         buckets = sum(_bucket_count(table) for table in tables.values())
         open_replicas = context.replicas.replicas()
-        offline = sum(replica.log.is_offline for replica in open_replicas)
+        offline = context.replicas.offline_count
         snapshots = context.table_snapshots.describe()
         yield _gauge(_COORDINATOR + "activeTabletServerCount", "tablet servers: this one", 1)
         yield _gauge(_COORDINATOR + "tableCount", "tables", len(tables))
         yield _gauge(_COORDINATOR + "lakeTableCount", "tables with a lake", len(context.lake.tiering.table_ids))
         yield _gauge(_COORDINATOR + "partitionCount", "partitions of all tables", partitions)
         yield _gauge(_COORDINATOR + "bucketCount", "buckets of all tables", buckets)
-        yield _gauge(_COORDINATOR + "offlineBucketCount", "buckets that a failed disk has taken offline", offline)
+        why = "buckets that a failed disk, or damage, has taken offline"
+        yield _gauge(_COORDINATOR + "offlineBucketCount", why, offline)
         yield _gauge(_COORDINATOR + "kvSnapshotLeaseCount", "open table snapshots", len(snapshots))
         pins = sum(snapshot.bucket_count for snapshot in snapshots)
         yield _gauge(_COORDINATOR + "leasedKvSnapshotCount", "bucket snapshots that table snapshots hold", pins)

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from forebay.base import threads
 from forebay.base.ambient import Clock
-from forebay.base.errors import ErrorCode, ForebayError, Unavailable
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, Unavailable
 from forebay.base.host import return_free_memory
 from forebay.base.threads import Executor, Future
 from forebay.fs import names
@@ -32,6 +32,7 @@ from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.kv.tablet import KvTablet
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
+from forebay.log.log_ends import KnownEnd, LogEnds
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.catalog import LiveTable, TableCatalog, buckets_of
@@ -153,6 +154,9 @@ _LOGGER = logging.getLogger(__name__)
 
 _CLOSING_THREADS = 8
 
+_DAMAGE_SECONDS = 30.0
+"""How long an error of damage answers for a bucket, before its files are read again."""
+
 _COMMIT_SECONDS = 2.0
 """How long a table snapshot waits, in a thread, for a transaction that is writing to its table."""
 
@@ -265,6 +269,19 @@ class ReplicaManager:
         self._high_watermarks = data_directory.high_watermarks.read()
         # Buckets that were open at a crash, and have not been opened since: closing does not vouch for them.
         self._unchecked = set(data_directory.not_closed if self._clean else self._recovery_points)
+        self._ends = LogEnds.open(fs, data_directory.path, witnesses(data_directory.path), self._needs_its_end, clock)
+        for _, problem in self._ends.problems:
+            _LOGGER.warning("%s; the recovery points of logs are used instead", problem)
+        self._damaged: dict[TableBucket, tuple[CorruptData, float]] = {}
+        """Buckets that could not be opened because of damage, with the error and its time."""
+
+    def _needs_its_end(self, bucket: TableBucket) -> bool:
+        """Whether the bucket exists, and was not closed by the last server."""
+        try:
+            self.table_of(bucket)
+        except Unavailable:
+            return False
+        return not self._was_closed(bucket)
 
     # ---- finding and opening ----------------------------------------------------------------------------------------
 
@@ -335,15 +352,38 @@ class ReplicaManager:
     def _begin_opened(self, bucket: TableBucket, moving: Future[None]) -> BucketReplica:
         try:
             # Checked again, now that `drop` sees this opening: files of a dropped bucket must not come back.
-            replica = self._open_replica(bucket, self.table_of(bucket), self._parked.pop(bucket, None))
+            table = self.table_of(bucket)
+            self._require_undamaged(bucket)
+            replica = self._open_replica(bucket, table, self._parked.pop(bucket, None))
         except BaseException as e:
             with self._lock:
+                if isinstance(e, CorruptData) and bucket not in self._damaged:
+                    self._damaged[bucket] = CorruptData(e.message, e.code), self._clock.monotonic()
+                    _LOGGER.error("bucket %s of table %s is offline: %s", bucket, table.info.path, e.message)
                 del self._moving[bucket]
             moving.set_exception(e)
             raise
         self._open.add(replica)
         self._moved(bucket, moving)
         return replica
+
+    def _require_undamaged(self, bucket: TableBucket) -> None:
+        """Raise the error again with which a bucket could not be opened just now: to look again may take long."""
+        with self._lock:
+            error, since = self._damaged.get(bucket, (None, 0.0))
+            if error is not None and self._clock.monotonic() - since < _DAMAGE_SECONDS:
+                raise CorruptData(error.message, error.code)
+            self._damaged.pop(bucket, None)
+
+    def damaged(self) -> dict[TableBucket, CorruptData]:
+        """The buckets that are offline because their files are damaged, with the errors, as far as that is known."""
+        with self._lock:
+            return {bucket: error for bucket, (error, _) in self._damaged.items()}
+
+    @property
+    def offline_count(self) -> int:
+        """How many buckets are offline, because of a failed disk or of damage."""
+        return sum(replica.log.is_offline for replica in self.replicas()) + len(self._damaged)
 
     def _moved(self, bucket: TableBucket, moving: Future[None]) -> None:
         with self._lock:
@@ -417,24 +457,22 @@ class ReplicaManager:
 
     def _open_replica(self, bucket: TableBucket, table: LiveTable, parked: ParkedBucket | None) -> BucketReplica:
         path, log_folder = self._log_folder(bucket, table)
+        recovery_point, known_end = self._recovery_points.get(bucket), self._known_end(bucket, log_folder)
         log = LogTablet.open(
             self._fs,
             log_folder,
             config=self._log_config,
             clock=self._clock,
-            recovery_point=self._recovery_points.get(bucket),
+            recovery_point=recovery_point,
+            known_end=known_end,
+            marks=self._ends.marks(bucket),
             high_watermark=self._high_watermarks.get(bucket, 0),
             clean_shutdown=parked is not None or self._was_closed(bucket),
             kept_writers=self.decided.writers(bucket) if self.decided.unfinished else (),
             progress=SlowProgress(self._clock, f"checking the log of {path}, bytes"),
         )
-        if log.recovery.cut_bytes:
-            _LOGGER.warning(
-                "truncated %d bytes not acknowledged as durable at the end of the log of %s (%s)",
-                log.recovery.cut_bytes,
-                path,
-                log.recovery.cut_reason,
-            )
+        self._ends.opened(bucket)
+        _log_recovery(log, path, max(recovery_point or 0, 0 if known_end is None else known_end.synced))
         kv: KvTablet | None = None
         folder: KvFolder | None = None
         try:
@@ -461,6 +499,14 @@ class ReplicaManager:
                     replica.close()
                 raise
         return replica
+
+    def _known_end(self, bucket: TableBucket, log_folder: str) -> KnownEnd | None:
+        """What an earlier process has noted of the end of a log, as far as that proves something."""
+        known = self._ends.known(bucket)
+        if known is None or known.written is None or self._was_closed(bucket):
+            return known
+        is_same_cache = not self._ends.witnesses.isdisjoint(self._witnesses(log_folder))
+        return known if is_same_cache else known._replace(written=None)
 
     def _was_closed(self, bucket: TableBucket) -> bool:
         """Return whether a bucket that is opened for the first time was closed cleanly before the start."""
@@ -631,6 +677,14 @@ class ReplicaManager:
         self._directory.high_watermarks.write(watermarks)
         self._saved = (points, watermarks)
 
+    def has_new_ends(self) -> bool:
+        """Whether `sync_ends` has something to do."""
+        return self._ends.is_sync_due
+
+    def sync_ends(self) -> None:
+        """Make durable where logs are known to end, if that has changed."""
+        self._ends.sync_if_due()
+
     def sync_idle(self) -> None:
         """Sync what weaker acknowledgements left unsynced. A failure takes only its own bucket offline."""
         for replica in self.each_open():
@@ -664,6 +718,7 @@ class ReplicaManager:
                 self._recovery_points.pop(bucket, None)
                 self._high_watermarks.pop(bucket, None)
                 self._unchecked.discard(bucket)
+                self._damaged.pop(bucket, None)
             self._close_readers(bucket)
             try:
                 if replica is not None:
@@ -672,6 +727,7 @@ class ReplicaManager:
                     replica.abandon()
             finally:
                 self._moved(bucket, moving)
+            self._ends.drop(bucket)
             self._on_progress(bucket)
             if self._catalog.table_by_id(bucket.table_id) is None:
                 self._closed_counts.pop(bucket.table_id, None)
@@ -730,6 +786,24 @@ class ReplicaManager:
         if not failures:
             self._directory.mark_clean_shutdown(self._unchecked)
         return failures
+
+
+def _log_recovery(log: LogTablet, path: PhysicalTablePath, synced: int) -> None:
+    """Say what opening a log has removed."""
+    found = log.recovery
+    if found.cut_bytes and found.is_cut_exact:
+        _LOGGER.warning(
+            "truncated %d bytes at the end of the log of %s, of writes that were not acknowledged (%s)",
+            found.cut_bytes, path, found.cut_reason,
+        )  # fmt: skip
+    elif found.cut_bytes:
+        _LOGGER.warning(
+            "truncated %d bytes at the end of the log of %s, which a failure of the machine or its disk has left "
+            "behind offset %d. The log is known to have been synced up to offset %d (%s)",
+            found.cut_bytes, path, log.log_end_offset, synced, found.cut_reason,
+        )  # fmt: skip
+    for snapshot in found.unusable_writer_snapshots:
+        _LOGGER.warning("removed the damaged writer snapshot %s: the log was read instead", snapshot)
 
 
 def _error_of(work: Callable[[], None]) -> ForebayError | None:

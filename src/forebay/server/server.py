@@ -81,6 +81,9 @@ LOOP_SECONDS = 5.0
 _DRAIN_SECONDS = 5.0
 """How long a stopping server waits for requests in flight."""
 _PRODUCERS_SECONDS = 3600.0
+_ENDS_SECONDS = 0.2
+"""How often the ends of logs are made durable while they change. After a power failure, damage of what was synced
+earlier is distinguished from a torn write."""
 """How often expired producer offsets are removed; registering others removes them, too."""
 
 
@@ -222,6 +225,10 @@ class ForebayServer:
         if offline:
             shown = ", ".join(str(replica.log.folder) for replica in offline[:_PROBLEMS_SHOWN])
             found.append(f"{len(offline)} buckets are offline since writing to them failed, such as {shown}")
+        damaged = context.replicas.damaged()
+        if damaged:
+            shown = "; ".join(error.message for error in list(damaged.values())[:_PROBLEMS_SHOWN])
+            found.append(f"{len(damaged)} buckets are offline since their files are damaged: {shown}")
         if not context.replicas.accepts_writes:
             found.append("the data disk is full: writes are refused until space is free")
         return found
@@ -397,6 +404,7 @@ class ForebayServer:
         every(config.seconds("kv.scanner.expiration-interval"), context.scanners.expire)
         every(config.seconds("kv.scanner.expiration-interval"), context.table_snapshots.expire)
         every(config.seconds("kv.scanner.expiration-interval"), context.transactions.expire)
+        every(_ENDS_SECONDS, replicas.sync_ends, replicas.has_new_ends)
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.sync_idle)
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.save_offsets)
         every(config.seconds("log.replica.high-watermark.checkpoint-interval"), replicas.close_idle)
@@ -418,12 +426,14 @@ class ForebayServer:
                 _LOGGER.exception("automatic partitions failed and will be retried")
             await asyncio.sleep(seconds)
 
-    def _every(self, seconds: float, work: Callable[[], object]) -> None:
-        """Run `work` in a thread every `seconds`; a failure is logged and does not end the loop."""
+    def _every(self, seconds: float, work: Callable[[], object], is_due: Callable[[], bool] = lambda: True) -> None:
+        """Run `work` in a thread every `seconds`, if it is due; a failure is logged and does not end the loop."""
 
         async def repeat() -> None:
             while True:
                 await asyncio.sleep(seconds)
+                if not is_due():
+                    continue
                 try:
                     await self.context.in_io(work)
                 except ForebayError as e:

@@ -11,6 +11,10 @@ import random  # noqa: TID251 - only for the type of the injected generator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from forebay.fs.interface import WORD_BYTES
+
+_WRITE_BACK_CHANCE = 0.05
+
 
 @dataclass
 class Write:
@@ -48,11 +52,15 @@ class Truncate:
 
 @dataclass(eq=False)
 class File:
-    """The bytes of one file; `seen` already includes the pending changes."""
+    """The bytes of one file; `seen` already includes the pending changes.
+
+    `stored` are the words, by number, that were stored by `FileSystem.share_words` since the last sync.
+    """
 
     seen: bytearray = field(default_factory=bytearray)
     disk: bytearray = field(default_factory=bytearray)
     pending: list[Write | Truncate] = field(default_factory=list)
+    stored: dict[int, None] = field(default_factory=dict)
 
     def change(self, change: Write | Truncate) -> None:
         change.apply(self.seen)
@@ -63,6 +71,26 @@ class File:
         for change in self.pending:
             change.apply(self.disk)
         self.pending.clear()
+        self._write_words(list(self.stored), self.disk)
+        self.stored.clear()
+
+    def store(self, index: int, value: bytes, rng: random.Random) -> None:
+        """Store a word; once in a while the kernel writes some of the words back, as it likes."""
+        place = slice(index * WORD_BYTES, (index + 1) * WORD_BYTES)
+        if place.stop > len(self.seen):
+            raise IndexError(f"the file has {len(self.seen) // WORD_BYTES} words, and not number {index}")
+        self.seen[place] = value
+        self.stored[index] = None
+        if rng.random() < _WRITE_BACK_CHANCE:
+            written = [index for index in self.stored if rng.random() < 0.8]
+            self._write_words(written, self.disk)
+            for index in written:
+                del self.stored[index]
+
+    def _write_words(self, indexes: list[int], content: bytearray) -> None:
+        for index in indexes:
+            place = slice(index * WORD_BYTES, (index + 1) * WORD_BYTES)
+            content[place] = self.seen[place]
 
     def forget_cached(self) -> None:
         """Show what a reader sees once the kernel has dropped all clean pages."""
@@ -75,6 +103,9 @@ class File:
         content = bytearray(self.disk)
         for change in _surviving_changes(self.pending, len(self.seen), rng, page_bytes):
             change.apply(content)
+        if self.stored:
+            chance = rng.choice((0.0, 0.5, 1.0))
+            self._write_words([index for index in self.stored if rng.random() < chance], content)
         return File(bytearray(content), content)
 
 
@@ -92,12 +123,25 @@ def _surviving_changes(
         if isinstance(last, Write):
             yield Write(last.position, last.data[: rng.randint(0, len(last.data))])
     elif fate == "pages":
-        for change in pending:
-            for part in change.pages(page_bytes) if isinstance(change, Write) else (change,):
-                if rng.random() < 0.5:
-                    yield part
+        yield from _written_pages(pending, rng, page_bytes)
         if rng.random() < 0.5:  # The size reached the disk, but some of the bytes did not: zeros at the end.
             yield Truncate(size)
+
+
+def _written_pages(pending: list[Write | Truncate], rng: random.Random, page_bytes: int) -> Iterator[Write | Truncate]:
+    """Some pages, each as it was at some time: with the first of the changes to it, but not with a later one alone."""
+    stale: set[int] = set()
+    for change in pending:
+        if isinstance(change, Truncate):
+            if rng.random() < 0.5:
+                yield change
+            continue
+        for part in change.pages(page_bytes):
+            page = part.position // page_bytes
+            if page not in stale and rng.random() < 0.5:
+                yield part
+            else:
+                stale.add(page)
 
 
 @dataclass(eq=False)

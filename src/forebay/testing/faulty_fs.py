@@ -11,7 +11,10 @@ What a power loss leaves of the pending changes of one file, by seeded choice:
 
 * none, or all of them;
 * the first few, the last of these torn at any byte;
-* any subset of their pages, with zeros in holes: the kernel writes pages back in any order.
+* any subset of their pages, each as it was at some time, with zeros in holes: the kernel writes pages back in any
+  order.
+
+Of words that were stored since the last sync (`share_words`): none, all, or any subset.
 
 And of the pending names of one folder: none, all, the first few, or any subset.
 
@@ -23,6 +26,7 @@ from __future__ import annotations
 
 import errno
 import random  # noqa: TID251 - only for the type of the injected generator
+import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -30,7 +34,7 @@ from typing import TYPE_CHECKING, Literal
 from forebay.base.errors import StorageFailure
 from forebay.base.locations import check_steps
 from forebay.fs import names
-from forebay.fs.interface import FileEntry, FileLock, storage_failure
+from forebay.fs.interface import WORD_BYTES, FileEntry, FileLock, storage_failure
 from forebay.testing.disk_model import File, Folder, Truncate, Write
 from forebay.testing.faults import Fault, FaultEffect, Flip, Operation
 
@@ -97,10 +101,13 @@ class FaultyFileSystem:
         with self._mutex:
             self._flips.append(Flip(path, position, mask))
 
-    def flip_byte(self, path: str, position: int, mask: int = 0xFF) -> None:
-        """Change one stored byte permanently, like a failing disk."""
+    def flip_byte(self, path: str, position: int, mask: int = 0xFF, *, everywhere: bool = False) -> None:
+        """Change one stored byte permanently, like a failing disk. `everywhere`: also if the file was not synced; the
+        kernel may have written it meanwhile."""
         with self._mutex:
             file = self._file(path, "corrupt")
+            if everywhere:
+                file.sync()
             for content in (file.seen, file.disk):
                 if position < len(content):
                     content[position] ^= mask
@@ -182,6 +189,10 @@ class FaultyFileSystem:
             folder.change({name: File(bytearray(content), bytearray(content))})
             folder.make_durable(name)
             return True
+
+    def share_words(self, path: str) -> _FaultySharedWords:
+        with self._operation("open", path):
+            return _FaultySharedWords(self, path, self._file(path, "open"))
 
     def _leave_temporary(self, folder: Folder, name: str, content: bytes) -> None:
         self._temporary_count += 1
@@ -458,6 +469,36 @@ class _FaultyAppendFile:
 
     def close(self) -> None:
         self._closed = True
+
+
+class _FaultySharedWords:
+    """Words of a file. A store is a store into memory: it does not fail, and is no call of the file system."""
+
+    def __init__(self, fs: FaultyFileSystem, path: str, file: File) -> None:
+        self._fs = fs
+        self._path = path
+        self._file = file
+
+    @property
+    def words(self) -> _FaultySharedWords:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._file.seen) // WORD_BYTES
+
+    def __getitem__(self, index: int) -> int:
+        return int.from_bytes(
+            self._file.seen[index * WORD_BYTES : (index + 1) * WORD_BYTES], sys.byteorder, signed=True
+        )
+
+    def __setitem__(self, index: int, value: int) -> None:
+        with self._fs._mutex:
+            self._fs._check_alive(self._path)
+            self._file.store(index, value.to_bytes(WORD_BYTES, sys.byteorder, signed=True), self._fs._rng)
+
+    def sync(self) -> None:
+        with self._fs._operation("sync", self._path):
+            self._file.sync()
 
 
 class _FaultyLock:

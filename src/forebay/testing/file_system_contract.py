@@ -7,6 +7,7 @@ Prior art: `zarr.testing.store.StoreTests`.
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -71,6 +72,22 @@ class FileSystemContract:
         assert file.append([b"x"]) == 2
         file.sync()
         assert fs.read_bytes(f"{root}/a") == b"12x"
+
+    def test_shared_words_are_what_was_written_and_then_what_was_stored(self, fs: FileSystem, root: str) -> None:
+        path = f"{root}/words"
+        fs.write_atomic(path, b"".join(n.to_bytes(8, sys.byteorder) for n in range(5)))
+        shared = fs.share_words(path)
+        words = shared.words
+        assert [words[n] for n in range(len(words))] == [0, 1, 2, 3, 4]
+        words[1], words[4] = -(2**63), 2**63 - 1
+        shared.sync()
+        again = fs.share_words(path).words
+        assert [again[n] for n in range(5)] == [0, -(2**63), 2, 3, 2**63 - 1]
+        assert fs.read_bytes(path)[8:16] == (-(2**63)).to_bytes(8, sys.byteorder, signed=True)
+
+    def test_shared_words_of_a_missing_file_are_an_error(self, fs: FileSystem, root: str) -> None:
+        with pytest.raises(FileMissing):
+            fs.share_words(f"{root}/words")
 
     def test_a_closed_file_refuses_work_and_its_reader_continues(self, fs: FileSystem, root: str) -> None:
         file = fs.open_append(f"{root}/a")

@@ -12,7 +12,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.lake.offsets import BucketOffsets
 from forebay.log.checkpoints import OffsetCheckpoint, read_clean_shutdown
+from forebay.log.log_ends import KnownEnd, KnownLog, read_log_ends
 from forebay.metadata.table import TableBucket
 from forebay.server.catalog import CatalogTable, LiveTable
 from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
@@ -51,7 +52,7 @@ def verify_directory(
     """
     directory = local_folder(path, "the data directory")
     with locked_directory(directory), tempfile.TemporaryDirectory(prefix="forebay-verify-", dir=scratch) as temporary:
-        return _Directory(LocalFileSystem(), directory, Path(temporary), on_step, witnesses).check()
+        return DirectoryCheck(LocalFileSystem(), directory, Path(temporary), on_step, witnesses).check()
 
 
 @contextmanager
@@ -78,7 +79,7 @@ def locked_directory(directory: str | Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-class _Metadata:
+class DirectoryMetadata:
     """The content of the metadata file."""
 
     def __init__(self, store: MetadataStore) -> None:
@@ -96,8 +97,8 @@ class _Metadata:
         self.transactions = store.transactions()
 
 
-class _Directory:
-    """One verification."""
+class DirectoryCheck:
+    """One verification, or what `forebay.verify.repair` reads for a repair."""
 
     def __init__(
         self, fs: FileSystem, path: str, scratch: Path, on_step: OnStep, witnesses: PageCacheWitnesses
@@ -111,20 +112,16 @@ class _Directory:
         self._ends: dict[TableBucket, LogImage] = {}
 
     def check(self) -> Report:
-        metadata = self._metadata()
+        metadata = self.metadata()
         recovery_points = self._offsets(names.RECOVERY_POINTS_FILE)
         high_watermarks = self._offsets(names.HIGH_WATERMARKS_FILE)
         clean, not_closed = self._clean_shutdown()
+        ends = self._log_ends(clean)
         seen: set[TableBucket] = set()
-        for relative in self._log_folders(metadata):
-            found = names.parse_tablet_folder(relative)
-            if found is None:
-                continue
-            bucket = found.bucket
+        for relative, bucket, known in self._each_bucket(metadata, recovery_points, clean, not_closed, ends):
             seen.add(bucket)
-            was_closed = clean and bucket in recovery_points and bucket not in not_closed
-            self._check_bucket(relative, bucket, recovery_points.get(bucket), was_closed, metadata)
-            self._check_high_watermark(bucket, high_watermarks.get(bucket, 0), was_closed)
+            self._check_bucket(relative, bucket, known, metadata)
+            self._check_high_watermark(bucket, high_watermarks.get(bucket, 0), known.clean)
         for bucket, offset in sorted(recovery_points.items(), key=lambda item: str(item[0])):
             if offset > 0 and bucket not in seen and metadata is not None and _exists(metadata, bucket):
                 self._report.fault(self._path, f"{bucket}: there is no log, which was durable up to offset {offset}")
@@ -133,7 +130,41 @@ class _Directory:
             self._check_stages(metadata)
         return self._report
 
-    def _check_stages(self, metadata: _Metadata) -> None:
+    def buckets(self) -> Iterator[tuple[str, TableBucket, KnownLog, LiveTable]]:
+        """Each bucket of a table: the folder of its log, what is known of its end, the table.
+
+        Raises `CorruptData` if the files of the whole directory are damaged: then nothing is known.
+        """
+        metadata = self.metadata()
+        points = self._offsets(names.RECOVERY_POINTS_FILE)
+        clean, not_closed = self._clean_shutdown()
+        if metadata is None or not self._report.is_clean:
+            raise CorruptData(str(self._report.faults[0]), ErrorCode.CORRUPT_MESSAGE)
+        found = self._each_bucket(metadata, points, clean, not_closed, self._log_ends(clean))
+        for relative, bucket, known in found:
+            if _exists(metadata, bucket):
+                yield names.join(self._path, relative), bucket, known, metadata.tables[bucket.table_id]
+
+    def _each_bucket(
+        self,
+        metadata: DirectoryMetadata | None,
+        recovery_points: Mapping[TableBucket, int],
+        clean: bool,
+        not_closed: Collection[TableBucket],
+        ends: Mapping[TableBucket, KnownEnd],
+    ) -> Iterator[tuple[str, TableBucket, KnownLog]]:
+        for relative in self._log_folders(metadata):
+            found = names.parse_tablet_folder(relative)
+            if found is not None:
+                bucket = found.bucket
+                was_closed = clean and bucket in recovery_points and bucket not in not_closed
+                yield (
+                    relative,
+                    bucket,
+                    self._known(relative, recovery_points.get(bucket), was_closed, ends.get(bucket)),
+                )
+
+    def _check_stages(self, metadata: DirectoryMetadata) -> None:
         """Staged rows of decided transactions must be there, for the server to write them; others are counted."""
         files = StageFiles(self._fs, names.join(self._path, names.STAGES_FOLDER))
         for transaction in metadata.transactions:
@@ -154,7 +185,8 @@ class _Directory:
 
     # ---- files of the whole directory -------------------------------------------------------------------------------
 
-    def _metadata(self) -> _Metadata | None:
+    def metadata(self) -> DirectoryMetadata | None:
+        """The metadata, from a copy; None, and a fault, if it is damaged."""
         path = names.join(self._path, METADATA_FILE)
         self._report.count("metadata files")
         copies = self._scratch / "metadata"
@@ -165,7 +197,7 @@ class _Directory:
                     shutil.copyfile(path + suffix, copies / f"{METADATA_FILE}{suffix}")
             store = MetadataStore(LocalDatabaseFile(str(copies / METADATA_FILE)), is_new=False)
             try:
-                return _Metadata(store)
+                return DirectoryMetadata(store)
             finally:
                 store.close()
         except ForebayError as e:
@@ -182,6 +214,16 @@ class _Directory:
             self._report.fault(names.join(self._path, name), str(e))
             return {}
 
+    def _log_ends(self, clean: bool) -> Mapping[TableBucket, KnownEnd]:
+        """Where logs ended, as far as the last server has noted it."""
+        stored = read_log_ends(self._fs, self._path, self._witnesses(self._path))
+        for path, problem in stored.problems:
+            # A power failure may leave a number half written.
+            is_fault = clean or path in stored.same_cache
+            (self._report.fault if is_fault else self._report.note)(path, f"{problem} (recovery points are used)")
+        self._report.count("files of log ends", sum(names.is_log_ends_file(name) for name in os.listdir(self._path)))
+        return stored.known
+
     def _clean_shutdown(self) -> tuple[bool, frozenset[TableBucket]]:
         path = names.join(self._path, names.CLEAN_SHUTDOWN_FILE)
         try:
@@ -196,7 +238,7 @@ class _Directory:
 
     # ---- buckets ----------------------------------------------------------------------------------------------------
 
-    def _log_folders(self, metadata: _Metadata | None) -> list[str]:
+    def _log_folders(self, metadata: DirectoryMetadata | None) -> list[str]:
         """The log folders relative to the directory, without those that are about to be removed."""
         found = []
         for folder, folders, _ in os.walk(self._path):
@@ -207,8 +249,16 @@ class _Directory:
             found += [os.path.join(relative, name) for name in folders if name.startswith("log-")]
         return sorted(found)
 
+    def _known(self, relative: str, recovery_point: int | None, clean: bool, marks: KnownEnd | None) -> KnownLog:
+        """What is known of the end of a log: see `forebay.log.log_ends`."""
+        if clean or marks is None:
+            return KnownLog(clean, recovery_point)
+        witnesses = self._witnesses(self._path)
+        is_same = not witnesses.isdisjoint(self._witnesses(names.join(self._path, relative)))
+        return KnownLog(clean, recovery_point, marks if is_same else marks._replace(written=None))
+
     def _check_bucket(
-        self, relative: str, bucket: TableBucket, recovery_point: int | None, clean: bool, metadata: _Metadata | None
+        self, relative: str, bucket: TableBucket, known: KnownLog, metadata: DirectoryMetadata | None
     ) -> None:
         folder = names.join(self._path, relative)
         table = None if metadata is None else metadata.tables.get(bucket.table_id)
@@ -217,13 +267,13 @@ class _Directory:
             return
         self._report.count("buckets")
         try:
-            log = check_log(self._fs, folder, recovery_point, clean, self._report, self._on_step)
+            log = check_log(self._fs, folder, known, self._report, self._on_step)
             self._ends[bucket] = log
             head, _, tail = folder.rpartition("/log-")
             kv_folder = f"{head}/kv-{tail}"
             if self._fs.exists(kv_folder):
                 check = StateCheck(self._fs, kv_folder, log, table, self._scratch, self._report, self._on_step)
-                check.run(clean, self._witnesses)
+                check.run(known.clean, self._witnesses)
             elif table is not None and table.info.has_primary_key:
                 self._report.note(kv_folder, "there is no key-value state: the server rebuilds it from the changelog")
         except ForebayError as e:
@@ -237,7 +287,7 @@ class _Directory:
 
     # ---- the lake ---------------------------------------------------------------------------------------------------
 
-    def _check_lake_offsets(self, metadata: _Metadata) -> None:
+    def _check_lake_offsets(self, metadata: DirectoryMetadata) -> None:
         """Check that the logs contain everything that lake snapshots hold of them."""
         for table_id, snapshots in metadata.lake_snapshots.items():
             for file in dict.fromkeys(file for snapshot in snapshots for file in snapshot.files):
@@ -262,7 +312,7 @@ class _Directory:
                 )
 
 
-def _exists(metadata: _Metadata, bucket: TableBucket) -> bool:
+def _exists(metadata: DirectoryMetadata, bucket: TableBucket) -> bool:
     table = metadata.tables.get(bucket.table_id)
     if table is None or not 0 <= bucket.bucket < table.info.bucket_count:
         return False

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from forebay.base.errors import CorruptData
-from forebay.codec.log_batch import HEADER_SIZE_MAX, LogBatchHeader, parse_header
+from forebay.codec.log_batch import LogBatchHeader
 from forebay.fs import names
-from forebay.fs.interface import FileMissing, FileSystem, PositionalReader
+from forebay.fs.interface import FileMissing, FileSystem
 from forebay.log.config import LogConfig
+from forebay.log.damage import Gap, Segment, may_be_torn, read_segment
+from forebay.log.log_ends import KnownLog
 from forebay.log.recovery import snapshot_offsets
-from forebay.log.scan import CorruptBatch, scan_batches, scan_headers
+from forebay.log.scan import scan_headers
+from forebay.log.segment import indexed_positions
 from forebay.log.writer_state import WriterStates
 from forebay.verify.report import OnStep, Report
 
@@ -38,6 +42,10 @@ class LogImage:
     is_whole: bool = True
     """Whether nothing is damaged; otherwise `end` is the offset of the first damage."""
     segments: list[_SegmentFile] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    """What is damaged; sound batches may follow each."""
+    last_end: int | None = 0
+    """Where the last sound batch ends, behind damage or not; None if the last one of all is damaged."""
 
     def batches(self, start: int, end: int) -> Iterator[tuple[LogBatchHeader, memoryview]]:
         """Yield (header, bytes) of the batches that hold the offsets from `start` to `end`."""
@@ -52,6 +60,21 @@ class LogImage:
             finally:
                 reader.close()
 
+    def sound_batches(self) -> Iterator[tuple[LogBatchHeader, memoryview]]:
+        """Yield (header, bytes) of all sound batches, those behind damage, too."""
+        for base, size, next_base in self.segment_files():
+            with opened_segment(self.fs, self.folder, base, size, next_base) as segment:
+                for found in read_segment(segment, _CONFIG.scan_bytes):
+                    if not isinstance(found, Gap):
+                        position, header = found
+                        yield header, memoryview(segment.reader.pread(position, header.size_bytes))
+
+    def segment_files(self) -> list[tuple[int, int, int | None]]:
+        """(base offset, size, base offset of the next one) of each segment file."""
+        sizes = segment_sizes(self.fs, self.folder)
+        bases = sorted(sizes)
+        return [(base, sizes[base], after) for base, after in zip(bases, [*bases[1:], None])]
+
 
 class _Indexes:
     """The entries of a segment's index files, compared with the batches as they are read."""
@@ -63,11 +86,6 @@ class _Indexes:
         self._positions = dict(_entries(fs, self._offset_path, ">i4"))
         self._times = dict(_entries(fs, self._time_path, ">i8"))
         self._wrong: dict[str, int] = {}
-
-    @property
-    def positions(self) -> list[int]:
-        """The positions of batches according to the index."""
-        return sorted(self._positions)
 
     def compare(self, position: int, header: LogBatchHeader) -> None:
         """Compare the entries with a batch."""
@@ -104,94 +122,100 @@ def _entries(fs: FileSystem, path: str, key: str) -> Iterator[tuple[int, tuple[i
             yield second, (first, number * entry.itemsize)
 
 
-def check_log(
-    fs: FileSystem, folder: str, recovery_point: int | None, clean: bool, report: Report, on_step: OnStep
-) -> LogImage:
-    """Check all files of a log, and return its sound part; damage goes to `report`.
+def check_log(fs: FileSystem, folder: str, known: KnownLog, report: Report, on_step: OnStep) -> LogImage:
+    """Check all files of a log, and return its sound part; damage goes to `report`."""
+    image = LogImage(fs, folder)
+    sizes = segment_sizes(fs, folder)
+    bases = sorted(sizes)
+    if sizes:
+        image.start = image.end = image.last_end = bases[0]
+    total = sum(sizes.values())
+    done = 0
+    for base, next_base in zip(bases, [*bases[1:], None]):
+        if not _check_segment(image, base, sizes[base], next_base, known, report):
+            break
+        done += sizes[base]
+        on_step(f"log {folder}", done, total)
+    report.count("log segments", len(sizes))
+    report.count("bytes of log", total)
+    end = image.last_end
+    if end is not None and not (known.allows(end) if sizes else end >= known.end):
+        lost = f"offsets {end} to {known.end - 1} are lost" if known.end > end else "it has batches beyond that"
+        report.fault(folder, f"{folder} ends at offset {end}, and {known}: {lost}")
+        image.is_whole = False
+    _check_writer_snapshots(fs, folder, image, known.clean, report)
+    return image
 
-    `recovery_point`: below it the log was synced. `clean`: it was closed, so nothing may be missing at its end.
-    """
+
+def segment_sizes(fs: FileSystem, folder: str) -> dict[int, int]:
+    """The size of each segment file of a log, by its base offset."""
     sizes = {}
     for entry in fs.list_directory(folder):
         kind = names.parse_offset_file(entry.name)
         if kind is not None and kind[1] == names.LOG_SUFFIX:
             sizes[kind[0]] = entry.size_bytes
-    image = LogImage(fs, folder)
-    durable = 2**63 - 1 if clean else (recovery_point or 0)
-    if sizes:
-        image.start = image.end = min(sizes)
-    total = sum(sizes.values())
-    done = 0
-    for base in sorted(sizes):
-        path = names.log_file(folder, base)
-        if base != image.end:
-            text = f"{path} begins where offset {image.end} should: batches in between are missing"
-            _bad_end(report, path, text, image.end < durable or not image.is_whole)
-            image.is_whole = False
-            break
-        _check_segment(image, path, sizes[base], durable, base != max(sizes), report)
-        done += sizes[base]
-        on_step(f"log {folder}", done, total)
-        if not image.is_whole:
-            break
-    report.count("log segments", len(sizes))
-    report.count("bytes of log", total)
-    wrong_end = image.end != recovery_point if clean and sizes else image.end < (recovery_point or 0)
-    if image.is_whole and recovery_point is not None and wrong_end:
-        report.fault(folder, f"{folder} ends at offset {image.end}, and was durable up to {recovery_point}")
-        image.is_whole = False
-    _check_writer_snapshots(fs, folder, image, clean, report)
-    return image
+    return sizes
 
 
-def _check_segment(image: LogImage, path: str, size: int, durable: int, has_later: bool, report: Report) -> None:
-    indexes = _Indexes(image.fs, image.folder, image.end)
-    base, position = image.end, 0
-    hints = indexes.positions
-    reader = image.fs.open_reader(path)
+@contextmanager
+def opened_segment(fs: FileSystem, folder: str, base: int, size: int, next_base: int | None) -> Iterator[Segment]:
+    """A segment file, to be read to its end whatever is damaged."""
+    reader = fs.open_reader(names.log_file(folder, base))
     try:
-        for at, header in scan_batches(reader, 0, size, base, _CONFIG.scan_bytes):
-            indexes.compare(at, header)
-            position, image.end = at + header.size_bytes, header.next_offset
-            report.count("batches")
-    except CorruptBatch as problem:
-        behind = (
-            has_later
-            or any(hint > problem.position and _is_batch(reader, hint, size) for hint in hints)
-            or _follows(reader, problem, size)
-        )
-        is_fault = problem.offset < durable or behind
-        _bad_end(report, path, problem.message, is_fault)
-        image.is_whole = not is_fault
+        yield Segment(reader, size, base, next_base, indexed_positions(fs, folder, base, size))
     finally:
         reader.close()
-    image.segments.append(_SegmentFile(path, base, position))
-    indexes.report(report, position, image.end)
 
 
-def _bad_end(report: Report, path: str, text: str, is_fault: bool) -> None:
+def _check_segment(
+    image: LogImage, base: int, size: int, next_base: int | None, known: KnownLog, report: Report
+) -> bool:
+    """Check a segment. Return whether those behind it count: the server cuts them off behind a torn batch."""
+    path = names.log_file(image.folder, base)
+    indexes = _Indexes(image.fs, image.folder, base)
+    position, offset = 0, base
+    sound: tuple[int, int] | None = None
+    goes_on = True
+    last_ms = -1
+    with opened_segment(image.fs, image.folder, base, size, next_base) as segment:
+        for found in read_segment(segment, _CONFIG.scan_bytes):
+            if isinstance(found, Gap):
+                sound = sound or (found.position, found.offset)
+                goes_on = _check_gap(image, segment, found, known, report)
+                if not goes_on:
+                    break
+                image.last_end = found.next_offset
+                continue
+            at, header = found
+            indexes.compare(at, header)
+            if header.commit_timestamp_ms < last_ms:
+                report.fault(path, f"{path} is damaged at byte {at}: the commit time of offset {header.base_offset} is "
+                                   f"before that of the batch in front of it")  # fmt: skip
+            last_ms = header.commit_timestamp_ms
+            report.count("batches")
+            position, offset = at + header.size_bytes, header.next_offset
+            image.last_end = offset
+            if not image.gaps:
+                image.end = offset
+    if not image.gaps:
+        image.segments.append(_SegmentFile(path, base, position))
+    elif base <= image.end:
+        image.segments.append(_SegmentFile(path, base, min(position, image.gaps[0].position)))
+    indexes.report(report, *(sound or (position, offset)))
+    return goes_on
+
+
+def _check_gap(image: LogImage, segment: Segment, gap: Gap, known: KnownLog, report: Report) -> bool:
+    """Report a gap, and return whether it is damage, behind which the log goes on."""
+    is_fault = known.clean or gap.offset < known.end or (known.written is None and not may_be_torn(segment, gap))
     if is_fault:
-        report.fault(path, text)
-    else:
-        report.note(path, f"{text}. It is the unsynced end of the log, which the server truncates when it starts")
-
-
-def _follows(reader: PositionalReader, problem: CorruptBatch, size: int) -> bool:
-    """Whether the damaged batch still gives the position of the next one, and that is sound."""
-    try:
-        position, header = next(scan_headers(reader, problem.position, size, problem.offset))
-    except (CorruptData, StopIteration):
-        return False
-    return _is_batch(reader, position + header.size_bytes, size)
-
-
-def _is_batch(reader: PositionalReader, position: int, size: int) -> bool:
-    """Whether a sound batch begins at `position`, whatever its offset."""
-    try:
-        header = parse_header(reader.pread(position, HEADER_SIZE_MAX), 0, size - position)
-        return next(scan_batches(reader, position, size, header.base_offset, _CONFIG.scan_bytes), None) is not None
-    except CorruptData:
-        return False
+        report.fault(gap.path, f"{gap.reason}: {gap.told(known.end)}")
+        image.is_whole = False
+        image.gaps.append(gap)
+        return True
+    what = "the unsynced end of the log" if known.written is None else "the end of a write that was not acknowledged"
+    report.note(gap.path, f"{gap.reason}. It is {what}, which the server truncates when it starts")
+    return False
 
 
 def _check_writer_snapshots(fs: FileSystem, folder: str, image: LogImage, clean: bool, report: Report) -> None:

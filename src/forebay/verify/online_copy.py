@@ -204,7 +204,7 @@ class OnlineCopy:
             if bucket is None and names.parse_tablet_folder(os.path.dirname(folder.path)) is None:
                 for file in folder.files:
                     with suppress(FileNotFoundError):  # of a table that was dropped before
-                        self._note(file)
+                        self._note(file, must_read=names.is_log_ends_file(file))  # it is mapped memory
         for folder, bucket in folders:  # behind the offsets of lake snapshots, which must not be ahead of the logs
             if bucket is not None and bucket.kind == "log":
                 self._note_bucket(folder.path)

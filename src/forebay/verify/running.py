@@ -58,17 +58,38 @@ class _TableCheck:
     def check(self) -> None:
         report, info = self._report, self._table.info
         report.count("tables")
-        starts = self._admin.list_offsets(info, "earliest")
-        self._ends = self._admin.list_offsets(info, "latest")
+        buckets = self._served_buckets()
+        starts = self._admin.list_offsets(info, "earliest", buckets=buckets)
+        self._ends = self._admin.list_offsets(info, "latest", buckets=buckets)
         for bucket, end in self._ends.items():
             report.count("buckets")
             self._guarded(bucket, partial(self._check_log, bucket, starts[bucket], end))
+        if buckets is not None:
+            report.note(str(self._table.path), "states and lake were not checked, because some buckets are offline")
+            return
         if self._table.has_primary_key and self._ends:
             with self._table.snapshot(name="forebay verify") as snapshot:
                 for bucket in snapshot.buckets:
                     self._guarded(bucket, partial(self._check_state, snapshot, bucket))
         if info.descriptor.properties.get("table.datalake.enabled", "false").lower() == "true":
             self._check_lake()
+
+    def _served_buckets(self) -> list[TableBucket] | None:
+        """The buckets that are not offline because of damage, which is reported; None: none is."""
+        try:
+            self._admin.list_offsets(self._table.info, "latest")
+            return None
+        except _DAMAGE:
+            pass  # asked again for each bucket, to name all that are damaged
+        served = []
+        for bucket in self._table.buckets():
+            try:
+                self._admin.list_offsets(self._table.info, "latest", buckets=[bucket])
+            except _DAMAGE as e:
+                self._report.fault(self._place(bucket), e.message)
+            else:
+                served.append(bucket)
+        return served
 
     def _guarded(self, bucket: TableBucket, check: Callable[[], None]) -> None:
         """Run `check`; damage of one bucket does not end the checks of others."""
@@ -83,7 +104,8 @@ class _TableCheck:
     # ---- the log ----------------------------------------------------------------------------------------------------
 
     def _check_log(self, bucket: TableBucket, start: int, end: int) -> None:
-        """Check that records are in order; only changelogs may skip offsets, for puts without a change."""
+        """Check that records are in order. Offsets without a record are those of empty batches: in a changelog of puts
+        without a change, in a log table of rows that were given up."""
         if start >= end:
             return
         next_offset, last_time = start, -1
@@ -93,7 +115,7 @@ class _TableCheck:
                 offsets = batch["_log_offset"].to_numpy(zero_copy_only=False)
                 times = batch["_commit_timestamp"].cast(pa.int64()).to_numpy(zero_copy_only=False)
                 steps = np.diff(offsets, prepend=next_offset - 1)
-                wrong = np.flatnonzero(steps < 1 if self._table.has_primary_key else steps != 1)
+                wrong = np.flatnonzero(steps < 1)
                 if len(wrong):
                     self._report.fault(
                         place, f"offset {offsets[wrong[0]]} follows {offsets[wrong[0]] - steps[wrong[0]]} in the log"
@@ -101,11 +123,20 @@ class _TableCheck:
                     return
                 if np.any(np.diff(times, prepend=last_time) < 0):
                     self._report.fault(place, f"commit times go back between offsets {next_offset} and {offsets[-1]}")
+                if not self._table.has_primary_key:
+                    for at in np.flatnonzero(steps > 1).tolist():
+                        self._note_empty(place, int(offsets[at] - steps[at]) + 1, int(offsets[at]))
                 next_offset, last_time = int(offsets[-1]) + 1, int(times[-1])
                 self._report.count("records", len(offsets))
                 self._on_step(f"log of {place}, offsets", next_offset - start, end - start)
-        if next_offset > end or (next_offset < end and not self._table.has_primary_key):
+        if next_offset > end:
             self._report.fault(place, f"the log ends with offset {next_offset}, and should with {end}")
+        elif next_offset < end and not self._table.has_primary_key:
+            self._note_empty(place, next_offset, end)
+
+    def _note_empty(self, place: str, start: int, end: int) -> None:
+        what = f"offset {start} has no row" if end - start == 1 else f"offsets {start} to {end - 1} have no rows"
+        self._report.note(place, f"{what}: `forebay repair` has given them up, or a client has written empty batches")
 
     # ---- the state --------------------------------------------------------------------------------------------------
 

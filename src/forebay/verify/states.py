@@ -37,7 +37,7 @@ _DIFFERENCES_SHOWN = 3
 Pairs = Iterator[tuple[bytes, bytes]]
 
 
-class _State(Protocol):
+class ReadableState(Protocol):
     """The readable rows of a state."""
 
     state: EngineState
@@ -128,7 +128,7 @@ class StateCheck:
                 "lost, it cannot be rebuilt",
             )
         try:
-            state = self._open_trusted(clean, witnesses)
+            state = self.open_trusted(clean, witnesses)
         except (CorruptData, FileMissing) as e:
             self._report.fault(self._engine_folder, f"{e.message} (the server rebuilds the state)")
             state = None
@@ -152,7 +152,7 @@ class StateCheck:
             damage = damage_of_checkpoint(self._fs, path)
             if damage is None:
                 try:
-                    self._open(path).close()
+                    self.open(path).close()
                 except CorruptData as e:
                     damage = e.message
             if damage is not None:
@@ -161,7 +161,7 @@ class StateCheck:
                 newest = path
         return newest
 
-    def _open_trusted(self, clean: bool, witnesses: PageCacheWitnesses) -> _State | None:
+    def open_trusted(self, clean: bool, witnesses: PageCacheWitnesses) -> ReadableState | None:
         """The state that the server would use; None if it will not use its files. Raises `CorruptData`."""
         mark = trust_mark(self._fs, self._folder)
         if not self._fs.exists(self._engine_folder) or mark.kind == Trust.MISSING:
@@ -179,16 +179,16 @@ class StateCheck:
                 "the state was not closed, and may be incomplete: the server rebuilds it",
             )
             return None
-        return self._open(self._engine_folder)
+        return self.open(self._engine_folder)
 
-    def _open(self, folder: str) -> _State:
+    def open(self, folder: str) -> ReadableState:
         """The state in a folder, whichever engine wrote it. Raises `CorruptData`."""
         name = engine_in(Path(folder))
         if name == "lmdb":
             return _LmdbState(self._fs, folder, self._on_step)
         return _CopiedState(folder, self._scratch, HlogEngine if name == "hlog" else RocksDbEngine)
 
-    def _check_numbers(self, state: _State, clean: bool) -> None:
+    def _check_numbers(self, state: ReadableState, clean: bool) -> None:
         report, applied = self._report, state.state.applied_offset
         report.count("rows of state", state.row_count)
         if state.state.digest not in (None, state.digest):
@@ -207,12 +207,12 @@ class StateCheck:
 
     # ---- the fold ---------------------------------------------------------------------------------------------------
 
-    def _compare_with_fold(self, state: _State | None, checkpoint: str | None) -> None:
+    def _compare_with_fold(self, state: ReadableState | None, checkpoint: str | None) -> None:
         """Fold the changelog up to the state's offset, or to its end without a state, and compare them."""
         end = self._log.end if state is None else min(state.state.applied_offset, self._log.end)
         folder = self._scratch / "fold"
         try:
-            engine = self._begin_fold(folder, checkpoint, end)
+            engine = self.begin_fold(folder, checkpoint, end)
             if engine is None:
                 return
             try:
@@ -226,7 +226,7 @@ class StateCheck:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _begin_fold(self, folder: Path, checkpoint: str | None, end: int) -> LmdbEngine | None:
+    def begin_fold(self, folder: Path, checkpoint: str | None, end: int) -> LmdbEngine | None:
         """An engine with the rows that the log no longer has."""
         if self._log.start == 0:
             return LmdbEngine(folder)
@@ -241,7 +241,7 @@ class StateCheck:
             shutil.copyfile(names.join(checkpoint, DATA_FILE), folder / DATA_FILE)
             return LmdbEngine(folder)
         engine = LmdbEngine(folder)
-        base = self._open(checkpoint)
+        base = self.open(checkpoint)
         try:
             items = base.items()
             while chunk := dict(islice(items, _FOLD_ROWS)):
@@ -265,7 +265,7 @@ class StateCheck:
         engine.apply(writes, EngineState(end, -1))
         self._report.count("changes folded", end - start)
 
-    def _compare(self, state: _State, engine: LmdbEngine, folder: Path) -> None:
+    def _compare(self, state: ReadableState, engine: LmdbEngine, folder: Path) -> None:
         file = LmdbFile(self._fs, str(folder))
         try:
             folded = file.check()
@@ -280,18 +280,18 @@ class StateCheck:
             text = "; ".join(differences)
             self._report.fault(self._engine_folder, f"the state is not the fold of its changelog: {text}")
 
-    def _differences(self, state: _State, engine: LmdbEngine) -> Iterator[str]:
+    def _differences(self, state: ReadableState, engine: LmdbEngine) -> Iterator[str]:
         assert self._table is not None
         codec = ChangelogCodec(self._table.info, self._table.schema_by_id)
         items = state.items()
         while chunk := list(islice(items, _ROWS_AT_ONCE)):
             for (key, value), folded in zip(chunk, engine.multi_get([key for key, _ in chunk])):
-                if value != folded and (folded is None or not _same_row(codec, value, folded)):
+                if value != folded and (folded is None or not same_row(codec, value, folded)):
                     what = "is not in the changelog" if folded is None else "has another row in the changelog"
                     yield f"the key {key.hex()} {what}"
 
 
-def _same_row(codec: ChangelogCodec, value: bytes, other: bytes) -> bool:
+def same_row(codec: ChangelogCodec, value: bytes, other: bytes) -> bool:
     """Whether two stored values are the same row, encoded differently or with another schema."""
     try:
         first, second = codec.upgrade([value, other])

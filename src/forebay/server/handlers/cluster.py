@@ -100,12 +100,13 @@ async def _add_partitions_by_id(
 
 @serves(ApiKey.GET_CLUSTER_HEALTH)
 def get_cluster_health(context: ServerContext, _call: ServerCall) -> Message:
-    """Return counts: every bucket has its one replica here; those taken offline by a failed disk accept no writes."""
+    """Return counts: every bucket has its one replica here; those taken offline by a failed disk accept no writes, and
+    those with damaged logs serve nothing."""
     count = sum(
         table.info.bucket_count * (len(table.current.partitions_by_id) if table.info.is_partitioned else 1)
         for table in context.catalog.tables()
     )
-    offline = sum(replica.log.is_offline for replica in context.replicas.replicas())
+    offline = context.replicas.offline_count
     return pb.GetClusterHealthResponse(
         num_replicas=count,
         in_sync_replicas=count - offline,

@@ -29,6 +29,9 @@ T = TypeVar("T")
 _ITEMS, _ITEMS_MAX = 100, 1000
 """Items of a page: by default, and at most."""
 
+_DAMAGED_MAX = 20
+"""Damaged buckets that are described; all are counted."""
+
 
 @serves(ApiKey.DESCRIBE_SERVER)
 async def describe_server(context: ServerContext, call: ServerCall) -> Message:
@@ -96,7 +99,14 @@ def _add_load(context: ServerContext, response: pb.DescribeServerResponse) -> No
         for table in tables
     )
     response.open_buckets = len(open_replicas)
-    response.offline_buckets = sum(replica.log.is_offline for replica in open_replicas)
+    response.offline_buckets = replicas.offline_count
+    for bucket, error in list(replicas.damaged().items())[:_DAMAGED_MAX]:
+        table = context.catalog.table_by_id(bucket.table_id)
+        if table is not None:
+            response.damaged_buckets.add(
+                table_path=table_path_to_pb(table.info.path), table_id=bucket.table_id,
+                partition_id=bucket.partition_id, bucket_id=bucket.bucket, message=error.message,
+            )  # fmt: skip
     response.disk_bytes, response.disk_free_bytes = replicas.disk_bytes()
     response.accepts_writes = replicas.accepts_writes
     memory = resident_bytes()

@@ -50,6 +50,12 @@ const API_COLUMNS = [
   { name: "errors", label: "Failed", num: true, cell: (a) => a.errors ? html`<${Badge} kind="bad">${number(a.errors)}<//>` : "0" },
 ];
 
+const DAMAGE_COLUMNS = [
+  { name: "table", label: "Table", class: "name", cell: (d) => html`<a href=${tableUrl(d.database, d.table)}>${d.database}.${d.table}</a>` },
+  { name: "bucket", label: "Bucket", cell: (d) => html`<span class="mono">${d.bucket}</span>` },
+  { name: "message", label: "What is damaged and lost", cell: (d) => d.message },
+];
+
 const LAG_COLUMNS = [
   { name: "table", label: "Table", class: "name", cell: (t) => html`<a href=${tableUrl(t.database, t.table)}>${t.database}.${t.table}</a>` },
   { name: "records", label: "Records behind", num: true, cell: (t) => number(t.records) },
@@ -73,6 +79,7 @@ export default function Overview({ session }) {
     <${Head} title="Overview" sub=${data && html`<${Health} health=${data.health} />${data.server && html`<span>started <${Ago} at=${data.server.started} /></span><span>version ${data.server.version ?? "unknown"}</span>`}`} />
     <div class="stack">
       <${Answer} of=${answer} lines=${8}>${(data) => html`
+        ${data.server?.damaged.length > 0 && html`<${Card} title="Damaged buckets, which are offline"><${List} columns=${DAMAGE_COLUMNS} items=${data.server.damaged} label="Damaged buckets" /><//>`}
         ${data.rates && html`<${Rates} data=${data} />`}
         ${data.server && html`<${Places} server=${data.server} lag=${data.lag} />`}
         <${Missing} missing=${data.missing} />
