@@ -71,8 +71,7 @@ def test_marks_that_were_not_used_are_there_for_the_next_process_and_power_failu
     ends.opened(FIRST)
     ends.marks(FIRST).begin(8)
     killed = fs.kill()
-    for after in (killed, killed.crash()):
-        stored = read_log_ends(after, "/data", HERE).known
+    for stored in (read_log_ends(killed, "/data", HERE).known, read_log_ends(killed.crash(), "/data", HERE).known):
         assert stored[FIRST].synced in (5, 8)
         assert stored[SECOND] == KnownEnd(6, 6)
 

@@ -154,6 +154,7 @@ def test_a_repair_keeps_every_sound_batch_at_its_offset_and_the_damaged_bytes_as
     assert main(["repair", "--data-dir", str(data)]) == 1
     assert "nothing was changed" in capsys.readouterr().out
     assert path.read_bytes() == damaged
+    assert not (data / names.RESTORED_FILE).exists()
     assert main(["repair", "--data-dir", str(data), "--accept-loss", "--table", LOG]) == 0
     told = capsys.readouterr().out
     repaired = {header.base_offset: header for _, header in iter_headers(path.read_bytes())}
@@ -167,6 +168,7 @@ def test_a_repair_keeps_every_sound_batch_at_its_offset_and_the_damaged_bytes_as
     assert [int(file.stem) for file in kept] == [offset for offset in lost if offset - 1 not in lost]
     assert all(file.read_bytes() in damaged for file in kept)
     assert verify_directory(data).faults == []
+    assert (data / names.RESTORED_FILE).exists()  # positions of clients are of an earlier log epoch
     assert main(["repair", "--data-dir", str(data), "--accept-loss"]) == 0
     opened = Opened(data)
     assert opened.log == [offset for offset in range(ROUNDS) if offset not in lost]
@@ -274,7 +276,7 @@ def test_a_repair_that_is_interrupted_anywhere_is_finished_by_the_next(
             break
         repair_directory(copy, accept_loss=True)
         assert repair_directory(copy) == []
-        assert not list(copy.rglob(names.RESTORED_FILE))
+        assert not list(copy.rglob(names.RESTORED_CHANGES_FILE))
         if stop % 4 == 0:
             assert Opened(copy).rows == final_rows()
     assert stop > 8

@@ -45,7 +45,7 @@ TIME_INDEX_SUFFIX = ".timeindex"
 WRITER_SNAPSHOT_SUFFIX = ".writer_snapshot"
 LAKE_OFFSETS_SUFFIX = ".offsets"
 DAMAGED_SUFFIX = ".damaged"
-RESTORED_FILE = "restored-changes"
+RESTORED_CHANGES_FILE = "restored-changes"
 DELETED_SUFFIX = ".deleted"
 TEMPORARY_SUFFIX = ".tmp"
 

@@ -26,6 +26,7 @@ from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.log.log_ends import KnownLog
 from forebay.metadata.table import TableBucket, TablePath
 from forebay.server.catalog import LiveTable
+from forebay.server.log_epochs import mark_restored
 from forebay.verify.directory import DirectoryCheck, locked_directory
 from forebay.verify.log_repair import LogRepair, Loss
 from forebay.verify.report import OnStep, no_steps
@@ -85,8 +86,12 @@ def repair_directory(
             repair = _LogAndState(fs, directory, folder, bucket, known, table, Path(temporary), witnesses)
             if repair.outcome.losses:
                 found.append(repair.outcome)
-            if accept_loss:
-                repair.make() if repair.outcome.losses else repair.finish_interrupted()
+            if accept_loss and repair.outcome.losses:
+                # Clients may have read rows that are lost: their positions are of an earlier history.
+                mark_restored(fs, directory, "`forebay repair` has replaced damaged rows")
+                repair.make()
+            elif accept_loss:
+                repair.finish_interrupted()
         if wanted - seen:
             raise NotFound(f"{directory} has no table {sorted(map(str, wanted - seen))[0]}", ErrorCode.TABLE_NOT_EXIST)
         return found
@@ -109,7 +114,7 @@ class _LogAndState:
         self._fs = fs
         self._directory = directory
         self._folder = folder
-        self._note = names.join(folder, names.RESTORED_FILE)
+        self._note = names.join(folder, names.RESTORED_CHANGES_FILE)
         has_key = table.info.has_primary_key
         self._log = LogRepair(fs, folder, known, is_append_only=not has_key)
         self.outcome = BucketRepair(table.info.path, bucket, folder, self._log.losses)
