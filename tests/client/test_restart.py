@@ -15,6 +15,7 @@ from forebay.base.errors import NotFound, OutcomeUnknown, Unavailable
 from forebay.client.connection import Connection, connect
 from forebay.testing.server import ServerProcess
 from tests.client.conftest import own_server
+from tests.patience import PATIENCE
 
 pytestmark = own_server
 
@@ -70,7 +71,7 @@ def test_writers_and_readers_live_through_kill_9(server: ServerProcess, conn: Co
                 crash(server, 0.1)
             time.sleep(0.002)
     stop.set()
-    reader.join(30)
+    reader.join(PATIENCE)
     assert errors == []
     assert not reader.is_alive()
     assert sorted(log.scan().to_arrow()["a"].to_pylist()) == list(range(written))
@@ -133,11 +134,9 @@ def test_a_server_that_stays_away_is_reported(server: ServerProcess) -> None:
         assert table.lookup([4])["id"].to_pylist() == [4]
 
 
-def test_a_missing_server_is_reported_quickly() -> None:
-    began = time.monotonic()
+def test_a_missing_server_is_reported_at_once() -> None:
     with pytest.raises(Unavailable, match=r"no bootstrap server responds: cannot connect to 127\.0\.0\.1:1"):
-        connect("127.0.0.1:1")
-    assert time.monotonic() - began < 10
+        connect("127.0.0.1:1", retry_timeout="1 h")
 
 
 def test_the_second_bootstrap_server_is_tried(server: ServerProcess) -> None:

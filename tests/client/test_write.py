@@ -18,6 +18,7 @@ from forebay.client.encode import APPEND, WriteEncoder, partition_codes_of
 from forebay.metadata.table import TableBucket
 from tests.client.conftest import MakeTable, own_server
 from tests.client.data import ALL_TYPES, all_types_rows, by_id
+from tests.patience import PATIENCE
 
 
 @pytest.mark.parametrize("log_format", ["ARROW", "INDEXED", "COMPACTED"])
@@ -430,7 +431,7 @@ def test_rows_arrive_with_every_level_of_acknowledgement(make_table: MakeTable, 
     assert result.rows == 1
     if acks != "0":
         assert result.end_offsets == {TableBucket(table.info.table_id, 0): 1}
-    assert table.changes(timeout=5.0).poll(5.0).num_rows == 1
+    assert table.changes().poll(PATIENCE).num_rows == 1
 
 
 def test_a_writer_that_finds_no_memory_says_so(make_table: MakeTable, bootstrap: str) -> None:

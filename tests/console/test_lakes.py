@@ -18,6 +18,7 @@ from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.query.tables import IcebergLake
 from forebay.tiering.now import tier_table
 from tests.console.lake_server import lake_console, rows, tiered_table
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def fresh(console: Console) -> None:
 
 
 def finished(console: Console, task_id: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         [task] = [task for task in console.tasks.all() if task.task_id == task_id]
         if task.is_over:

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from forebay.testing.server import ServerProcess
+from tests.patience import PATIENCE
 
-_START_SECONDS_MAX, _END_SECONDS_MAX = 180, 180
+_START_SECONDS_MAX, _END_SECONDS_MAX = PATIENCE, PATIENCE
 
 
 class TieringProcess:

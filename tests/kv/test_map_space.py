@@ -19,6 +19,7 @@ from forebay.base.host import file_system_type
 from forebay.fs.interface import DiskFull
 from forebay.kv.engine import PAGE_BYTES, EngineState, MapSpace, allocate_file, pages_at_most, size_of
 from forebay.kv.lmdb_engine import LmdbEngine, _with_long_keys
+from tests.patience import PATIENCE
 from tests.small_disk import MOUNTS, mounted_tmpfs
 
 _UPDATE_OF_EVERY_PAGE = """
@@ -151,7 +152,7 @@ def test_others_can_read_after_the_map_has_grown(tmp_path: Path) -> None:
     found: list[object] = []
     reader = threading.Thread(target=lambda: found.extend(engine.multi_get([b"0007"])), daemon=True)
     reader.start()
-    reader.join(10)
+    reader.join(PATIENCE)
     assert found == [bytes(100)]
     engine.close()
 

@@ -24,6 +24,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.protocol.predicates import predicate_to_pb
 from tests.kv.tables import FakeTable
+from tests.patience import PATIENCE
 from tests.server.running import KV_COLUMNS, Bench, kv_records
 from tests.server.test_scan_kv import go_on, open_request, scan
 from tests.server.test_table_snapshots import open_snapshot, page_request
@@ -357,7 +358,7 @@ def check_pages(table: Table, bytes_max: int) -> None:
                 ),
             )  # fmt: skip
             call = cluster.send(node, ApiKey.SCAN_KV, request)
-            assert call.wait(10)
+            assert call.wait(PATIENCE)
             answer, payloads = call.response().parse_split(pb.ScanKvResponse)
             rows, after = rows + answer.arrow_rows, answer.position
             assert answer.arrow_rows == 1 or len(payloads[0]) < 4 * bytes_max

@@ -20,6 +20,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.messages import parse
 from forebay.server.embedded import EmbeddedServer
 from tests.client.proxy import PASS, Frame, Proxy
+from tests.patience import PATIENCE
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
 
@@ -50,7 +51,7 @@ def spans(exporter: Any) -> Callable[[], list[Any]]:
     exporter.clear()
 
     def ended() -> list[Any]:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while True:
             found = list(exporter.get_finished_spans())
             served = {span.parent.span_id for span in found if span.kind.name == "SERVER" and span.parent is not None}

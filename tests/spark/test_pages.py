@@ -14,7 +14,7 @@ from tests.docs.test_pages import WITH_SPARK
 from tests.every_run import every_run
 from tests.spark.releases import needs
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), needs(4, 3, "all that the pages show")]
+pytestmark = [pytest.mark.spark, needs(4, 3, "all that the pages show")]
 
 PRINTED = {
     "README.md": [

@@ -103,7 +103,6 @@ def run_beside(tmp_path: Path, writers: list[Any], upkeep: Callable[[str], list[
         finish(others)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "kind", every_run(["keyed", "append", "append with buckets"], ("keyed", "append").__contains__)
 )
@@ -151,7 +150,6 @@ def stream(root: str, user: int) -> None:
             continue
 
 
-@pytest.mark.timeout(300)
 def test_streams_continue_through_rescaling(tmp_path: Path) -> None:
     root = str(tmp_path / "t")
     make_table(root, {**RETRIES, **KEEP, "bucket": "2", "write-only": "false"}, COLUMNS, ("p", "id"), ("p",))
