@@ -31,6 +31,7 @@ from forebay.protocol.api import ApiKey
 from forebay.testing.server import EmbeddedServer, ServerProcess
 from tests.client.conftest import MakeTable, own_server
 from tests.client.proxy import CLOSE, CUT, DROP, PASS, Action, Frame, Proxy, only
+from tests.every_run import examples
 from tests.patience import PATIENCE, until
 
 pytestmark = own_server
@@ -509,7 +510,7 @@ _writes = st.one_of(
 
 
 @given(operations=st.lists(_writes, min_size=1, max_size=14))
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_snapshots_equal_the_model_at_their_instant_and_their_offsets_lead_to_the_end(make_table, operations):
     """failure-scenarios 1a: scan rows + log replay from log_offset == final state, for every interleaving."""
     table = numbered(make_table, rows=0, buckets=BUCKETS)

@@ -19,6 +19,7 @@ from forebay.base.host import file_system_type
 from forebay.fs.interface import DiskFull
 from forebay.kv.engine import PAGE_BYTES, EngineState, MapSpace, allocate_file, pages_at_most, size_of
 from forebay.kv.lmdb_engine import LmdbEngine, _with_long_keys
+from tests.every_run import examples
 from tests.patience import PATIENCE
 from tests.small_disk import MOUNTS, mounted_tmpfs
 
@@ -87,7 +88,7 @@ _ROUNDS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(_ROUNDS)
 def test_no_transaction_takes_more_pages_than_was_reckoned(rounds: list[tuple[int, int, int, int, int, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ from tests.paimon.kills import start_process
 from tests.paimon.lake import at_ms, put
 from tests.paimon.maintain.lakes import FAST, files_of, make_table, referenced, rows
 
-COMMITS = int(os.environ.get("PAIMON_RACES", "10"))
+COMMITS = int(os.environ.get("PAIMON_RACES", "8"))
 COLUMNS = pa.schema([("p", pa.int32()), ("id", pa.int64()), ("v", pa.int64())])
 RETRIES = {"commit.max-retries": "1000", "commit.min-retry-wait": "1 ms", "commit.max-retry-wait": "50 ms"}
 KEEP = {"snapshot.num-retained.min": "1000", "snapshot.num-retained.max": "1000000"}
@@ -103,9 +103,7 @@ def run_beside(tmp_path: Path, writers: list[Any], upkeep: Callable[[str], list[
         finish(others)
 
 
-@pytest.mark.parametrize(
-    "kind", every_run(["keyed", "append", "append with buckets"], ("keyed", "append").__contains__)
-)
+@pytest.mark.parametrize("kind", every_run(["keyed", "append", "append with buckets"], ("keyed",).__contains__))
 def test_processes_that_write_delete_overwrite_compact_and_expire_lose_no_row(tmp_path: Path, kind: str) -> None:
     keyed = kind == "keyed"
     root = str(tmp_path / "t")
