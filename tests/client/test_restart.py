@@ -13,9 +13,10 @@ import pytest
 
 from forebay.base.errors import NotFound, OutcomeUnknown, Unavailable
 from forebay.client.connection import Connection, connect
+from forebay.client.table import Table
 from forebay.testing.server import ServerProcess
 from tests.client.conftest import own_server
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 pytestmark = own_server
 
@@ -109,6 +110,13 @@ def test_a_scan_begun_while_the_server_is_away_waits_for_it(server: ServerProces
         back.join()
 
 
+def is_looked_up(table: Table) -> bool:
+    try:
+        return table.lookup([1]).num_rows == 1
+    except Unavailable:
+        return False
+
+
 def test_a_server_that_stays_away_is_reported(server: ServerProcess) -> None:
     settings = {"retry_timeout": "500 ms", "writer_delivery_timeout": "500 ms"}
     with connect(server.bootstrap_servers, **settings) as conn:
@@ -129,6 +137,7 @@ def test_a_server_that_stays_away_is_reported(server: ServerProcess) -> None:
         with pytest.raises(Unavailable):
             conn.list_databases()
         server.start(keep_ports=True)
+        until(lambda: is_looked_up(table), "the server is there again")
         writer.upsert({"id": 4})
         writer.close()
         assert table.lookup([4])["id"].to_pylist() == [4]

@@ -92,11 +92,10 @@ def test_a_server_that_does_not_answer_is_named_while_the_client_waits(
 
 
 def test_rows_that_wait_for_a_server_that_is_gone_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with EmbeddedServer(tmp_path) as server:
+    with EmbeddedServer(tmp_path) as server, forebay.connect(server.bootstrap_servers) as patient:
+        patient.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=1)
         conn = forebay.connect(server.bootstrap_servers, writer_delivery_timeout="2600 ms", retry_timeout="2600 ms")
-        conn.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=1)
         table = conn.table("fluss.t")
-        table.append([{"n": 1}])
     with caplog.at_level(logging.WARNING, logger="forebay"), pytest.raises(Unavailable):
         table.append([{"n": 2}])
     conn.close()
