@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,13 +68,32 @@ class _Cases:
         return total
 
 
+LAKES = ("memory", "paimon", "iceberg")
+
+
+def _leave_lakes_to_others(items: list[pytest.Item]) -> None:
+    """Of a test that is there for several lakes one runs each time, another one than of other tests."""
+    lakes: dict[str, dict[str, list[pytest.Item]]] = {}
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        for name in ("both", "any_lake", "lake") if callspec and not item.get_closest_marker("one_in") else ():
+            lake = callspec.params.get(name)
+            if lake in LAKES:
+                lakes.setdefault(item.nodeid.partition("[")[0], {}).setdefault(lake, []).append(item)
+    for test, found in lakes.items():
+        chosen = sorted(found)[zlib.crc32(test.encode()) % len(found)]
+        for item in (item for lake, others in found.items() if lake != chosen for item in others):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With several processes the slowest files are tested first: at the end none waits for another that has begun a
     long one.
 
-    Of a test that is `one_in(n)`, some cases run each time, and all others are slow.
+    Of a test that is `one_in(n)`, some cases run each time, and all others are slow; so it is with several lakes.
     """
+    _leave_lakes_to_others(items)
     cases = _Cases()
     for item in items:
         mark = item.get_closest_marker("one_in")
