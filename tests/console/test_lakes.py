@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -43,8 +44,15 @@ def finished(console: Console, task_id: str) -> dict[str, Any]:
     raise AssertionError("the task does not end")
 
 
-def test_tables_are_ordered_by_how_far_their_lakes_are_behind(console: Console) -> None:
-    conn = console.conn
+@pytest.fixture
+def empty_console(tmp_path: Path) -> Iterator[Console]:
+    """A console of a server without tables of other tests."""
+    with lake_console(tmp_path) as made:
+        yield made
+
+
+def test_tables_are_ordered_by_how_far_their_lakes_are_behind(empty_console: Console) -> None:
+    console, conn = empty_console, empty_console.conn
     behind, up_to_date = tiered_table(conn, "fluss.behind"), tiered_table(conn, "fluss.fresh")
     tiered_table(conn, "fluss.unwritten")
     conn.create_table("fluss.no_lake", {"id": "BIGINT"}).append([{"id": 1}])
