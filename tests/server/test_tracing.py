@@ -198,7 +198,7 @@ def test_without_the_option_nothing_is_sent_nor_made(server: EmbeddedServer, spa
         bodies.clear()
 
 
-def test_the_field_is_found_at_the_end_and_is_passed_over_by_those_who_do_not_know_it() -> None:
+def test_the_field_is_found_at_the_end_and_is_passed_over_by_those_who_do_not_know_it(exporter: Any) -> None:
     tracing = Tracing()
     span = tracing.begin("test")
     field = tracing.field_of(span)

@@ -10,7 +10,6 @@ standard streams and exit code are those of the program. All that Spark runs is 
 from __future__ import annotations
 
 import array
-import contextlib
 import importlib
 import json
 import os
@@ -19,7 +18,6 @@ import signal
 import socket
 import subprocess
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -130,18 +128,8 @@ def _become(streams: Sequence[int], asked: dict[str, Any]) -> None:
     if flag != "-m":
         os.execv(sys.executable, [sys.executable, *asked["arguments"]])
     sys.argv = [name, *rest]
-    code = 0
-    try:
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
-    except SystemExit as e:
-        code = e.code if isinstance(e.code, int) else int(e.code is not None)
-    except BaseException:  # noqa: BLE001 - shown, as Python does
-        traceback.print_exc()
-        code = 1
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(ValueError):  # the program has closed it
-            stream.flush()
-    os._exit(code)
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    sys.exit()  # as any program ends: what is registered for the end of a process happens
 
 
 if __name__ == "__main__":
