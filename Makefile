@@ -33,7 +33,7 @@ spark-test: $(VENV)/dev-ready build ## the tests that drive Spark
 nightly: $(VENV)/dev-ready build ## all long runs, which `make test` leaves out: NIGHTLY="simulate exams" make nightly
 	tools/nightly.sh
 
-properties: $(VENV)/dev-ready build ## the property tests on new examples: 2,000 each, where make test has 25
+properties: $(VENV)/dev-ready build ## the property tests on new examples: 2,000 each, where make test has 15
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m "not slow" --timeout 3600 \
 	  $$(git grep -l hypothesis -- 'tests/**/test_*.py')
 
@@ -53,8 +53,9 @@ damage-trials: $(VENV)/dev-ready build ## damage to each kind of file of a stopp
 
 lake-trials: $(VENV)/dev-ready build ## lake tables: crashes, kills and failures at many steps, and long random histories
 	PAIMON_KILLS=$${PAIMON_KILLS:-30} PAIMON_SEEDS=$${PAIMON_SEEDS:-10} ICEBERG_STEPS=1 \
-	  UNION_EXAMPLES=$${UNION_EXAMPLES:-100} $(BIN)/python -m pytest \
-	  tests/paimon/maintain tests/paimon/test_random_histories.py tests/lake/test_iceberg_lake_failures.py \
+	  UNION_EXAMPLES=$${UNION_EXAMPLES:-100} PAIMON_COMMITS=$${PAIMON_COMMITS:-1000} PAIMON_RACES=$${PAIMON_RACES:-20} \
+	  $(BIN)/python -m pytest tests/paimon/maintain tests/paimon/test_random_histories.py \
+	  tests/paimon/commit/test_races.py tests/paimon/compact/test_process_races.py tests/lake/test_iceberg_lake_failures.py \
 	  tests/unionread/test_union_random.py --timeout 3600
 
 power-cuts: $(VENV)/dev-ready build ## real power cuts of an ext4 on a loop device under load (root): POWER_CUTS=20 make power-cuts

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 WRONG = {n for n, line in enumerate((PROGRAMS / "wrong.py").read_text().splitlines(), 1) if line.endswith("# wrong")}
@@ -19,7 +21,9 @@ WRONG = {n for n, line in enumerate((PROGRAMS / "wrong.py").read_text().splitlin
 def checked(command: list[str]) -> dict[str, set[int]]:
     """The lines of each program in which a checker finds errors."""
     environment = {**os.environ, "MYPYPATH": str(ROOT / "src")}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=280, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=PATIENCE, check=False
+    )
     found: dict[str, set[int]] = {"right.py": set(), "wrong.py": set()}
     for line in done.stdout.splitlines():
         if match := re.search(r"(right|wrong)\.py:(\d+)(?::\d+)?(?: -|:) error", line):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from forebay.base.threads import WriteGate
+from tests.patience import PATIENCE
 
 
 def test_a_closer_that_waits_in_vain_leaves_the_gate_to_the_next_one() -> None:
@@ -15,13 +16,13 @@ def test_a_closer_that_waits_in_vain_leaves_the_gate_to_the_next_one() -> None:
     def write() -> None:
         with gate.passing():
             order.append("in")
-            may_leave.wait(10)
+            may_leave.wait(PATIENCE)
 
     def close() -> None:
         with gate.closed() as is_quiet:
             order.append(f"closed {is_quiet}")
             has_closed.set()
-            may_open.wait(10)
+            may_open.wait(PATIENCE)
             order.append("opened")
 
     def write_late() -> None:
@@ -37,11 +38,11 @@ def test_a_closer_that_waits_in_vain_leaves_the_gate_to_the_next_one() -> None:
         closer, late = threading.Thread(target=close), threading.Thread(target=write_late)
         closer.start()
         may_leave.set()
-        assert has_closed.wait(10)
+        assert has_closed.wait(PATIENCE)
     late.start()
     late.join(0.05)
     assert late.is_alive(), "the closer in vain has opened the gate of another one"
     may_open.set()
     for thread in (writer, closer, late):
-        thread.join(10)
+        thread.join(PATIENCE)
     assert order == ["in", "closed True", "opened", "late"]

@@ -57,7 +57,6 @@ def check_lake(section: Section) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_without_peers_all_of_ours_is_measured_and_their_absence_is_told(
     small: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

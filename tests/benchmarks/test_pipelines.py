@@ -53,7 +53,6 @@ def test_a_dedicated_job_has_a_turn_every_so_many_micro_batches(lake: Lake, monk
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_streams_hours_scans_inserts_and_growth_are_measured_and_written(tmp_path: Path) -> None:
     # A process of its own: the session of the other Spark tests must not be stopped.
     out = tmp_path / "pipelines.md"

@@ -19,6 +19,7 @@ import pytest
 from forebay.cli.main import main
 from forebay.paimon.table import Table
 from tests.paimon.lake import live_files, new_catalog, put, rows_of
+from tests.patience import PATIENCE
 
 COLUMNS = pa.schema([("id", pa.int64()), ("day", pa.string())])
 OPTIONS = {"write-only": "true", "compaction.min.file-num": "3"}
@@ -161,13 +162,13 @@ def test_a_job_beside_writers_runs_until_it_is_told_to_stop(tables: dict[str, Ta
         for i in range(3):
             put(tables["a"], [{"id": 100 + i, "day": "mon"}])
         assert json.loads(job.stdout.readline())["table"] == "db.a"
-        with urllib.request.urlopen(served[1] + "/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(served[1] + "/metrics", timeout=PATIENCE) as answer:
             assert 'forebay_lake_compactions_total{database="db",table="a"} 2.0' in answer.read().decode()
-        with urllib.request.urlopen(served[1] + "/readyz", timeout=30) as answer:
+        with urllib.request.urlopen(served[1] + "/readyz", timeout=PATIENCE) as answer:
             assert answer.status == 200
         job.send_signal(signal.SIGTERM)
         job.stdout.read()
-        assert job.wait(30) == 0
+        assert job.wait(PATIENCE) == 0
     assert len(rows_of(tables["a"])) == 9
     assert len(live_files(tables["b"])) == 2
 
@@ -177,7 +178,7 @@ def test_a_job_beside_writers_runs_until_it_is_told_to_stop(tables: dict[str, Ta
 def test_tables_are_compacted_by_spark(tables: dict[str, Table], tmp_path: Path) -> None:
     words = ["compact", "-w", str(tmp_path / "lake"), "--database", "db", "--spark-master", "local[2]", "--json"]
     done = subprocess.run(
-        [sys.executable, "-m", "forebay", *words], capture_output=True, text=True, timeout=280, check=True
+        [sys.executable, "-m", "forebay", *words], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert {json.loads(line)["table"]: json.loads(line)["files_after"] for line in done.stdout.splitlines()} == {
         "db.a": 2,

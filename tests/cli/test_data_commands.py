@@ -308,6 +308,7 @@ def test_a_quick_measurement_leaves_nothing_behind(shop: Shop, place: Any) -> No
     assert "give at least 20000" in shop.run("bench", "--rows", "5", code=1)
 
 
-def test_a_lake_is_opened_by_path_in_each_command(shop: Shop) -> None:
+def test_a_lake_is_opened_by_path_in_each_command(items: Shop) -> None:
+    shop = items  # the statement shows its table
     assert "--lake 'x' is not NAME=WHERE" in shop.run("sql", "SELECT 1", "--lake", "x", code=1)
     assert shop.run("sql", "SHOW TABLES", "--lake", f"own={shop.folder}/none", "-o", "json")

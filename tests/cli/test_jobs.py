@@ -15,8 +15,8 @@ import pytest
 from forebay.base.errors import InvalidRequest, StorageFailure, UnsupportedOperation
 from forebay.cli import jobs
 from forebay.cli.jobs import definitions, ended_by_signals, spark_context, waiting_for_no_server
+from tests.patience import PATIENCE
 
-PATIENCE_SECONDS = 30
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -26,9 +26,9 @@ def test_the_first_signal_asks_for_the_end_and_the_second_one_interrupts(number:
         with ended_by_signals() as ending:
             assert not ending.is_set()
             signal.raise_signal(number)
-            assert ending.wait(PATIENCE_SECONDS)
+            assert ending.wait(PATIENCE)
             signal.raise_signal(number)
-            time.sleep(PATIENCE_SECONDS)
+            time.sleep(PATIENCE)
 
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt):
@@ -36,17 +36,17 @@ def test_the_first_signal_asks_for_the_end_and_the_second_one_interrupts(number:
     assert signal.getsignal(number) == before
 
 
-@pytest.mark.timeout(PATIENCE_SECONDS)
+@pytest.mark.timeout(PATIENCE)
 def test_a_signal_may_come_while_the_main_thread_is_just_about_to_wait() -> None:
     """It holds the event's lock then, which a handler that sets the event would wait for, in the same thread."""
     with ended_by_signals() as ending:
         with ending._cond:  # type: ignore[attr-defined]
             signal.raise_signal(signal.SIGTERM)
-        assert ending.wait(PATIENCE_SECONDS)
+        assert ending.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.timeout(PATIENCE_SECONDS)
+@pytest.mark.timeout(PATIENCE)
 def test_a_signal_that_another_thread_gets_wakes_the_main_thread(number: signal.Signals) -> None:
     """The system may give a process's signal to any of its threads; the main thread waits without a time limit."""
 
@@ -157,7 +157,7 @@ def test_a_job_that_ends_waits_for_a_server_as_long_as_it_answers(
     with waiting_for_no_server(cast(Any, connection), ending, given_up.set):
         assert connection.asked == 0
         ending.set()
-        assert given_up.wait(30)
+        assert given_up.wait(PATIENCE)
     assert connection.closed.is_set()
     assert connection.asked == 4
     assert "the server does not answer" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from forebay.cli.quickstart import flights as flight_data
 from forebay.cli.quickstart.proof import Proof, Witness
 from tests.every_run import every_run
 from tests.jvm import with_another_python3
+from tests.patience import PATIENCE
 
 PROGRAM = """
 import sys
@@ -53,7 +54,7 @@ class Printed(NamedTuple):
 def run(folder: Path, days: str, *arguments: str) -> Printed:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(folder), days, *arguments],
-        capture_output=True, text=True, timeout=560, check=False, cwd=folder, env=with_another_python3(folder),
+        capture_output=True, text=True, timeout=2 * PATIENCE, check=False, cwd=folder, env=with_another_python3(folder),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     *quickstarts, sessions = done.stdout.split("====\n")
@@ -70,7 +71,6 @@ def printed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(580)
 def test_the_quickstart_proves_its_result_also_on_the_directory_of_another_run(printed):
     for told in printed.quickstarts:
         assert "PROVEN: all agree, to the row." in told
@@ -83,7 +83,6 @@ def test_the_quickstart_proves_its_result_also_on_the_directory_of_another_run(p
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(580)
 def test_sessions_of_a_program_leave_no_traceback_behind(printed):
     """Queries that stop early, the end of a session, and another session: nothing of it shows on the terminal."""
     assert printed.sessions.split() == ["3", "1000", "3", "1000"]
@@ -92,7 +91,6 @@ def test_sessions_of_a_program_leave_no_traceback_behind(printed):
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(580)
 def test_the_quickstart_proves_its_result_with_a_paimon_lake(tmp_path):
     [told] = run(tmp_path, "2", "--lake", "paimon").quickstarts
     assert "PROVEN: all agree, to the row." in told

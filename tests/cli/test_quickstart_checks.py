@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pyarrow as pa
 import pytest
 
@@ -14,7 +16,12 @@ from forebay.inprocess import embedded
 from forebay.tiering.now import tier_now
 from forebay.tiering.service import TieringService
 
-FLIGHTS = flight_data.first_days(flight_data.load_flights(), 20)
+
+@cache
+def flights() -> pa.Table:
+    return flight_data.first_days(flight_data.load_flights(), 20)
+
+
 TIERED = {"table.datalake.enabled": "true", "table.datalake.freshness": "200 ms"}
 
 
@@ -32,7 +39,7 @@ def connection(lake, tmp_path):
 
 def make_tables(connection) -> None:
     connection.create_database("nyc")
-    types = {name: FLIGHTS.schema.field(name).type for name in flight_data.COLUMNS if name != "status"}
+    types = {name: flights().schema.field(name).type for name in flight_data.COLUMNS if name != "status"}
     fields = [
         pa.field(name, types.get(name, pa.string()), nullable=name not in flight_data.KEY)
         for name in flight_data.COLUMNS
@@ -41,12 +48,12 @@ def make_tables(connection) -> None:
         "nyc.flights", pa.schema(fields), primary_key=flight_data.KEY, bucket_keys=["flight"], buckets=2,
         options=TIERED,
     )  # fmt: skip
-    events = next(flight_data.moments(FLIGHTS)).events.schema
+    events = next(flight_data.moments(flights())).events.schema
     connection.create_table("nyc.events", events, buckets=2, options=TIERED)
 
 
 def test_checks_agree_at_every_instant_while_the_stream_and_its_tiering_continue(connection):
-    stream = Stream(connection, FLIGHTS)
+    stream = Stream(connection, flights())
     checker = Checker(connection.table("nyc.flights"), stream)
     with TieringService(connection, poll_seconds=0.05):
         stream.start()
@@ -56,18 +63,18 @@ def test_checks_agree_at_every_instant_while_the_stream_and_its_tiering_continue
     last = checker.check()
     assert checker.all_agree
     assert [check for check in checker.checks if check.in_log > 0 and check.in_lake > 0]
-    assert last.model.flights == len(flight_data.expected_state(FLIGHTS))
+    assert last.model.flights == len(flight_data.expected_state(flights()))
     assert last.in_lake >= checker.checks[0].in_lake
 
 
 def test_a_row_that_the_model_does_not_know_is_told(connection, capsys):
-    stream = Stream(connection, flight_data.first_days(FLIGHTS, 1))
+    stream = Stream(connection, flight_data.first_days(flights(), 1))
     stream.start()
     stream.join()
     table = connection.table("nyc.flights")
     checker = Checker(table, stream)
     assert checker.check().agrees
-    key = {name: FLIGHTS[name][0].as_py() for name in flight_data.KEY}
+    key = {name: flights()[name][0].as_py() for name in flight_data.KEY}
     table.upsert([{**key, "carrier": "??", "dep_delay": 5}], columns=[*flight_data.KEY, "dep_delay"])
     assert not checker.check().agrees
     assert not checker.all_agree
@@ -75,7 +82,7 @@ def test_a_row_that_the_model_does_not_know_is_told(connection, capsys):
 
 
 def test_an_error_of_the_stream_reaches_its_watcher(connection):
-    stream = Stream(connection, FLIGHTS)
+    stream = Stream(connection, flights())
     connection.drop_table("nyc.flights")
     stream.start()
     stream.join()
@@ -83,13 +90,13 @@ def test_an_error_of_the_stream_reaches_its_watcher(connection):
 
 
 def test_the_lake_is_read_by_a_process_of_its_own_and_can_be_emptied(connection, lake):
-    stream = Stream(connection, flight_data.first_days(FLIGHTS, 2))
+    stream = Stream(connection, flight_data.first_days(flights(), 2))
     stream.start()
     stream.join()
     assert [outcome.error for outcome in tier_now(connection, TABLES)] == [None, None]
-    flights, events = lake.read_alone()
-    expected = flight_data.expected_state(flight_data.first_days(FLIGHTS, 2))
-    assert flight_data.comparable(flights).equals(expected)
+    found, events = lake.read_alone()
+    expected = flight_data.expected_state(flight_data.first_days(flights(), 2))
+    assert flight_data.comparable(found).equals(expected)
     assert events.num_rows == stream.total
     connection.drop_database("nyc", cascade=True)
     lake.drop_tables()

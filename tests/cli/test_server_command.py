@@ -23,8 +23,8 @@ from forebay.base.garbage import ShortRounds
 from forebay.cli.main import main
 from forebay.cli.server import when_told_to_stop
 from forebay.server.log_limit import LogLimit
+from tests.patience import PATIENCE
 
-PATIENCE_SECONDS = 30
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -157,7 +157,7 @@ def test_a_signal_that_another_thread_gets_ends_the_server(number: signal.Signal
             signal.pthread_kill(threading.get_ident(), number)
 
         threading.Thread(target=other).start()
-        await asyncio.wait_for(stopping.wait(), PATIENCE_SECONDS)
+        await asyncio.wait_for(stopping.wait(), PATIENCE)
 
     asyncio.run(told())
 
@@ -171,6 +171,6 @@ def test_a_signal_is_not_lost_where_many_threads_wake_the_loop(number: signal.Si
         for _ in range(20_000):  # more wakes than the loop's pipe has room for
             asyncio.get_running_loop().call_soon_threadsafe(int)
         signal.raise_signal(number)
-        await asyncio.wait_for(stopping.wait(), PATIENCE_SECONDS)
+        await asyncio.wait_for(stopping.wait(), PATIENCE)
 
     asyncio.run(told())

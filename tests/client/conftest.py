@@ -9,12 +9,17 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.client.connection import Connection, connect
+from forebay.base.ambient import SYSTEM_CLOCK, Clock, ManualClock
+from forebay.client.connection import Connection
+from forebay.client.log_reader import LogReader
+from forebay.client.settings import make_settings
 from forebay.client.table import Table
 from forebay.testing.server import EmbeddedServer
 from tests.client.proxy import PASS, Proxy
@@ -54,7 +59,8 @@ def bootstrap(embedded: EmbeddedServer | None) -> str:
 
 @pytest.fixture(scope="session")
 def conn(bootstrap: str) -> Iterator[Connection]:
-    with forebay.connect(bootstrap) as connection:
+    """Rows that its writers buffer stay there until a test has them written, however long that takes."""
+    with forebay.connect(bootstrap, writer_batch_timeout="1 h") as connection:
         connection.create_database(DATABASE, ignore_if_exists=True)
         yield connection
 
@@ -76,6 +82,34 @@ def make_table(conn: Connection) -> Iterator[MakeTable]:
         conn.drop_table(path, ignore_if_not_exists=True)
 
 
+class _ClockOfRows(ManualClock):
+    """Stands still until rows have come, and runs from then on: with each look at it, by a twentieth of a second."""
+
+    runs = False
+
+    def monotonic(self) -> float:
+        if self.runs:
+            self.advance(0.05)
+        return super().monotonic()
+
+
+@contextmanager
+def time_begins_with_rows(connection: Connection) -> Iterator[None]:
+    """Inside, a reader's `timeout` begins when it has read rows: how long these take to come does not count."""
+    clock = _ClockOfRows()
+    next_decoded = LogReader._next_decoded
+
+    def noted(reader: LogReader) -> pa.RecordBatch | None:
+        batch = next_decoded(reader)
+        clock.runs = clock.runs or batch is not None
+        return batch
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "clock", clock)
+        patch.setattr(LogReader, "_next_decoded", noted)
+        yield
+
+
 @pytest.fixture
 def proxy(bootstrap: str) -> Iterator[Proxy]:
     with Proxy(bootstrap) as each:
@@ -84,12 +118,13 @@ def proxy(bootstrap: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def through(proxy: Proxy) -> Iterator[Through]:
-    """Opens a table through the proxy; arguments are options of the connection."""
+    """Opens a table through the proxy; arguments are the clock and the options of the connection."""
     connections = []
 
-    def open_(table: Table, **options: object) -> Table:
-        connection = connect(proxy.bootstrap_servers, **options)
+    def open_(table: Table, clock: Clock = SYSTEM_CLOCK, **options: object) -> Table:
+        connection = Connection(make_settings(proxy.bootstrap_servers, None, None, options), clock=clock)
         connections.append(connection)
+        connection.cluster.bootstrap()
         return connection.table(table.path)
 
     yield open_

@@ -18,6 +18,7 @@ from typing import Any
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import APIS, ApiKey
 from forebay.protocol.messages import Message
+from tests.patience import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Proxy:
         for each in sockets:
             _end(each)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(PATIENCE)
         for each in sockets:
             each.close()
 

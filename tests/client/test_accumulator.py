@@ -20,6 +20,7 @@ from forebay.client.accumulator import (
     WriteTracker,
 )
 from forebay.metadata.table import TableBucket, TablePath
+from tests.patience import PATIENCE
 
 TARGET = WriteTarget(TablePath("d", "t"), 1, False)
 OLD, NEW = TableBucket(1, 0, 10), TableBucket(1, 0, 11)
@@ -168,10 +169,10 @@ def test_a_writer_that_waits_for_memory_is_told_at_once_that_the_accumulator_is_
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert begun.wait(5)
+    assert begun.wait(PATIENCE)
     accumulator.close(Unavailable("closed"))
-    assert told.wait(2)
-    writer.join(10)
+    assert told.wait(PATIENCE)
+    writer.join(PATIENCE)
 
 
 def test_a_request_has_one_batch_of_a_bucket_and_no_more_bytes_than_allowed() -> None:
@@ -317,14 +318,14 @@ def test_the_sender_is_woken_by_what_may_give_it_something_to_do(act: Callable[[
     def wait() -> None:
         with accumulator.changed:
             waits.set()
-            woken.append(accumulator.changed.wait(5.0))
+            woken.append(accumulator.changed.wait(PATIENCE))
 
     sender = threading.Thread(target=wait)
     sender.start()
-    assert waits.wait(5)
+    assert waits.wait(PATIENCE)
     with accumulator.lock:  # the thread waits by now, for it had the lock
         act(accumulator, sent)
-    sender.join(10)
+    sender.join(PATIENCE)
     assert woken == [True]
 
 

@@ -14,12 +14,13 @@ import forebay
 from forebay.base import threads
 from forebay.base.errors import InvalidRequest
 from forebay.inprocess import EmbeddedConnection
+from tests.patience import PATIENCE
 
 
 def is_served(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
     except ConnectionRefusedError:
         return False
     return True

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, NotFound, OutcomeUnknown, Unavailable
 from forebay.client.connection import Connection, connect
 from forebay.client.live_scan import LiveReader
@@ -23,6 +24,7 @@ from forebay.protocol.api import ApiKey
 from tests.client.conftest import DATABASE, MakeTable, Through, own_server
 from tests.client.data import by_id
 from tests.client.proxy import CLOSE, CUT, DROP, PASS, Action, Frame, Proxy, Rule, answered, delayed, only
+from tests.patience import PATIENCE, until
 
 pytestmark = own_server
 
@@ -97,9 +99,10 @@ def test_five_batches_of_a_bucket_are_under_way_at_most(make_table: MakeTable, p
         nonlocal under_way
         if frame.key is not ApiKey.PRODUCE_LOG:
             return PASS
+        until(lambda: most >= 5, "five are under way")
         with lock:
             under_way -= 1
-        return delayed(0.005)
+        return PASS
 
     proxy.on_request, proxy.on_response = request, response
     other.append(pa.table({"a": np.arange(5000)}))
@@ -258,25 +261,37 @@ def test_a_late_out_of_order_answer_to_a_written_batch_is_success(
     monkeypatch.setattr("forebay.client.sender._ANSWER_SLACK_SECONDS", 0.05)
     monkeypatch.setattr("forebay.client.sender._OVERDUE_CHECK_SECONDS", 0.05)
     table = make_table({"a": pa.int64()})
-    # Long enough for later batches to be acknowledged before the first one is sent again, on a machine that is busy.
-    other = through(table, writer_batch_size="1kb", request_timeout="2 s")
+    clock = ManualClock()
+    other = through(table, clock=clock, writer_batch_size="1kb", request_timeout="2 s")
     attempts: list[int] = []
     """The ids of the requests with the first batch, whose first answer is lost."""
+    others: set[int] = set()
+    """The ids of the requests with later batches that have not been answered."""
 
     def request(frame: Frame) -> Action:
         if frame.key is not ApiKey.PRODUCE_LOG:
             return PASS
         header = parse_header(frame.message().buckets_req[0].records)
         if header.batch_sequence != 0:
+            others.add(frame.request_id)
             return PASS
         attempts.append(frame.request_id)
         return PASS if len(attempts) == 1 else produce_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION)
 
-    proxy.on_request = request
-    proxy.on_response = lambda frame: (
-        DROP if frame.key is ApiKey.PRODUCE_LOG and frame.request_id in attempts[:1] else PASS
-    )
-    assert other.append(pa.table({"a": np.arange(1000)})).rows == 1000
+    def response(frame: Frame) -> Action:
+        if frame.key is ApiKey.PRODUCE_LOG and frame.request_id in attempts[:1]:
+            return DROP
+        others.discard(frame.request_id)
+        return PASS
+
+    proxy.on_request, proxy.on_response = request, response
+    writer = other.writer()
+    writer.append(pa.table({"a": np.arange(1000)}))
+    accumulator = other.connection.sender.accumulator
+    until(lambda: accumulator.unfinished == 1 and not others, "all batches but the first one are acknowledged")
+    until(lambda: len(attempts) == 2 or clock.advance(0.5), "the first batch is sent again")
+    assert writer.flush().rows == 1000
+    writer.close()
     assert len(attempts) == 2
     assert appended(table) == list(range(1000))
 
@@ -306,10 +321,16 @@ def test_pressure_slows_the_next_batch_down(make_table: MakeTable, proxy: Proxy,
 
 def test_an_unacknowledged_batch_fails_in_the_end(make_table: MakeTable, proxy: Proxy, through: Through) -> None:
     table = make_table({"a": pa.int64()})
-    other = through(table, writer_delivery_timeout="300 ms")
-    proxy.on_request = lambda f: (
-        produce_error(ErrorCode.NOT_ENOUGH_REPLICAS_EXCEPTION) if f.key is ApiKey.PRODUCE_LOG else PASS
-    )
+    clock = ManualClock()
+    other = through(table, clock=clock, writer_delivery_timeout="300 ms")
+
+    def too_late(frame: Frame) -> Action:
+        if frame.key is not ApiKey.PRODUCE_LOG:
+            return PASS
+        clock.advance(1)
+        return produce_error(ErrorCode.NOT_ENOUGH_REPLICAS_EXCEPTION)
+
+    proxy.on_request = too_late
     with pytest.raises(Unavailable, match=r"delivery-timeout.*error 29 for a test"):
         other.append([{"a": 1}])
     proxy.on_request = lambda _: PASS
@@ -494,7 +515,7 @@ def test_no_more_lookups_are_under_way_than_allowed(make_table: MakeTable, proxy
         nonlocal under_way
         if frame.key is not ApiKey.LOOKUP:
             return PASS
-        time.sleep(0.005)
+        until(lambda: most >= 3, "three are under way")
         with lock:
             under_way -= 1
         return PASS
@@ -795,9 +816,9 @@ def test_closing_waits_for_what_other_threads_are_writing(proxy: Proxy, make_tab
     results: list[int] = []
     writing = threading.Thread(target=lambda: results.append(handle.append([{"a": 1}]).rows))
     writing.start()
-    assert sent.wait(10)
+    assert sent.wait(PATIENCE)
     connection.close()
-    writing.join(10)
+    writing.join(PATIENCE)
     assert results == [1]
     assert appended(table) == [1]
 

@@ -30,8 +30,10 @@ from forebay.client.table import Table
 from forebay.client.table_scan import register_source
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey, ServerNode
+from forebay.server.server import Injected
 from forebay.testing.server import EmbeddedServer
 from tests.client.conftest import DATABASE, MakeTable, Through, own_server
+from tests.patience import until
 
 
 def numbered(make_table: MakeTable, rows: int = 2000, buckets: int = 4) -> Table:
@@ -382,10 +384,7 @@ def test_a_scan_that_is_not_read_to_its_end_closes_its_sessions(
             else:
                 del reader
                 gc.collect()
-        deadline = time.monotonic() + 5
-        while sessions(embedded) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert sessions(embedded) == 0
+        until(lambda: sessions(embedded) == 0, "the session has ended")
 
 
 @pytest.fixture(scope="module")
@@ -424,7 +423,8 @@ def test_too_many_scanners_are_waited_for_and_then_reported(small_server: Embedd
             assert e.value.code == ErrorCode.TOO_MANY_SCANNERS
         later = threading.Timer(0.1, held[0].close)
         later.start()
-        assert table.scan().to_arrow().num_rows == 3000
+        with connect(small_server.bootstrap_servers, scanner_kv_open_timeout="1 h") as patient:
+            assert patient.table(table.path).scan().to_arrow().num_rows == 3000
         later.join()
         held[1].close()
 
@@ -432,9 +432,10 @@ def test_too_many_scanners_are_waited_for_and_then_reported(small_server: Embedd
 @own_server
 def test_a_session_that_expired_says_what_to_do(tmp_path_factory: pytest.TempPathFactory) -> None:
     """failure-scenarios 1a: slow consumer longer than TTL."""
-    settings = {"kv.scanner.ttl": "100 ms", "kv.scanner.expiration-interval": "20 ms"}
+    settings, clock = {"kv.scanner.ttl": "100 ms", "kv.scanner.expiration-interval": "20 ms"}, ManualClock()
+    folder, injected = tmp_path_factory.mktemp("ttl") / "data", Injected(clock=clock)
     with (
-        EmbeddedServer(tmp_path_factory.mktemp("ttl") / "data", settings=settings) as server,
+        EmbeddedServer(folder, settings=settings, injected=injected) as server,
         connect(server.bootstrap_servers, scanner_kv_fetch_max_bytes="500b") as conn,
     ):
         conn.create_table("fluss.t", {"id": pa.int64()}, primary_key=["id"])
@@ -443,7 +444,12 @@ def test_a_session_that_expired_says_what_to_do(tmp_path_factory: pytest.TempPat
         reader = table.scan().reader()
         batches = iter(reader)
         next(batches)
-        time.sleep(0.3)
+
+        def has_expired() -> bool:  # the reader may just be asking for the next page
+            clock.advance(0.3)
+            return sessions(server) == 0
+
+        until(has_expired, "the session has expired")
         with pytest.raises(NotFound, match=r"kv\.scanner\.ttl.*scan the bucket again") as e:
             list(batches)
         # Servers remember for a while which sessions have expired.

@@ -21,6 +21,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from tests.client.conftest import MakeTable, Through, own_server
 from tests.client.proxy import CLOSE, DROP, PASS, Proxy, answered, only
+from tests.patience import PATIENCE
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -177,7 +178,7 @@ def test_waiting_for_memory_is_counted() -> None:
     with accumulator.lock:
         clock.advance(3)
         accumulator.fail_queued([first], Unavailable("for a test"))
-    waiting.join(60)
+    waiting.join(PATIENCE)
     assert not waiting.is_alive()
     assert accumulator.counters.waiting_threads == 0
     assert accumulator.counters.waited_seconds == 3

@@ -13,8 +13,10 @@ import pytest
 
 from forebay.base.errors import NotFound, OutcomeUnknown, Unavailable
 from forebay.client.connection import Connection, connect
+from forebay.client.table import Table
 from forebay.testing.server import ServerProcess
 from tests.client.conftest import own_server
+from tests.patience import PATIENCE, until
 
 pytestmark = own_server
 
@@ -70,7 +72,7 @@ def test_writers_and_readers_live_through_kill_9(server: ServerProcess, conn: Co
                 crash(server, 0.1)
             time.sleep(0.002)
     stop.set()
-    reader.join(30)
+    reader.join(PATIENCE)
     assert errors == []
     assert not reader.is_alive()
     assert sorted(log.scan().to_arrow()["a"].to_pylist()) == list(range(written))
@@ -108,6 +110,13 @@ def test_a_scan_begun_while_the_server_is_away_waits_for_it(server: ServerProces
         back.join()
 
 
+def is_looked_up(table: Table) -> bool:
+    try:
+        return table.lookup([1]).num_rows == 1
+    except Unavailable:
+        return False
+
+
 def test_a_server_that_stays_away_is_reported(server: ServerProcess) -> None:
     settings = {"retry_timeout": "500 ms", "writer_delivery_timeout": "500 ms"}
     with connect(server.bootstrap_servers, **settings) as conn:
@@ -128,16 +137,15 @@ def test_a_server_that_stays_away_is_reported(server: ServerProcess) -> None:
         with pytest.raises(Unavailable):
             conn.list_databases()
         server.start(keep_ports=True)
+        until(lambda: is_looked_up(table), "the server is there again")
         writer.upsert({"id": 4})
         writer.close()
         assert table.lookup([4])["id"].to_pylist() == [4]
 
 
-def test_a_missing_server_is_reported_quickly() -> None:
-    began = time.monotonic()
+def test_a_missing_server_is_reported_at_once() -> None:
     with pytest.raises(Unavailable, match=r"no bootstrap server responds: cannot connect to 127\.0\.0\.1:1"):
-        connect("127.0.0.1:1")
-    assert time.monotonic() - began < 10
+        connect("127.0.0.1:1", retry_timeout="1 h")
 
 
 def test_the_second_bootstrap_server_is_tried(server: ServerProcess) -> None:

@@ -19,6 +19,7 @@ from forebay.client.settings import Address, make_settings, parse_addresses
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerRole
 from tests.client.conftest import DATABASE, MakeTable, own_server
+from tests.patience import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_every_byte_of_every_part_is_sent_once_and_in_order(parts: list[bytes]) 
         reader.start()
         rpc._send_all(ours, parts)
         ours.shutdown(socket.SHUT_WR)
-        reader.join(10)
+        reader.join(PATIENCE)
     assert bytes(received) == b"".join(parts)
 
 
@@ -239,7 +240,7 @@ def ask(channel: rpc.Channel) -> rpc.Call:
 
 def test_a_request_that_cannot_be_sent_fails_and_ends_the_channel(bootstrap: str) -> None:
     channel, sock = opened(bootstrap)
-    assert ask(channel).result(10.0)
+    assert ask(channel).result(PATIENCE)
 
     def full() -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -249,7 +250,7 @@ def test_a_request_that_cannot_be_sent_fails_and_ends_the_channel(bootstrap: str
         with pytest.raises(Unavailable, match=r"sending GET_METADATA to .* failed: the server does not read"):
             ask(channel)
         assert channel.closed
-    channel.join(10.0)
+    channel.join(PATIENCE)
 
 
 def test_a_request_on_a_channel_that_breaks_meanwhile_has_the_error_of_the_break(bootstrap: str) -> None:
@@ -261,8 +262,8 @@ def test_a_request_on_a_channel_that_breaks_meanwhile_has_the_error_of_the_break
 
     sock.send_fails = broken
     with pytest.raises(Unavailable, match="the reader saw it first"):
-        ask(channel).result(10.0)
-    channel.join(10.0)
+        ask(channel).result(PATIENCE)
+    channel.join(PATIENCE)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -279,9 +280,9 @@ def test_calls_end_with_the_reason_for_which_nothing_more_is_read(
     channel, sock = opened(bootstrap)
     sock.receive_error = error
     with pytest.raises(kind, match=message):
-        ask(channel).result(10.0)
+        ask(channel).result(PATIENCE)
     assert channel.closed
-    channel.join(10.0)
+    channel.join(PATIENCE)
 
 
 def test_one_channel_to_each_server_stays_open(bootstrap: str) -> None:
@@ -314,7 +315,7 @@ def test_the_channel_to_a_server_that_has_left_the_cluster_is_closed(bootstrap: 
         assert Address("left.test", 1) not in connection.cluster._channels
         assert others.items() <= connection.cluster._channels.items()
         assert not any(other.closed for other in others.values())
-    channel.join(10.0)
+    channel.join(PATIENCE)
 
 
 def test_a_channel_that_is_opened_while_its_connection_closes_is_closed_too(bootstrap: str) -> None:
@@ -354,7 +355,7 @@ def test_calls_of_a_forgotten_channel_end_without_a_word_to_the_server(bootstrap
     assert parents.getpeername()  # still connected: for the server nothing has happened
     with parents:
         parents.shutdown(socket.SHUT_RDWR)
-        channel.join(10.0)
+        channel.join(PATIENCE)
 
 
 def test_a_forked_connection_has_its_own_sockets_and_locks_and_knows_what_its_parent_knew(

@@ -39,6 +39,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
 from tests.client.conftest import MakeTable, Through, own_server
 from tests.client.proxy import DROP, PASS, Action, Frame, Proxy, answered, only
+from tests.patience import PATIENCE
 
 pytestmark = own_server
 
@@ -111,7 +112,7 @@ def test_a_read_whose_requests_can_never_be_sent_fails(
     with connect(bootstrap, retry_timeout="100 ms") as connection:
         table = connection.table(table.path)
         with table.snapshot() as snapshot:
-            log = table.changes(timeout=3.0)
+            log = table.changes(timeout=PATIENCE)
             monkeypatch.setattr(ClusterClient, "send", broken)
             read: Any = {"log": log, "live": table.scan(), "snapshot": snapshot.scan()}[how]
             with pytest.raises(Unavailable, match="the connection broke"):
@@ -312,7 +313,7 @@ def test_a_channel_on_which_nothing_came_is_closed_and_one_that_works_is_kept(
     channel = cluster.channel(cluster.leader(other.path, other.bucket(0)))
     proxy.on_request = only(ApiKey.LIST_DATABASES, DROP, PASS, DROP)
     silent = channel.send(ApiKey.LIST_DATABASES, pb.ListDatabasesRequest())
-    assert channel.send(ApiKey.LIST_DATABASES, pb.ListDatabasesRequest()).result(10).error is None
+    assert channel.send(ApiKey.LIST_DATABASES, pb.ListDatabasesRequest()).result(PATIENCE).error is None
     with pytest.raises(Unavailable, match=r"did not respond to LIST_DATABASES within 0\.05 s"):
         silent.result(0.05)
     assert not channel.closed
@@ -331,7 +332,7 @@ def test_the_next_page_of_a_snapshot_is_requested_ahead_unless_a_limit_may_be_re
             scan = snapshot.scan_bucket(0, filter=condition, limit=limit)
             assert scan.take() is not None
             if scan._asked is not None:
-                scan._asked.wait(10)
+                scan._asked.wait(PATIENCE)
             assert proxy.count(ApiKey.SCAN_KV) - before == asked
 
 

@@ -31,6 +31,8 @@ from forebay.protocol.api import ApiKey
 from forebay.testing.server import EmbeddedServer, ServerProcess
 from tests.client.conftest import MakeTable, own_server
 from tests.client.proxy import CLOSE, CUT, DROP, PASS, Action, Frame, Proxy, only
+from tests.every_run import examples
+from tests.patience import PATIENCE, until
 
 pytestmark = own_server
 
@@ -340,7 +342,7 @@ def test_many_readers_at_once_see_the_same(make_table):
             upsert(table, range(2000), number + 1)
             reader.start()
         for reader in readers:
-            reader.join(60)
+            reader.join(PATIENCE)
     assert results == [dict.fromkeys(range(2000), 0)] * 6
 
 
@@ -383,8 +385,8 @@ def test_a_forked_child_reads_the_snapshot_and_does_not_end_it(make_table):
         results = context.Queue()
         child = context.Process(target=_read_in_child, args=(snapshot, results))
         child.start()
-        assert results.get(timeout=60) == 300
-        child.join(60)
+        assert results.get(timeout=PATIENCE) == 300
+        child.join(PATIENCE)
         assert child.exitcode == 0
         assert len(rows_of(snapshot.scan())) == 300
 
@@ -393,10 +395,7 @@ def test_a_forked_child_reads_the_snapshot_and_does_not_end_it(make_table):
 
 
 def wait_for_handles(server: EmbeddedServer, count: int) -> None:
-    deadline = time.monotonic() + 30
-    while handles(server) != count and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert handles(server) == count
+    until(lambda: handles(server) == count, "the handles")
 
 
 def test_a_snapshot_that_is_forgotten_is_released(make_table, embedded):
@@ -511,7 +510,7 @@ _writes = st.one_of(
 
 
 @given(operations=st.lists(_writes, min_size=1, max_size=14))
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_snapshots_equal_the_model_at_their_instant_and_their_offsets_lead_to_the_end(make_table, operations):
     """failure-scenarios 1a: scan rows + log replay from log_offset == final state, for every interleaving."""
     table = numbered(make_table, rows=0, buckets=BUCKETS)
@@ -595,7 +594,7 @@ def test_a_snapshot_holds_what_was_acknowledged_before_and_no_effect_without_its
     finally:
         stop.set()
         for writer in writers:
-            writer.join(60)
+            writer.join(PATIENCE)
     assert not errors
 
 
@@ -635,6 +634,6 @@ def test_transfers_inside_a_bucket_never_change_the_sum_of_a_snapshot(make_table
     finally:
         stop.set()
         for writer in writers:
-            writer.join(60)
+            writer.join(PATIENCE)
     assert not errors
     assert sums == [100 * len(each) for each in accounts] * 20

@@ -11,6 +11,7 @@ from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import connect
 from forebay.protocol.api import ApiKey, NegotiatedVersions
 from tests.client.test_table_snapshot import numbered, replayed, rows_of, upsert
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -86,6 +87,6 @@ def test_the_changes_after_the_current_rows_begin_where_each_bucket_was_read(mak
         upsert(table, range(10), 2)
         seen = 0
         while seen < 150:
-            seen += reader.poll(10.0).num_rows
+            seen += reader.poll(PATIENCE).num_rows
         assert reader.poll(0.2) is None
         assert reader.position == table.connection.admin.list_offsets(table.info)

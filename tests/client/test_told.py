@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from forebay.protocol.api import ApiKey
 from forebay.testing.server import EmbeddedServer
 from tests.client.conftest import MakeTable
 from tests.client.proxy import CLOSE, DROP, PASS, Proxy, only
+from tests.patience import PATIENCE, until
 
 
 def _damaged_log(data_dir: Path, bucket: int) -> Path:
@@ -49,7 +49,7 @@ def test_a_damaged_segment_is_an_error_at_once_that_names_file_and_position_and_
             told = []
             while len(told) < 2:
                 try:
-                    batch = reader.poll(5)
+                    batch = reader.poll(PATIENCE)
                     found += 0 if batch is None else batch.num_rows
                 except CorruptData as e:
                     told.append(e.message)
@@ -92,11 +92,10 @@ def test_a_server_that_does_not_answer_is_named_while_the_client_waits(
 
 
 def test_rows_that_wait_for_a_server_that_is_gone_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with EmbeddedServer(tmp_path) as server:
+    with EmbeddedServer(tmp_path) as server, forebay.connect(server.bootstrap_servers) as patient:
+        patient.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=1)
         conn = forebay.connect(server.bootstrap_servers, writer_delivery_timeout="2600 ms", retry_timeout="2600 ms")
-        conn.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=1)
         table = conn.table("fluss.t")
-        table.append([{"n": 1}])
     with caplog.at_level(logging.WARNING, logger="forebay"), pytest.raises(Unavailable):
         table.append([{"n": 2}])
     conn.close()
@@ -116,10 +115,7 @@ def test_a_batch_whose_answer_was_lost_for_good_has_an_unknown_outcome(make_tabl
         assert "2 rows may or may not be written; 0 were written" in e.value.message
         assert not e.value.retriable
         proxy.on_response = lambda _: PASS
-    deadline = time.monotonic() + 10
-    while table.scan().to_arrow().num_rows < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert table.scan().to_arrow().num_rows == 2  # written they were, this time
+    until(lambda: table.scan().to_arrow().num_rows == 2, "written they are, this time")
 
 
 def test_a_batch_that_was_never_sent_is_not_of_unknown_outcome(tmp_path: Path) -> None:

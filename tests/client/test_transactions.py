@@ -16,6 +16,7 @@ import pytest
 
 import forebay
 from forebay.base import threads
+from forebay.base.ambient import SYSTEM_CLOCK, Clock, ManualClock
 from forebay.base.errors import (
     AlreadyExists,
     Conflict,
@@ -36,11 +37,13 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.server import replica
 from forebay.server.embedded import EmbeddedServer
+from forebay.server.server import Injected
 from forebay.server.stages import StageFiles
 from forebay.server.transactions import TransactionManager
 from forebay.testing.server import ServerProcess
 from tests.client.conftest import MakeTable, own_server
 from tests.client.proxy import CLOSE, PASS, Proxy, only
+from tests.patience import PATIENCE, until
 
 pytestmark = own_server
 
@@ -345,7 +348,7 @@ def test_damaged_batches_are_refused_when_they_are_staged(conn: Connection, log:
         request = pb.StageRowsRequest(transaction_id=tx.begun_id or 0, attempt="raw", sequence=0, table_id=table_id)
         request.buckets_req.add(bucket_id=0, records=b"")
         with pytest.raises(ForebayError) as refused:
-            conn.cluster.send(node, ApiKey.STAGE_ROWS, request, [records]).result(10)
+            conn.cluster.send(node, ApiKey.STAGE_ROWS, request, [records]).result(PATIENCE)
         assert refused.value.kind != "internal", refused.value
     tx.abort()
 
@@ -395,7 +398,7 @@ def test_a_table_snapshot_has_all_of_a_transaction_or_nothing(conn: Connection, 
                 tx.upsert(table, [{"id": n, "version": version} for n in range(40)])
         stop.set()
         for each in watching:
-            each.result(60)
+            each.result(PATIENCE)
     assert max(len(versions) for versions in seen) == 1
     assert len(set.union(*seen)) > 3
 
@@ -427,23 +430,15 @@ def test_writers_go_on_while_a_transaction_is_committed(conn: Connection, kv: Ta
 
 
 @contextmanager
-def limited(folder: Path, **settings: str) -> Iterator[Connection]:
+def limited(folder: Path, clock: Clock = SYSTEM_CLOCK, **settings: str) -> Iterator[Connection]:
     """A server with settings `transaction.*`, in which points and hyphens are underscores."""
     named = {"transaction." + name.replace("_", "-"): value for name, value in settings.items()}
     named["kv.scanner.expiration-interval"] = "50 ms"
     with (
-        EmbeddedServer(folder / "data", settings=named) as server,
+        EmbeddedServer(folder / "data", settings=named, injected=Injected(clock=clock)) as server,
         forebay.connect(server.bootstrap_servers) as connection,
     ):
         yield connection
-
-
-def eventually(condition: Callable[[], Any]) -> None:
-    for _ in range(200):
-        if condition():
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError("it does not come to that")
 
 
 def test_open_transactions_and_their_bytes_are_limited_and_shown(tmp_path: Path) -> None:
@@ -467,13 +462,19 @@ def test_open_transactions_and_their_bytes_are_limited_and_shown(tmp_path: Path)
 
 
 def test_idle_transactions_end_and_old_versions_are_forgotten(tmp_path: Path) -> None:
-    with limited(tmp_path, idle_timeout="300 ms", ledger_retention="300 ms") as conn:
+    clock = ManualClock()
+    with limited(tmp_path, clock, idle_timeout="300 ms", ledger_retention="300 ms") as conn:
         table = conn.create_table("fluss.t", LOG)
         idle = conn.transaction("idle", 1).begin()
         idle.append(table, [{"n": 1}])
         with conn.transaction("done", 1):
             pass
-        eventually(lambda: not conn.admin.transactions())
+
+        def are_forgotten() -> bool:  # the client may just be renewing the idle one
+            clock.advance(1)
+            return not conn.admin.transactions()
+
+        until(are_forgotten, "no transaction is left")
         with pytest.raises(Conflict, match=r"it was idle for 0\.3 s"):
             idle.commit()
         assert conn.admin.committed_version("done") is None
@@ -635,7 +636,7 @@ def test_a_decided_transaction_is_finished_by_the_next_server(tmp_path: Path, mo
         assert kv.changes("earliest", "latest").to_arrow().num_rows == 40
         with kv.snapshot() as snapshot:
             assert snapshot.scan().count() == 40
-        eventually(lambda: connection.admin.transactions()[0].state == "committed")
+        until(lambda: connection.admin.transactions()[0].state == "committed")
         assert list((tmp_path / "data" / "transactions.staged").iterdir()) == []
 
 
@@ -854,7 +855,7 @@ def test_plain_writes_wait_while_a_condition_is_checked_and_the_rows_are_written
 
     def held(self: TransactionManager, transaction: Any) -> None:
         is_writing.set()
-        assert may_write.wait(30)
+        assert may_write.wait(PATIENCE)
         write(self, transaction)
 
     monkeypatch.setattr(TransactionManager, "_write", held)
@@ -864,12 +865,12 @@ def test_plain_writes_wait_while_a_condition_is_checked_and_the_rows_are_written
     tx.upsert(kv, [{"id": 1, "a": "ours", "b": None}])
     with ThreadPoolExecutor(2) as pool:
         committing = pool.submit(tx.commit)
-        assert is_writing.wait(30)
+        assert is_writing.wait(PATIENCE)
         later = pool.submit(kv.upsert, [{"id": 1, "a": "theirs", "b": None}])
         seen = kv.lookup([1])["a"].to_pylist(), later.done()
         may_write.set()
-        committing.result(30)
-        later.result(30)
+        committing.result(PATIENCE)
+        later.result(PATIENCE)
     assert seen == (["old"], False)
     changes = [row["a"] for batch in kv.changes("earliest", "latest") for row in batch.to_pylist()]
     assert changes == ["old", "old", "ours", "ours", "theirs"]
@@ -928,8 +929,8 @@ def test_nothing_is_written_before_the_rows_of_a_checked_commit_that_cannot_be_w
         is_tried.clear()
         with ThreadPoolExecutor(1) as pool:
             later = pool.submit(kv.upsert, [{"id": 1, "a": "theirs", "b": None}])
-            assert is_tried.wait(30)  # to open the bucket, for this write
+            assert is_tried.wait(PATIENCE)  # to open the bucket, for this write
             fails.clear()
-            later.result(60)
+            later.result(PATIENCE)
         changes = [row["a"] for batch in kv.changes("earliest", "latest") for row in batch.to_pylist()]
         assert changes == ["old", "old", "ours", "ours", "theirs"]

@@ -15,6 +15,7 @@ from forebay.client.connection import Connection, connect
 from forebay.client.sender import Sender
 from tests.client.conftest import MakeTable, own_server
 from tests.client.data import by_id
+from tests.patience import PATIENCE, until
 
 
 def test_rows_are_written_by_flush_and_by_the_end_of_the_block(conn: Connection, make_table: MakeTable) -> None:
@@ -39,11 +40,11 @@ def test_a_buffered_row_is_sent_automatically_after_the_linger(make_table: MakeT
     table = make_table({"a": pa.int64()})
     with connect(bootstrap, writer_batch_timeout="30 ms") as other, other.table(table.path).writer() as writer:
         writer.append({"a": 1})
-        batch = table.changes("earliest").poll(10.0)
+        batch = table.changes("earliest").poll(PATIENCE)
         assert batch is not None
         assert writer.buffered_rows == 0
         writer.append({"a": 2})
-        assert table.changes({0: 1}).poll(10.0) is not None
+        assert table.changes({0: 1}).poll(PATIENCE) is not None
 
 
 @pytest.mark.parametrize("kind", ["dicts", "arrow"])
@@ -57,7 +58,7 @@ def test_a_full_buffer_does_not_wait_for_the_linger(make_table: MakeTable, boots
                 writer.append(part)
         assert writer.buffered_rows < 600
         with table.changes("earliest") as log:
-            batch = log.poll(10.0)
+            batch = log.poll(PATIENCE)
         assert batch is not None
         assert batch["a"][0].as_py() == 0
 
@@ -150,9 +151,7 @@ def test_a_bad_dict_that_lingers_is_reported_by_the_next_call(make_table: MakeTa
     with connect(bootstrap, writer_batch_timeout="10 ms") as other:
         writer = other.table(table.path).writer()
         writer.append({"a": 1000})
-        deadline = time.monotonic() + 10
-        while writer.buffered_rows and time.monotonic() < deadline:
-            time.sleep(0.005)
+        until(lambda: not writer.buffered_rows, "the row has lingered")
         with pytest.raises(InvalidRequest, match="column 'a'"):
             writer.append({"a": 1})
         with pytest.raises(InvalidRequest):
@@ -294,7 +293,7 @@ def test_many_threads_write_through_one_connection(make_table: MakeTable) -> Non
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert errors == []
     seen: dict[int, list[int]] = {}
     for row in table.scan().to_arrow().to_pylist():
@@ -312,7 +311,7 @@ def test_many_threads_share_one_writer(make_table: MakeTable) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
     expected = sorted(t * 1000 + n for t in range(6) for n in range(300))
     assert sorted(table.scan().to_arrow()["a"].to_pylist()) == expected
 

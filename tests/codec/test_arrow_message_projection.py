@@ -30,13 +30,14 @@ from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from tests.codec.log_batch_strategies import batch_of, compressions, schema_of, tables
 from tests.codec.log_batch_text import golden_bytes, golden_schema
+from tests.every_run import examples
 
 
 def projected_schema(schema: Schema, positions) -> tuple[Column, ...]:
     return tuple(schema.columns[position] for position in positions)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(table=tables(min_rows=1), compression=compressions, kinds=st.none() | st.binary(min_size=6, max_size=6))
 def test_projection_equals_selection_for_every_subset_of_columns(table, compression, kinds):
     schema, batch = table
@@ -140,7 +141,7 @@ def test_chosen_batches_only_and_a_cut_off_one_is_left_out():
         projection.project(data, positions=[int(positions[2]), int(positions[1])])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(table=tables(min_rows=1), compression=compressions, extra=st.lists(st.sampled_from(range(8)), max_size=8))
 def test_a_column_that_older_batches_lack_comes_out_null(table, compression, extra):
     old, batch = table

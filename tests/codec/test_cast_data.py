@@ -21,6 +21,7 @@ from forebay.codec.cast import cast_batch, iter_record_batches, to_record_batche
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from tests.codec.log_batch_strategies import schema_of, tables
+from tests.every_run import examples
 
 UTC = dt.UTC
 STRINGS = types.array(types.string())
@@ -83,7 +84,7 @@ class Array:
         return self._batch.__arrow_c_array__(requested_schema)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(table=tables(min_rows=1))
 def test_every_carrier_of_every_type_gives_the_same_batch(table):
     schema, batch = table
@@ -93,7 +94,7 @@ def test_every_carrier_of_every_type_gives_the_same_batch(table):
         assert one(data, schema).equals(batch)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(table=tables(min_rows=1))
 def test_lists_of_dicts_give_the_same_batch(table):
     schema, batch = table
@@ -387,7 +388,7 @@ def test_nulls_below_a_null_row_are_no_error():
 # ---- exact Arrow types ----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(table=tables(min_rows=1), start=st.integers(0, 3))
 def test_labels_are_exchanged_without_a_copy(table, start):
     schema, batch = table

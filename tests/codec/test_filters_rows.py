@@ -24,6 +24,7 @@ from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFun
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import DataType
 from tests.codec.log_batch_strategies import batch_of, filtered_batches, schema_of
+from tests.every_run import examples
 
 F = LeafFunction
 
@@ -81,7 +82,7 @@ def _literal(literal: Any, t: DataType) -> Any:
     return literal if isinstance(literal, float | int) else exact(literal, t)
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(case=filtered_batches())
 def test_masks_are_what_sql_says_of_each_row(case):
     schema, rows, predicate = case

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.codec.key_index import KeyIndex
+from tests.every_run import examples
 
 _keys = st.lists(st.lists(st.binary(max_size=20) | st.sampled_from([b"", b"\0", b"\0\0", b"a" * 8]), max_size=30))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(batches=_keys, asked=st.lists(st.binary(max_size=20), max_size=20))
 def test_the_index_knows_the_newest_row_of_each_key_as_a_dict_does(
     batches: list[list[bytes]], asked: list[bytes]

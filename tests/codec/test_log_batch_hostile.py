@@ -28,6 +28,7 @@ from forebay.metadata import types
 from forebay.metadata.predicate import col
 from tests.codec.log_batch_strategies import batch_of, schema_of
 from tests.codec.log_batch_text import golden_bytes, golden_schema
+from tests.every_run import examples
 
 SCHEMA = schema_of(
     types.int_().not_null(),
@@ -276,7 +277,7 @@ def _attempt(action) -> object:
         return None
 
 
-@settings(max_examples=800)
+@settings(max_examples=examples(800))
 @given(victim=mutated())
 def test_mutated_batches_give_corrupt_data_or_a_sound_read(victim):
     data, schema = victim
@@ -302,7 +303,7 @@ def test_mutated_batches_give_corrupt_data_or_a_sound_read(victim):
     assert FILTERS[id(schema)].may_match(statistics, header.record_count) in (True, False)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(noise=st.binary(max_size=300), magic=st.integers(0, 2), count=st.integers(0, 50), append_only=st.booleans())
 def test_random_bodies_give_corrupt_data(noise, magic, count, append_only):
     data = bytearray(56) + noise

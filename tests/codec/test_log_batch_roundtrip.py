@@ -28,9 +28,10 @@ from forebay.codec.log_batch import (
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from tests.codec.log_batch_strategies import batch_of, compressions, schema_of, tables
+from tests.every_run import examples
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     table=tables(),
     compression=compressions,
@@ -65,7 +66,7 @@ def test_arrow_batches_decode_to_what_they_were_built_from(table, compression, k
     assert (None if read is None else bytes(read.to_pylist())) == kinds
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(table=tables(max_rows=20), compression=compressions, cut=st.tuples(st.integers(0, 20), st.integers(0, 20)))
 def test_slices_are_written_as_if_they_were_whole(table, compression, cut):
     schema, batch = table
@@ -161,7 +162,7 @@ def test_batches_follow_each_other_in_one_buffer():
     assert [d.to_pylist() for d in decoded] == [b.to_pylist() for b in batches]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(rows=st.lists(st.binary(max_size=20), max_size=10), kinds=st.none() | st.binary(min_size=10, max_size=10))
 def test_row_batches_decode_to_what_they_were_built_from(rows, kinds):
     kinds = None if kinds is None else bytes(kind % 5 for kind in kinds[: len(rows)])

@@ -16,6 +16,7 @@ from forebay.codec.rows import row_codec
 from forebay.metadata import types
 from tests.codec.log_batch_strategies import batch_of, rows_of, schemas
 from tests.codec.row_strategies import data_types, nullable_values
+from tests.every_run import examples
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_nan_is_the_same_bits_in_arrays_but_kept_in_rows():
     assert encode_row([types.double()], [negative_nan])[8:16] == struct.pack("<Q", 0xFFF8000000000000)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), schema=schemas())
 def test_the_compiled_kernel_writes_what_this_codec_writes(data, schema):
     rows = data.draw(rows_of(schema))
@@ -58,7 +59,7 @@ def test_the_compiled_kernel_writes_what_this_codec_writes(data, schema):
     assert row_codec(schema.columns, RowFormat.ALIGNED).encode(batch_of(schema, rows)).to_pylist() == encoded
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(data=st.data(), t=data_types())
 def test_mutated_rows_give_corrupt_data_or_values(data, t):
     encoded = bytearray(encode_row([t], [data.draw(nullable_values(t))]))

@@ -32,6 +32,7 @@ from forebay.metadata.types import DataType
 from tests.codec.log_batch_strategies import batch_of, filtered_batches, schema_of, tables, values_and_nan
 from tests.codec.log_batch_text import golden_bytes
 from tests.codec.row_strategies import scalar_types
+from tests.every_run import examples
 
 NEGATIVE_NAN_32 = struct.unpack("<f", struct.pack("<I", 0xFFC00000))[0]
 NEGATIVE_NAN_64 = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000000))[0]
@@ -94,7 +95,7 @@ def _reference_block(schema: Schema, batch: pa.RecordBatch, rows: list[list[Any]
     return block
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(data=st.data())
 def test_the_kernel_collects_what_plain_python_collects(data):
     schema = schema_of(
@@ -107,7 +108,7 @@ def test_the_kernel_collects_what_plain_python_collects(data):
     assert encode_statistics(batch, positions) == _reference_block(schema, batch, rows, positions)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(table=tables(min_rows=1))
 def test_blocks_parse_to_what_they_say(table):
     schema, batch = table
@@ -295,7 +296,7 @@ def test_batches_without_statistics_or_rows_are_kept():
         assert pruner.may_match(_statistics(data), parse_header(data).record_count)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(case=filtered_batches())
 def test_pruning_never_drops_a_batch_with_a_matching_row(case):
     schema, rows, predicate = case

@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from tests.patience import PATIENCE
+
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
 )  # fmt: skip
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-_PATIENCE_SECONDS = 60.0
 KEYS = {"Enter": "\ue007", "Escape": "\ue00c", "Control": "\ue009", "Tab": "\ue004"}
 
 
@@ -88,7 +89,7 @@ class Browser:
         return str(self.run("return document.body.innerText"))
 
     def until(self, met: Callable[[], Any], what: str) -> Any:
-        end = time.monotonic() + _PATIENCE_SECONDS
+        end = time.monotonic() + PATIENCE
         while not (value := met()):
             assert time.monotonic() < end, f"{what} in:\n{self.text()}"
             time.sleep(0.05)
@@ -143,7 +144,7 @@ def _call(method: str, url: str, body: Any = None) -> Any:
     data = None if method == "GET" or method == "DELETE" else json.dumps(body or {}).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return json.load(answer)["value"]
     except urllib.error.HTTPError as e:
         with e:

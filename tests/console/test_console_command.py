@@ -20,6 +20,7 @@ import pytest
 
 import forebay
 from forebay.testing.server import ServerProcess
+from tests.patience import PATIENCE
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def started(
 
 
 def got(url: str, **headers: str) -> Any:
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE) as answer:
         return json.load(answer)
 
 
@@ -64,14 +65,14 @@ def test_it_prints_its_address_tails_a_table_and_stops_when_it_is_told_to(foreba
         assert url.startswith("http://127.0.0.1:")
         session = got(f"{url}api/session")
         assert (session["needs"], session["bootstrap_servers"]) == (None, address)
-        with urllib.request.urlopen(f"{url}api/tail/fluss/events", timeout=60) as stream:
+        with urllib.request.urlopen(f"{url}api/tail/fluss/events", timeout=PATIENCE) as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             assert stream.readline() == b"event: columns\n"
             table.append([{"n": 7}])
             while b"7]" not in stream.readline():
                 pass
             process.send_signal(signal.SIGTERM)  # while the tail goes on
-            assert process.wait(60) == 0
+            assert process.wait(PATIENCE) == 0
         assert errors.read_text() == ""
 
 
@@ -94,7 +95,7 @@ def test_it_stops_while_a_statement_runs_and_while_its_server_does_not_answer(tm
                     with pytest.raises(TimeoutError):  # under way
                         client.recv(1)
                     process.send_signal(signal.SIGTERM)
-                    assert process.wait(60) == 0
+                    assert process.wait(PATIENCE) == 0
         os.kill(server.pid, signal.SIGCONT)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.query.tables import IcebergLake
 from forebay.tiering.now import tier_table
 from tests.console.lake_server import lake_console, rows, tiered_table
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def fresh(console: Console) -> None:
 
 
 def finished(console: Console, task_id: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         [task] = [task for task in console.tasks.all() if task.task_id == task_id]
         if task.is_over:
@@ -43,8 +45,15 @@ def finished(console: Console, task_id: str) -> dict[str, Any]:
     raise AssertionError("the task does not end")
 
 
-def test_tables_are_ordered_by_how_far_their_lakes_are_behind(console: Console) -> None:
-    conn = console.conn
+@pytest.fixture
+def empty_console(tmp_path: Path) -> Iterator[Console]:
+    """A console of a server without tables of other tests."""
+    with lake_console(tmp_path) as made:
+        yield made
+
+
+def test_tables_are_ordered_by_how_far_their_lakes_are_behind(empty_console: Console) -> None:
+    console, conn = empty_console, empty_console.conn
     behind, up_to_date = tiered_table(conn, "fluss.behind"), tiered_table(conn, "fluss.fresh")
     tiered_table(conn, "fluss.unwritten")
     conn.create_table("fluss.no_lake", {"id": "BIGINT"}).append([{"id": 1}])

@@ -12,6 +12,7 @@ from forebay.base.errors import ForebayError, InvalidRequest, LimitExceeded, Uns
 from forebay.console import statements
 from forebay.console.session import Console
 from tests.console.asking import ask
+from tests.patience import PATIENCE
 
 pytest.importorskip("duckdb")
 
@@ -82,10 +83,10 @@ def test_a_statement_is_stopped(shop: Console) -> None:
     text = "SELECT count(*) FROM range(100000000) a, range(100000000) b WHERE a.range * b.range % 7 = 3"
     future = shop.submit(statements.run, shop, execution, statement=text)
     with pytest.raises(TimeoutError):
-        future.result(0.3)
+        future.result(0.1)
     execution.cancel()
     with pytest.raises(InvalidRequest):
-        future.result(30)
+        future.result(PATIENCE)
 
 
 def test_a_statement_that_runs_for_too_long_is_stopped(shop: Console, app: Any, monkeypatch: Any) -> None:

@@ -13,6 +13,7 @@ from forebay.client.admin import ClusterAdmin
 from forebay.console import work
 from forebay.console.background import Tasks
 from forebay.console.session import Console
+from tests.patience import PATIENCE, until
 
 
 def test_what_is_under_way_is_listed_and_ended(console: Console) -> None:
@@ -81,27 +82,25 @@ class _Steps:
         for i in range(3):
             progress(i, 3)
             self.began.release()
-            assert self.go.acquire(timeout=30)
+            assert self.go.acquire(timeout=PATIENCE)
         return {"found": 3}
 
 
 def _over(tasks: Tasks, task_id: str) -> Any:
-    done = threading.Event()
-    for _ in range(3000):
+    def over() -> Any:
         [task] = [task for task in tasks.all() if task.task_id == task_id]
-        if task.is_over:
-            return task
-        done.wait(0.01)
-    raise AssertionError("the task does not end")
+        return task if task.is_over else None
+
+    return until(over, "the end of the task")
 
 
 def test_tasks_tell_their_progress_and_are_not_started_twice() -> None:
     tasks, steps = Tasks(SYSTEM_CLOCK), _Steps()
     task = tasks.start("search", {"table": "a"}, steps)
-    assert steps.began.acquire(timeout=30)
+    assert steps.began.acquire(timeout=PATIENCE)
     assert tasks.start("search", {"table": "a"}, steps) is task
     steps.go.release()
-    assert steps.began.acquire(timeout=30)
+    assert steps.began.acquire(timeout=PATIENCE)
     assert (task.state, task.done, task.total) == ("running", 1, 3)
     steps.go.release(2)
     ended = _over(tasks, task.task_id)
@@ -119,7 +118,7 @@ def test_tasks_tell_their_progress_and_are_not_started_twice() -> None:
 def test_a_task_is_cancelled_where_it_tells_its_progress_and_a_failing_one_says_why() -> None:
     tasks, steps = Tasks(SYSTEM_CLOCK), _Steps()
     task = tasks.start("search", {}, steps)
-    assert steps.began.acquire(timeout=30)
+    assert steps.began.acquire(timeout=PATIENCE)
     tasks.cancel(task.task_id)
     steps.go.release()
     assert _over(tasks, task.task_id).state == "cancelled"
@@ -157,13 +156,13 @@ def test_what_many_ask_for_at_the_same_time_is_read_once_and_a_failure_is_not_ke
     def read() -> int:
         reads.append(1)
         began.set()
-        assert go.wait(30)
+        assert go.wait(PATIENCE)
         return 7
 
     futures = [console.submit(console.read_once, "files", read) for _ in range(5)]
-    assert began.wait(30)
+    assert began.wait(PATIENCE)
     go.set()
-    assert [future.result(30) for future in futures] == [7] * 5
+    assert [future.result(PATIENCE) for future in futures] == [7] * 5
     assert reads == [1]
 
     def fail() -> int:

@@ -32,6 +32,7 @@ import pytest
 
 from forebay.cli.main import main
 from forebay.client.connection import Connection
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
@@ -144,7 +145,7 @@ class Reader:
         elif words[0] == "forebay" and "$" not in typed:
             assert main(words[1:]) == 0, f"{typed} failed"
         else:
-            done = subprocess.run(["bash", "-c", typed], capture_output=True, text=True, timeout=120)
+            done = subprocess.run(["bash", "-c", typed], capture_output=True, text=True, timeout=PATIENCE)
             assert done.returncode == 0, done.stderr
             print(done.stdout, end="")
 
@@ -165,7 +166,7 @@ class Reader:
     def _stop_server(self) -> None:
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)
-            assert self._server.wait(60) == 0, (self.folder / "server.log").read_text()
+            assert self._server.wait(PATIENCE) == 0, (self.folder / "server.log").read_text()
             self._server = None
 
     def _interrupt(self, typed: str) -> None:
@@ -176,7 +177,7 @@ class Reader:
             first = running.stdout.readline()
             running.send_signal(signal.SIGINT)
             rest = running.stdout.read()
-        code = running.wait(60)
+        code = running.wait(PATIENCE)
         assert code in (0, 130), (first + rest).decode()
         print((first + rest).decode(), end="")
 

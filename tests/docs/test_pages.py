@@ -53,7 +53,7 @@ PRINTED = {
     ("page", "times"),
     every_run(
         [(page, times) for page in TYPED_PAGES if page not in WITH_SPARK for times in (1, 2)],
-        lambda case: case[1] == (2 if case[0] == "docs/paimon.md" else 1),
+        lambda case: case[1] == 1,
     ),
 )
 def test_the_blocks_of_a_page_run_in_order_and_again_on_the_next_day_and_print_what_it_says(

@@ -13,6 +13,7 @@ import forebay.paimon
 from forebay.flight.server import FlightSqlServer
 from forebay.flight.statements import Limits
 from forebay.inprocess import EmbeddedConnection
+from tests.patience import PATIENCE
 
 EVENTS = 300_000
 
@@ -50,7 +51,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedConnectio
 @pytest.fixture(scope="session")
 def endpoint(live: EmbeddedConnection, flight_lake: str) -> Iterator[FlightSqlServer]:
     """An endpoint that allows changes."""
-    limits = Limits(queries_max=3, wait_seconds=0.2)
+    limits = Limits(queries_max=3, wait_seconds=PATIENCE)
     server = FlightSqlServer(live, {"lake": flight_lake}, allow_changes=True, limits=limits)
     yield server
     server.stop()

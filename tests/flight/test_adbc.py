@@ -19,12 +19,12 @@ from adbc_driver_flightsql import ConnectionOptions, DatabaseOptions
 from adbc_driver_manager import Error
 
 import forebay
-from forebay.base.ambient import SYSTEM_CLOCK
 from forebay.flight.server import FlightSqlServer
 from forebay.flight.statements import Limits
 from forebay.inprocess import EmbeddedConnection
 from forebay.server.embedded import EmbeddedServer
 from tests.flight.conftest import EVENTS
+from tests.patience import until
 from tests.query.values import TYPES, VALUES
 
 
@@ -39,12 +39,6 @@ def rows(client: Any, statement: str, parameters: Any = None) -> list[dict[str, 
         cursor.execute(statement, parameters)
         found: list[dict[str, Any]] = cursor.fetch_arrow_table().to_pylist()
         return found
-
-
-def until(condition: Any) -> None:
-    """Wait until a condition holds; pytest-timeout ends what never does."""
-    while not condition():
-        SYSTEM_CLOCK.sleep(0.02)
 
 
 def test_a_query_joins_a_live_table_with_a_lake(client: Any) -> None:
@@ -234,8 +228,15 @@ def test_rows_are_streamed_and_a_reader_that_leaves_frees_its_place(client: Any,
         assert cursor.fetchone() == (EVENTS,)
 
 
-def test_statements_wait_for_their_turn_and_can_be_cancelled(endpoint: FlightSqlServer) -> None:
-    with fl.connect(endpoint.location) as plain:
+@pytest.fixture
+def impatient(live: EmbeddedConnection, flight_lake: str) -> Iterator[FlightSqlServer]:
+    server = FlightSqlServer(live, {"lake": flight_lake}, limits=Limits(queries_max=3, wait_seconds=0.05))
+    yield server
+    server.stop()
+
+
+def test_statements_wait_for_their_turn_and_can_be_cancelled(impatient: FlightSqlServer) -> None:
+    with fl.connect(impatient.location) as plain:
         infos, readers = [], []
         for _ in range(3):
             info = plain.get_flight_info(described("SELECT a.id FROM fluss.events a, fluss.events b"))
@@ -250,7 +251,7 @@ def test_statements_wait_for_their_turn_and_can_be_cancelled(endpoint: FlightSql
         for reader in readers:
             with pytest.raises(fl.FlightError, match="the statement was cancelled"):
                 reader.read_all()
-        until(lambda: endpoint.statements.running == 0)
+        until(lambda: impatient.statements.running == 0)
         assert plain.do_get(late).read_all().to_pylist() == [{"one": 1}]
         assert cancel(plain, infos[0]) == 3  # nothing to cancel any longer
         unread = plain.get_flight_info(described("SELECT 1 AS one"))

@@ -16,6 +16,7 @@ from forebay.base.errors import Unavailable
 from forebay.cli.main import main
 from forebay.flight.server import FlightSqlServer
 from forebay.inprocess import EmbeddedConnection
+from tests.patience import PATIENCE
 
 
 def test_options_that_do_not_belong_together_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,6 +42,6 @@ def test_it_serves_until_it_is_told_to_stop(live: EmbeddedConnection, flight_lak
             cursor.execute("SELECT count(*) FROM lake.shop.items WHERE item < 3")
             assert cursor.fetchone() == (2,)
         process.terminate()
-        printed = process.communicate(timeout=120)[0].decode()
+        printed = process.communicate(timeout=PATIENCE)[0].decode()
     assert process.returncode == 0
     assert "read only" in printed

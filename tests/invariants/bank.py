@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from forebay.client.table import Table
+from tests.patience import PATIENCE
 
 ACCOUNTS, EACH = 8, 100
 TOTAL = ACCOUNTS * EACH
@@ -127,7 +128,7 @@ class Writer(threading.Thread):
     def end(self) -> None:
         """Finish the transfer under way and stop."""
         self._stop_asked.set()
-        self.join(120)
+        self.join(PATIENCE)
         assert not self.is_alive(), "a write neither succeeded nor failed"
         if self._failure is not None:
             raise self._failure

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from forebay.testing.server import ServerProcess
+from tests.patience import PATIENCE
 from tests.reliability.second_server import check_refused
 
-_START_SECONDS_MAX, _END_SECONDS_MAX = 180, 180
+_START_SECONDS_MAX, _END_SECONDS_MAX = PATIENCE, PATIENCE
 
 
 class TieringProcess:

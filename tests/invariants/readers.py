@@ -19,6 +19,7 @@ from forebay.unionread.reading import LakeSnapshotAndLogSplit
 from forebay.unionread.scan import UnionRowReader
 from tests.invariants.bank import Bank, check_banks, check_instant, check_journal
 from tests.invariants.streams import ChangelogStream
+from tests.patience import PATIENCE
 
 ACCOUNTS, JOURNAL = "fluss.accounts", "fluss.journal"
 PASSING = (
@@ -71,7 +72,7 @@ class Reader(threading.Thread):
 
     def end(self) -> None:
         self._stop_asked.set()
-        self.join(120)
+        self.join(PATIENCE)
         assert not self.is_alive(), f"{self.name} neither ends nor fails"
         self.check_alive()
 

@@ -34,6 +34,7 @@ from tests import results
 from tests.invariants.bank import ACCOUNT_SCHEMA, JOURNAL_SCHEMA, Writer
 from tests.invariants.faults import Faults, happening
 from tests.invariants.readers import ACCOUNTS, JOURNAL, Reader, Reading, readers_of
+from tests.patience import PATIENCE
 
 LAKES = ("paimon", "iceberg")
 _ALL_SECONDS = float(os.environ.get("INVARIANT_SECONDS", "12"))
@@ -43,7 +44,7 @@ WRITERS, BUCKETS = 3, 3
 READS_MIN, FAULTS_MIN = 5, 3
 LAKE_SNAPSHOTS_MIN = {"paimon": 6, "iceberg": 3}
 """More of a table than are kept, or are made in the 2 seconds for which they are kept (UPKEEP)."""
-PATIENCE_SECONDS = 240
+PATIENCE_SECONDS = 2 * PATIENCE
 """How much longer a run may take until it has seen all that it is there for, on a busy machine."""
 
 SETTINGS = {

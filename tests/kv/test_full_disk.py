@@ -15,6 +15,7 @@ from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import EngineState
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.rocksdb_engine import RocksDbEngine
+from tests.patience import PATIENCE
 from tests.small_disk import mounted_tmpfs
 
 ROWS = {b"%05d" % i: os.urandom(500) for i in range(4000)}
@@ -74,7 +75,7 @@ def test_rocksdb_that_could_not_flush_takes_writes_a_few_seconds_after_there_is_
             engine.apply(ROWS, EngineState(2, len(ROWS)))
         assert (engine.state.applied_offset, engine.multi_get([b"00001"])) == (1, [ROWS[b"00001"]])
         disk.make_room()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while engine.state.applied_offset == 1:
             try:
                 engine.apply({b"x": b"y"}, EngineState(2, len(ROWS) + 1))

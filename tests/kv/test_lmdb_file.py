@@ -24,6 +24,7 @@ from forebay.kv.engine import EngineState
 from forebay.kv.file_checksums import first_difference, list_files, sync_files
 from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.lmdb_file import LmdbFile, check_engine_files
+from tests.patience import PATIENCE
 
 FLIPS = int(os.environ.get("LMDB_FLIPS", "0")) or 60
 SEED = int(os.environ.get("LMDB_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -115,7 +116,7 @@ def damage(data: bytearray, rng: random.Random) -> None:
         data[place:end] = bytes(end - place)
 
 
-@pytest.mark.timeout(120 + FLIPS)
+@pytest.mark.timeout(1200 + FLIPS)
 def test_no_damage_that_the_walk_lets_pass_changes_a_row_or_ends_the_process(
     written: tuple[Path, Model], tmp_path: Path
 ) -> None:
@@ -146,7 +147,11 @@ def test_no_damage_that_the_walk_lets_pass_changes_a_row_or_ends_the_process(
         file.close()
     assert found > FLIPS / 10
     child = subprocess.run(
-        [sys.executable, "-c", USE, *passed], capture_output=True, text=True, check=False, timeout=60 + FLIPS
+        [sys.executable, "-c", USE, *passed],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE + FLIPS,
     )
     assert child.returncode == 0, f"seed {SEED}: {child.returncode}, {child.stdout[-200:]} {child.stderr[-2000:]}"
 

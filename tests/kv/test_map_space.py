@@ -19,6 +19,8 @@ from forebay.base.host import file_system_type
 from forebay.fs.interface import DiskFull
 from forebay.kv.engine import PAGE_BYTES, EngineState, MapSpace, allocate_file, pages_at_most, size_of
 from forebay.kv.lmdb_engine import LmdbEngine, _with_long_keys
+from tests.every_run import examples
+from tests.patience import PATIENCE
 from tests.small_disk import MOUNTS, mounted_tmpfs
 
 _UPDATE_OF_EVERY_PAGE = """
@@ -86,7 +88,7 @@ _ROUNDS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(_ROUNDS)
 def test_no_transaction_takes_more_pages_than_was_reckoned(rounds: list[tuple[int, int, int, int, int, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -151,7 +153,7 @@ def test_others_can_read_after_the_map_has_grown(tmp_path: Path) -> None:
     found: list[object] = []
     reader = threading.Thread(target=lambda: found.extend(engine.multi_get([b"0007"])), daemon=True)
     reader.start()
-    reader.join(10)
+    reader.join(PATIENCE)
     assert found == [bytes(100)]
     engine.close()
 

@@ -16,6 +16,7 @@ from forebay.kv.engine import EngineState, KvPage, KvRows, page_of
 from forebay.kv.engine import rows_of as rows_of_page
 from forebay.kv.scanner import PRESSED_SECONDS, ScannerLimits, ScannerManager, ScanPage, ScanSession
 from forebay.metadata.table import TableBucket
+from tests.patience import PATIENCE
 
 BUCKET = TableBucket(1, 0)
 
@@ -37,7 +38,7 @@ class FakeSnapshot:
         for position in range(first, len(self.rows)):
             if position == self.pause_at and self.is_opened:
                 self.paused.set()
-                assert self.resume.wait(10)
+                assert self.resume.wait(PATIENCE)
             self.read_after_close = self.read_after_close or self.closes > 0
             self.taken = position + 1
             yield self.rows[position]
@@ -280,7 +281,7 @@ def test_a_scan_that_two_calls_ended_is_freed_although_it_had_more_rows():
     session = bench.open()
     running = threading.Thread(target=bench.manager.page, args=(session.scanner_id, 0, 1))
     running.start()
-    assert bench.snapshot.paused.wait(10)
+    assert bench.snapshot.paused.wait(PATIENCE)
     with pytest.raises(InvalidRequest, match="at the same time"):
         bench.manager.page(session.scanner_id, 0, 1)
     assert bench.snapshot.closes == 0
@@ -325,7 +326,7 @@ def _page_in_thread(bench: Bench, session: ScanSession) -> tuple[threading.Threa
     results: list[ScanPage] = []
     thread = threading.Thread(target=lambda: results.append(bench.manager.page(session.scanner_id, 0, 100)))
     thread.start()
-    assert bench.snapshot.paused.wait(10)
+    assert bench.snapshot.paused.wait(PATIENCE)
     return thread, results
 
 

@@ -24,6 +24,7 @@ from forebay.kv.tablet import KvTablet
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import Column, TableBucket
+from tests.every_run import examples
 from tests.kv.tables import FakeTable, Row
 
 KEYS = st.integers(0, 9)
@@ -216,4 +217,4 @@ class PrimaryKeyBucket(RuleBasedStateMachine):
 
 
 TestPrimaryKeyBucket = PrimaryKeyBucket.TestCase
-TestPrimaryKeyBucket.settings = settings(max_examples=40, stateful_step_count=30)
+TestPrimaryKeyBucket.settings = settings(max_examples=examples(40), stateful_step_count=30)

@@ -20,6 +20,7 @@ from forebay.kv.rocksdb_engine import RocksDbEngine
 from forebay.kv.table_snapshots import OpenedSnapshot, TableSnapshotLimits, TableSnapshotManager
 from forebay.metadata.table import TableBucket
 from forebay.testing.memory_engine import MemoryEngine
+from tests.patience import PATIENCE
 
 A, B = TableBucket(1, 0), TableBucket(1, 1)
 BIG = 1 << 30
@@ -60,7 +61,7 @@ class CountedSnapshot:
     def _note_read(self) -> None:
         if self.pauses:
             self.paused.set()
-            assert self.resume.wait(10)
+            assert self.resume.wait(PATIENCE)
         self.read_after_close = self.read_after_close or self.closes > 0
 
     def close(self) -> None:
@@ -214,11 +215,11 @@ def test_two_readers_of_one_bucket_take_turns():
     readers = [threading.Thread(target=lambda: results.append(bench.read(opened))) for _ in range(2)]
     for reader in readers:
         reader.start()
-    assert pin.paused.wait(10)
+    assert pin.paused.wait(PATIENCE)
     assert bench.read(opened, B) == [b"10", b"11", b"12"]
     pin.resume.set()
     for reader in readers:
-        reader.join(10)
+        reader.join(PATIENCE)
     assert results == [[b"0", b"1", b"2"]] * 2
 
 
@@ -362,13 +363,13 @@ def test_nothing_is_freed_under_a_page_that_is_being_made():
     results: list[list[bytes]] = []
     reader = threading.Thread(target=lambda: results.append(bench.read(opened)))
     reader.start()
-    assert pin.paused.wait(10)
+    assert pin.paused.wait(PATIENCE)
     releasing = threading.Thread(target=bench.manager.release, args=(opened.snapshot_id,))
     releasing.start()
     assert pin.closes == 0
     pin.resume.set()
-    reader.join(10)
-    releasing.join(10)
+    reader.join(PATIENCE)
+    releasing.join(PATIENCE)
     assert results == [[b"0", b"1", b"2"]]
     assert (pin.closes, pin.read_after_close) == (1, False)
 

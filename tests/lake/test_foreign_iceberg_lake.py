@@ -98,6 +98,7 @@ def rows_of(data: pa.Table) -> list[Row]:
 
 @pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.one_in(2)
 def test_pyiceberg_reads_what_was_tiered(storage: IcebergLakeStorage, shape: str, compacted: bool) -> None:
     _, rows = tiered(storage, shape)
     if compacted:

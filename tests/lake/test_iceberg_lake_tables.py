@@ -41,6 +41,7 @@ from forebay.testing.lake_contract_catalog import widened
 from forebay.testing.lake_rounds import PATH, TieredTable, changes_of, in_order
 from tests.lake.test_iceberg_lake import END_OF_TIME, compact, expire, lake_table
 from tests.lake.test_iceberg_lake import TestIcebergLake as Contract
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_without_pyiceberg_the_package_to_install_is_named() -> None:
         "try: create_lake_storage('iceberg', {'warehouse': 'x'})\n"
         "except NotImplementedError as e: print(e)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert "pip install 'forebay[iceberg]'" in done.stdout
 
 

@@ -26,6 +26,7 @@ from tests.java_programs import (
     spark_jars,
 )
 from tests.lake.spark_iceberg import rows_by_spark
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.foreign, pytest.mark.timeout(900)]
 
@@ -126,7 +127,7 @@ def trino(monkeypatch: pytest.MonkeyPatch, uri: str, *queries: str) -> list[list
         pytest.skip(f"no Trino here: {reason}")
     options = ["--add-modules=jdk.incubator.vector", "--sun-misc-unsafe-memory-access=allow"]
     command = java_command(classes, path, "TrinoExam", 1000, options)
-    done = subprocess.run([*command, uri, *queries], capture_output=True, text=True, timeout=400)
+    done = subprocess.run([*command, uri, *queries], capture_output=True, text=True, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stderr[-4000:]
     answers = done.stdout.split("\n\n")
     return [answer.splitlines() for answer in answers[: len(queries)]]

@@ -61,6 +61,7 @@ def recover(table: TieredTable, number: int) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.one_in(2)
 def test_a_round_that_ends_at_any_step_is_there_once_or_can_be_done_again(
     table: TieredTable, crashes: bool, after: bool
 ) -> None:

@@ -18,6 +18,7 @@ from forebay.fs import names
 from forebay.log.tablet import EARLIEST_OFFSET, LogTablet
 from forebay.log.writer_state import WriterBatch
 from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.every_run import examples
 from tests.log.log_batches import FOLDER, SMALL, make_batch, payloads
 
 WRITERS = [3, 4, 5]
@@ -355,7 +356,7 @@ class LogMachine(RuleBasedStateMachine):
 
 TestLogMachine = LogMachine.TestCase
 TestLogMachine.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

@@ -15,6 +15,7 @@ from forebay.fs.local import LocalFileSystem
 from forebay.log.config import LogConfig
 from forebay.log.tablet import EARLIEST_OFFSET, LogSlice, LogTablet
 from tests.log.log_batches import faulty_fs, make_batch, open_log
+from tests.patience import PATIENCE
 
 CONFIG = LogConfig(segment_bytes=3000, index_interval_bytes=300, scan_bytes=1000)
 BODY = struct.Struct("<qq")
@@ -191,7 +192,7 @@ def test_readers_of_a_log_that_ends_get_a_clear_error(tablet: LogTablet, end: st
         for _ in range(100):
             append(tablet, 0)
         getattr(tablet, end)()
-        assert ended.wait(10)
+        assert ended.wait(PATIENCE)
 
 
 def test_a_synced_offset_never_runs_ahead_of_what_was_synced(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def log_of(table: Table) -> dict[tuple[Any, int], list[int]]:
 
 @pytest.mark.parametrize("lake", [True, False])
 @pytest.mark.parametrize(("keyed", "partitioned"), [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.one_in(2)
 def test_rows_order_and_definition_arrive(servers: Servers, keyed: bool, partitioned: bool, lake: bool) -> None:
     options = {"comment": "kept", "options": {"owner": "me"}}
     table = servers.make(keyed=keyed, partitioned=partitioned, lake=lake, **options)

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from forebay.paimon.io.file_io import FileIO, FileStatus
 from forebay.paimon.io.local import LocalFileIO
+from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
@@ -137,7 +138,7 @@ def run_in_process(work: Callable[..., None], *args: Any) -> int | None:
     """The exit code of a process that does `work`; minus the signal's number if it was killed."""
     process = _processes().Process(target=work, args=args)
     process.start()
-    process.join(60)
+    process.join(PATIENCE)
     if process.is_alive():
         process.kill()
         process.join()

@@ -133,6 +133,7 @@ def test_a_filter_on_values_never_brings_an_old_version_back(catalog: FileSystem
     ],
 )
 @pytest.mark.parametrize("kind", ["append", "keyed"])
+@pytest.mark.one_in(2)
 def test_filters_are_exact_whatever_they_prune(catalog: FileSystemCatalog, kind: str, where: Predicate) -> None:
     data = pa.table(
         {

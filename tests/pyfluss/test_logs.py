@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import forebay
+from tests.patience import PATIENCE
 from tests.pyfluss.conftest import all_rows, changes, connect, error_code, fluss, records
 
 pytestmark = pytest.mark.foreign
@@ -293,14 +294,14 @@ async def test_scans_from_times_and_from_ahead(session):
     assert [record.row["id"] for record in await records(scanner, 3)] == [3, 4, 5]
     ahead = await table.new_scan().create_log_scanner()
     ahead.subscribe(0, 6)
-    waiting = asyncio.ensure_future(ahead.poll(5000))
+    waiting = asyncio.ensure_future(ahead.poll(round(PATIENCE * 1000)))
     await asyncio.sleep(0.05)
     await writer.write_arrow_batch(points(6, 1)).wait()
     assert [record.row["id"] for record in await waiting] == [6]
     beyond = await table.new_scan().create_log_scanner()
     beyond.subscribe(0, 1_000)
     out_of_range = fluss.ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
-    assert await error_code(beyond.poll(500)) in (fluss.ErrorCode.CLIENT_ERROR, out_of_range)
+    assert await error_code(beyond.poll(round(PATIENCE * 1000))) in (fluss.ErrorCode.CLIENT_ERROR, out_of_range)
 
 
 async def test_frames_and_readers_end_where_the_log_ended(session):

@@ -163,10 +163,13 @@ def test_rows_are_inserted_as_one_transaction(conn: EmbeddedConnection, lake: st
     conn.sql("INSERT INTO fluss.visits BY NAME SELECT 'bob' AS who, 3 AS id")
     conn.sql("INSERT INTO fluss.visits (who) WITH q AS (SELECT ? AS who) FROM q", ["eve"])
     assert sorted(visits.scan().to_pandas()["who"].dropna()) == ["ann", "bob", "eve"]
-    conn.sql("INSERT INTO fluss.orders SELECT id, item, amount * 2 FROM fluss.orders WHERE id = 4")
-    assert conn.table("fluss.orders").lookup([4])["amount"].to_pylist() == [4.0]
-    conn.sql("INSERT INTO lake.sales.items SELECT 3, 'gin' WHERE 1 = 1", warehouse=lake)
-    assert forebay.paimon.Catalog.open(lake).table("sales.items").scan().count() == 3
+    doubled = conn.create_table("fluss.doubled", {"id": "BIGINT", "amount": "DOUBLE"}, primary_key="id")
+    doubled.upsert([{"id": 4, "amount": 2.0}])
+    conn.sql("INSERT INTO fluss.doubled SELECT id, amount * 2 FROM fluss.doubled WHERE id = 4")
+    assert doubled.lookup([4])["amount"].to_pylist() == [4.0]
+    drinks = forebay.paimon.Catalog.open(lake).create_table("sales.drinks", {"id": "BIGINT", "name": "STRING"})
+    conn.sql("INSERT INTO lake.sales.drinks SELECT 3, 'gin' WHERE 1 = 1", warehouse=lake)
+    assert drinks.scan().count() == 1
     with pytest.raises(InvalidRequest, match="Could not convert string 'x' to BIGINT") as caught:
         conn.sql("INSERT INTO fluss.visits VALUES ('x', 'y')")
     *_, shown, mark = str(caught.value).splitlines()

@@ -11,6 +11,7 @@ from forebay.protocol.api import APIS, ApiKey, ServerRole
 from forebay.protocol.connection import ClientConnection, ResponseReceived, State
 from forebay.protocol.handshake import ClientHandshake
 from forebay.protocol.sasl import PlainClient
+from tests.patience import PATIENCE
 
 
 def address(text: str) -> tuple[str, int]:
@@ -23,7 +24,7 @@ class RawClient:
     sends anything."""
 
     def __init__(
-        self, where: str, credentials: PlainClient | None = None, timeout: float = 20, source: str = "127.0.0.1"
+        self, where: str, credentials: PlainClient | None = None, timeout: float = PATIENCE, source: str = "127.0.0.1"
     ) -> None:
         self.socket = socket.create_connection(address(where), timeout, (source, 0))
         self.connection = ClientConnection()

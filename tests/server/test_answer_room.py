@@ -9,6 +9,7 @@ import pytest
 from forebay.base.errors import Unavailable
 from forebay.server.connections import MemoryBudget
 from forebay.server.context import AnswerRoom
+from tests.virtual_time import run
 
 LIMIT = 1600
 LARGE, SHORT = 700, 100
@@ -31,7 +32,7 @@ class Quiet:
 def checked(scenario: Any) -> None:
     """Run `scenario(budget, new_room)`; afterwards everything must have been given back."""
 
-    async def run() -> None:
+    async def test() -> None:
         budget = MemoryBudget(LIMIT, list, wait_seconds=0.05)
         assert (budget.answering.limit, budget.short_answers.limit) == (LARGE, SHORT)
         places = asyncio.Semaphore(2)
@@ -46,11 +47,11 @@ def checked(scenario: Any) -> None:
             room.close()
         assert (budget.answering.used, budget.short_answers.used) == (0, 0)
         assert not places.locked()
-        await asyncio.wait_for(places.acquire(), 1)
+        await places.acquire()
         assert not places.locked()
         budget.close()
 
-    asyncio.run(run())
+    run(test)
 
 
 async def waits(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -105,7 +106,7 @@ def test_one_that_wants_more_waits_for_others():
         await other.enter(300)
         growing = await waits(one.grow_to(500))
         other.leave()
-        await asyncio.wait_for(growing, 1)
+        await growing
         assert (one.reserved, budget.answering.used) == (500, 500)
 
     checked(scenario)
@@ -116,7 +117,7 @@ def test_nothing_wants_more_than_there_is(way):
     async def scenario(budget: MemoryBudget, new_room: Any) -> None:
         room = new_room()
         await room.enter(300)
-        await asyncio.wait_for(getattr(room, way)(10 * LARGE), 1)
+        await getattr(room, way)(10 * LARGE)
         assert (room.reserved, budget.answering.used) == (LARGE, LARGE)
 
     checked(scenario)
@@ -126,7 +127,7 @@ def test_what_is_reserved_ahead_leaves_room_for_another():
     async def scenario(budget: MemoryBudget, new_room: Any) -> None:
         one, other = new_room(), new_room()
         await one.enter(10 * LARGE)
-        await asyncio.wait_for(other.enter(10 * LARGE), 1)
+        await other.enter(10 * LARGE)
         assert (one.reserved, other.reserved) == (LARGE // 2, LARGE // 2)
 
     checked(scenario)
@@ -140,9 +141,9 @@ def test_two_that_begin_again_with_more_do_not_wait_for_each_other():
         first = await waits(one.change_to(600))
         second = await waits(other.change_to(600))
         assert budget.answering.used == 600
-        await asyncio.wait_for(first, 1)
+        await first
         one.leave()
-        await asyncio.wait_for(second, 1)
+        await second
         assert (other.reserved, budget.answering.used) == (600, 600)
 
     checked(scenario)
@@ -186,7 +187,7 @@ def test_a_place_is_kept_until_the_room_is_closed():
         await asyncio.sleep(0)
         assert not waiting.done()
         one.close()
-        await asyncio.wait_for(waiting, 1)
+        await waiting
         assert third.is_held
 
     checked(scenario)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,12 +28,12 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_union
+from tests.patience import PATIENCE, until
 from tests.tiering.running import LAKES, LakeCluster, lake_cluster
 
 PREFIX = "table.auto-partition."
 AUTO = {PREFIX + "enabled": "true"}
 DAY_MS = 24 * 3600 * 1000
-PATIENCE_SECONDS = 60
 
 
 def at(text: str) -> int:
@@ -188,10 +187,7 @@ class Timed:
         self.clock.advance((at(text) - self.clock.now_ms()) / 1000)
 
     def until(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not holds():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(holds)
 
 
 OFTEN = {"auto-partition.check.interval": "20 ms"}
@@ -371,7 +367,7 @@ def test_a_write_to_a_partition_that_is_being_dropped_is_refused_and_not_lost(
     monkeypatch.setattr(auto_partitions, "_drop", drop_slowly)
     timed.go_to("2024-11-20T12:00")
     timed.until(lambda: "20241110" not in timed.names(table))
-    late.join(PATIENCE_SECONDS)
+    late.join(PATIENCE)
     assert len(outcome) == 1
     assert outcome != ["acknowledged"]
     assert read(cluster, table) == [{"k": 1, "p": "20241110", "v": 1}]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.server.connections import _STILL_SECONDS, ConnectionMemory, MemoryBudget
+from tests.virtual_time import run
 
 LIMIT = 1000
 """Bytes of the half for requests."""
@@ -79,10 +79,6 @@ class Bench:
         memory = ConnectionMemory(owner, connection, self.budget, self.clock)  # type: ignore[arg-type]
         self.memories.append(memory)
         return owner, connection, memory
-
-
-def run(test: Callable[[], Awaitable[object]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 20))
 
 
 def test_a_large_request_grows_while_there_is_memory_and_waits_in_small_steps_when_there_is_none() -> None:

@@ -10,6 +10,7 @@ from forebay.base.ambient import ManualClock
 from forebay.base.errors import LimitExceeded
 from forebay.server import context
 from forebay.server.context import Gate
+from tests.virtual_time import run
 
 
 async def _inside(gate: Gate, size: int, entered: list[int], leave: asyncio.Event) -> None:
@@ -39,7 +40,7 @@ def test_a_gate_lets_in_what_fits_in_order_and_something_larger_alone() -> None:
         await asyncio.gather(*tasks)
         assert gate.inside == 0
 
-    asyncio.run(trial())
+    run(trial)
 
 
 def test_who_gives_up_while_it_waits_leaves_the_gate_as_it_was() -> None:
@@ -59,7 +60,7 @@ def test_who_gives_up_while_it_waits_leaves_the_gate_as_it_was() -> None:
         await tasks[2]
         assert gate.inside == 0
 
-    asyncio.run(trial())
+    run(trial)
 
 
 def test_who_gives_up_when_it_has_just_been_let_in_gives_its_room_back() -> None:
@@ -74,7 +75,7 @@ def test_who_gives_up_when_it_has_just_been_let_in_gives_its_room_back() -> None
         await asyncio.gather(first, second, return_exceptions=True)
         assert gate.inside == 0
 
-    asyncio.run(trial())
+    run(trial)
 
 
 # ---- long work in pieces --------------------------------------------------------------------------------------------
@@ -101,7 +102,7 @@ def test_short_work_is_done_at_once_and_others_have_their_turn_after_each_piece_
         assert order[-1] == long - 1
         await task
 
-    asyncio.run(test())
+    run(test)
 
 
 def test_a_piece_ends_after_its_number_of_items_or_its_time_and_the_next_one_starts_over() -> None:
@@ -120,7 +121,7 @@ def test_a_piece_ends_after_its_number_of_items_or_its_time_and_the_next_one_sta
             await pieces.next()
             assert not pieces.is_over()
 
-    asyncio.run(test())
+    run(test)
 
 
 def test_the_long_work_of_two_requests_takes_turns_piece_by_piece() -> None:
@@ -138,9 +139,9 @@ def test_the_long_work_of_two_requests_takes_turns_piece_by_piece() -> None:
         with pytest.raises(ZeroDivisionError):
             async with request_costs.pieces():
                 raise ZeroDivisionError
-        await asyncio.wait_for(work("a"), 20)  # a failure gives the turn back
+        await work("a")  # a failure gives the turn back
 
-    asyncio.run(test())
+    run(test)
 
 
 def test_lists_and_answers_may_be_as_long_as_their_limits() -> None:
@@ -190,7 +191,7 @@ def test_a_coroutine_runs_to_its_first_wait_at_once_and_then_as_a_task() -> None
             await cancelled
         assert steps == ["begun", "ended"]
 
-    asyncio.run(test())
+    run(test)
 
 
 def test_what_a_coroutine_raises_before_it_waits_is_raised_at_once() -> None:

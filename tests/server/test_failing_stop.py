@@ -14,6 +14,7 @@ from forebay.fs.local import LocalFileSystem
 from forebay.server.config import ServerConfig
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import ForebayServer, Injected
+from tests.patience import PATIENCE
 
 
 class _FailingAtTheEnd(LocalFileSystem):
@@ -56,7 +57,7 @@ def test_a_connection_that_is_being_accepted_when_the_server_stops_is_closed(tmp
     async def test():
         server = ForebayServer(ServerConfig(tmp_path / "data", coordinator_port=0, tablet_port=0))
         host, port = (await server.start()).bootstrap_servers.split(":")
-        with socket.create_connection((host, int(port)), 20) as client:
+        with socket.create_connection((host, int(port)), PATIENCE) as client:
             for _ in range(iterations):
                 await asyncio.sleep(0)
             await server.stop()

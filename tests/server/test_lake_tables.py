@@ -21,6 +21,7 @@ from forebay.protocol.messages import table_path_to_pb
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
+from tests.patience import PATIENCE
 from tests.server.raw_client import RawClient
 
 LAKE = "tests of lake tables"
@@ -299,7 +300,11 @@ def test_a_lake_table_that_was_dropped_by_hand_is_missed_and_can_be_recreated(tm
 
 def run_program(program: str, *arguments: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=280, check=True
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
     )
     return done.stdout.split()
 

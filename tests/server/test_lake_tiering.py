@@ -17,6 +17,7 @@ from forebay.server.lake_tiering import (
     TieringManager,
     TieringState,
 )
+from tests.every_run import examples
 
 PATH = TablePath("db", "orders")
 FRESHNESS_MS = 180_000
@@ -350,4 +351,4 @@ class TieringMachine(RuleBasedStateMachine):
 
 
 TestTieringMachine = TieringMachine.TestCase
-TestTieringMachine.settings = settings(max_examples=60, deadline=None)
+TestTieringMachine.settings = settings(max_examples=examples(60), deadline=None)

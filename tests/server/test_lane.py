@@ -9,6 +9,7 @@ import pytest
 from forebay.base import threads
 from forebay.base.threads import Executor, Future
 from forebay.server.replica import GROUP_BYTES_MAX, GROUP_ITEMS_MAX, SHORT_BYTES, SHORT_IN_A_ROW, Lane, LaneScheduler
+from tests.patience import PATIENCE
 
 Groups = list[list[str]]
 
@@ -26,7 +27,7 @@ class Held:
         """The groups as they were written."""
         self._begin.set()
         for future in last:
-            future.result(30)
+            future.result(PATIENCE)
         return self.groups
 
     def work(self, items: Sequence[str]) -> Sequence[str]:
@@ -57,7 +58,7 @@ def test_a_lane_that_never_runs_dry_does_not_keep_others_waiting(held: Held) -> 
     waiting = other.submit("other", held.work, 1)
     held.go(waiting)
     while not all(future.done() for future in last):
-        last[-1].result(30)
+        last[-1].result(PATIENCE)
     assert held.groups[:3] == [["busy"], ["other"], ["busy"]]
     assert len(held.groups) > rounds
 

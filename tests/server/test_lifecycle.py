@@ -29,6 +29,7 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.server.server import Injected, bind_tcp
 from forebay.testing.server import ServerProcess
 from tests.kv.tables import FakeTable
+from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, RawClient, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 
@@ -220,9 +221,7 @@ def test_a_snapshot_timer_continues_after_an_error(tmp_path, monkeypatch):
         created = bench.create("kv", KV_COLUMNS, ["id"])
         bench.put(created, kv_records([{"id": 1}, {"id": 2}]))
         folder = tmp_path / "data" / "fluss" / f"kv-{created}" / "kv-0"
-        deadline = time.monotonic() + 60
-        while not list(folder.glob("checkpoint-*[0-9]")) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: list(folder.glob("checkpoint-*[0-9]")), "the checkpoint is there")
         assert [path.name for path in folder.glob("checkpoint-*[0-9]")] == ["checkpoint-00000000000000000002"]
 
 
@@ -281,7 +280,7 @@ def test_the_ready_file_appears_whole(tmp_path):
         assert json.loads(ready.read_text())["pid"] == process.pid
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
@@ -296,11 +295,13 @@ async def main():
     for _ in range(20_000):  # more wakes than the loop's pipe has room for
         asyncio.get_running_loop().call_soon_threadsafe(int)
     os.kill(os.getpid(), signal.{number})
-    await asyncio.wait_for(stopping.wait(), 20)
+    await asyncio.wait_for(stopping.wait(), {PATIENCE})
 
 asyncio.run(main())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

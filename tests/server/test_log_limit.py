@@ -11,6 +11,7 @@ import pytest
 from forebay.server import log_limit
 from forebay.server.log_limit import LINES_MAX, PERIOD_SECONDS, LogLimit
 from forebay.testing.server import ServerProcess
+from tests.patience import PATIENCE
 from tests.server.raw_client import address, is_closed_by_peer
 
 
@@ -61,7 +62,7 @@ def test_a_clock_that_is_set_back_does_not_silence_the_log() -> None:
 def test_a_server_tells_of_connections_with_junk_now_and_then(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         for _ in range(5 * LINES_MAX):
-            with socket.create_connection(address(server.ready["tablet.servers"]), 20) as sock:
+            with socket.create_connection(address(server.ready["tablet.servers"]), PATIENCE) as sock:
                 sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 assert is_closed_by_peer(sock)
         server.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from forebay.base.errors import ErrorCode, Unavailable
 from forebay.base.host import machine_memory
 from forebay.server.config import ServerConfig
 from forebay.server.connections import NEW_IN_A_ROW, REQUESTS_PER_TURN, Half, MemoryBudget, RoundRobin
+from tests.virtual_time import run
 
 
 class Hoarder:
@@ -40,10 +40,6 @@ def budget_of(*consumers: Hoarder, limit: int = 100, wait: float = 0.01) -> Half
     for each in consumers:
         half.take(each.held)
     return half
-
-
-def run(test: Callable[[], object]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 20))  # type: ignore[arg-type]
 
 
 def test_memory_is_granted_in_the_order_in_which_it_was_requested():

@@ -14,7 +14,7 @@ import forebay
 from forebay.base.errors import InvalidRequest
 from forebay.cli.main import main
 from forebay.testing.server import EmbeddedServer
-from tests.server.test_hostile_clients import wait_until
+from tests.patience import until
 
 SCHEMA = pa.schema(
     [pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.int64(), nullable=False), ("v", pa.string())]
@@ -65,7 +65,7 @@ def test_buckets_move_when_they_are_unused_and_lose_nothing(
         stack.callback(stop.set)
         for engine in ("lmdb", "hlog"):
             assert main(["kv-engine", "-b", server.bootstrap_servers, "--table", "fluss.t", engine]) == 0
-            wait_until(lambda: has_moved(server, engine), f"both buckets with {engine}")  # noqa: B023 - called here
+            until(lambda: has_moved(server, engine), f"both buckets with {engine}")  # noqa: B023 - called here
         stack.close()
         found = table.scan().to_arrow().sort_by("a")
         assert found["a"].to_pylist() == list(range(written))

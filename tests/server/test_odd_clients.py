@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from contextlib import ExitStack
 
 import pyarrow as pa
 import pytest
 
 import forebay
+from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError
 from forebay.codec.log_batch import build_arrow_batch
+from forebay.server.server import Injected
 from forebay.testing.server import ServerProcess
 from tests.kv.tables import FakeTable
+from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, RawClient, pb
 from tests.server.running import KV_COLUMNS, LOG_SCHEMA, kv_key, kv_records, log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS
@@ -40,7 +42,7 @@ def unsent_bytes(bench) -> int:
 def test_a_client_that_takes_no_answers_costs_memory_for_two_and_blocks_no_other(bench):
     table = big_log(bench, "hoarded", 8)
     request = bench.fetch_request(table, 0, bytes_max=8 * MEGABYTE)
-    with RawClient(bench.server.addresses.tablet_servers, timeout=60) as greedy:
+    with RawClient(bench.server.addresses.tablet_servers, timeout=PATIENCE) as greedy:
         ids = [greedy.send(ApiKey.FETCH_LOG, request) for _ in range(60)]
         for _ in range(200):
             assert bench.log_end(table) == 8
@@ -61,7 +63,7 @@ def test_answers_from_the_key_value_state_wait_for_their_client_too(bench, kind)
         key = ApiKey.LOOKUP
     else:
         request, key = pb.LimitScanRequest(table_id=table, bucket_id=0, limit=8), ApiKey.LIMIT_SCAN
-    with RawClient(bench.server.addresses.tablet_servers, timeout=60) as greedy:
+    with RawClient(bench.server.addresses.tablet_servers, timeout=PATIENCE) as greedy:
         ids = [greedy.send(key, request) for _ in range(40)]
         for _ in range(100):
             assert bench.log_end(table) == 8
@@ -71,17 +73,20 @@ def test_answers_from_the_key_value_state_wait_for_their_client_too(bench, kind)
 
 
 def test_a_peer_that_takes_nothing_for_long_is_given_up(tmp_path):
-    with running(tmp_path / "data", netty_connection_max__idle__time="300 ms") as bench:
+    clock = ManualClock()
+    with running(tmp_path / "data", Injected(clock=clock), netty_connection_max__idle__time="20 ms") as bench:
         table = big_log(bench, "log", 8)
         request = bench.fetch_request(table, 0, bytes_max=8 * MEGABYTE)
         address = bench.server.addresses.tablet_servers
         stuck = RawClient(address)
         for _ in range(5):
             stuck.send(ApiKey.FETCH_LOG, request)
-        deadline = time.monotonic() + 60
-        while len(bench.server.server._connections) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not bench.server.server._connections
+
+        def is_given_up() -> bool:
+            clock.advance(1)
+            return not bench.server.server._connections
+
+        until(is_given_up, "the peer is given up")
         stuck.close()
         with RawClient(address) as other:
             answer = other.call(ApiKey.FETCH_LOG, request)
@@ -104,17 +109,13 @@ def test_clients_that_vanish_in_the_middle_of_anything_leave_nothing_behind(benc
     before = len(connections)
     for cut in range(60):
         client = RawClient(bench.server.addresses.tablet_servers)
-        message = bench.fetch_request(table, cut % 5, wait_ms=60_000, bytes_max=4 * MEGABYTE)
+        message = bench.fetch_request(table, cut % 5, wait_ms=600_000, bytes_max=4 * MEGABYTE)
         sent = client.connection.send_request(ApiKey.FETCH_LOG, message, (), None)
         whole = b"".join(map(bytes, sent.buffers))
         client.send_bytes(whole[: len(whole) * (cut % 4 + 1) // 4])
         client.close()
-    deadline = time.monotonic() + 30
     waiters = bench.server.server.context.notifier._waiters
-    while (len(connections) > before or waiters) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(connections) == before
-    assert not waiters
+    until(lambda: len(connections) == before and not waiters, "all that vanished clients left is gone")
     assert bench.log_end(table) == 3
 
 
@@ -122,9 +123,10 @@ def test_hundreds_of_connections_are_served_at_once(bench):
     table = bench.create("crowded", LOG_COLUMNS)
     with ExitStack() as open_ones:
         clients = [
-            open_ones.enter_context(RawClient(bench.server.addresses.tablet_servers, timeout=60)) for _ in range(300)
+            open_ones.enter_context(RawClient(bench.server.addresses.tablet_servers, timeout=PATIENCE))
+            for _ in range(300)
         ]
-        waiting = [c.send(ApiKey.FETCH_LOG, bench.fetch_request(table, 0, wait_ms=60_000)) for c in clients]
+        waiting = [c.send(ApiKey.FETCH_LOG, bench.fetch_request(table, 0, wait_ms=600_000)) for c in clients]
         bench.append(table, log_records([7]))
         for client, request_id in zip(clients, waiting):
             assert client.receive(request_id).tables_resp[0].buckets_resp[0].high_watermark == 1
@@ -132,7 +134,7 @@ def test_hundreds_of_connections_are_served_at_once(bench):
 
 def test_many_large_requests_in_flight_are_all_written_in_order(bench):
     table = bench.create("pumped", KV_COLUMNS, ["id"])
-    with RawClient(bench.server.addresses.tablet_servers, timeout=60) as pump:
+    with RawClient(bench.server.addresses.tablet_servers, timeout=PATIENCE) as pump:
         ids = []
         for i in range(40):
             request = pb.PutKvRequest(acks=-1, table_id=table, timeout_ms=60_000)

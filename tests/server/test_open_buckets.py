@@ -28,10 +28,10 @@ from forebay.server.handlers import fetch, lookups, offsets
 from forebay.server.replica import BucketReplica
 from forebay.server.server import Injected
 from forebay.testing.memory_engine import MemoryEngine
+from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_full_disk import met_by_the_write
-from tests.server.test_hostile_clients import wait_until
 from tests.server.test_scan_kv import go_on, open_request, scan
 from tests.small_disk import mounted_tmpfs
 
@@ -141,16 +141,16 @@ def test_a_bucket_stays_open_while_a_thread_works_for_a_client_that_is_gone(
 
     def slow(*_: object) -> None:
         entered.set()
-        assert released.wait(20)
+        assert released.wait(PATIENCE)
         raise StorageFailure("the scan of a client that is gone")
 
     monkeypatch.setattr(server.context.scanners, "open", slow)
     count = len(server.connections)
     other = Bench(bench.server.bootstrap_servers, bench.server.addresses.tablet_servers)
     other.tablet.send(ApiKey.SCAN_KV, open_request(made[0]))
-    assert entered.wait(20)
+    assert entered.wait(PATIENCE)
     other.close()
-    wait_until(lambda: len(server.connections) == count, "the end of the connection")
+    until(lambda: len(server.connections) == count, "the end of the connection")
     try:
         for table in made[1:]:
             assert has(bench, table, 1)
@@ -163,7 +163,7 @@ def test_a_bucket_stays_open_while_a_thread_works_for_a_client_that_is_gone(
             assert has(bench, table, 1)
         return made[0] not in open_ids(bench)
 
-    wait_until(is_closed, "the end of the bucket")
+    until(is_closed, "the end of the bucket")
 
 
 def test_a_table_snapshot_keeps_its_bucket_open(bench: Bench) -> None:
@@ -195,7 +195,7 @@ def test_readers_at_the_end_of_a_log_do_not_open_it_and_are_woken_by_a_write(ben
     waiting = threading.Thread(target=lambda: found.append(other.fetch(made[0], 1, wait_ms=20_000)))
     waiting.start()
     bench.put(made[0], kv_records([{"id": 2, "name": "woken"}]))
-    waiting.join(20)
+    waiting.join(PATIENCE)
     other.close()
     assert found
     assert found[0].records  # type: ignore[attr-defined]
@@ -272,7 +272,7 @@ def test_a_bucket_that_was_closed_leaves_memory_without_a_garbage_collection(ben
             for other in made[1:]:
                 assert has(bench, other, 1)
             assert table not in open_ids(bench)
-            wait_until(lambda: not any(part() for part in parts), "the end of the bucket's parts")  # noqa: B023 - called here
+            until(lambda: not any(part() for part in parts), "the end of the bucket's parts")  # noqa: B023 - called here
     finally:
         gc.enable()
 
@@ -379,10 +379,10 @@ def test_a_bucket_whose_log_went_offline_takes_writes_again_without_a_restart(
         with monkeypatch.context() as patch:
             patch.setattr(LogSegment, "sync", fails)
             assert write(2) != 0
-            wait_until(lambda: bench.server.server.context.replicas.replicas() == [], "the end of the bucket")
+            until(lambda: bench.server.server.context.replicas.replicas() == [], "the end of the bucket")
             assert bench.server.server.context.replicas.parked(TableBucket(table, 0)) is None
             assert write(3) != 0
-        wait_until(lambda: write(4) == 0, "a write that succeeds")
+        until(lambda: write(4) == 0, "a write that succeeds")
         assert not bench.fetch(table, 0).error_code
         assert bench.log_end(table) in (2, 3)  # what failed may have been written all the same, or not
         if has_key:
@@ -458,7 +458,7 @@ def test_a_bucket_that_was_opened_for_a_client_that_is_gone_is_not_in_use(
 
         def open_slowly(*args: Any, **options: Any) -> LogTablet:
             entered.set()
-            assert released.wait(20)
+            assert released.wait(PATIENCE)
             if fails:
                 raise StorageFailure("the disk has a bad day")
             return open_log(*args, **options)
@@ -467,7 +467,7 @@ def test_a_bucket_that_was_opened_for_a_client_that_is_gone_is_not_in_use(
 
         async def begin_and_leave() -> None:
             wanted = asyncio.ensure_future(bucket_context.begin(bucket))
-            await asyncio.to_thread(entered.wait, 20)
+            await asyncio.to_thread(entered.wait, PATIENCE)
             wanted.cancel()
             released.set()
             with suppress(asyncio.CancelledError):
@@ -475,12 +475,12 @@ def test_a_bucket_that_was_opened_for_a_client_that_is_gone_is_not_in_use(
 
         loop = bench.server._loop
         assert loop is not None
-        asyncio.run_coroutine_threadsafe(begin_and_leave(), loop).result(20)
+        asyncio.run_coroutine_threadsafe(begin_and_leave(), loop).result(PATIENCE)
         replicas = bucket_context.replicas
-        wait_until(lambda: bucket not in replicas._moving, "the end of the opening")
+        until(lambda: bucket not in replicas._moving, "the end of the opening")
         if not fails:
-            wait_until(lambda: replicas.opened(bucket).uses == 0, "the end of its use")  # type: ignore[union-attr]
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(20)
+            until(lambda: replicas.opened(bucket).uses == 0, "the end of its use")  # type: ignore[union-attr]
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(PATIENCE)
         assert bucket_context._opening == {}
     assert "Exception in callback" not in caplog.text
 
@@ -496,7 +496,7 @@ def test_closing_waits_for_buckets_that_are_being_opened(
 
         def open_slowly(*args: Any, **options: Any) -> LogTablet:
             entered.set()
-            assert released.wait(20)
+            assert released.wait(PATIENCE)
             return open_log(*args, **options)
 
         def noted(*args: Any) -> Any:
@@ -508,12 +508,12 @@ def test_closing_waits_for_buckets_that_are_being_opened(
         opener = threading.Thread(target=lambda: replicas.end(replicas.begin(bucket)))
         closer = threading.Thread(target=replicas.close)
         opener.start()
-        assert entered.wait(20)
+        assert entered.wait(PATIENCE)
         closer.start()
-        wait_until(lambda: replicas._closed, "the beginning of the close")
+        until(lambda: replicas._closed, "the beginning of the close")
         released.set()
-        opener.join(20)
-        closer.join(20)
+        opener.join(PATIENCE)
+        closer.join(PATIENCE)
         assert moving == [set()]
         monkeypatch.undo()
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from forebay.server.connections import Outgoing
+from tests.patience import PATIENCE
 
 HIGH_WATER = 64 << 10
 
@@ -103,7 +104,7 @@ def test_a_peer_that_takes_everything_at_once_leaves_the_loop_to_others():
         first = len(peer.taken)
         assert 0 < first < 5_000_000
         assert not outgoing.drained.is_set()
-        await asyncio.wait_for(outgoing.drained.wait(), 30)
+        await asyncio.wait_for(outgoing.drained.wait(), PATIENCE)
         assert bytes(peer.taken) == large
         assert sizes == sorted(sizes, reverse=True)
         assert sizes[-1] == 0
@@ -118,7 +119,7 @@ def test_what_is_sent_meanwhile_waits_its_turn():
         outgoing.send([large])
         outgoing.send([b"behind"])
         assert not peer.taken.endswith(b"behind")
-        await asyncio.wait_for(outgoing.drained.wait(), 30)
+        await asyncio.wait_for(outgoing.drained.wait(), PATIENCE)
         assert bytes(peer.taken) == large + b"behind"
 
     asyncio.run(run())
@@ -150,7 +151,7 @@ def test_a_peer_that_takes_nothing_between_two_looks_has_stalled():
         assert not outgoing.has_stalled()
         peer.read(3_000_000)
         assert not outgoing.has_stalled()
-        await asyncio.wait_for(outgoing.drained.wait(), 30)
+        await asyncio.wait_for(outgoing.drained.wait(), PATIENCE)
         assert not outgoing.has_stalled()
         assert not outgoing.has_stalled()
 

@@ -27,9 +27,9 @@ from forebay.server.replicas import ReplicaManager
 from forebay.server.retention import LogRetention
 from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
+from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, pb
 from tests.server.running import log_records, running
-from tests.server.test_hostile_clients import wait_until
 from tests.server.test_lifecycle import LOG_COLUMNS
 from tests.server.test_small_requests import Worker
 
@@ -77,7 +77,7 @@ def test_all_upkeep_is_done_again_and_again(tmp_path: Path, monkeypatch: pytest.
         "10 ms",
     )
     with EmbeddedServer(tmp_path / "data", settings=settings):
-        wait_until(lambda: all(each >= 2 for each in counts.values()), f"upkeep of each kind: {counts}")
+        until(lambda: all(each >= 2 for each in counts.values()), f"upkeep of each kind: {counts}")
 
 
 def test_what_is_written_makes_a_lake_table_due_again(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_server_that_stops_closes_the_connections_that_do_nothing(tmp_path: Pa
         while not len(server.connections):
             await asyncio.sleep(0.001)
         await server.stop()
-        assert await asyncio.wait_for(reader.read(), 20) == b""
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
         writer.close()
         await server.stop()
 
@@ -298,13 +298,13 @@ def test_requests_that_are_being_answered_while_a_server_stops_get_their_answers
     connections = server.server.connections
     with RawClient(server.bootstrap_servers) as client:
         request_id = client.send(ApiKey.DATABASE_EXISTS, pb.DatabaseExistsRequest(database_name="fluss"))
-        assert begun.wait(20)
+        assert begun.wait(PATIENCE)
         stopping = threading.Thread(target=server.stop)
         stopping.start()
-        wait_until(lambda: connections.is_closing, "the beginning of the stop")
+        until(lambda: connections.is_closing, "the beginning of the stop")
         may_end.set()
         assert client.receive(request_id).exists
-        stopping.join(20)
+        stopping.join(PATIENCE)
     assert not stopping.is_alive()
 
 

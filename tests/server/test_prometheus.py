@@ -22,6 +22,7 @@ from forebay.base.monitoring import Monitoring
 from forebay.client.metrics import collector
 from forebay.lake.metrics import LakeMetrics
 from forebay.server.embedded import EmbeddedServer
+from tests.patience import PATIENCE
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -64,13 +65,15 @@ def prometheus(tmp_path: Path) -> Iterator[str]:
                 yield address
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE)
             tiering.stop()
             lake.close()
 
 
 def ask(address: str, path: str, **parameters: str) -> Any:
-    with urllib.request.urlopen(f"http://{address}{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as answer:
+    with urllib.request.urlopen(
+        f"http://{address}{path}?{urllib.parse.urlencode(parameters)}", timeout=PATIENCE
+    ) as answer:
         found = json.loads(answer.read())
     assert found["status"] == "success"
     return found["data"]
@@ -78,7 +81,7 @@ def ask(address: str, path: str, **parameters: str) -> Any:
 
 def test_it_scrapes_and_evaluates_all_that_deploy_has(prometheus: str) -> None:
     query = 'forebay_table_records_total{table="t"}'
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             result = ask(prometheus, "/api/v1/query", query=query)["result"]
@@ -103,7 +106,7 @@ def test_it_scrapes_and_evaluates_all_that_deploy_has(prometheus: str) -> None:
     for expression in expressions:
         expression = expression.replace("$__rate_interval", "1m")
         ask(prometheus, "/api/v1/query", query=re.sub(r'"\$instance"', '".*"', expression))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while True:
         rules = ask(prometheus, "/api/v1/rules")["groups"][0]["rules"]
         if all(rule["health"] != "unknown" for rule in rules) or time.monotonic() > deadline:

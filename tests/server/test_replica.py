@@ -22,8 +22,8 @@ from forebay.server.catalog import CatalogTable, LiveTable
 from forebay.server.replica import AppendRequest, BucketReplica, LaneScheduler, SlowProgress
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import faulty_fs, open_log
+from tests.patience import PATIENCE, until
 from tests.server.running import log_records
-from tests.server.test_hostile_clients import wait_until
 
 COLUMNS = [Column("a", types.int_()), Column("s", types.string())]
 ALL, LEADER, NONE = -1, 1, 0
@@ -301,11 +301,11 @@ def test_puts_need_room_are_told_to_readers_and_keep_out_of_what_is_closed_or_se
     monkeypatch.setattr(state, "put_group", put_group, raising=False)
     replica._put_group([PutRequest(b"known"), PutRequest(b"too")])
     assert (groups, bucket.required, bucket.told) == ([2], [8], 0)
-    replica.put(PutRequest(b"new")).result(20)
+    replica.put(PutRequest(b"new")).result(PATIENCE)
     assert (groups, bucket.required, bucket.told) == ([2, 1], [8, 3], 1)
     replica.seal()
     with pytest.raises(Unavailable, match=r"table db\.t accepts no writes"):
-        replica.put(PutRequest(b"new")).result(20)
+        replica.put(PutRequest(b"new")).result(PATIENCE)
     replica.unseal()
     replica.closed = True
     with pytest.raises(Unavailable, match=r"table db\.t is closed"):
@@ -320,7 +320,7 @@ def test_a_bucket_is_idle_when_no_write_of_either_kind_is_queued(
     may_write = threading.Event()
 
     def write_late(requests: Any) -> list[Any]:
-        assert may_write.wait(20)
+        assert may_write.wait(PATIENCE)
         return [None for _ in requests]
 
     if has_key:
@@ -333,8 +333,8 @@ def test_a_bucket_is_idle_when_no_write_of_either_kind_is_queued(
     written = replica.put(PutRequest(b"x")) if has_key else replica.append(AppendRequest(ONE))
     assert not replica.is_idle
     may_write.set()
-    written.result(20)
-    wait_until(lambda: replica.is_idle, "the end of the write")
+    written.result(PATIENCE)
+    until(lambda: replica.is_idle, "the end of the write")
 
 
 # ---- what takes long ------------------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from forebay.metadata.table import TableBucket
 from forebay.server import replicas as replicas_module
 from forebay.server.replica import BucketReplica
 from forebay.server.replicas import OpenBuckets, ReplicaManager
+from tests.patience import until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
-from tests.server.test_hostile_clients import wait_until
 from tests.server.test_lifecycle import LOG_COLUMNS
 from tests.server.test_scan_kv import open_request, scan
 
@@ -126,7 +126,7 @@ def test_checkpoints_are_written_of_states_that_have_grown(
 def test_a_bucket_that_is_parked_leaves_a_checkpoint_if_it_has_grown(bench: Bench, rows: int, kept: int) -> None:
     bucket = keyed(bench, "grown", rows)
     replicas = manager(bench).replicas
-    wait_until(lambda: all(replica.is_idle for replica in replicas()), "the end of the write")
+    until(lambda: all(replica.is_idle for replica in replicas()), "the end of the write")
     logged(bench, "other", 1)
     parked = manager(bench).parked(bucket)
     assert parked is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -12,10 +11,7 @@ from forebay.base.errors import ErrorCode, LimitExceeded
 from forebay.metadata.table import TableBucket
 from forebay.server.context import Gate, ProgressNotifier, RequestCosts
 from forebay.server.lake_tiering import TieringManager
-
-
-def run(test: Callable[[], Awaitable[object]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 20))
+from tests.virtual_time import run
 
 
 def test_requests_and_answers_may_be_as_large_as_their_limits_and_no_larger() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from forebay.cli.logs import JsonLines
 from forebay.protocol.api import ApiKey
 from forebay.server.context import HANDLERS
 from forebay.server.embedded import EmbeddedServer
+from tests.patience import until
 
 CLIENT, SERVER = "forebay.client.rpc", "forebay.server.counters"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
@@ -37,10 +37,7 @@ def lines(caplog: pytest.LogCaptureFixture, logger: str, level: int = logging.NO
 
 def the_line(caplog: pytest.LogCaptureFixture, logger: str, level: int) -> dict[str, Any]:
     """The only line of this level; the server logs after it has answered."""
-    deadline = time.monotonic() + 60
-    while not (found := lines(caplog, logger, level)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    [line] = found
+    [line] = until(lambda: lines(caplog, logger, level), "the line of the log")
     return line
 
 

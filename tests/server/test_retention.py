@@ -21,9 +21,9 @@ from forebay.server.replica import BucketReplica
 from forebay.server.retention import LogRetention, first_unexpired_offset
 from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
+from tests.patience import until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
-from tests.server.test_hostile_clients import wait_until
 from tests.server.test_lifecycle import LOG_COLUMNS
 
 TTL_SECONDS = 3600
@@ -131,7 +131,7 @@ def test_of_parked_buckets_only_those_are_opened_of_which_something_has_expired(
         def append(table, *values):
             """Also wait for the end of the write, a moment after its answer: a bucket is not parked before."""
             server.append(table, *values)
-            wait_until(lambda: all(replica.is_idle for replica in replicas.replicas()), "the end of the write")
+            until(lambda: all(replica.is_idle for replica in replicas.replicas()), "the end of the write")
 
         old = server.bench.create("old", LOG_COLUMNS, properties=TTL)
         append(old, 0, 1, 2)

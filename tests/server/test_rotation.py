@@ -9,6 +9,7 @@ import pytest
 from forebay.base import threads
 from forebay.base.threads import Event, Executor, Future
 from forebay.server.context import Rotation, context_of
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_each_client_has_a_job_done_before_any_has_the_next_one(pool: Executor) 
     last.append(rotation.submit(done.append, "upkeep"))
     begin.set()
     for future in last:
-        future.result(30)
+        future.result(PATIENCE)
     assert done[:5] == ["greedy0", "greedier0", "modest0", "upkeep", "greedy1"]
     assert [each for each in done if each.startswith("greedier")] == [f"greedier{n}" for n in range(5)]
     assert len(done) == 11
@@ -45,8 +46,8 @@ def test_a_job_can_be_cancelled_until_it_begins_and_its_failure_is_its_own(pool:
     after = rotation.submit(done.append, "after")
     assert cancelled.cancel()
     begin.set()
-    after.result(30)
+    after.result(PATIENCE)
     assert done == ["after"]
     with pytest.raises(ValueError, match="no number"):
-        failing.result(30)
+        failing.result(PATIENCE)
     assert not after.cancel()

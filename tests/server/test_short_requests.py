@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forebay.base.errors import ErrorCode
+from forebay.codec.log_batch import iter_headers
 from forebay.metadata.table import TableBucket
 from forebay.server import replica as replica_module
 from forebay.server import short_requests
 from forebay.server.replica import BucketReplica
+from tests.patience import until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS
@@ -26,6 +28,7 @@ WRITER = 5
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who writes: the event loop, as on a disk with quick syncs, or lanes, as on a disk without."""
     monkeypatch.setattr(replica_module, "QUICK_SYNC_SECONDS", 10.0 if request.param == "loop" else -1.0)
+    monkeypatch.setattr(replica_module, "LONE_SYNC_SECONDS", 10.0 if request.param == "loop" else -1.0)
     monkeypatch.setattr(replica_module, "LONG_SECONDS", 10.0)
     monkeypatch.setattr(replica_module, "QUICK_SYNCS_MIN", 0 if request.param == "loop" else 1)
     return str(request.param)
@@ -33,7 +36,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def bench(tmp_path: Path, way: str) -> Iterator[Bench]:
-    with running(tmp_path) as bench:
+    with running(tmp_path, log_replica_high__watermark_checkpoint__interval="1 h") as bench:  # upkeep writes as well
         yield bench
 
 
@@ -73,15 +76,10 @@ def open_bytes(bench: Bench) -> int:
 
 
 def wait_until_all_is_released(bench: Bench, table_id: int) -> None:
-    deadline = time.monotonic() + 10
-    while open_bytes(bench) or replica_of(bench, table_id).uses:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not (open_bytes(bench) or replica_of(bench, table_id).uses), "memory and bucket are released")
 
 
-def test_writes_of_one_connection_keep_their_order_whatever_their_length(
-    bench: Bench, way: str, groups: list[tuple[int, bool]]
-) -> None:
+def test_writes_of_one_connection_keep_their_order_whatever_their_length(bench: Bench) -> None:
     table_id = bench.create("log", LOG_COLUMNS)
     bench.append(table_id, numbered(0))
     rows = [1, 1, 10_000, 1, 1, 1, 10_000, 1, 30_000, 1]
@@ -89,15 +87,11 @@ def test_writes_of_one_connection_keep_their_order_whatever_their_length(
         bench.tablet.send(ApiKey.PRODUCE_LOG, produce(table_id, numbered(sequence, count)))
         for sequence, count in enumerate(rows, 1)
     ]
-    offset = 1
-    for request_id, count in zip(sent, rows, strict=True):
-        (answer,) = bench.tablet.receive(request_id).buckets_resp
-        assert not answer.error_code, answer
-        assert answer.base_offset == offset
-        offset += count
-    assert sum(size for size, _ in groups) == sum(count == 1 for count in rows)
-    if way == "lanes":
-        assert not any(by_loop for _, by_loop in groups)
+    answers = [bench.tablet.receive(request_id).buckets_resp[0] for request_id in sent]
+    assert [answer.error_code for answer in answers] == [0] * len(rows)
+    assert [answer.base_offset for answer in answers] == list(accumulate(rows[:-1], initial=1))
+    stored = [header for _, header in iter_headers(bench.fetch(table_id, 0, bytes_max=16 << 20).records)]
+    assert [(batch.batch_sequence, batch.record_count) for batch in stored] == list(enumerate([1, *rows]))
 
 
 def test_a_write_that_fails_says_why_and_others_of_its_group_are_written(bench: Bench) -> None:
@@ -164,8 +158,7 @@ def test_the_loop_writes_for_an_idle_bucket(bench: Bench, way: str, groups: list
     bench.append(table_id, numbered(0))
     replica = replica_of(bench, table_id)
     for sequence in range(1, 4):
-        while not replica.is_idle:
-            time.sleep(0.001)
+        until(lambda: replica.is_idle, "the bucket is idle")
         bench.append(table_id, numbered(sequence))
     assert groups == [(1, way == "loop")] * 3
 
@@ -213,10 +206,7 @@ def test_a_client_that_leaves_has_its_writes_written(bench: Bench) -> None:
     replica = replica_of(bench, table_id)
     with replica._writing:
         bench.tablet.send(ApiKey.PRODUCE_LOG, produce(table_id, numbered(1)))
-        deadline = time.monotonic() + 10
-        while not replica.uses:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: replica.uses, "the write is under way")
         bench.tablet.close()
     wait_until_all_is_released(bench, table_id)
     assert replica.log.log_end_offset == 2

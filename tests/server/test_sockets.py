@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import random
 import socket
 import struct
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from forebay.server import replica as replica_module
 from forebay.server import server as server_module
 from forebay.server.context import ServerContext
 from forebay.server.replica import BucketReplica
+from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, RawClient, address, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS
@@ -32,7 +35,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     monkeypatch.setattr(server_module, "HAS_SOCKETS", request.param == "sockets")
     for name, value in (("QUICK_SYNC_SECONDS", 10.0), ("LONG_SECONDS", 10.0), ("QUICK_SYNCS_MIN", 0)):
         monkeypatch.setattr(replica_module, name, value)
-    with running(tmp_path) as bench:
+    with running(tmp_path, log_replica_high__watermark_checkpoint__interval="1 h") as bench:  # upkeep writes as well
         yield bench
 
 
@@ -54,11 +57,21 @@ def held(bench: Bench) -> tuple[threading.Event, threading.Event]:
 
     def wait() -> None:
         busy.set()
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
 
     bench.server._loop.call_soon_threadsafe(wait)
-    busy.wait(20)
+    busy.wait(PATIENCE)
     return busy, go_on
+
+
+def until_all_has_come(*senders: RawClient) -> None:
+    """Wait until what was sent lies in the server's sockets."""
+
+    def has_come() -> bool:
+        left = [fcntl.ioctl(each.socket, termios.TIOCOUTQ, struct.pack("i", 0)) for each in senders]
+        return not any(struct.unpack("i", each)[0] for each in left)
+
+    until(has_come, "what was sent has come")
 
 
 def clients(bench: Bench, count: int, stack: ExitStack) -> list[RawClient]:
@@ -86,6 +99,7 @@ def test_what_many_clients_send_at_once_is_one_group_for_each_bucket(
         _, go_on = held(bench)
         appends = [client.send(ApiKey.PRODUCE_LOG, produce(log_table, log_records([1, 2]))) for client in appending]
         lookups = [client.send(ApiKey.LOOKUP, lookup(kv_table, n % 7, 0)) for n, client in enumerate(looking)]
+        until_all_has_come(*appending, *looking)
         go_on.set()
         offsets = [c.receive(n).buckets_resp[0].base_offset for c, n in zip(appending, appends, strict=True)]
         assert sorted(offsets) == list(range(1, 41, 2))
@@ -104,7 +118,6 @@ def test_on_a_disk_without_quick_syncs_the_loop_writes_for_a_client_that_is_alon
 ) -> None:
     for name, value in (("QUICK_SYNC_SECONDS", -1.0), ("LONE_SYNC_SECONDS", 10.0), ("QUICK_SYNCS_MIN", 1)):
         monkeypatch.setattr(replica_module, name, value)
-    monkeypatch.setattr(_sockets, "_LONE_SECONDS", 0.05)
     table_id = bench.create("log", LOG_COLUMNS)
     write_now = BucketReplica.write_now
     by_loop: list[bool] = []
@@ -119,10 +132,12 @@ def test_on_a_disk_without_quick_syncs_the_loop_writes_for_a_client_that_is_alon
     with RawClient(where) as client, RawClient(where) as other:
 
         def append_until_the_loop_writes() -> None:
-            deadline = time.monotonic() + (20 if server_module.HAS_SOCKETS else 0.2)
+            monkeypatch.setattr(_sockets, "_LONE_SECONDS", 0.01)
             by_loop.append(False)
+            deadline = time.monotonic() + (PATIENCE if server_module.HAS_SOCKETS else 0.2)
             while not by_loop[-1] and time.monotonic() < deadline:
                 client.call(ApiKey.PRODUCE_LOG, produce(table_id, log_records([1])))
+            monkeypatch.setattr(_sockets, "_LONE_SECONDS", 3600)
 
         append_until_the_loop_writes()
         assert by_loop[-1] is server_module.HAS_SOCKETS
@@ -191,6 +206,7 @@ def test_a_key_that_is_none_is_refused_and_others_of_its_group_are_served(bench:
             client.call(ApiKey.LOOKUP, requests[0])
         _, go_on = held(bench)
         sent = [good.send(ApiKey.LOOKUP, requests[0]), bad.send(ApiKey.LOOKUP, requests[1])]
+        until_all_has_come(good, bad)
         go_on.set()
         (answer,) = good.receive(sent[0]).buckets_resp
         assert not answer.error_code
@@ -215,7 +231,7 @@ def test_a_client_that_does_not_read_is_not_read_from_and_loses_nothing(bench: B
     table_id = bench.create("log", LOG_COLUMNS)
     for _ in range(8):
         bench.append(table_id, log_records(range(20_000)))
-    with RawClient(bench.server.addresses.tablet_servers, timeout=60) as client:
+    with RawClient(bench.server.addresses.tablet_servers, timeout=PATIENCE) as client:
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         requests = [
             client.send(ApiKey.FETCH_LOG, bench.fetch_request(table_id, 20_000 * n, bytes_max=1 << 20))
@@ -237,13 +253,8 @@ def test_a_connection_that_is_reset_is_forgotten(bench: Bench) -> None:
             client.send(ApiKey.PRODUCE_LOG, produce(table_id, log_records([n])))
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
-    deadline = threading.Event()
-    for _ in range(2000):
-        if len(bench.server.server.connections) == before and not bench.server.server.connections.budget.receiving.used:
-            break
-        deadline.wait(0.005)
-    assert len(bench.server.server.connections) == before
-    assert bench.server.server.connections.budget.receiving.used == 0
+    connections = bench.server.server.connections
+    until(lambda: len(connections) == before and not connections.budget.receiving.used, "the connections are forgotten")
     assert bench.append(table_id, log_records([1])).error_code == 0
 
 
@@ -298,7 +309,7 @@ def test_the_loop_is_told_when_a_protocol_fails(tmp_path: Path, monkeypatch: pyt
         )
         monkeypatch.setattr(RpcProtocol, "buffer_updated", fails)
         with socket.create_connection(address(bench.server.addresses.tablet_servers)) as client:
-            client.settimeout(20)
+            client.settimeout(PATIENCE)
             client.sendall(b"12345678")
             try:
                 assert client.recv(10) == b""

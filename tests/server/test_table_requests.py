@@ -18,9 +18,9 @@ from forebay.server.context import ITEM_BYTES, AnswerRoom
 from forebay.server.handlers import offsets as offset_requests
 from forebay.server.handlers.lookups import _last_batches
 from forebay.server.replica import BucketReplica
+from tests.patience import until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
-from tests.server.test_hostile_clients import wait_until
 from tests.server.test_lifecycle import LOG_COLUMNS
 from tests.server.test_small_requests import SET, add_partition, change
 
@@ -141,14 +141,14 @@ def test_dropped_partitions_and_databases_leave_no_files_behind(tmp_path: Path) 
         )
         bench.coordinator.call(ApiKey.DROP_PARTITION, drop)
         assert [replica.bucket.partition_id for replica in replicas.replicas()] == [partitions[1].partition_id]
-        wait_until(lambda: sorted(root.iterdir()) == folders[1:], "the removal of the partition's folder")
+        until(lambda: sorted(root.iterdir()) == folders[1:], "the removal of the partition's folder")
         bench.coordinator.call(
             ApiKey.DROP_DATABASE,
             pb.DropDatabaseRequest(database_name="fluss", ignore_if_not_exists=False, cascade=True),
         )
         assert replicas.replicas() == []
-        wait_until(lambda: not root.exists(), "the removal of the table's folder")
-        wait_until(lambda: replicas.doomed_folders() == [], "a note that it is done")
+        until(lambda: not root.exists(), "the removal of the table's folder")
+        until(lambda: replicas.doomed_folders() == [], "a note that it is done")
 
 
 # ---- offsets --------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from forebay.kv.tablet import KvTablet, PutRequest
 from forebay.metadata.table import TableBucket
 from forebay.server.server import Injected
 from tests.kv.tables import FakeTable
+from tests.patience import PATIENCE
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_records, running
 
@@ -239,7 +240,7 @@ def test_no_write_lies_between_the_pins_of_two_buckets(bench, monkeypatch):
     monkeypatch.setattr(KvTablet, "snapshot", snapshot)
     opened = open_snapshot(bench, created)
     assert overtaken == []
-    assert put[0].result(10).error is None
+    assert put[0].result(PATIENCE).error is None
     assert [bucket.log_offset for bucket in opened.buckets] == [1, 1]
     assert [row["id"] for row in rows_in(bench, opened, created, 1)] == [1000]
     later = rows_in(bench, open_snapshot(bench, created), created, 1)
@@ -299,7 +300,7 @@ def test_the_thread_that_closes_the_gate_waits_for_those_inside_and_keeps_later_
     def write(name: str) -> None:
         with gate.passing():
             inside.set()
-            assert leave.wait(10)
+            assert leave.wait(PATIENCE)
             events.append(name)
 
     def close() -> None:
@@ -309,17 +310,17 @@ def test_the_thread_that_closes_the_gate_waits_for_those_inside_and_keeps_later_
 
     first = threading.Thread(target=write, args=("first",))
     first.start()
-    assert inside.wait(10)
+    assert inside.wait(PATIENCE)
     closing = threading.Thread(target=close)
     closing.start()
-    assert reached.wait(10)
+    assert reached.wait(PATIENCE)
     while not gate._is_closed:
         time.sleep(0.001)
     later = threading.Thread(target=write, args=("later",))
     later.start()
     leave.set()
     for thread in (first, closing, later):
-        thread.join(10)
+        thread.join(PATIENCE)
     assert events == ["first", "closed", "later"]
 
 

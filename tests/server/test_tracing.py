@@ -20,6 +20,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.messages import parse
 from forebay.server.embedded import EmbeddedServer
 from tests.client.proxy import PASS, Frame, Proxy
+from tests.patience import PATIENCE
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
 
@@ -50,7 +51,7 @@ def spans(exporter: Any) -> Callable[[], list[Any]]:
     exporter.clear()
 
     def ended() -> list[Any]:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while True:
             found = list(exporter.get_finished_spans())
             served = {span.parent.span_id for span in found if span.kind.name == "SERVER" and span.parent is not None}
@@ -197,7 +198,7 @@ def test_without_the_option_nothing_is_sent_nor_made(server: EmbeddedServer, spa
         bodies.clear()
 
 
-def test_the_field_is_found_at_the_end_and_is_passed_over_by_those_who_do_not_know_it() -> None:
+def test_the_field_is_found_at_the_end_and_is_passed_over_by_those_who_do_not_know_it(exporter: Any) -> None:
     tracing = Tracing()
     span = tracing.begin("test")
     field = tracing.field_of(span)

@@ -54,10 +54,10 @@ def run(seeds: list[int], *options: str, **environment: str) -> dict[str, Any]:
 
 
 def test_no_promise_is_broken_whatever_fails():
-    result = run(list(range(6)))
+    result = run(list(range(4)))
     assert result["failures"] == {}
-    (again,) = run([5])["outcomes"]  # in another process, and without the others before it
-    assert again == result["outcomes"][5]
+    (again,) = run([3])["outcomes"]  # in another process, and without the others before it
+    assert again == result["outcomes"][3]
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_seeds_that_found_a_fault_find_none():
     "mutant",
     every_run(
         ["sync", "duplicates", "trust", "stages", "parts", "conditions", "lock", "numbers"],
-        lambda mutant: mutant in ("sync", "duplicates"),
+        lambda mutant: mutant == "sync",
     ),
 )
 def test_a_server_that_breaks_its_promises_is_found_out(mutant):

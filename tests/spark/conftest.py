@@ -17,6 +17,7 @@ import forebay
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
 from tests.jvm import QUICK
+from tests.spark.forking_python import ForkingPython
 from tests.spark.liars import Change, Liar
 from tests.spark.releases import SPARK
 
@@ -57,7 +58,15 @@ def database(connection: Connection) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def spark(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The `python` of the shared session's workers."""
+    forking = ForkingPython(tmp_path_factory.mktemp("python"))
+    yield str(forking.executable)
+    forking.close()
+
+
+@pytest.fixture(scope="session")
+def spark(server: EmbeddedServer, forking_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The shared session: two cores, three attempts for each task, catalog `forebay`."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warehouse = tmp_path_factory.mktemp("warehouse")
@@ -76,9 +85,11 @@ def spark(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> I
         warnings.simplefilter("ignore")
         import forebay.spark
 
-        session = forebay.spark.session(
-            "tests", "local[2,3]", conf, catalog="forebay", bootstrap_servers=server.bootstrap_servers
-        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_PYTHON", forking_python)
+            session = forebay.spark.session(
+                "tests", "local[2,3]", conf, catalog="forebay", bootstrap_servers=server.bootstrap_servers
+            )
     yield session
     session.stop()
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from forebay.protocol.api import ApiKey
+from tests.patience import PATIENCE
 
 Change = Callable[[bytearray], "bytearray | None"]
 """Changes the payload of an answer; None: the connection ends instead."""
@@ -71,7 +72,7 @@ class Liar:
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(PATIENCE)
 
 
 LIES: dict[str, Change] = {

@@ -28,6 +28,7 @@ from forebay.spark.reading import plan as plans
 from forebay.spark.reading.plan import messages_of
 from forebay.spark.schemas import spark_arrow_schema
 from tests.every_run import every_run
+from tests.patience import PATIENCE
 from tests.spark.releases import SPARK
 from tests.spark.tables import make_table, rows
 
@@ -480,7 +481,7 @@ def test_executors_of_their_own_give_columns_and_outlive_a_cancelled_job(tmp_pat
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
         path = os.pathsep.join(p for p in sys.path if p)
         command = [sys.executable, "-c", CLUSTER, server.bootstrap_servers, path]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     first, second, *rest = done.stdout.splitlines()
     assert first == second == "Row(count(1)=50000, sum(id)=1249975000, max(name)='n9999')"

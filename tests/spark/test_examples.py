@@ -25,7 +25,6 @@ def _examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.spark
 @needs(4, 2, "streams of tables, INSERT that leaves columns out")
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in IN_EVERY_RUN else pytest.mark.slow) for name in EXAMPLES]
 )

@@ -16,6 +16,7 @@ from forebay.client.connection import Connection
 from forebay.paimon import Catalog
 from forebay.paimon.table import Table
 from forebay.spark import lookups, shared_lookup
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -103,7 +104,12 @@ print(shared_lookup(table).lookup(1).num_rows, len(list(Path({str(place)!r}).rgl
 """
     environment = {**os.environ, "TMPDIR": str(place)}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=280, check=True
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
     )
     assert done.stdout == "1 1\n"
     assert list(place.iterdir()) == []

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.patience import PATIENCE
+
 OLDER = """
 import importlib, pkgutil, sys
 import pyspark.sql.datasource
@@ -39,7 +41,7 @@ except Exception as e:
 
 @pytest.mark.spark
 def test_modules_load_without_what_newer_releases_of_pyspark_brought() -> None:
-    done = subprocess.run([sys.executable, "-c", OLDER], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", OLDER], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     failed, said = done.stdout.splitlines()
     assert failed == ""

@@ -28,6 +28,7 @@ from forebay.spark.options import SNAPSHOT_MERGE, ReadOptions
 from forebay.spark.reading.live_plan import LiveScan
 from forebay.spark.reading.live_read import LogInput, ReadFunction, counted, first_rows, gathered
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
+from tests.patience import PATIENCE
 from tests.spark.tables import ids_of, make_table, rows
 
 
@@ -361,5 +362,5 @@ def test_bad_options_of_the_data_source_are_refused_by_name(
 def test_a_worker_that_reads_tables_of_a_cluster_need_not_load_pandas() -> None:
     """It takes a quarter of a second, and a worker's first task would wait for it."""
     program = "import sys, forebay.spark.reading.live_read; print('pandas' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout.strip() == "False"

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from forebay.spark.jvm.executor_classes import class_jar
 from forebay.spark.jvm.gateway import Jvm
 from forebay.spark.writing.live_deltas import LiveDeltaWrite
 from forebay.spark.writing.live_write import StagedWrite
+from tests.patience import PATIENCE, until
 
 pytestmark = pytest.mark.spark
 
@@ -335,7 +335,7 @@ def test_a_failing_task_leaves_nothing_and_says_why(table: Sql, spark: Any) -> N
     with pytest.raises(Exception, match="NOT_NULL_ASSERT_VIOLATION"):
         table("UPDATE {db}.t SET id = nullif(id, 3)")
     assert table(CHANGES) == before
-    eventually(lambda: row_writers(spark) == 0)
+    until(lambda: row_writers(spark) == 0)
 
 
 def test_an_attempt_that_failed_does_not_count(table: Sql, spark: Any, tmp_path: Path) -> None:
@@ -361,15 +361,6 @@ def row_writers(spark: Any) -> int:
     return len([name for name in names if name.startswith("forebay row writer")])
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    """Wait until something is so, for at most half a minute."""
-    for _ in range(300):
-        if holds():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it did not come to be")
-
-
 @pytest.mark.slow
 def test_a_statement_that_is_cancelled_ends_its_tasks_and_writes_nothing(sql: Sql, spark: Any) -> None:
     sql(TABLE)
@@ -384,11 +375,11 @@ def test_a_statement_that_is_cancelled_ends_its_tasks_and_writes_nothing(sql: Sq
 
     thread = threading.Thread(target=update)
     thread.start()
-    eventually(lambda: row_writers(spark) > 0)
+    until(lambda: row_writers(spark) > 0)
     spark.sparkContext.cancelAllJobs()
-    thread.join(60)
+    thread.join(PATIENCE)
     assert "cancelled" in str(errors[0])
-    eventually(lambda: row_writers(spark) == 0)
+    until(lambda: row_writers(spark) == 0)
     assert sql("SELECT count(*), sum(amount) FROM {db}.t") == [(30000, 0.0)]
 
 
@@ -508,7 +499,7 @@ def test_executors_of_their_own_get_the_classes(tmp_path: Path) -> None:
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
         path = os.pathsep.join(p for p in sys.path if p)
         command = [sys.executable, "-c", ON_A_CLUSTER, server.bootstrap_servers, path]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     rest = [i for i in range(4000) if i % 4]
     inserted = [i for i in range(0, 8000, 4) if i >= 4000]

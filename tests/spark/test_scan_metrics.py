@@ -11,6 +11,7 @@ import pytest
 from forebay.client.connection import Connection
 from forebay.spark.jvm.gateway import Jvm
 from forebay.spark.reading import direct
+from tests.patience import PATIENCE
 from tests.spark.liars import LIES
 from tests.spark.tables import make_table, rows
 
@@ -33,7 +34,7 @@ def shown(spark: Any, statement: str) -> dict[str, list[str]]:
     store = spark._jsparkSession.sharedState().statusStore()
     before = newest(store)
     spark.sql(statement).collect()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while True:
         execution = newest(store)
         is_new = execution is not None and (before is None or execution.executionId() > before.executionId())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import pickle
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -28,6 +27,7 @@ from forebay.spark.reading.live_plan import LEASE_SECONDS, LiveScan, task_partit
 from forebay.spark.reading.live_read import ReadFunction
 from forebay.spark.reading.plan import Pushdown, ScanPlan, SplitsPartition
 from forebay.spark.reading.scan_builder import OPEN_BEFORE_COLLECTING, OpenSnapshots
+from tests.patience import until
 from tests.spark.tables import ids_of, make_table, rows
 
 
@@ -37,11 +37,7 @@ def handles(server: EmbeddedServer) -> list[Any]:
 
 def wait_for_handles(server: EmbeddedServer, count: int, collect: Callable[[], object] = gc.collect) -> None:
     """Released from threads of their own, they need a moment."""
-    deadline = time.monotonic() + 30
-    while len(handles(server)) > count and time.monotonic() < deadline:
-        collect()
-        time.sleep(0.05)
-    assert len(handles(server)) <= count
+    until(lambda: (collect(), len(handles(server)) <= count)[1], "snapshots are released", 0.05)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from forebay.client.connection import Connection
 from forebay.metadata import types
 from tests.every_run import every_run
+from tests.patience import PATIENCE
 from tests.spark.releases import SPARK, needs
 from tests.spark.tables import make_table
 
@@ -321,7 +322,7 @@ def test_a_stream_into_what_stands_beside_a_table_says_where_to_write(
     rows = spark.readStream.format("rate").load().selectExpr("value AS id")
     writer = rows.writeStream.option("checkpointLocation", str(tmp_path))
     with pytest.raises(Exception, match=r"t\$changelog can only be read: write into forebay\.\w+\.t"):
-        writer.toTable(beside).awaitTermination(60)
+        writer.toTable(beside).awaitTermination(PATIENCE)
 
 
 # ---- procedures -----------------------------------------------------------------------------------------------------

@@ -15,9 +15,10 @@ import pytest
 import forebay
 from forebay.spark.sessions import _runs_as_this
 from tests.jvm import with_another_python3
+from tests.patience import PATIENCE
 from tests.spark.releases import SPARK
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(580)]
+pytestmark = pytest.mark.spark
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -84,7 +85,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     def run(program: str, *arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, "-c", program, *arguments],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False,
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
         return done.stdout

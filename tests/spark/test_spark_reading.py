@@ -18,6 +18,7 @@ from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.handlers import fetch as fetch_handler
 from tests.every_run import every_run
+from tests.patience import PATIENCE
 from tests.spark.releases import SPARK, needs
 from tests.spark.tables import make_table, rows
 
@@ -307,7 +308,7 @@ def test_a_log_has_the_places_of_its_records_in_metadata_columns(
         frame = spark.readStream.table(f"forebay.{database}.log").selectExpr("id", *hidden.split(", "))
         streamed: list[tuple[Any, ...]] = []
         writer = frame.writeStream.foreachBatch(lambda batch, _: streamed.extend(map(tuple, batch.collect())))
-        writer.trigger(availableNow=True).start().awaitTermination(90)
+        writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
         assert sorted(streamed) == found
 
 
@@ -329,7 +330,7 @@ def test_rows_of_primary_key_tables_tell_their_bucket(
         frame = spark.readStream.table(f"forebay.{database}.key").selectExpr("id", "__bucket")
         streamed: list[tuple[Any, ...]] = []
         writer = frame.writeStream.foreachBatch(lambda batch, _: streamed.extend(map(tuple, batch.collect())))
-        writer.trigger(availableNow=True).start().awaitTermination(90)
+        writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
         assert dict(streamed) == buckets
     with pytest.raises(Exception, match=r"UNRESOLVED_COLUMN.*_log_offset"):
         sql("SELECT _log_offset FROM {db}.key")

@@ -20,6 +20,7 @@ from forebay.base.errors import InvalidRequest, Unavailable
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark import daemon
+from tests.patience import PATIENCE
 from tests.spark.tables import make_table, rows
 
 pytestmark = pytest.mark.spark
@@ -105,7 +106,7 @@ def test_each_batch_of_a_stream_is_written_by_foreach_batch(
     files = spark.readStream.schema("id LONG, name STRING, amount DOUBLE").parquet(str(tmp_path / "in"))
     options = {"checkpointLocation": str(tmp_path / "checkpoint")}
     query = files.writeStream.foreachBatch(write).options(**options).trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(PATIENCE)
     assert counts[-1] == spark.table(f"forebay.{database}.t").count() == 30
 
 

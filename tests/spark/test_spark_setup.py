@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.spark.jvm.gateway import Jvm
 from forebay.spark.server_setup import write_setup
 from forebay.spark.sessions import configured
+from tests.patience import PATIENCE, until
 from tests.spark.releases import SPARK
 from tests.spark.tables import make_table, rows
 
@@ -84,17 +84,15 @@ def serving(folder: Path, command: list[str]) -> Iterator[None]:
             yield
         finally:
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
+            process.wait(PATIENCE)
 
 
 def until_it_listens(port: int, folder: Path) -> None:
-    for _ in range(480):
+    def listens() -> bool:
         with socket.socket() as probe:
-            probe.settimeout(1)
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.25)
-    pytest.fail((folder / "server.out").read_text()[-3000:])
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    until(listens, lambda: (folder / "server.out").read_text()[-3000:], 0.25)
 
 
 def free_port() -> int:
@@ -148,7 +146,7 @@ def test_clients_of_a_connect_server_have_the_catalog_without_forebay(shop: Conn
     with serving(tmp_path, command):
         until_it_listens(port, tmp_path)
         client = [sys.executable, "-c", CONNECT_CLIENT, str(port)]
-        done = subprocess.run(client, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(client, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
     assert names_of(shop) == ["N4", "n1", "n2", "n3", "x"]
 
@@ -168,7 +166,7 @@ def test_beeline_has_the_catalog_of_a_thrift_server(shop: Connection, tmp_path: 
         )
         url = f"jdbc:hive2://127.0.0.1:{port}/default"
         beeline = [str(SPARK_HOME / "bin" / "beeline"), "-u", url, "-n", "me", "--outputformat=csv2", "-e", statements]
-        done = subprocess.run(beeline, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=SERVER_ENV)
+        done = subprocess.run(beeline, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, env=SERVER_ENV)
         assert "1,n1\n2,n2\n3,n3\n4,N4\n9,x\n" in done.stdout, done.stderr
         assert "TABLE_OR_VIEW_NOT_FOUND" in done.stderr
     assert names_of(shop) == ["N4", "n1", "n2", "n3", "x"]
@@ -185,7 +183,7 @@ def test_spark_sql_opens_a_catalog_by_configuration(shop: Connection, tmp_path: 
             "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.catalogImplementation=in-memory",
             "-e", statements,
         ],
-        env=SERVER_ENV, cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        env=SERVER_ENV, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert "n3" in done.stdout.splitlines(), done.stderr
     assert "TABLE_OR_VIEW_NOT_FOUND" in done.stderr
@@ -216,7 +214,7 @@ def test_a_program_that_is_submitted_opens_a_catalog_by_configuration_and_ends(
             "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.catalogImplementation=in-memory",
             str(program),
         ],
-        env=SERVER_ENV, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env=SERVER_ENV, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["4 rows"]), done.stderr
     assert names_of(shop) == ["n1", "n2", "n3", "n4"]

@@ -16,7 +16,7 @@ import pytest
 
 from tests.java_programs import ExamUnavailable, class_path, compiled, spark_jars
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 _FILE_SYSTEM = Path(__file__).parent / "stores" / "LocalS3.java"
 

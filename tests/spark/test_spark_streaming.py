@@ -11,6 +11,7 @@ import pytest
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
 from tests.every_run import every_run
+from tests.patience import PATIENCE
 from tests.spark.releases import SPARK
 from tests.spark.tables import ROWS_SCHEMA, make_table, rows
 from tests.unionread.world import PAIMON, World, world
@@ -36,7 +37,7 @@ def run(spark: Any, tmp_path: Path) -> Run:
 
         writer = reader.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / checkpoint))
         query = writer.trigger(**(trigger or {"availableNow": True})).start()
-        query.awaitTermination(90)
+        query.awaitTermination(PATIENCE)
         assert not query.isActive
         return [found[number] for number in sorted(found)]
 
@@ -103,7 +104,7 @@ def test_a_stream_of_a_key_table_with_its_deletes_keeps_another_table_the_same(
         source.upsert(rows(step * 10, step * 10 + 20))
         source.delete([{"id": 5 + step}, {"id": 15 + step}])
         writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "copy")).trigger(availableNow=True)
-        writer.toTable(f"forebay.{database}.copy").awaitTermination(90)
+        writer.toTable(f"forebay.{database}.copy").awaitTermination(PATIENCE)
         assert copy.scan().to_arrow().sort_by("id").equals(source.scan().to_arrow().sort_by("id"))
     # A batch of the same name in the same session has its own columns.
     assert spark.table(f"forebay.{database}.source").columns == ["id", "name", "amount"]
@@ -217,7 +218,7 @@ def test_a_query_that_fails_in_a_batch_reads_the_same_batch_again(
 
     query = stream.writeStream.foreachBatch(fail).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(Exception, match="the sink is away"):
-        query.awaitTermination(60)
+        query.awaitTermination(PATIENCE)
     table.upsert(rows(10, 30))
     first, second = run(stream)
     assert ids([first]) == list(range(20)), "as the table was when the query was first started"

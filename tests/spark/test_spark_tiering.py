@@ -8,8 +8,7 @@ import json
 import os
 import pickle
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +27,13 @@ from forebay.spark.jvm.spark_jobs import active_context, grouped
 from forebay.spark.tiering import SparkRunner, start_tiering
 from forebay.tiering.control import RoundControl
 from forebay.tiering.round import TieringLake
+from tests.patience import PATIENCE, until
 from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = {"k": pa.int32(), "v": pa.string()}
 CATALOG = "laked"
-PATIENCE_SECONDS = 90
 _numbers = itertools.count()
 
 
@@ -54,13 +53,6 @@ def table(cluster: LakeCluster) -> Iterator[Table]:
 
 def fill(table: Table, *keys: int) -> None:
     table.upsert([{"k": k, "v": f"value {k}"} for k in keys])
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: it did not happen"
-        time.sleep(0.05)
 
 
 def is_tiered(cluster: LakeCluster, table: Table) -> bool:
@@ -224,7 +216,7 @@ def test_three_engines_write_one_table_at_once(cluster: LakeCluster, spark: Any,
             path.write_text("\n".join(map(json.dumps, rows("spark", version))))
             os.utime(path, (version, version))
         stream = spark.readStream.schema("k INT, v STRING").option("maxFilesPerTrigger", 1).json(str(tmp_path))
-        may_begin.wait(PATIENCE_SECONDS)
+        may_begin.wait(PATIENCE)
         queries = [
             stream.writeStream.trigger(availableNow=True)
             .option("checkpointLocation", f"{tmp_path}/checkpoints/{table.path}")
@@ -238,7 +230,7 @@ def test_three_engines_write_one_table_at_once(cluster: LakeCluster, spark: Any,
         connection = await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": servers}))
         tables = [await connection.get_table(fluss.TablePath(t.path.database, t.path.table)) for t in (keyed, log)]
         upsert, append = tables[0].new_upsert().create_writer(), tables[1].new_append().create_writer()
-        may_begin.wait(PATIENCE_SECONDS)
+        may_begin.wait(PATIENCE)
         for version in versions:
             for row in rows("pyfluss", version):
                 upsert.upsert(row)
@@ -248,7 +240,7 @@ def test_three_engines_write_one_table_at_once(cluster: LakeCluster, spark: Any,
         await connection.close()
 
     def by_transactions() -> None:
-        may_begin.wait(PATIENCE_SECONDS)
+        may_begin.wait(PATIENCE)
         for version in versions:
             with cluster.connection.transaction("three engines", version) as tx:
                 tx.upsert(keyed, rows("transaction", version))
@@ -256,7 +248,7 @@ def test_three_engines_write_one_table_at_once(cluster: LakeCluster, spark: Any,
 
     with ThreadPoolExecutor(len(writers)) as pool:
         work = [pool.submit(by_spark), pool.submit(asyncio.run, by_pyfluss()), pool.submit(by_transactions)]
-        may_begin.wait(PATIENCE_SECONDS)
+        may_begin.wait(PATIENCE)
         while not all(each.done() for each in work):
             for table in (keyed, log):
                 if any(cluster.connection.admin.list_offsets(table.path, "latest").values()):

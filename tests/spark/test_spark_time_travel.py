@@ -12,6 +12,7 @@ import pytest
 
 from forebay.client.connection import Connection
 from forebay.paimon import Catalog
+from tests.patience import PATIENCE
 from tests.spark.releases import SPARK
 from tests.spark.tables import make_table, rows
 from tests.unionread.world import PAIMON, World, world
@@ -142,7 +143,7 @@ def test_changes_that_are_not_there_are_refused(sql: Sql, spark: Any, connection
     ):
         stream = spark.readStream.options(**options).changes(f"forebay.{database}.key")
         with pytest.raises(Exception, match=reason):
-            stream.writeStream.format("noop").start().awaitTermination(60)
+            stream.writeStream.format("noop").start().awaitTermination(PATIENCE)
 
 
 @CHANGES
@@ -160,7 +161,7 @@ def test_changes_are_streamed_from_a_version_or_a_time_on(
         found.clear()
         writer = frame.writeStream.foreachBatch(lambda batch, _: found.extend(map(tuple, batch.collect())))
         query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-        query.awaitTermination(90)
+        query.awaitTermination(PATIENCE)
         return sorted(found)
 
     assert run() == [(1, 2, "insert")]

@@ -14,6 +14,7 @@ from pathlib import Path
 import forebay
 from forebay.tiering.control import RoundControl
 from forebay.tiering.now import tier_table
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def killed_at(bootstrap: str, step: str, table: str) -> None:
     """Run a worker that dies at `step` of a round of `table`. Raises `AssertionError` if it does not."""
     command = [sys.executable, "-m", "tests.tiering.dying_worker", bootstrap, step, table]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 

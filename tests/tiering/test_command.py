@@ -26,12 +26,12 @@ from forebay.tiering.report import RoundReport
 from forebay.tiering.service import TieringService
 from forebay.tiering.status import ServiceStatus, TableStatus
 from tests.lake.rolling_back import undo
+from tests.patience import PATIENCE
 from tests.tiering.dying_worker import ROOT
 from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
 
 SCHEMA = {"k": pa.int32(), "v": pa.string()}
 ROWS = [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]
-PATIENCE_SECONDS = 90
 
 
 def run(capsys: pytest.CaptureFixture[str], cluster: LakeCluster, *words: str) -> tuple[int, str, str]:
@@ -105,7 +105,7 @@ def test_the_service_runs_until_it_is_told_to_stop(paimon_lake: LakeCluster) -> 
     try:
         _wait_until_tiered(paimon_lake, process)
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        out, _ = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()
@@ -156,7 +156,7 @@ def test_the_service_waits_for_a_server_that_is_not_there_yet(tmp_path: Path) ->
             table.append(ROWS)
             _wait_until_tiered(cluster, process)
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=PATIENCE_SECONDS)
+            out, err = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, err
             assert "fluss.t: 2 rows in lake snapshot 1" in out
     finally:
@@ -175,7 +175,7 @@ def test_the_service_can_be_stopped_while_it_waits_for_the_server(tmp_path: Path
             assert process.stderr is not None
             assert "waiting for the server" in process.stderr.readline()
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=PATIENCE_SECONDS)
+            process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
             process.wait()
@@ -216,7 +216,7 @@ def test_the_service_pauses_before_it_asks_again(
         raise Unavailable("away")
 
     monkeypatch.setattr(ClusterClient, "bootstrap", away)
-    monkeypatch.setattr(tiering, "_CONNECT_PAUSE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(tiering, "_CONNECT_PAUSE_SECONDS", PATIENCE)
     assert run(capsys, paimon_lake)[0] == 0
     assert len(asked) == 1
 
@@ -242,7 +242,7 @@ def test_on_a_terminal_the_service_is_watched(
 
 
 def _wait_until_tiered(cluster: LakeCluster, service: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while not _is_tiered(cluster):
         assert time.monotonic() < deadline
         assert service.poll() is None

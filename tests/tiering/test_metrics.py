@@ -17,6 +17,7 @@ from forebay.client.metrics import collector
 from forebay.lake.metrics import LakeMetrics
 from forebay.tiering.metrics import TieringMetrics, faults, problems
 from forebay.tiering.service import TieringService
+from tests.patience import PATIENCE
 from tests.tiering.running import LakeCluster
 
 SCHEMA = {"k": pa.int32(), "v": pa.string()}
@@ -24,7 +25,7 @@ SCHEMA = {"k": pa.int32(), "v": pa.string()}
 
 def ask(address: tuple[str, int], path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen("http://{}:{}{}".format(*address, path), timeout=20) as answer:
+        with urllib.request.urlopen("http://{}:{}{}".format(*address, path), timeout=PATIENCE) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as e:
         return e.code, e.read().decode()
@@ -53,7 +54,7 @@ def test_a_service_shows_its_rounds_and_how_far_its_lakes_are_behind(paimon_lake
     try:
         assert ask(address, "/healthz") == (503, "the tiering service has stopped\n")
         with service:
-            deadline = time.monotonic() + 90
+            deadline = time.monotonic() + PATIENCE
             while not (rows := samples(ask(address, "/metrics")[1]).get("forebay_tiering_rows_total")) or not any(
                 rows.values()
             ):

@@ -29,6 +29,7 @@ from forebay.tiering.control import RoundControl
 from forebay.tiering.round import TieringLake, TieringRound, commit_round, plan_round, write_round
 from forebay.tiering.runner import ThreadRunner
 from forebay.tiering.splits import SplitTask, write_split
+from tests.patience import PATIENCE
 from tests.tiering.running import LakeCluster
 
 SCHEMA = {"k": pa.int32(), "v": pa.string()}
@@ -94,17 +95,17 @@ def test_a_zombie_that_committed_to_the_lake_is_carried_on_from_and_cannot_undo_
     def sleep_before_the_cluster_is_told(step: str) -> None:
         if step == "lake committed":
             asleep.set()
-            assert awake.wait(60)
+            assert awake.wait(PATIENCE)
 
     with ThreadPoolExecutor(1) as pool:
         control = RoundControl(reached=sleep_before_the_cluster_is_told)
         zombie = pool.submit(commit_round, any_lake.connection, ready, results, control)
-        assert asleep.wait(60)
+        assert asleep.wait(PATIENCE)
         table.delete([{"k": 1}])
         commit(any_lake, *written(any_lake, table, 2))
         newest = any_lake.connection.admin.lake_snapshot(table.path).snapshot_id
         awake.set()
-        zombie.result(60)  # what it reports is known already, and changes nothing
+        zombie.result(PATIENCE)  # what it reports is known already, and changes nothing
     assert any_lake.connection.admin.lake_snapshot(table.path).snapshot_id == newest
     assert [row["k"] for row in any_lake.check_complete(table)] == [2]
 
@@ -115,7 +116,7 @@ def test_rounds_that_all_run_at_the_same_time_write_every_row_once(any_lake: Lak
         for i in range(3):
             fill(table, *range(10 * i, 10 * i + 10))
             for done in [pool.submit(any_lake.tier, table) for _ in range(3)]:
-                done.result(60)
+                done.result(PATIENCE)
     assert len(any_lake.check_complete(table)) == 30
 
 

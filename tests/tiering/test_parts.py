@@ -25,6 +25,7 @@ from forebay.tiering.report import RoundReport
 from forebay.tiering.service import TieringService
 from forebay.tiering.splits import SplitResult
 from forebay.tiering.status import ServiceStatus, TableStatus
+from tests.patience import PATIENCE, until
 
 
 def table(number: int) -> TieringTable:
@@ -76,7 +77,7 @@ class Rounds:
         with self._changed:
             self.controls[job.table_id] = control
             self._changed.notify_all()
-            self._changed.wait_for(lambda: job.table_id in self._ends or control._error is not None, 30)
+            self._changed.wait_for(lambda: job.table_id in self._ends or control._error is not None, PATIENCE)
         control.check()
         outcome = self._ends.pop(job.table_id)
         if isinstance(outcome, BaseException):
@@ -108,13 +109,6 @@ def service(rounds: Rounds) -> Iterator[Service]:
     yield make
     for each in made:
         each.stop(now=True)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def phases(service: TieringService) -> dict[str, str]:
@@ -243,7 +237,7 @@ def test_rounds_are_cut_once_the_service_stops_and_it_ends_without_the_cluster(
         time.sleep(0.01)
         assert tiering.running  # the other round is not over yet
         rounds.end(2)
-        tiering.wait(30)
+        tiering.wait(PATIENCE)
         assert not tiering.running
     assert rounds.controls[1].should_cut
 

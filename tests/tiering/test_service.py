@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,11 @@ from forebay.tiering.runner import OnResult, ThreadRunner
 from forebay.tiering.service import TieringService
 from forebay.tiering.splits import SplitTask
 from forebay.tiering.status import TableStatus
+from tests.patience import PATIENCE, until
 from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
 
 SCHEMA = {"k": pa.int32(), "v": pa.string()}
 OFTEN = {"table.datalake.freshness": "20 ms"}
-PATIENCE_SECONDS = 90
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that must happen, however slow the machine is."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: it did not happen"
-        time.sleep(0.02)
 
 
 def fill(table: Table, *keys: int) -> None:
@@ -167,7 +159,7 @@ class _Holding(ThreadRunner):
     ) -> None:
         if tasks[0].info.path == self._held:
             control.when_cancelled(self.let_go.set)
-            assert self.let_go.wait(PATIENCE_SECONDS)
+            assert self.let_go.wait(PATIENCE)
             control.check()
         super().run(tasks, connection, control, on_result)
 
@@ -215,7 +207,7 @@ def test_stopping_commits_what_was_read_and_stopping_now_does_not(memory_lake: L
     stopping = threading.Thread(target=service.stop)
     stopping.start()
     runner.let_go.set()
-    stopping.join(PATIENCE_SECONDS)
+    stopping.join(PATIENCE)
     assert (service.status().rounds, service.running) == (1, False)
     assert is_complete(memory_lake, table)
 
@@ -274,7 +266,7 @@ def test_a_service_continues_with_a_server_that_was_restarted(
     def wait_for_the_restart(reached: str) -> None:
         if reached == step and not restarted.is_set():
             restart.set()
-            assert restarted.wait(PATIENCE_SECONDS)
+            assert restarted.wait(PATIENCE)
 
     with lake_cluster(tmp_path, paimon_storage) as before:
         table = before.create("t", SCHEMA, options=OFTEN)
@@ -283,7 +275,7 @@ def test_a_service_continues_with_a_server_that_was_restarted(
         ports = tuple(int(a.rpartition(":")[2]) for a in (addresses.bootstrap_servers, addresses.tablet_servers))
         connection = Connection(before.connection.settings)
         service = TieringService(connection, lake=before.lake, poll_seconds=0.02, reached=wait_for_the_restart).start()
-        assert restart.wait(PATIENCE_SECONDS)
+        assert restart.wait(PATIENCE)
     with lake_cluster(tmp_path, paimon_storage, ports=(ports[0], ports[1])) as after:
         restarted.set()
         again = after.connection.table(table.path)
@@ -341,12 +333,12 @@ def test_a_heartbeat_without_an_answer_shows_in_the_status_before_it_has_failed(
 
     def silent(*_: Any, **__: Any) -> Heartbeat:
         sent.set()
-        answered.wait(PATIENCE_SECONDS)
+        answered.wait(PATIENCE)
         return Heartbeat(1)
 
     service._tiering.heartbeat = silent  # type: ignore[method-assign]
     with service:
-        assert sent.wait(PATIENCE_SECONDS)
+        assert sent.wait(PATIENCE)
         assert service.status().cluster_error is None
         clock.advance(5)
         assert service.status().cluster_error == "no answer for 5 s"

@@ -68,12 +68,12 @@ def test_no_union_read_sees_half_a_transfer_while_rounds_of_tiering_run(both: Wo
     done = threading.Event()
     writer = Beside(lambda: transfers(table))
     tiering = Beside(lambda: both.tier(table) and None, done)
+    seen = {both.plan(table).facts.snapshot_id}
     writer.start()
     tiering.start()
-    seen = set()
     reads = 0
     try:
-        while writer.is_alive() or reads < 5:
+        while writer.is_alive() or reads < 5 or len(seen) < 2:
             plan = both.plan(table, columns=["amount"])
             batches = [b for split in plan.splits for b in plan.reader.read(split, both.connection)]
             read = pa.Table.from_batches(batches, plan.reader.schema)

@@ -71,6 +71,7 @@ def write(table: Table, values: list[Any], ids: range, v: str) -> None:
         lambda case: case[1] == bool(tuple(TYPES).index(case[0]) % 2),
     ),
 )
+@pytest.mark.one_in(2)
 def test_partitions_of_every_type_are_matched_by_their_values(both: World, kind: str, keyed: bool) -> None:
     data_type, values = TYPES[kind]
     table = make(both, data_type, values, keyed=keyed)

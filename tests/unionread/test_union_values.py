@@ -87,6 +87,7 @@ def test_nanoseconds_are_the_same_from_lake_and_log(both: World) -> None:
     ],
     ids=str,
 )
+@pytest.mark.one_in(2)
 def test_keys_of_every_type_meet_their_changes(both: World, data_type: pa.DataType, values: list[Any]) -> None:
     if both.lake == ICEBERG:
         if data_type in (pa.bool_(), pa.timestamp("us", "UTC")):

@@ -142,7 +142,6 @@ def test_the_readable_snapshot_of_a_table_with_vectors_is_read_with_its_own_offs
 
 @pytest.mark.foreign
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_vectors_that_java_writes_are_applied(vectors: VectorsWorld, java_table: JavaTableOf) -> None:
     assert isinstance(vectors.catalog, FileSystemCatalog)
     paimon = java_table(vectors.catalog, vectors.name)

@@ -22,6 +22,7 @@ from forebay.cli.main import main
 from forebay.testing.server import ServerProcess
 from forebay.verify import online_copy
 from forebay.verify.online_copy import OnlineCopy
+from tests.patience import PATIENCE
 
 BUSY = {
     "log.segment.file-size": "64kb", "kv.snapshot.interval": "500 ms", "kv.checkpoint.records": "300",
@@ -144,7 +145,7 @@ def test_a_backup_that_is_killed_leaves_no_copy_and_the_server_goes_on(tmp_path:
                 break
             assert not (tmp_path / "copy").exists()
         else:
-            subprocess.run(command, check=True, timeout=120)
+            subprocess.run(command, check=True, timeout=PATIENCE)
         before = dict(writers.acknowledged)
         time.sleep(1)
         assert all(writers.acknowledged[name] > count for name, count in before.items())
@@ -163,7 +164,7 @@ def test_a_server_waits_while_its_metadata_is_held(tmp_path: Path, monkeypatch: 
 
         def slowly(copy: OnlineCopy) -> None:
             held.set()
-            assert go_on.wait(60)
+            assert go_on.wait(PATIENCE)
             note_all(copy)
 
         monkeypatch.setattr(OnlineCopy, "_note_all", slowly)
@@ -171,7 +172,7 @@ def test_a_server_waits_while_its_metadata_is_held(tmp_path: Path, monkeypatch: 
         copy = OnlineCopy(tmp_path / "50%25?#data", tmp_path / "copy", lambda _done, _total: None)
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             copying = pool.submit(copy.copy)
-            assert held.wait(60)
+            assert held.wait(PATIENCE)
             log.append([{"n": 1}])  # is not held up
             creating = pool.submit(connection.create_table, "fluss.later", {"n": "BIGINT"})
             time.sleep(0.3)

@@ -13,12 +13,13 @@ import threading
 from pathlib import Path
 
 from tests.java_programs import ExamUnavailable, JavaProgram, class_path, compiled, java_command, spark_jars
+from tests.patience import PATIENCE
 
 __all__ = ["HERE", "Cutter", "ExamUnavailable", "MetastoreServer"]
 
 HERE = Path(__file__).resolve().parent
 _HEAP_MB = 400
-_START_SECONDS = 60.0
+_START_SECONDS = PATIENCE
 
 
 class MetastoreServer:

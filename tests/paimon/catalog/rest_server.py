@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,10 +30,10 @@ _PAGE = 2
 class RestServer:
     """Serves on a free port of 127.0.0.1 until it is closed. `fail` may answer a request (method, path) by a code.
 
-    With `keep_alive` connections stay open until they have been idle for so many seconds.
+    With `keep_alive` connections stay open until `close_idle`.
     """
 
-    def __init__(self, folder: Path, overrides: dict[str, str] | None = None, keep_alive: float = 0) -> None:
+    def __init__(self, folder: Path, overrides: dict[str, str] | None = None, keep_alive: bool = False) -> None:
         self.lake = FileSystemCatalog(LocalFileIO(sync=False), str(folder / "served"))
         self.databases: dict[str, dict[str, str]] = {}
         self.views: dict[str, dict[str, Any]] = {}
@@ -42,15 +44,16 @@ class RestServer:
         self.fail: Callable[[str, str], int | None] = lambda method, path: None
         self.lose_answers = 0
         self.connections = 0
+        self._open: set[socket.socket] = set()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1" if keep_alive else "HTTP/1.0"
-            timeout = keep_alive or None
 
             def setup(self) -> None:
                 server.connections += 1
                 super().setup()
+                server._open.add(self.connection)
 
             def _serve(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
@@ -83,6 +86,13 @@ class RestServer:
             "token.provider": "bear",
             "token": TOKEN,
         }
+
+    def close_idle(self) -> None:
+        """Close the connections that clients keep, as a server does after a while; they see it at once."""
+        for each in self._open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._open.clear()
 
     def close(self) -> None:
         """Stop, and give the port back. May be called twice."""

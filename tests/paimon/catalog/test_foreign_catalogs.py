@@ -21,6 +21,7 @@ from tests.paimon.catalog.java_catalogs import JavaCatalog, JavaCatalogs, JavaRe
 from tests.paimon.catalog.metastore_server import ExamUnavailable, MetastoreServer
 from tests.paimon.catalog.rest_server import RestServer
 from tests.paimon.lake import altered, put, rows_of
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow]
 
@@ -131,7 +132,7 @@ def test_spark_lists_our_tables_and_we_leave_its_tables_alone(
     ours.create_table("db.t", COLUMNS, primary_key=["id"], options={"bucket": "1"})
     done = subprocess.run(
         [sys.executable, "-c", _SPARK, options["uri"], str(tmp_path / "spark")],
-        capture_output=True, text=True, cwd=tmp_path, timeout=200, env={**os.environ, "PYTHONWARNINGS": ""},
+        capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE, env={**os.environ, "PYTHONWARNINGS": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "['t']"

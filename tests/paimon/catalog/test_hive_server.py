@@ -29,6 +29,7 @@ from forebay.paimon.catalog.hive_commits import HiveLock
 from forebay.paimon.catalog.hive_metastore import Metastore
 from tests.paimon.catalog.metastore_server import Cutter, MetastoreServer
 from tests.paimon.lake import put, rows_of
+from tests.patience import PATIENCE
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
 PAIMON_INPUT = "org.apache.paimon.hive.mapred.PaimonInputFormat"
@@ -82,7 +83,7 @@ def test_a_held_lock_shows_signs_of_life(hive_options: dict[str, str], monkeypat
 
     monkeypatch.setattr(Metastore, "call", counted)
     with _lock(hive_options, heartbeat_seconds=0.01).hold():
-        assert [beats.acquire(timeout=30) for _ in range(2)] == [True, True]
+        assert [beats.acquire(timeout=PATIENCE) for _ in range(2)] == [True, True]
     assert "hive-lock-heartbeat" not in {thread.name for thread in threading.enumerate()}
     with pytest.raises(ValueError, match="inside"), _lock(hive_options).hold():
         raise ValueError("inside")

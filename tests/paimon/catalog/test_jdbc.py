@@ -39,6 +39,7 @@ from forebay.paimon.io.local import LocalFileIO
 from tests.every_run import every_run
 from tests.paimon.lake import put, rows_of
 from tests.paimon.oracle import ask
+from tests.patience import PATIENCE
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -62,7 +63,7 @@ def _postgresql() -> Iterator[str]:
 
         def run(program: str, *arguments: str) -> None:
             command = [str(Path(found).with_name(program)), *arguments]
-            subprocess.run(command, check=True, user=user, capture_output=True, timeout=60, cwd=folder)
+            subprocess.run(command, check=True, user=user, capture_output=True, timeout=PATIENCE, cwd=folder)
 
         data = f"{folder}/data"
         run("initdb", "-D", data, "-U", "lake", "-A", "trust", "--no-sync")

@@ -7,7 +7,6 @@ import pickle
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -36,6 +35,7 @@ from forebay.paimon.store.branches import BranchManager
 from tests.paimon.catalog.rest_server import RestServer
 from tests.paimon.lake import put, rows_of
 from tests.paimon.oracle import ask
+from tests.patience import PATIENCE
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -256,17 +256,17 @@ def test_a_change_whose_answer_is_lost_has_an_unknown_outcome_and_so_has_an_inte
         peer.start()
         with pytest.raises(OutcomeUnknown, match=r"the connection failed.*may have done it or not"):
             api.post("databases", body={})
-        peer.join(10)
+        peer.join(PATIENCE)
 
 
 def test_connections_are_kept_and_those_that_the_server_closed_are_replaced(tmp_path: Path) -> None:
-    made = RestServer(tmp_path, keep_alive=0.2)
+    made = RestServer(tmp_path, keep_alive=True)
     try:
         api = RestApi(made.options)
         for _ in range(5):
             assert api.get("databases") == {"databases": []}
         assert made.connections == 1
-        time.sleep(0.5)
+        made.close_idle()
         api.post("databases", body={"name": "d", "options": {}})  # on a closed connection its outcome were unknown
         assert made.connections == 2
         received = pickle.loads(pickle.dumps(api))

@@ -1,6 +1,6 @@
 """Concurrent committers: none loses a commit, none commits twice.
 
-`PAIMON_COMMITS` sets the number of commits of all processes together (300 by default; 10000 in long runs).
+`PAIMON_COMMITS` sets the number of commits of all processes together (80 by default; 10000 in long runs).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from forebay.paimon.store.schemas import SchemaManager
 from tests.paimon.commit.tables import FAST, Table, append, compact, data_file
 
 PROCESSES = 8
-COMMITS = int(os.environ.get("PAIMON_COMMITS", "300"))
+COMMITS = int(os.environ.get("PAIMON_COMMITS", "80"))
 RETRIES = {"commit.max-retries": "1000", "commit.max-retry-wait": "100 ms"}
 
 

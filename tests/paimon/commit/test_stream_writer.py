@@ -25,6 +25,7 @@ from tests.every_run import every_run
 from tests.paimon.kills import start_process
 from tests.paimon.lake import altered, at_ms, put
 from tests.paimon.maintain.lakes import FAST, NOW, files_of, make_table, open_table, referenced, rows
+from tests.patience import PATIENCE
 
 APPEND: dict[str, Any] = {"primary_keys": ()}
 KINDS: dict[str, dict[str, Any]] = {
@@ -494,7 +495,7 @@ def test_a_stream_that_is_killed_again_and_again_writes_every_row_once(tmp_path:
                 time.sleep(0.001)
             time.sleep(float(rng.uniform(0, 0.03)))
             process.kill()
-        process.join(60)
+        process.join(PATIENCE)
         kills += process.exitcode == -signal.SIGKILL
         there = {n for _, n in rows(open_table(root))}
         assert {int(line) for line in acknowledged.read_text().splitlines()} <= there

@@ -75,8 +75,8 @@ TABLES = [
 WAYS = [(False, False), (True, True), (False, True), (True, False)]
 """Whether files are tiny, and whether writers leave compaction to others."""
 CASES = [(*table, *way) for table in TABLES for way in WAYS]
-IN_EVERY_RUN = {(*table, *WAYS[number % len(WAYS)]) for number, table in enumerate(TABLES)}
-"""Each engine with each producer in one of the ways; the others with `make nightly`."""
+IN_EVERY_RUN = {(*table, *WAYS[number % len(WAYS)]) for number, table in enumerate(TABLES) if number % 2}
+"""Every other engine and producer in one of the ways; the others with `make nightly`."""
 
 
 def some_rows(rng: random.Random) -> list[Row]:

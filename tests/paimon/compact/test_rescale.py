@@ -178,6 +178,7 @@ class PicklingRunner(TaskThreads):
 
 @pytest.mark.parametrize(("before", "after", "tasks"), [(2, 8, 2), (4, 2, 2), (6, 4, 2), (3, 4, 1)])
 @pytest.mark.parametrize("kind", ["keyed", "append"])
+@pytest.mark.one_in(2)
 def test_buckets_that_stay_among_themselves_are_rescaled_apart(
     catalog: FileSystemCatalog, before: int, after: int, tasks: int, kind: str
 ) -> None:

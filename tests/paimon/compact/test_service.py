@@ -18,6 +18,7 @@ from forebay.paimon.compact.running import TaskThreads
 from forebay.paimon.compaction_service import DONE, FAILED, GONE, CompactionRun, CompactionService, CompactionSettings
 from forebay.paimon.table import Table
 from tests.paimon.lake import live_files, new_catalog, put, rows_of
+from tests.patience import PATIENCE, until
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 DUE = {"write-only": "true", "compaction.min.file-num": "3"}
@@ -55,10 +56,7 @@ class Watched:
         self._thread.join()
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
-        deadline = SYSTEM_CLOCK.monotonic() + 60
-        while not holds():
-            assert SYSTEM_CLOCK.monotonic() < deadline, f"{what}: {self.service.states()}"
-            threading.Event().wait(0.01)
+        until(holds, lambda: f"{what}: {self.service.states()}")
 
     def phase(self, name: str) -> str | None:
         return next((s.phase for s in self.service.states() if s.table == name), None)
@@ -198,7 +196,7 @@ def test_a_slow_table_and_a_broken_one_hold_no_other_back(catalog: FileSystemCat
     class Slow(TaskThreads):
         def run(self, function: Any, tasks: Any, **named: Any) -> Any:
             waits.set()
-            goes_on.wait(60)
+            goes_on.wait(PATIENCE)
             return super().run(function, tasks, **named)
 
     class Broken(TaskThreads):

@@ -23,6 +23,7 @@ from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.table import Table
 from tests.paimon.lake import new_catalog
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ def test_sources_are_read_at_the_same_time_and_their_rows_come_in_order() -> Non
     begun = threading.Barrier(3)
 
     def source(number: int) -> Iterator[pa.RecordBatch]:
-        begun.wait(20)  # each waits for the others
+        begun.wait(PATIENCE)  # each waits for the others
         yield batch(2 * number)
         yield batch(2 * number + 1)
 
@@ -132,7 +133,7 @@ class _Distant(LocalFileIO):
             raise StorageFailure(f"cannot open {path}")
         self.opened += 1
         if self._all_here is not None:
-            self._all_here.wait(20)
+            self._all_here.wait(PATIENCE)
         return BytesIO(self.read(path))
 
 

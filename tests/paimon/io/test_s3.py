@@ -28,6 +28,7 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.tiering.now import tier_table
 from forebay.tiering.runner import ThreadRunner
 from tests.paimon.commit.tables import SCHEMA, append, compact, data_file
+from tests.patience import PATIENCE
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install boto3 'moto[s3,server]'")
 moto_server = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[s3,server]'")
@@ -117,7 +118,6 @@ def test_without_conditional_writes_a_commit_is_refused(options: Mapping[str, st
         SchemaManager(plain, PathFactory("s3://lake/db.db/u")).create(SCHEMA)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("guarded_by", ["conditional writes", "a lock"])
 def test_committers_that_are_at_work_at_once_are_all_seen(options: Mapping[str, str], guarded_by: str) -> None:
     """What is acknowledged is visible, and once; on a store without conditional writes under a lock."""
@@ -191,7 +191,7 @@ def test_readers_and_workers_bring_temporary_credentials_of_their_own(tmp_path: 
     whole = {**temporary, "s3.session-token": found["SessionToken"]}
     settings |= {f"datalake.paimon.{name}": value for name, value in whole.items()}
     refuse_strangers = urllib.request.Request(f"{endpoint}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"})
-    urllib.request.urlopen(refuse_strangers, timeout=10).close()
+    urllib.request.urlopen(refuse_strangers, timeout=PATIENCE).close()
     with EmbeddedServer(tmp_path, settings=settings) as forebay_server:
         address = forebay_server.bootstrap_servers
         with forebay.connect(address, lake_options=whole) as connection:

@@ -39,7 +39,7 @@ def chosen(steps: list[str]) -> list[str]:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("act", every_run(ACTS, lambda act: act not in LIKE_OTHERS))
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 def test_a_kill_at_any_step_loses_nothing_and_leaves_only_orphans(tmp_path: Path, act: str) -> None:
     root = tmp_path / "t"
     ACTS[act].build(root)

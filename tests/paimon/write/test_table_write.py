@@ -25,6 +25,7 @@ from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.table import Table
 from forebay.paimon.write.table_write import WriterShard
 from tests.codec.test_empty_offsets import one_null
+from tests.every_run import examples
 from tests.paimon.lake import live_files, new_catalog, put, rows_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int32())])
@@ -297,7 +298,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=_STEPS,
     options=st.sampled_from(

@@ -12,7 +12,7 @@ import pytest
 from tests.spark.paimon.test_lake_row_level import KINDS
 from tests.spark.test_row_level import source
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 Sql = Callable[[str], list[tuple[Any, ...]]]
 Row = tuple[int, str | None, float | None]

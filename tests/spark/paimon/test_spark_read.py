@@ -17,6 +17,7 @@ from forebay.paimon.store.schema_changes import AddColumn, UpdateColumnType
 from forebay.paimon.table import Table
 from tests.paimon.lake import altered, put
 from tests.paimon.stream.model import COLUMNS
+from tests.patience import PATIENCE
 from tests.spark.releases import SPARK
 
 pytestmark = pytest.mark.spark
@@ -313,7 +314,7 @@ def test_changes_are_streamed_snapshot_by_snapshot(lake_session: Any, lake_sql: 
     found: list[tuple[Any, ...]] = []
     writer = reader.changes(f"lake.{lake}.a").select("id", "_change_type").writeStream
     query = writer.foreachBatch(lambda batch, _: found.extend(map(tuple, batch.collect())))
-    query.trigger(availableNow=True).start().awaitTermination(90)
+    query.trigger(availableNow=True).start().awaitTermination(PATIENCE)
     assert found == [(2, "delete"), (3, "insert"), (1, "delete")]
 
 
@@ -375,7 +376,7 @@ def run(tmp_path: Path) -> Callable[..., Batches]:
 
         writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / checkpoint))
         query = writer.trigger(availableNow=True).start()
-        query.awaitTermination(90)
+        query.awaitTermination(PATIENCE)
         assert not query.isActive
         return [found[number] for number in sorted(found)]
 
@@ -464,7 +465,7 @@ def test_a_query_that_fails_in_a_batch_reads_the_same_batch_again(
 
     query = stream.writeStream.foreachBatch(fail).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(Exception, match="the sink is away"):
-        query.awaitTermination(60)
+        query.awaitTermination(PATIENCE)
     put(parts, [{"id": 99, "name": "z", "v": 1}])
     parts.compact(full=True)
     first, second, third = run(stream)

@@ -20,13 +20,13 @@ from forebay.paimon import Catalog
 from forebay.paimon.table import Table
 from forebay.testing.checkpoints import forget_last_batch
 from tests.paimon.lake import put
+from tests.patience import PATIENCE
 from tests.spark.releases import needs
 
 pytestmark = pytest.mark.spark
 
 Sql = Callable[[str], list[tuple[Any, ...]]]
 SCHEMA = "id BIGINT, name STRING"
-WAIT_S = 120.0
 
 
 class Feed:
@@ -195,7 +195,7 @@ def test_a_driver_that_is_killed_between_the_commits_of_table_and_spark_loses_an
     checkpoint = tmp_path / "checkpoint"
     arguments = [str(warehouse), str(feed.folder), str(checkpoint), f"lake.{lake}.t", "2"]
     killed = subprocess.run(
-        [sys.executable, "-c", KILLED, *arguments], start_new_session=True, timeout=WAIT_S * 3, check=False
+        [sys.executable, "-c", KILLED, *arguments], start_new_session=True, timeout=PATIENCE * 3, check=False
     )
     assert killed.returncode == -signal.SIGKILL
     assert {f.name for f in (checkpoint / "commits").iterdir() if f.name.isdigit()} == {"0", "1"}
@@ -289,7 +289,7 @@ def test_small_files_are_packed_beside_the_stream_and_its_progress_tells(
     metrics = progress[-1]["sink"]["metrics"]
     assert (metrics["rowsWritten"], metrics["commits"], metrics["repeatedBatches"]) == ("8", "8", "0")
     # What is under way when the query ends is finished.
-    give_up = time.monotonic() + WAIT_S
+    give_up = time.monotonic() + PATIENCE
     while "COMPACT" not in kinds_of(made) and time.monotonic() < give_up:
         time.sleep(0.2)
     assert "COMPACT" in kinds_of(made)

@@ -21,9 +21,8 @@ from forebay.spark.writing.background import BackgroundCompaction, FewAtATime, P
 from forebay.spark.writing.committing import Overwrite
 from forebay.spark.writing.stream_commits import Epoch, StreamCommits, must_wait
 from tests.paimon.lake import put, stream_of
+from tests.patience import PATIENCE
 from tests.spark.paimon.test_write_tasks import Rows, make, rows_of, threads, write_in_lanes
-
-WAIT_S = 60.0
 
 
 def commits_of(
@@ -56,7 +55,7 @@ def kinds_of(table: Table) -> list[str]:
 
 def settled(commits: StreamCommits) -> None:
     assert commits.background is not None
-    assert commits.background.wait_idle(WAIT_S)
+    assert commits.background.wait_idle(PATIENCE)
 
 
 # ---- once -----------------------------------------------------------------------------------------------------------
@@ -308,7 +307,7 @@ def test_a_round_that_fails_is_logged_and_the_next_one_works(tmp_path: Path, cap
             messages = epoch(table, number, some(10 * number + 9)).messages
             table.new_commit().commit(messages)
             background.committed(messages)
-            assert background.wait_idle(WAIT_S)
+            assert background.wait_idle(PATIENCE)
     assert "disk on fire" in caplog.text
     assert "COMPACT" in kinds_of(table)
 
@@ -355,7 +354,7 @@ def test_a_stream_waits_when_compaction_falls_behind(tmp_path: Path) -> None:
     def slow(_what: str) -> TaskRunner:
         class Slow(TaskThreads):
             def run(self, function: Any, tasks: Sequence[Any], **how: Any) -> list[Any]:
-                assert gate.wait(WAIT_S)
+                assert gate.wait(PATIENCE)
                 return super().run(function, tasks, **how)
 
         return Slow(1)
@@ -374,7 +373,7 @@ def test_a_stream_waits_when_compaction_falls_behind(tmp_path: Path) -> None:
     assert writer.is_alive()
     assert len(done) < 6
     gate.set()
-    writer.join(WAIT_S)
+    writer.join(PATIENCE)
     assert not writer.is_alive()
     settled(commits)
     assert rows_of(table) == some(*range(6))

@@ -14,9 +14,9 @@ from forebay.spark.lake_options import write_options
 from forebay.spark.writing.stream_commits import Epoch, StreamCommits
 from tests.every_run import every_run
 from tests.paimon.lake import at_ms
+from tests.patience import PATIENCE
 from tests.spark.paimon.test_write_tasks import Rows, make, rows_of, threads, write_in_lanes
 
-WAIT_S = 60.0
 LIVES = {
     "append": {},
     "partitioned": {"parts": "name"},
@@ -67,7 +67,7 @@ class Query:
 
     def settle(self) -> None:
         if self.commits.background is not None:
-            assert self.commits.background.wait_idle(WAIT_S)
+            assert self.commits.background.wait_idle(PATIENCE)
 
 
 @pytest.mark.parametrize("seed", every_run(range(2), lambda seed: seed < 1))

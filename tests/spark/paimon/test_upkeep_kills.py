@@ -18,6 +18,7 @@ from forebay.paimon.table import Table
 from forebay.spark.paimon.jobs import SparkTasks
 from tests.paimon.kills import KillingFileIO
 from tests.paimon.lake import altered, new_catalog, put, rows_of
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.spark
 
@@ -129,7 +130,7 @@ def test_a_driver_that_is_killed_leaves_the_table_as_it_was(spark: Any, tmp_path
     rows = rows_of(table)
     driver = multiprocessing.get_context("spawn").Process(target=_driver, args=(table.context.paths.root, act))
     driver.start()
-    driver.join(100)
+    driver.join(PATIENCE)
     assert driver.exitcode == -signal.SIGKILL
     assert table.context.snapshots.latest_id() == 3
     check_aftermath(table.refresh(), rows, lambda again: ACTS[act](again, spark.sparkContext))

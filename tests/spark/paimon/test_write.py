@@ -15,7 +15,7 @@ from pyspark.sql.functions import col
 from forebay.paimon import Catalog
 from forebay.spark.writing import committing, lake_write_builder
 from tests.paimon.lake import put
-from tests.server.test_hostile_clients import wait_until
+from tests.patience import until
 from tests.spark.releases import needs
 
 pytestmark = pytest.mark.spark
@@ -254,7 +254,7 @@ def test_a_write_that_fails_shows_nothing_and_deletes_what_its_finished_tasks_wr
 
     def tell() -> None:
         try:
-            wait_until(is_finished, "the task that does not fail")
+            until(is_finished, "the task that does not fail")
         finally:
             one_is_finished.touch()
 
