@@ -21,6 +21,7 @@ from forebay.client.transaction import Transaction
 from forebay.testing.server import ServerProcess
 from forebay.verify import verify_directory
 from tests import results
+from tests.patience import PATIENCE
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "4"))
 SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -175,7 +176,7 @@ def run_under_kills(server: ServerProcess, jobs: Sequence[Job]) -> None:
         server.start(keep_ports=True)
     stop.set()
     for thread in running:
-        thread.join(120)
+        thread.join(PATIENCE)
     for job in jobs:
         if job.error is not None:
             raise job.error

@@ -93,7 +93,7 @@ def test_upkeep_that_is_under_way_ends_before_the_buckets_are_closed(tmp_path, m
 
     def upkeep():
         began.set()
-        assert may_end.wait(60)
+        assert may_end.wait(PATIENCE)
         order.append("upkeep")
 
     gather = asyncio.gather
