@@ -180,6 +180,17 @@ def test_a_file_that_does_not_fit_is_named(items: Shop, name: str, text: str, sa
     assert len(items.rows("cli.items")) == 3
 
 
+def test_a_value_that_does_not_fit_has_its_line_where_there_is_one_core(items: Shop) -> None:
+    Path("a.csv").write_text("name,id\nx,1\nx,y\n")
+    cores = pa.cpu_count()
+    pa.set_cpu_count(1)
+    try:
+        said = items.run("load", "cli.items", "a.csv", code=1)
+    finally:
+        pa.set_cpu_count(cores)
+    assert "a.csv: column 'id' (BIGINT), line 3: invalid value 'y'" in said
+
+
 def test_a_missing_file_table_or_column_is_named(items: Shop) -> None:
     assert "nowhere.csv: " in items.run("load", "cli.items", "nowhere.csv", code=1)
     assert "no table cli.nothing" in items.run("load", "cli.nothing", "items.json", code=1)

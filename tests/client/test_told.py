@@ -91,11 +91,21 @@ def test_a_server_that_does_not_answer_is_named_while_the_client_waits(
     assert any("has not responded to LOOKUP" in record.getMessage() for record in caplog.records)
 
 
-def test_rows_that_wait_for_a_server_that_is_gone_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with EmbeddedServer(tmp_path) as server, forebay.connect(server.bootstrap_servers) as patient:
-        patient.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=1)
-        conn = forebay.connect(server.bootstrap_servers, writer_delivery_timeout="2600 ms", retry_timeout="2600 ms")
-        table = conn.table("fluss.t")
+def test_rows_that_wait_for_a_server_that_is_gone_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.client.sender.NOTICE_SECONDS", 0.0)
+    with EmbeddedServer(tmp_path) as server:
+        conn = forebay.connect(server.bootstrap_servers, writer_delivery_timeout="1 s", retry_timeout="1 s")
+        table = conn.create_table("fluss.t", pa.schema([("n", pa.int64())]), buckets=1)
+
+        def is_written() -> bool:  # a second is not much
+            try:
+                return table.append([{"n": 1}]).rows == 1
+            except (Unavailable, OutcomeUnknown):
+                return False
+
+        until(is_written, "a row is written")
     with caplog.at_level(logging.WARNING, logger="forebay"), pytest.raises(Unavailable):
         table.append([{"n": 2}])
     conn.close()

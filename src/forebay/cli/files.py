@@ -78,7 +78,8 @@ def _with_place(file: str, fault: str, schema: pa.Schema | None) -> str:
 
 
 def _with_line(file: str, fault: str, schema: pa.Schema | None) -> str:
-    found = re.match(r"In CSV column #(\d+): (?:CSV conversion error to [^:]*: )?", fault)
+    # Arrow counts rows where it has one core only, in each block.
+    found = re.match(r"In CSV column #(\d+): (?:Row #\d+: )?(?:CSV conversion error to [^:]*: )?", fault)
     if found is None:
         return fault
     import csv
