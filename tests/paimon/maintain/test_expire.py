@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -302,6 +303,27 @@ def test_empty_directories_go_if_wanted(tmp_path: Path) -> None:
     table.delete_tag("last")
     assert not (root / "p=a").exists()
     assert rows(open_table(root)) == [("b", 1)]
+
+
+def test_a_file_that_is_written_into_an_empty_directory_is_not_deleted_with_it(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
+    options = {"snapshot.clean-empty-directories": "true", "bucket": "1"}
+    table = make_table(root, options, columns, ("p", "id"), ("p",))
+    put(table, [{"p": "a", "id": 1}])
+    table.new_commit().drop_partitions([{"p": "a"}])
+    written: list[str] = []
+
+    class Meanwhile(FailingFileIO):
+        def _run(self, operation: str, path: str, action: Any) -> Any:
+            if operation in ("delete_directory", "delete_empty_directory") and not written:
+                written.append(path)
+                put(open_table(root), [{"p": "a", "id": 2}])
+            return super()._run(operation, path, action)
+
+    open_table(root, Meanwhile(FAST)).expire_snapshots(1, 1)
+    assert written
+    assert rows(open_table(root)) == [("a", 2)]
 
 
 def test_a_directory_with_other_buckets_stays(tmp_path: Path) -> None:
