@@ -97,7 +97,7 @@ class FileSystemCatalog(Catalog):
             raise InvalidRequest(f"database '{name}' has tables ({', '.join(tables[:5])}); drop them first")
 
     def _delete_leftovers(self, name: str) -> None:
-        """Delete what is in a database beside tables: what a table left behind that was not created or dropped whole."""
+        """Delete what is beside tables, such as what is left of one that was not created, or dropped, to the end."""
         for status in self.io.list(self._database_path(name)):
             path = status.path.rstrip("/")
             if not status.is_directory:

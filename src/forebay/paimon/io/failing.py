@@ -19,9 +19,8 @@ from forebay.paimon.io.file_io import FileIO, FileStatus
 T = TypeVar("T")
 
 READS = frozenset({"read", "open_input", "exists", "list", "walk"})
-WRITES = frozenset(
-    {"open_output", "write", "create", "delete", "delete_directory", "delete_empty_directory", "make_directory", "rename"}
-)
+WRITES = frozenset({"open_output", "write", "create", "delete", "make_directory", "rename"})
+WRITES |= {"delete_directory", "delete_empty_directory"}
 
 
 class SimulatedCrash(BaseException):
