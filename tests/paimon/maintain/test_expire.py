@@ -24,6 +24,8 @@ from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
 from forebay.paimon.maintain.expire import Expired, SnapshotExpiry
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.tags import Tag, TagManager
 from forebay.paimon.table import Table
 from tests.every_run import every_run
 from tests.paimon.lake import at_ms, put, stream_of
@@ -340,6 +342,51 @@ def test_a_directory_with_other_buckets_stays(tmp_path: Path) -> None:
     table.expire_snapshots(1, 1)
     assert (buckets, [p.name for p in (root / "p=a").iterdir()]) == (["bucket-0", "bucket-1"], ["bucket-1"])
     assert len(rows(open_table(root))) == 8 - gone.file.row_count
+
+
+def test_a_tag_that_is_replaced_while_old_tags_expire_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = filled(tmp_path / "t", 3)
+    table.create_tag("daily", 1, "1 s")
+    table.context.clock.advance(10)  # type: ignore[attr-defined]
+    expired = TagManager.expired
+
+    def replaced(self: TagManager) -> list[Tag]:
+        found = expired(self)
+        table.context.tags.replace("daily", table.context.snapshots.snapshot(3))
+        return found
+
+    monkeypatch.setattr(TagManager, "expired", replaced)
+    assert table.maintenance().expire_tags() == []
+    assert [tag.snapshot.id for tag in table.context.tags.tags()] == [3]
+
+
+def test_a_tag_that_is_created_while_expiry_reads_other_branches_keeps_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = filled(tmp_path / "t")
+    right = rows(table, as_of=4)
+
+    def others(of: TableContext) -> list[TableContext]:
+        table.create_tag("kept", 4)
+        return []
+
+    monkeypatch.setattr("forebay.paimon.maintain.expire.other_branches", others)
+    table.expire_snapshots(1, 1)
+    assert rows(open_table(tmp_path / "t"), as_of="kept") == right
+
+
+def test_a_snapshot_that_expires_while_it_is_tagged_has_no_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = filled(tmp_path / "t")
+    create = TagManager.create
+
+    def too_late(self: TagManager, *given: Any) -> None:
+        open_table(tmp_path / "t").expire_snapshots(1, 1)
+        create(self, *given)
+
+    monkeypatch.setattr(TagManager, "create", too_late)
+    with pytest.raises(NotFound, match=r"snapshot 4 of .* expired while it was tagged"):
+        table.create_tag("late", 4)
+    assert table.context.tags.names() == []
 
 
 # -- changelogs -------------------------------------------------------------------------------------------------------
