@@ -11,7 +11,7 @@ import pytest
 
 import forebay
 from forebay.base.ambient import SYSTEM_CLOCK, ManualClock, SeededIds
-from forebay.base.errors import AccessDenied, ErrorCode
+from forebay.base.errors import AccessDenied, ErrorCode, Unavailable
 from forebay.console.app import STATIC, make_app
 from forebay.console.session import Console
 from forebay.console.visitors import Doors, Visitors
@@ -135,6 +135,23 @@ def test_where_the_server_asks_for_a_login_each_visitor_has_a_console_of_their_o
     clock.advance(13 * 3600)
     assert ask(app, "GET", "/api/tables", headers=held).status == 401
     assert (opened, closed) == (["ann"], ["closed"])
+
+
+def test_a_login_that_ends_after_the_console_was_closed_leaves_no_connection_open(console: Console) -> None:
+    closed = list[str]()
+
+    class Own(Console):
+        def close(self) -> None:
+            closed.append("closed")
+
+    def open_console(user: str, password: str) -> Console:
+        visitors.close()
+        return Own(console.conn, console.bootstrap_servers)
+
+    visitors = Visitors(SYSTEM_CLOCK, open=open_console)
+    with pytest.raises(Unavailable, match="is stopping"):
+        visitors.log_in(user="ann", password="secret")
+    assert closed == ["closed"]
 
 
 def test_the_oldest_of_too_many_sessions_ends(console: Console) -> None:

@@ -330,7 +330,22 @@ def _page_in_thread(bench: Bench, session: ScanSession) -> tuple[threading.Threa
     return thread, results
 
 
-@pytest.mark.parametrize("end", ["bucket", "client"])
+def test_a_scan_whose_next_call_has_begun_does_not_expire():
+    bench = Bench(ttl_seconds=10, per_bucket_max=1)
+    session = bench.open()
+    bench.clock.advance(PRESSED_SECONDS + 1)
+    assert session.try_begin_use()
+    assert bench.manager.expire() == 0
+    with pytest.raises(LimitExceeded):
+        bench.open()
+    session.end_use()
+    assert bench.manager.page(session.scanner_id, 0, 1).records
+    bench.clock.advance(11)
+    assert bench.manager.expire() == 1
+    assert bench.snapshot.closes == 1
+
+
+@pytest.mark.parametrize("end", ["bucket", "client", "idle"])
 def test_a_scan_that_ends_just_before_a_call_begins_gives_no_page(end):
     """It would be the last page of a scan that has more rows."""
     bench = Bench()
@@ -340,14 +355,17 @@ def test_a_scan_that_ends_just_before_a_call_begins_gives_no_page(end):
     def ended_meanwhile() -> bool:
         if end == "bucket":
             bench.manager.close_bucket(BUCKET)
-        else:
+        elif end == "client":
             bench.manager.close(session.scanner_id)
+        else:
+            bench.clock.advance(ScannerLimits().ttl_seconds + 1)
+            bench.manager.expire()
         return begin()
 
     session.try_begin_use = ended_meanwhile
     with pytest.raises(NotFound) as gone:
         bench.manager.page(session.scanner_id, 0, 1)
-    assert code_of(gone) == (ErrorCode.SCANNER_EXPIRED if end == "bucket" else ErrorCode.UNKNOWN_SCANNER_ID)
+    assert code_of(gone) == (ErrorCode.UNKNOWN_SCANNER_ID if end == "client" else ErrorCode.SCANNER_EXPIRED)
     assert bench.snapshot.closes == 1
 
 

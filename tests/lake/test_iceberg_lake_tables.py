@@ -24,6 +24,7 @@ from forebay.codec.arrow_types import storage_schema
 from forebay.codec.rows import bucket_ids, bucket_key_encoder
 from forebay.lake.source import SnapshotSuccessor
 from forebay.lake.storage import lake_formats
+from forebay.lakes import iceberg_upkeep
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_commit import Change, commit
 from forebay.lakes.iceberg_files import FileWriter
@@ -587,6 +588,46 @@ def test_old_snapshots_expire_by_age_and_number(storage: IcebergLakeStorage) -> 
         assert len(upkeep.expire(older_than=END_OF_TIME)) == 2
     assert len(lake_table(storage).metadata.snapshots) == 3
     assert table.read() == people(0, 1, 2, 3, 4)
+
+
+def test_a_snapshot_that_is_tagged_while_old_ones_expire_stays(
+    storage: IcebergLakeStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Contract().log_table(storage)
+    first = table.append(*people(0)).snapshot_id
+    table.append(*people(1))
+    unused = iceberg_upkeep._unused_files
+
+    def slowly(*given: Any) -> list[str]:
+        found = unused(*given)
+        with lake_table(storage).manage_snapshots() as change:
+            change.create_tag(first, "month")
+        return found
+
+    monkeypatch.setattr(iceberg_upkeep, "_unused_files", slowly)
+    assert expire(storage) == []
+    assert lake_table(storage).metadata.refs["month"].snapshot_id == first
+    assert table.read(first) == people(0)
+
+
+@pytest.mark.parametrize("others_first", [True, False])
+def test_snapshots_that_another_process_expires_at_the_same_time_are_no_error(
+    storage: IcebergLakeStorage, monkeypatch: pytest.MonkeyPatch, others_first: bool
+) -> None:
+    table = Contract().log_table(storage)
+    first = table.append(*people(0)).snapshot_id
+    table.append(*people(1))
+    unused = iceberg_upkeep._unused_files
+
+    def slowly(*given: Any) -> list[str]:
+        monkeypatch.undo()
+        found = [] if others_first else unused(*given)
+        assert expire(storage) == [first]
+        return unused(*given) if others_first else found
+
+    monkeypatch.setattr(iceberg_upkeep, "_unused_files", slowly)
+    assert expire(storage) == []
+    assert table.read() == people(0, 1)
 
 
 def test_snapshots_expire_that_are_older_than_the_limit_in_whatever_order_the_catalog_lists_them(

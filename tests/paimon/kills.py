@@ -86,6 +86,9 @@ class KillingFileIO:
     def delete_directory(self, path: str) -> None:
         self.step("delete directory", path, lambda: self.inner.delete_directory(path))
 
+    def delete_empty_directory(self, path: str) -> bool:
+        return self.step("delete directory", path, lambda: self.inner.delete_empty_directory(path))
+
     def make_directory(self, path: str) -> None:
         self.inner.make_directory(path)
 

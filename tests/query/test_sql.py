@@ -285,3 +285,18 @@ def test_iceberg_tables_are_read_by_their_catalog(tmp_path: Path) -> None:
         forebay.sql("FROM ice.db.other", lakes=lakes)
     with pytest.raises(UnsupportedOperation, match="is an Iceberg table, which tiering and other engines write"):
         forebay.sql("INSERT INTO ice.db.t VALUES (1)", lakes=lakes)
+
+
+def test_a_query_that_is_cancelled_while_its_tables_are_pinned_does_not_run(
+    lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execution = run.SqlDatabase(None, {"lake": lake}).execution()
+    scan = Tables.scan
+
+    def scanned(self: Tables, *given: Any, **named: Any) -> Any:
+        execution.cancel()  # DuckDB does nothing now that it could interrupt
+        return scan(self, *given, **named)
+
+    monkeypatch.setattr(Tables, "scan", scanned)
+    with pytest.raises(InvalidRequest, match="the statement was cancelled"):
+        execution.run("SELECT count(*) FROM sales.items")

@@ -21,6 +21,7 @@ from forebay.server import lake_snapshots
 from forebay.testing.lake_rounds import in_order
 from forebay.testing.memory_lake import MemoryLakeStorage
 from forebay.tiering import base
+from forebay.tiering import repair as repair_module
 from forebay.tiering import round as round_module
 from forebay.tiering.control import RoundControl
 from forebay.tiering.repair import LakeState, lake_state, repair
@@ -394,6 +395,24 @@ def test_a_rollback_is_undone_where_the_lake_still_has_the_rows(
     assert repair(any_lake.connection, table.path, restore=True, lake=any_lake.lake).rows == 0
     monkeypatch.undo()
     assert [row["k"] for row in any_lake.check_complete(table)] == [1, 2, 3, 4, 5]
+
+
+def test_a_rollback_is_undone_only_if_no_other_process_has_done_something_about_it(
+    iceberg_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = broken(iceberg_lake, False, monkeypatch, lost=4)
+    given: Any = {"restore": True, "lake": iceberg_lake.lake}
+    look, others = repair_module._looked_at, iter([True])
+
+    def looked_at(*arguments: Any) -> Any:
+        found = look(*arguments)
+        if next(others, False):
+            repair(iceberg_lake.connection, table.path, **given)
+        return found
+
+    monkeypatch.setattr(repair_module, "_looked_at", looked_at)
+    with pytest.raises(Conflict, match="has another newest tiering snapshot by now"):
+        repair(iceberg_lake.connection, table.path, **given)
 
 
 def test_rows_of_a_dropped_partition_are_lost_only_if_that_is_accepted(paimon_lake: LakeCluster) -> None:

@@ -222,6 +222,27 @@ def test_stopping_commits_what_was_read_and_stopping_now_does_not(memory_lake: L
         second.start()
 
 
+def test_a_table_that_is_assigned_while_a_service_is_stopped_now_is_abandoned_too(
+    memory_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = memory_lake.create("t", SCHEMA, options=OFTEN, buckets=1)
+    fill(table, 1)
+    begin, stopping = TieringService._begin, list[threading.Thread]()
+
+    def late(self: TieringService, assigned: Any) -> None:
+        stopping.append(threading.Thread(target=self.stop, kwargs={"now": True}))
+        stopping[0].start()
+        until(self._news.is_set, "the rounds of then are abandoned")
+        begin(self, assigned)
+
+    monkeypatch.setattr(TieringService, "_begin", late)
+    service = service_of(memory_lake).start()
+    service.wait(PATIENCE_SECONDS)
+    stopping[0].join(PATIENCE_SECONDS)
+    assert (service.status().rounds, service.status().failures) == (0, 1)
+    assert not is_complete(memory_lake, table)
+
+
 def test_a_service_that_runs_is_stopped_at_the_end_of_a_with_block(memory_lake: LakeCluster) -> None:
     running = service_of(memory_lake).start()
     with running as service:

@@ -60,6 +60,22 @@ def test_a_pinned_scan_does_not_change(place: World, keyed: bool, source: str) -
     assert rows(table.scan(source=source)) != expected
 
 
+def test_what_the_lake_has_of_a_partition_stays_if_one_of_its_name_is_created_later(place: World) -> None:
+    table = place.create(
+        pa.schema([ID, pa.field("p", pa.string(), nullable=False)]), primary_key=["id", "p"], partition_keys=["p"]
+    )
+    for p in "ab":
+        table.create_partition({"p": p})
+    table.upsert([{"id": 1, "p": "a"}, {"id": 1, "p": "b"}])
+    place.tier(table)
+    table.drop_partition({"p": "a"})
+    pinned = table.scan(source="union").pinned()
+    expected = rows(pinned)
+    table.create_partition({"p": "a"})
+    table.upsert([{"id": 2, "p": "a"}])
+    assert rows(pinned) == expected
+
+
 def test_buckets_that_the_lake_does_not_have_come_from_the_table_snapshot(place: World) -> None:
     table = place.create(
         pa.schema([ID, pa.field("p", pa.string(), nullable=False), ("v", pa.int64())]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -122,3 +123,47 @@ def test_an_instant_whose_log_is_gone_is_refused(memory: World, monkeypatch: pyt
     monkeypatch.setattr(time_travel, "list_offsets", expired)
     with pytest.raises(NotFound, match="begins at offset 1, and no known lake snapshot"):
         rows(memory, table, then)
+
+
+PARTITIONED = pa.schema([ID, pa.field("p", pa.string(), nullable=False)])
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Have something happen once, right after a read as of then has found out what it begins with."""
+    found, happened = time_travel.resolve, list[object]()
+
+    def resolve(*given: Any) -> time_travel.Resolved:
+        resolved = found(*given)
+        if not happened:
+            happened.append(change())
+        return resolved
+
+    monkeypatch.setattr(time_travel, "resolve", resolve)
+
+
+def test_an_instant_has_no_partition_that_is_created_while_it_is_planned(
+    memory: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = memory.create(PARTITIONED, primary_key=["id", "p"], partition_keys=["p"])
+    table.create_partition({"p": "a"})
+    table.upsert([{"id": 1, "p": "a"}])
+    then = moment()
+
+    def write() -> None:
+        table.create_partition({"p": "later"})
+        table.upsert([{"id": 2, "p": "later"}])
+
+    meanwhile(monkeypatch, write)
+    assert rows(memory, table, then) == bag([{"id": 1, "p": "a"}])
+
+
+def test_an_instant_is_planned_again_if_a_partition_is_dropped_meanwhile(
+    memory: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = memory.create(PARTITIONED, partition_keys=["p"])
+    for p in "ab":
+        table.create_partition({"p": p})
+    table.append([{"id": 1, "p": "a"}, {"id": 2, "p": "b"}])
+    then = moment()
+    meanwhile(monkeypatch, lambda: table.drop_partition({"p": "b"}))
+    assert rows(memory, table, then) == bag([{"id": 1, "p": "a"}])

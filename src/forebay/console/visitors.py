@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_IDS, Clock, IdSource
-from forebay.base.errors import AccessDenied, ErrorCode, InvalidRequest
+from forebay.base.errors import AccessDenied, ErrorCode, InvalidRequest, Unavailable
 from forebay.console.session import Console
 
 TOKEN, PASSWORD = "token", "password"
@@ -120,6 +120,7 @@ class Visitors:
 
     def __post_init__(self) -> None:
         self._lock = threads.lock()
+        self._is_closed = False
 
     @property
     def needs(self) -> str | None:
@@ -180,6 +181,7 @@ class Visitors:
     def close(self) -> None:
         """End all sessions, and close the shared console."""
         with self._lock:
+            self._is_closed = True
             ended = list(self._visits.values())
             self._visits.clear()
         for found in ended:
@@ -191,11 +193,17 @@ class Visitors:
         name = self.ids.token_hex()
         dropped = None
         with self._lock:
-            self._visits[name] = session
-            if len(self._visits) > _SESSIONS_MAX:
-                dropped = self._visits.popitem(last=False)[1]
+            is_closed = self._is_closed  # while the server was asked whether it knows the user
+            if is_closed:
+                dropped = session
+            else:
+                self._visits[name] = session
+                if len(self._visits) > _SESSIONS_MAX:
+                    dropped = self._visits.popitem(last=False)[1]
         if dropped is not None:
             self._end(dropped)
+        if is_closed:
+            raise Unavailable("this console is stopping")
         return name
 
     def _end(self, session: _Visit) -> None:

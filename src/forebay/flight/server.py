@@ -368,19 +368,20 @@ class FlightSqlServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow is 
 
     def _set_options(self, session: ClientSession, body: bytes) -> bytes:
         request, answer = parse(pb.SetSessionOptionsRequest, body), pb.SetSessionOptionsResult()
-        options = dict(session.options)
-        for name, value in request.session_options.items():
-            if name not in _OPTIONS:
-                answer.errors[name].value = _INVALID_NAME
-            elif not value.string_value:
-                options.pop(name, None)
-            elif name == "catalog" and value.string_value not in session.database.tables.catalogs:
-                answer.errors[name].value = _INVALID_VALUE
-            else:
-                options[name] = value.string_value
-        session.options = options
-        if options:
-            self._sessions.keep(session)
+
+        def changed(options: dict[str, str]) -> dict[str, str]:
+            for name, value in request.session_options.items():
+                if name not in _OPTIONS:
+                    answer.errors[name].value = _INVALID_NAME
+                elif not value.string_value:
+                    options.pop(name, None)
+                elif name == "catalog" and value.string_value not in session.database.tables.catalogs:
+                    answer.errors[name].value = _INVALID_VALUE
+                else:
+                    options[name] = value.string_value
+            return options
+
+        self._sessions.change_options(session, changed)
         return answer.SerializeToString()
 
     def _get_options(self, session: ClientSession, body: bytes) -> bytes:

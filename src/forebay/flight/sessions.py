@@ -21,7 +21,7 @@ import pyarrow.flight as fl
 
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
-from forebay.base.errors import AccessDenied, ForebayError, LimitExceeded
+from forebay.base.errors import AccessDenied, ForebayError, LimitExceeded, Unavailable
 from forebay.client.connection import Connection
 from forebay.query.run import SqlDatabase
 from forebay.query.statement import Namespace, TableName
@@ -134,8 +134,9 @@ class Sessions:
         """`database` is that of callers who need no login."""
         self._database, self._lakes, self._connect, self._kept, self._ids = database, lakes, connect, kept, ids
         self._salt = ids.token_hex().encode()
-        self._lock = threads.lock()
+        self._lock, self._options_lock = threads.lock(), threads.lock()
         self._logins: dict[str, Login] = {}
+        self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -166,6 +167,17 @@ class Sessions:
             self._kept.put(session.key, session)
             session.is_kept = True
 
+    def change_options(self, session: ClientSession, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Change the options of a session, one call at a time, and keep it for further calls. Raises `LimitExceeded`.
+
+        A call with a cookie that no session is kept for has a session of its own, until there is one.
+        """
+        with self._options_lock:
+            current = self._kept.get(session.key) or session
+            session.options = current.options = change(dict(current.options))
+            if current.options:
+                self.keep(current)
+
     def close(self, session: ClientSession) -> None:
         """End a session, and the connection that only it has used."""
         self._kept.pop(session.key)
@@ -177,7 +189,9 @@ class Sessions:
             self._end(session)
 
     def close_all(self) -> None:
-        """End all sessions."""
+        """End all sessions. A login that is under way is refused at its end."""
+        with self._lock:
+            self._is_closed = True
         for session in self._kept:
             self.close(session)
 
@@ -204,6 +218,11 @@ class Sessions:
         except LimitExceeded:
             self._end(session)
             raise
+        with self._lock:
+            is_closed = self._is_closed
+        if is_closed:  # while the server was asked
+            self.close(session)
+            raise Unavailable("the endpoint is stopping")
         return session
 
     def _end(self, session: ClientSession) -> None:

@@ -58,6 +58,15 @@ class KeptStatement:
         return [column[0].as_py() for column in self.parameters.columns]
 
 
+@dataclass(eq=False)
+class _Waiting:
+    """A statement before it runs: it waits for its turn, or is about to begin. `stopped` says why it must not."""
+
+    owner: str
+    handle: str
+    stopped: str | None = None
+
+
 class Running:
     """The rows of a statement that runs, as an iterator. Thread-safe: `stop` is for other threads."""
 
@@ -75,6 +84,9 @@ class Running:
     def start(self, run: Callable[[Execution], Result]) -> Result:
         """Run the statement, up to its first rows."""
         with self._lock:
+            if self._stopped is not None:
+                self._close()
+                raise Conflict(self._stopped)
             try:
                 self._result = run(self._execution)
             except BaseException:
@@ -103,6 +115,12 @@ class Running:
     def stop(self, why: str) -> None:
         """Have the statement fail with this message."""
         self._stopped = why
+        self.stop_again()
+
+    def stop_again(self) -> None:
+        """Have a stopped statement fail: what stops DuckDB is lost on one that does not compute yet."""
+        if self._stopped is None:
+            return
         self._execution.cancel()
         if self._lock.acquire(blocking=False):  # nothing is being read: a client waits, or is gone
             try:
@@ -134,8 +152,10 @@ class Statements:
         self._allows_changes = allows_changes
         self._limits, self._directory, self._clock, self._ids = limits, directory, clock, ids
         self._turn = threads.condition()
+        self._waiting = list[_Waiting]()
         self._running = list[Running]()
         self._begun = 0
+        self._is_ended = False
         self._handles = Expiring[KeptStatement](
             clock, limits.handle_seconds, limits.handles_max, "statements that wait to be read", "--handles-max"
         )
@@ -194,19 +214,51 @@ class Statements:
     # ---- running ----------------------------------------------------------------------------------------------------
 
     def run(self, session: ClientSession, handle: str, run: Callable[[Execution], Result], **data: Any) -> Running:
-        """Run a statement when it is its turn. Raises `Unavailable` if it is not for long."""
+        """Run a statement when it is its turn. Raises `Unavailable` if it is not for long.
+
+        Raises `Conflict` if it is stopped before its first rows.
+        """
+        waiting = _Waiting(session.owner, handle)
         with self._turn:
-            if not self._turn.wait_for(lambda: self._begun < self._limits.queries_max, self._limits.wait_seconds):
+            self._waiting.append(waiting)
+        try:
+            self._wait_for_turn(waiting)
+            try:
+                running = self._new_running(session, handle, data)
+            except BaseException:
+                self._leave()
+                raise
+            with self._turn:  # in one step: who stops it finds it in one of the lists
+                self._waiting.remove(waiting)
+                self._running.append(running)
+        except BaseException:
+            with self._turn:
+                self._waiting.remove(waiting)
+            raise
+        if waiting.stopped is not None:
+            running.stop(waiting.stopped)
+        running.start(run)
+        return running
+
+    def _wait_for_turn(self, waiting: _Waiting) -> None:
+        def is_over() -> bool:
+            return self._is_ended or waiting.stopped is not None or self._begun < self._limits.queries_max
+
+        with self._turn:
+            is_due = self._turn.wait_for(is_over, self._limits.wait_seconds)
+            if self._is_ended:
+                raise Unavailable("the endpoint is stopping")
+            if waiting.stopped is not None:
+                raise Conflict(waiting.stopped)
+            if not is_due:
                 raise Unavailable(
                     f"{self._limits.queries_max} statements run already, and none has ended in "
                     f"{self._limits.wait_seconds:g} seconds: try later, or start the endpoint with more --queries-max"
                 )
             self._begun += 1
-        try:
-            execution, directory = self._execution(session, **data)
-        except BaseException:
-            self._leave()
-            raise
+
+    def _new_running(self, session: ClientSession, handle: str, data: dict[str, Any]) -> Running:
+        execution, directory = self._execution(session, **data)
 
         def ended(running: Running) -> None:
             with self._turn:
@@ -216,11 +268,7 @@ class Statements:
                 shutil.rmtree(directory)
 
         deadline = self._clock.monotonic() + self._limits.query_seconds
-        running = Running(session.owner, handle, execution, ended, deadline)
-        with self._turn:
-            self._running.append(running)
-        running.start(run)
-        return running
+        return Running(session.owner, handle, execution, ended, deadline)
 
     def _leave(self) -> None:
         with self._turn:
@@ -233,11 +281,16 @@ class Statements:
         is_kept = statement is not None and statement.owner == session.owner
         if is_kept:
             self._handles.pop(handle)
+        why, place = "the statement was cancelled", (session.owner, handle)
         with self._turn:
-            found = [each for each in self._running if (each.owner, each.handle) == (session.owner, handle)]
+            waiting = [each for each in self._waiting if (each.owner, each.handle) == place]
+            for each in waiting:
+                each.stopped = why
+            self._turn.notify_all()
+            found = [each for each in self._running if (each.owner, each.handle) == place]
         for running in found:
-            running.stop("the statement was cancelled")
-        return is_kept or bool(found)
+            running.stop(why)
+        return is_kept or bool(waiting or found)
 
     def stop_expired(self) -> None:
         """Stop the statements whose time is over, and forget handles that were not used."""
@@ -245,6 +298,9 @@ class Statements:
         now = self._clock.monotonic()
         with self._turn:
             late = [each for each in self._running if each.deadline < now]
+            others = [each for each in self._running if each.deadline >= now]
+        for running in others:
+            running.stop_again()
         for running in late:
             running.stop(
                 f"the statement has taken more than {self._limits.query_seconds:g} seconds (--query-timeout), or its "
@@ -252,8 +308,12 @@ class Statements:
             )
 
     def stop_all(self) -> None:
-        """Stop all that runs."""
+        """Stop all that runs, and let nothing begin any more."""
         with self._turn:
+            self._is_ended = True
+            for waiting in self._waiting:
+                waiting.stopped = "the endpoint is stopping"
+            self._turn.notify_all()
             found = list(self._running)
         for each in found:
             each.stop("the endpoint is stopping")

@@ -121,6 +121,17 @@ class ScanSession:
         self._snapshot.close()
         return True
 
+    def close_unless_used(self) -> bool:
+        """Refuse further calls; the snapshot is to be released by `release`. Returns False if a call is running."""
+        if not self._use.acquire(blocking=False):
+            return False
+        self.is_closed = True
+        return True
+
+    def release(self) -> None:
+        """Release the snapshot of a session that `close_unless_used` has closed."""
+        self._snapshot.close()
+
     def next_page(self, bytes_max: int) -> ScanPage:
         """Return the next rows: at least one, and no more once `bytes_max` bytes are reached. Call it in use only."""
         rows_max = (1 << 62) if self._remaining is None else self._remaining
@@ -295,7 +306,8 @@ class ScannerManager:
         """Close sessions idle for longer than the TTL; return how many. The server calls this periodically."""
         now = self._clock.monotonic()
         with self._lock:
-            idle = list(takewhile(lambda s: now - s.last_used > self.limits.ttl_seconds, self._sessions.values()))
+            sessions = takewhile(lambda s: now - s.last_used > self.limits.ttl_seconds, list(self._sessions.values()))
+            idle = [session for session in sessions if self._expire_unless_used(session, now)]
             horizon = now - 2 * self.limits.ttl_seconds
             while self._expired and next(iter(self._expired.values())) < horizon:
                 self._expired.popitem(last=False)
@@ -304,19 +316,29 @@ class ScannerManager:
                 if now - session.last_used <= self.limits.ttl_seconds:
                     break
                 self._drop_oldest_drained()
-        self._close_as_expired(idle)
+        for session in idle:
+            session.release()
         return len(idle)
 
     def _close_longest_idle(self, bucket: TableBucket) -> bool:
         """Make room for a scan of `bucket`; return whether a session was idle for long enough."""
-        limit = self._clock.monotonic() - PRESSED_SECONDS
+        now = self._clock.monotonic()
         with self._lock:
             is_full = self._per_bucket.get(bucket, 0) >= self.limits.per_bucket_max
-            idle = takewhile(lambda s: s.last_used < limit, self._sessions.values())
-            longest = next((s for s in idle if not is_full or s.bucket == bucket), None)
+            idle = takewhile(lambda s: s.last_used < now - PRESSED_SECONDS, list(self._sessions.values()))
+            candidates = (s for s in idle if not is_full or s.bucket == bucket)
+            longest = next((s for s in candidates if self._expire_unless_used(s, now)), None)
         if longest is None:
             return False
-        self._close_as_expired([longest])
+        longest.release()
+        return True
+
+    def _expire_unless_used(self, session: ScanSession, now: float) -> bool:
+        """Close an idle session; return False if a call has just begun to use it. With the lock held."""
+        if not session.close_unless_used():
+            return False
+        self._remove_with_lock(session)
+        self._note_expired(session, now)
         return True
 
     def close_bucket(self, bucket: TableBucket) -> int:
@@ -342,10 +364,14 @@ class ScannerManager:
         for session in sessions:
             if self._remove(session):
                 with self._lock:
-                    self._expired[session.scanner_id] = now
-                    if len(self._expired) > self.limits.finished_max:
-                        self._expired.popitem(last=False)
+                    self._note_expired(session, now)
             session.close()
+
+    def _note_expired(self, session: ScanSession, now: float) -> None:
+        """With the lock held."""
+        self._expired[session.scanner_id] = now
+        if len(self._expired) > self.limits.finished_max:
+            self._expired.popitem(last=False)
 
     # ---- bookkeeping ------------------------------------------------------------------------------------------------
 
@@ -378,12 +404,15 @@ class ScannerManager:
 
     def _remove(self, session: ScanSession) -> bool:
         with self._lock:
-            if self._sessions.pop(session.scanner_id, None) is None:
-                return False
-            self._forget_bucket(session.bucket)
-            if session.scanner_id not in self._drained:
-                self._drop_page(session)
-            return True
+            return self._remove_with_lock(session)
+
+    def _remove_with_lock(self, session: ScanSession) -> bool:
+        if self._sessions.pop(session.scanner_id, None) is None:
+            return False
+        self._forget_bucket(session.bucket)
+        if session.scanner_id not in self._drained:
+            self._drop_page(session)
+        return True
 
     def _used(self, session: ScanSession) -> None:
         session.last_used = self._clock.monotonic()
@@ -408,7 +437,9 @@ class ScannerManager:
                 ErrorCode.UNKNOWN_SCANNER_ID,
             )
         if not session.try_begin_use():
-            if session.is_closed:  # in the meantime, after it was removed
+            with self._lock:  # it is closed and removed in one step of whoever lets it expire
+                is_closed = session.is_closed
+            if is_closed:  # in the meantime, after it was removed
                 return self._begin_use(scanner_id)
             self._remove(session)
             session.close()

@@ -263,10 +263,11 @@ class LakeCommitter(ABC):
         """Whether `restore` can make a snapshot that was undone the newest one again."""
         return False
 
-    def restore(self, snapshot_id: int) -> None:
+    def restore(self, snapshot_id: int, newest: int | None) -> None:
         """Make a snapshot that was undone the newest one again, in place of what came after the rollback.
 
-        Raises `UnsupportedOperation` if the format cannot.
+        `newest` is the newest tiering snapshot of the history as it was when that was decided, None without one. Raises
+        `Conflict` if there is another one now, `UnsupportedOperation` if the format cannot.
         """
         raise UnsupportedOperation(f"lake snapshot {snapshot_id} is gone: this format does not keep what is undone")
 

@@ -169,9 +169,15 @@ class IcebergLakeCommitter(LakeCommitter):
         return self.has_snapshot(snapshot_id)
 
     @telling("the metadata of the lake")
-    def restore(self, snapshot_id: int) -> None:
+    def restore(self, snapshot_id: int, newest: int | None) -> None:
         with opened(self._options) as catalog:
             table = load_table(catalog, self._context.info.path)
+            there = newest_tiered(table)
+            if (None if there is None else there.snapshot_id) != newest:
+                raise Conflict(
+                    f"the lake table {self._context.info.path} has another newest tiering snapshot by now: look at it "
+                    "again (forebay tiering status), and decide then"
+                )
             with table.manage_snapshots() as change:
                 change.set_current_snapshot(snapshot_id)
 

@@ -13,9 +13,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
-from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate, TableRequirement
 from pyiceberg.typedef import Record
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
@@ -134,11 +133,24 @@ class Upkeep:
         if not gone or head is None:
             return []
         ids = [s.snapshot_id for s in gone]
-        requirements = (
-            AssertTableUUID(uuid=table.metadata.table_uuid),
-            AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": head.snapshot_id}),
+        unused: list[str] | FileNotFoundError
+        try:
+            unused = _unused_files(table.io, gone, [s for s in ordered if s.snapshot_id not in set(ids)])
+        except FileNotFoundError as e:
+            unused = e
+        # To read manifests may take long, and a catalog knows no requirement that there are no other branches and tags.
+        before, table = table.metadata, self._load()
+        if before.refs != table.metadata.refs or any(table.metadata.snapshot_by_id(i) is None for i in ids):
+            return []  # another process has tagged or expired some of them; the next round's maintenance looks again
+        if isinstance(unused, FileNotFoundError):
+            raise unused
+        requirements: tuple[TableRequirement, ...] = (
+            AssertTableUUID(uuid=before.table_uuid),
+            *(
+                AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id})
+                for name, ref in before.refs.items()
+            ),
         )
-        unused = _unused_files(table.io, gone, [s for s in ordered if s.snapshot_id not in set(ids)])
         try:
             update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids})
             table.catalog.commit_table(table, requirements, (update,))

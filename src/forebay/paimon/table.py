@@ -306,6 +306,9 @@ class Table(TableParts):
         if chosen is None:
             raise NotFound(f"{self.name} has no snapshot to tag: nothing was written yet")
         self.context.tags.create(name, chosen, None if retain is None else span_ms(retain, "retain"))
+        if not self.context.snapshots.exists(chosen.id):  # another process has let it expire, without knowing the tag
+            self.context.tags.delete(name)
+            raise NotFound(f"snapshot {chosen.id} of {self.name} expired while it was tagged: tag a later one")
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag, and the files that only it needs. Raises `NotFound`."""

@@ -191,6 +191,8 @@ class Execution:
             return self._of(self._tables.listed())
         if statement.target is None:
             query = self._with_views(statement, self._pinned)
+            if self._cancelled:  # while tables were pinned, when there was nothing of DuckDB's to interrupt
+                raise InvalidRequest("the statement was cancelled")
             result = Result(self._rows(query, parameters), _nothing, self._views.raise_failure)
             result.is_one_instant = self._is_one_instant
             return result

@@ -185,7 +185,7 @@ def repair(
         raise InvalidRequest(f"there is no snapshot of {state.path} to restore. {_choices(state)}")
     if restore and found.known is not None:
         with closing(found.factory.create_committer(CommitterContext(found.info, 0, found.known.snapshot_id))) as made:
-            made.restore(found.known.snapshot_id)
+            made.restore(found.known.snapshot_id, None if found.newest is None else found.newest.snapshot_id)
     elif rebuild and (state.state == ROLLED_BACK):
         if any(lost.is_dropped for lost in state.lost) and not accept_loss:
             raise InvalidRequest(f"--rebuild alone is not enough for {state.path}. {_choices(state)}")

@@ -108,6 +108,7 @@ class TieringService:
         self._lock = threads.lock()
         self._news = threads.event()
         self._stopping = threads.event()
+        self._abandoning = False
         self._jobs: dict[int, _TableJob] = {}
         self._records: OrderedDict[TablePath, _History] = OrderedDict()
         self._cluster_error: str | None = None
@@ -137,16 +138,21 @@ class TieringService:
         """
         self._stopping.set()
         with self._lock:
+            self._abandoning |= now
             jobs = list(self._jobs.values())
         for job in jobs:
-            if now:
-                job.control.cancel(Unavailable("the tiering service was stopped"))
-            else:
-                job.control.cut()
+            self._end(job)
         self._news.set()
         if self._thread is not None:
             self._thread.join()
         self._rounds.shutdown()
+
+    def _end(self, job: _TableJob) -> None:
+        """End a round because the service stops."""
+        if self._abandoning:
+            job.control.cancel(Unavailable("the tiering service was stopped"))
+        else:
+            job.control.cut()
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until another thread stops the service, or for `seconds`."""
@@ -263,8 +269,8 @@ class TieringService:
                 self._forget_one()
             job = _TableJob(table, self._control(table))
             job.control.on_phase = partial(self._enter_phase, job)
-            if self._stopping.is_set():
-                job.control.cut()
+            if self._stopping.is_set():  # since the table was asked for
+                self._end(job)
             self._jobs[table.table_id] = job
             record.status = replace(record.status, phase="planning", splits_done=0, splits=0)
         self._rounds.submit(self._run, job)

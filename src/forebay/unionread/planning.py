@@ -302,7 +302,7 @@ class _Planning:
             if newest is None or not newest.is_same(known):
                 raise
             where = buckets, frozenset(self._names), from_log, self._earliest
-            up_to_now = not (stops or lake_only)
+            up_to_now = not (stops or self.within_stop or lake_only)
             found = stand_in_for(self._table, source, known, *where, up_to_now=up_to_now)
             if found is not None:
                 return found.snapshot, self._covered(found.planner), found.rolled_back
@@ -363,6 +363,15 @@ class _Planning:
             return [TableBucket(info.table_id, number) for number in numbers], PartitionMatch(info, ())
         partitions = sorted(list_partitions(self._cluster, info.path), key=lambda p: p.partition_id)
         self._names = {p.partition_id: p.name for p in partitions}
+        if self.within_stop:  # the state that is read has none that were created since, also not of the same name
+            then = {bucket.partition_id for bucket in self._given_stops}
+            gone = then - self._names.keys()
+            if gone:
+                raise NotFound(
+                    f"{len(gone)} partitions of table {info.path} were dropped meanwhile",
+                    ErrorCode.PARTITION_NOT_EXISTS,
+                )
+            partitions = [p for p in partitions if p.partition_id in then]
         self._partitions = partitions
         covered = []
         for partition in partitions:
@@ -370,13 +379,6 @@ class _Planning:
                 covered.append(partition)
             else:
                 self._pruned.append(partition.name)
-        if self.within_stop:
-            gone = {bucket.partition_id for bucket in self._given_stops} - {p.partition_id for p in partitions}
-            if gone:
-                raise NotFound(
-                    f"{len(gone)} partitions of table {info.path} were dropped meanwhile",
-                    ErrorCode.PARTITION_NOT_EXISTS,
-                )
         buckets = [TableBucket(info.table_id, number, p.partition_id) for p in covered for number in numbers]
         if self.within_stop:
             buckets = [bucket for bucket in buckets if bucket in self._given_stops]

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 AsOf = int | str | dt.datetime
 """A lake snapshot's number, a tag's name, or a time (a datetime, or ISO text)."""
 
+_PLANNINGS = 3
+_DROPPED = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
+"""A partition is dropped while a read is planned: then it is planned again."""
+
 _CANDIDATES_MAX = 100
 """The most lake snapshots that are looked at: those of compactions, for instance, hold no known part of the log."""
 
@@ -52,11 +56,17 @@ def plan_as_of(
     log of that time is gone; `InvalidRequest` for a time in the future.
     """
     wanted = (table, columns, filter, limit, partitions)
-    found = resolve(table, as_of, storage)
-    return plan_known(
-        *wanted, known=found.known, stop=found.stops, storage=storage, lake_only=found.lake_only,
-        identity=found.identity,
-    )  # fmt: skip
+    for attempt in range(_PLANNINGS):
+        try:
+            found = resolve(table, as_of, storage)
+            return plan_known(
+                *wanted, known=found.known, stop=found.stops, storage=storage, lake_only=found.lake_only,
+                within_stop=found.stops is not None, identity=found.identity,
+            )  # fmt: skip
+        except ForebayError as e:
+            if e.code not in _DROPPED or attempt == _PLANNINGS - 1:
+                raise
+    raise AssertionError("unreachable")
 
 
 @dataclass(frozen=True)

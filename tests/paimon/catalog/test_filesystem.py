@@ -47,6 +47,32 @@ def test_a_database_with_tables_is_dropped_only_with_all_of_them(catalog: FileSy
     assert catalog.list_databases() == []
 
 
+def test_a_table_that_is_created_while_its_database_is_dropped_stays(
+    catalog: FileSystemCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, asked = FileSystemCatalog.list_tables, list[str]()
+
+    def list_tables(self: FileSystemCatalog, database: str) -> list[str]:
+        found = listed(self, database)
+        if not asked:
+            asked.append(database)
+            put(self.create_table("db.t", COLUMNS), [{"id": 1}])
+        return found
+
+    monkeypatch.setattr(FileSystemCatalog, "list_tables", list_tables)
+    with pytest.raises(InvalidRequest, match="has tables"):
+        catalog.drop_database("db")
+    assert rows_of(catalog.table("db.t"), ["id"]) == [(1,)]
+
+
+def test_what_is_beside_tables_goes_with_their_database(catalog: FileSystemCatalog, tmp_path: Path) -> None:
+    (tmp_path / "lake" / "db.db" / "half" / "bucket-0").mkdir(parents=True)
+    (tmp_path / "lake" / "db.db" / "half" / "bucket-0" / "data").write_text("left")
+    (tmp_path / "lake" / "db.db" / "note").write_text("of somebody")
+    catalog.drop_database("db")
+    assert catalog.list_databases() == []
+
+
 def test_tables_come_and_go(catalog: FileSystemCatalog) -> None:
     table = catalog.create_table("db.t", COLUMNS, comment="what it is")
     assert (catalog.list_tables("db"), table.schema.comment) == (["t"], "what it is")

@@ -22,6 +22,7 @@ from forebay.paimon.commit.committer import Committable, FileStoreCommit
 from forebay.paimon.format.snapshot_json import format_snapshot
 from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
 from forebay.paimon.store.lock import CommitLock
+from forebay.paimon.store.schemas import SchemaManager
 from tests.every_run import every_run
 from tests.paimon.commit.tables import FAST, Table, append, compact, data_file
 
@@ -375,6 +376,35 @@ def test_a_store_without_atomic_create_is_written_only_under_a_lock(table: Table
     protocol: CommitLock = lock
     FileStoreCommit(table.context(io), "u", lock=protocol).commit([append("f1")])
     assert (lock.held, table.files()) == (1, ["f1"])
+
+
+def _recreated(table: Table) -> None:
+    FAST.delete_directory(table.paths.root)
+    SchemaManager(FAST, table.paths).create(replace(table.schema, time_millis=table.schema.time_millis + 1))
+
+
+def test_a_commit_that_is_tried_again_does_not_go_into_another_table_of_that_name(table: Table) -> None:
+    class Later(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            _recreated(table)
+
+    io = FailingFileIO(FAST)
+    io.fail_at("create", "snapshot-1")
+    with pytest.raises(Conflict, match="it was dropped, and perhaps recreated"):
+        table.commit("u", io, Later()).commit([append("f1")])
+    assert table.snapshots.latest() is None
+    assert table.manifest_files() == set()
+
+
+def test_a_commit_that_waits_for_a_lock_does_not_go_into_another_table_of_that_name(table: Table) -> None:
+    class Busy(_ThreadLock):
+        def hold(self) -> AbstractContextManager[None]:
+            _recreated(table)
+            return super().hold()
+
+    with pytest.raises(Conflict, match="it was dropped, and perhaps recreated"):
+        FileStoreCommit(table.context(FAST), "u", lock=Busy()).commit([append("f1")])
+    assert table.snapshots.latest() is None
 
 
 def test_a_snapshot_of_another_commit_under_our_id_is_not_taken_for_ours(table: Table) -> None:

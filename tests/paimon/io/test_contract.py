@@ -104,6 +104,17 @@ def test_files_and_directories_are_deleted(place: tuple[FileIO, str]) -> None:
     assert not io.exists(f"{root}/d")
 
 
+def test_an_empty_directory_is_deleted_and_another_one_stays(place: tuple[FileIO, str]) -> None:
+    io, root = place
+    io.write(f"{root}/d/e/f", b"x")
+    assert io.delete_empty_directory(f"{root}/d/e") is False
+    assert io.read(f"{root}/d/e/f") == b"x"
+    io.delete(f"{root}/d/e/f")
+    assert io.delete_empty_directory(f"{root}/d/e") is True
+    assert not io.exists(f"{root}/d/e")
+    assert io.delete_empty_directory(f"{root}/d/e") is True
+
+
 def test_rename_moves_but_never_onto_something(place: tuple[FileIO, str]) -> None:
     io, root = place
     io.write(f"{root}/a/f", b"one")
@@ -126,6 +137,7 @@ def _acts(io: FileIO, path: str, root: str) -> list[Callable[[], object]]:
         lambda: io.read(path), lambda: io.open_input(path), lambda: io.open_output(path), lambda: io.write(path, b"x"),
         lambda: io.create(path, b"x"), lambda: io.exists(path), lambda: list(io.list(path)),
         lambda: list(io.walk(path)), lambda: io.delete(path), lambda: io.delete_directory(path),
+        lambda: io.delete_empty_directory(path),
         lambda: io.make_directory(path), lambda: io.rename(path, f"{root}/x"), lambda: io.rename(f"{root}/kept", path),
     ]  # fmt: skip
 

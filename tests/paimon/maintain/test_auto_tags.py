@@ -11,6 +11,8 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import InvalidRequest
+from forebay.paimon.format.snapshot import Snapshot
+from forebay.paimon.store.snapshots import SnapshotManager
 from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import make_table, rows
 
@@ -113,6 +115,25 @@ def test_a_batch_moves_the_tag_of_its_day_and_old_days_go(tmp_path: Path) -> Non
         "batch-write-2024-03-13": 6,
     }
     assert len(rows(table, as_of="batch-write-2024-03-12")) == 5
+
+
+def test_a_batch_tag_is_not_moved_back_by_a_batch_that_was_faster_to_commit_than_to_tag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**ZONE, "tag.automatic-creation": "batch", "num-sorted-run.compaction-trigger": "100"}
+    table = make_table(tmp_path / "t", options, clock=ManualClock(START))
+    put(table, [{"id": 1}])
+    latest, others = SnapshotManager.latest, iter([True])
+
+    def slowly(self: SnapshotManager) -> Snapshot | None:
+        found = latest(self)
+        if next(others, False):
+            put(table, [{"id": 2}])
+        return found
+
+    monkeypatch.setattr(SnapshotManager, "latest", slowly)
+    table.maintenance().create_auto_tags(batch=True)
+    assert [tag.snapshot.id for tag in table.context.tags.tags()] == [2]
 
 
 def test_a_batch_tag_may_have_a_name_of_its_own_and_streams_make_none(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,8 @@ from forebay.paimon.io.failing import FailingFileIO, SimulatedCrash
 from forebay.paimon.maintain.expire import Expired, SnapshotExpiry
 from forebay.paimon.store.branches import BranchManager
 from forebay.paimon.store.consumers import ConsumerManager
+from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.tags import Tag, TagManager
 from forebay.paimon.table import Table
 from tests.every_run import every_run
 from tests.paimon.lake import at_ms, put, stream_of
@@ -304,6 +307,27 @@ def test_empty_directories_go_if_wanted(tmp_path: Path) -> None:
     assert rows(open_table(root)) == [("b", 1)]
 
 
+def test_a_file_that_is_written_into_an_empty_directory_is_not_deleted_with_it(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
+    options = {"snapshot.clean-empty-directories": "true", "bucket": "1"}
+    table = make_table(root, options, columns, ("p", "id"), ("p",))
+    put(table, [{"p": "a", "id": 1}])
+    table.new_commit().drop_partitions([{"p": "a"}])
+    written: list[str] = []
+
+    class Meanwhile(FailingFileIO):
+        def _run(self, operation: str, path: str, action: Any) -> Any:
+            if operation in ("delete_directory", "delete_empty_directory") and not written:
+                written.append(path)
+                put(open_table(root), [{"p": "a", "id": 2}])
+            return super()._run(operation, path, action)
+
+    open_table(root, Meanwhile(FAST)).expire_snapshots(1, 1)
+    assert written
+    assert rows(open_table(root)) == [("a", 2)]
+
+
 def test_a_directory_with_other_buckets_stays(tmp_path: Path) -> None:
     root = tmp_path / "t"
     columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
@@ -318,6 +342,51 @@ def test_a_directory_with_other_buckets_stays(tmp_path: Path) -> None:
     table.expire_snapshots(1, 1)
     assert (buckets, [p.name for p in (root / "p=a").iterdir()]) == (["bucket-0", "bucket-1"], ["bucket-1"])
     assert len(rows(open_table(root))) == 8 - gone.file.row_count
+
+
+def test_a_tag_that_is_replaced_while_old_tags_expire_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = filled(tmp_path / "t", 3)
+    table.create_tag("daily", 1, "1 s")
+    table.context.clock.advance(10)  # type: ignore[attr-defined]
+    expired = TagManager.expired
+
+    def replaced(self: TagManager) -> list[Tag]:
+        found = expired(self)
+        table.context.tags.replace("daily", table.context.snapshots.snapshot(3))
+        return found
+
+    monkeypatch.setattr(TagManager, "expired", replaced)
+    assert table.maintenance().expire_tags() == []
+    assert [tag.snapshot.id for tag in table.context.tags.tags()] == [3]
+
+
+def test_a_tag_that_is_created_while_expiry_reads_other_branches_keeps_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = filled(tmp_path / "t")
+    right = rows(table, as_of=4)
+
+    def others(of: TableContext) -> list[TableContext]:
+        table.create_tag("kept", 4)
+        return []
+
+    monkeypatch.setattr("forebay.paimon.maintain.expire.other_branches", others)
+    table.expire_snapshots(1, 1)
+    assert rows(open_table(tmp_path / "t"), as_of="kept") == right
+
+
+def test_a_snapshot_that_expires_while_it_is_tagged_has_no_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = filled(tmp_path / "t")
+    create = TagManager.create
+
+    def too_late(self: TagManager, *given: Any) -> None:
+        open_table(tmp_path / "t").expire_snapshots(1, 1)
+        create(self, *given)
+
+    monkeypatch.setattr(TagManager, "create", too_late)
+    with pytest.raises(NotFound, match=r"snapshot 4 of .* expired while it was tagged"):
+        table.create_tag("late", 4)
+    assert table.context.tags.names() == []
 
 
 # -- changelogs -------------------------------------------------------------------------------------------------------

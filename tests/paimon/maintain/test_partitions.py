@@ -12,7 +12,8 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import InvalidRequest
-from forebay.paimon.maintain.partition_expiry import idle_partitions
+from forebay.paimon.commit.committer import FileStoreCommit
+from forebay.paimon.maintain.partition_expiry import PartitionExpiry, idle_partitions
 from forebay.paimon.maintain.partition_time import PartitionTime
 from tests.paimon.lake import put
 from tests.paimon.maintain.lakes import FAST, make_table, open_table, rows
@@ -104,6 +105,30 @@ def test_by_update_time_any_partition_expires(tmp_path: Path) -> None:
     clock.advance(2000)
     assert table.expire_partitions() == [{"p": "a"}]
     assert rows(table) == [("b", 1), ("b", 2)]
+
+
+def test_a_partition_that_is_written_to_while_old_ones_expire_stays(tmp_path: Path) -> None:
+    clock = clock_at(LOCAL_NOON)
+    columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
+    options = {"partition.expiration-time": "1 h", "partition.expiration-strategy": "update-time"}
+    table = make_table(tmp_path / "t", options, columns, ("p", "id"), ("p",), clock)
+    put(table, [{"p": p, "id": 1} for p in "abc"])
+    clock.advance(4000)
+    written = iter("ab")
+
+    def commit() -> FileStoreCommit:
+        put(table, [{"p": next(written), "id": 2}])  # by another process, in the meantime
+        return table.new_commit()
+
+    assert PartitionExpiry(table.context, commit).expire() == [{"p": "b"}, {"p": "c"}]
+    assert rows(table) == [("a", 1), ("a", 2)]
+    clock.advance(4000)
+    assert PartitionExpiry(table.context, lambda: table.new_commit()).expire(dry_run=True) == [{"p": "a"}]
+    put(table, [{"p": "b", "id": 1}])
+    clock.advance(4000)
+    put(table, [{"p": "a", "id": 3}])
+    assert PartitionExpiry(table.context, commit).expire() == []
+    assert rows(table) == [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2)]
 
 
 def test_null_partitions_stay_by_values_time(tmp_path: Path) -> None:

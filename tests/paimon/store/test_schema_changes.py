@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -256,6 +258,40 @@ def test_who_never_wins_a_change_of_the_schema_is_told_so(tmp_path: Path) -> Non
         taken.change([UpdateComment("x")])
     with pytest.raises(NotFound, match=r"there is no Paimon table at .*/t, or it has no branch 'b'$"):
         SchemaManager(LocalFileIO(sync=False), paths.on_branch("b")).latest()
+
+
+class BusyLock:
+    """A lock before which something happens."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile = meanwhile
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        self._meanwhile()
+        yield
+
+
+def test_a_change_that_waits_for_a_lock_is_not_made_to_another_table_of_that_name(tmp_path: Path) -> None:
+    io, paths = LocalFileIO(sync=False), PathFactory(str(tmp_path / "t"))
+
+    def recreate() -> None:
+        io.delete_directory(paths.root)
+        SchemaManager(io, paths).create(TableSchema(0, SCHEMA.fields, 9))
+
+    SchemaManager(io, paths).create(TableSchema(0, SCHEMA.fields, 8))
+    with pytest.raises(Conflict, match="it was dropped, and perhaps recreated"):
+        SchemaManager(io, paths, BusyLock(recreate)).change([UpdateComment("x")])
+    assert [s.comment for s in SchemaManager(io, paths).all()] == [None]
+
+
+def test_a_change_for_empty_tables_is_not_made_once_there_are_rows(tmp_path: Path) -> None:
+    io, paths = LocalFileIO(sync=False), PathFactory(str(tmp_path / "t"))
+    SchemaManager(io, paths).create(TableSchema(0, SCHEMA.fields, 8))
+    lock = BusyLock(lambda: io.write(paths.snapshot(1), b"{}"))
+    with pytest.raises(Conflict, match="rows were written"):
+        SchemaManager(io, paths, lock).change([SetOption("bucket", "2")], has_snapshots=False)
+    assert SchemaManager(io, paths).ids() == [0]
 
 
 def test_a_schema_that_was_deleted_is_not_remembered(tmp_path: Path) -> None:

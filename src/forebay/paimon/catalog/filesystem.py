@@ -82,10 +82,28 @@ class FileSystemCatalog(Catalog):
             if ignore_if_not_exists:
                 return
             raise self._no_database(name)
+        if cascade:
+            self.io.delete_directory(self._database_path(name))
+            return
+        self._refuse_tables(name)
+        self._delete_leftovers(name)
+        if not self.io.delete_empty_directory(self._database_path(name)):
+            self._refuse_tables(name)  # one that was created meanwhile
+            raise Conflict(f"database '{name}' is being written to; try again")
+
+    def _refuse_tables(self, name: str) -> None:
         tables = self.list_tables(name)
-        if tables and not cascade:
+        if tables:
             raise InvalidRequest(f"database '{name}' has tables ({', '.join(tables[:5])}); drop them first")
-        self.io.delete_directory(self._database_path(name))
+
+    def _delete_leftovers(self, name: str) -> None:
+        """Delete what is beside tables, such as what is left of one that was not created, or dropped, to the end."""
+        for status in self.io.list(self._database_path(name)):
+            path = status.path.rstrip("/")
+            if not status.is_directory:
+                self.io.delete(path)
+            elif not self.io.list(f"{path}/schema"):
+                self.io.delete_directory(path)
 
     # -- tables -------------------------------------------------------------------------------------------------------
 

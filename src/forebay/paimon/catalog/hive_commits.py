@@ -17,7 +17,7 @@ from forebay.paimon.catalog.hive_metastore import Metastore, current_user
 from forebay.paimon.catalog.hive_tables import TableDescriber
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
-from forebay.paimon.store.lock import CommitLock, create_exclusively
+from forebay.paimon.store.lock import Check, CommitLock, create_exclusively
 from forebay.paimon.store.paths import PathFactory
 from forebay.paimon.store.schema_changes import SchemaChange
 from forebay.paimon.store.schemas import SchemaManager
@@ -55,13 +55,13 @@ class HiveCommits:
         self._metastore, self._describer, self._database, self._table = metastore, describer, database, table
         self._path, self._lock, self._checked = path, lock, False
 
-    def create(self, io: FileIO, path: str, data: bytes) -> bool:
+    def create(self, io: FileIO, path: str, data: bytes, check: Check | None = None) -> bool:
         """Create a snapshot or schema file. The metastore follows a new schema; if it refuses, the file is deleted."""
         schemas = SchemaManager(io, PathFactory(self._path))
         if not self._checked:
             check_supported(schemas.latest())
             self._checked = True
-        if not create_exclusively(io, path, data, self._lock):
+        if not create_exclusively(io, path, data, self._lock, check):
             return False
         made = self._schema_id(path)
         if made is not None:

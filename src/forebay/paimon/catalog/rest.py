@@ -31,6 +31,7 @@ from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID
 from forebay.paimon.format.snapshot_json import parse_snapshot, snapshot_to_json
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.io.opening import open_file_io
+from forebay.paimon.store.lock import Check
 from forebay.paimon.store.manifests import ManifestCache
 from forebay.paimon.store.schema_changes import SchemaChange
 from forebay.paimon.table import Table
@@ -243,8 +244,11 @@ class RestCommits:
     def __init__(self, api: RestApi, database: str, table: str, table_id: str | None) -> None:
         self._api, self._database, self._table, self._id = api, database, table, table_id
 
-    def create(self, io: FileIO, path: str, data: bytes) -> bool:
-        """Have the server create the snapshot for file `path`; False if another one already exists."""
+    def create(self, io: FileIO, path: str, data: bytes, check: Check | None = None) -> bool:
+        """Have the server create the snapshot for file `path`; False if another one already exists.
+
+        The server checks that the table is the same.
+        """
         place = _SNAPSHOT.search(path)
         if place is None:
             raise UnsupportedOperation(

@@ -39,6 +39,10 @@ _NOTHING_MERGED = ManifestMerge((), ())
 ChangesProvider = Callable[[Snapshot | None], Changes]
 
 
+class _Dropped(Conflict):
+    """The table that a commit is for was dropped."""
+
+
 @dataclass(frozen=True)
 class CommitRequest:
     """The contents of the snapshot besides the changes.
@@ -189,7 +193,8 @@ class _Attempts:
             raise
         try:
             ours = self._create(snapshot)
-        except UnsupportedOperation:  # the store does not support commits at all, so nothing was created
+        # The store does not support commits at all, or the table is gone: nothing was created.
+        except (UnsupportedOperation, _Dropped):
             self._drop(base)
             self._clean_up()
             raise
@@ -293,14 +298,14 @@ class _Attempts:
         )
 
     def _check_same_table(self) -> None:
-        """Raise `Conflict` if the table was dropped, even if it was recreated. Caches are bypassed."""
+        """Raise `_Dropped` if the table was dropped, even if it was recreated. Caches are bypassed."""
         known, paths = self._manifests.schema, self._manifests.paths
         try:
             there = parse_schema(self._snapshots.io.read(paths.schema(known.id)))
         except NotFound:
             there = None
         if there is None or there.time_millis != known.time_millis:
-            raise Conflict(
+            raise _Dropped(
                 f"the table that was written to is no longer at {paths.root}: it was dropped, and perhaps recreated; "
                 "reopen it and repeat the work"
             )
@@ -359,7 +364,10 @@ class _Attempts:
             try:
                 if not is_there:
                     is_first = failure is None
-                    is_there = create_exclusively(self._snapshots.io, path, data, self._loop.lock)
+                    # What was checked before may have changed while we wait, for another try or for the lock.
+                    has_waited = retry > 0 or self._loop.lock is not None
+                    check = self._check_same_table if has_waited else None
+                    is_there = create_exclusively(self._snapshots.io, path, data, self._loop.lock, check)
                 if not is_there:
                     there = self._snapshots.find(snapshot.id)
                     if there is not None and there.uuid != snapshot.uuid:

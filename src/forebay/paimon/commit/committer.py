@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,6 +45,10 @@ class Committable:
 
 class AlreadyCommitted(Conflict):
     """This user has already committed this identifier or a later one; nothing was done."""
+
+
+class _NothingToDo(Exception):
+    """Ends a commit that has become needless, without effect."""
 
 
 class FileStoreCommit:
@@ -283,6 +287,26 @@ class FileStoreCommit:
         if len(filters) != len(partitions):
             raise InvalidRequest("a partition to drop has no values; to empty the table, truncate it")
         return self._replace(lambda p: any(f(p) for f in filters), Changes(), identifier)
+
+    def drop_chosen(self, choose: Callable[[Snapshot], Collection[bytes]]) -> Snapshot | None:
+        """Delete the partitions that `choose` finds in the snapshot that the commit builds on; None if there are none.
+
+        Each attempt calls it: another commit may have come in between.
+        """
+
+        def changes(latest: Snapshot | None) -> Changes:
+            chosen = frozenset(() if latest is None else choose(latest))
+            if not chosen:
+                raise _NothingToDo
+            return self._replacement(chosen.__contains__, Changes())(latest)
+
+        request = CommitRequest(
+            CommitKind.OVERWRITE, BATCH_COMMIT_IDENTIFIER, check_conflicts=True, fixed_changes=False
+        )
+        try:
+            return self._loop.run(request, changes)
+        except _NothingToDo:
+            return None
 
     def truncate(self, identifier: int = BATCH_COMMIT_IDENTIFIER) -> Snapshot:
         """Delete all rows."""

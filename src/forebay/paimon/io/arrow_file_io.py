@@ -123,6 +123,12 @@ class ArrowFileIO:
             if self._info(inside).type is fs.FileType.Directory:
                 self._fs.delete_dir(inside)
 
+    def delete_empty_directory(self, path: str) -> bool:
+        if self.list(path):
+            return False
+        self.delete_directory(path)
+        return True
+
     def make_directory(self, path: str) -> None:
         with _errors("make the directory", path):
             self._fs.create_dir(self._inside(path), recursive=True)

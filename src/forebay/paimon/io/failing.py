@@ -19,7 +19,8 @@ from forebay.paimon.io.file_io import FileIO, FileStatus
 T = TypeVar("T")
 
 READS = frozenset({"read", "open_input", "exists", "list", "walk"})
-WRITES = frozenset({"open_output", "write", "create", "delete", "delete_directory", "make_directory", "rename"})
+WRITES = frozenset({"open_output", "write", "create", "delete", "make_directory", "rename"})
+WRITES |= {"delete_directory", "delete_empty_directory"}
 
 
 class SimulatedCrash(BaseException):
@@ -110,6 +111,9 @@ class FailingFileIO:
 
     def delete_directory(self, path: str) -> None:
         self._run("delete_directory", path, lambda: self.inner.delete_directory(path))
+
+    def delete_empty_directory(self, path: str) -> bool:
+        return self._run("delete_empty_directory", path, lambda: self.inner.delete_empty_directory(path))
 
     def make_directory(self, path: str) -> None:
         self._run("make_directory", path, lambda: self.inner.make_directory(path))

@@ -80,6 +80,13 @@ class FileIO(Protocol):
         """Delete a directory recursively; does nothing if there is none."""
         ...
 
+    def delete_empty_directory(self, path: str) -> bool:
+        """Delete a directory unless something is in it, then return False. Not atomic on object stores.
+
+        A file that another process writes there at the same moment is never lost with it on the local disk.
+        """
+        ...
+
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents (does nothing on object stores, which have none)."""
         ...

@@ -30,6 +30,8 @@ _T = TypeVar("_T")
 TEMPORARY_SUFFIX = ".tmp"
 """The suffix of hidden files (with a leading dot) that are being written, or were when their writer crashed."""
 
+_PARENTS_MADE_MAX = 3
+
 
 class _Output(io.BufferedWriter):
     """A hidden file that is renamed to its target when closed, and deleted if the `with` block fails."""
@@ -182,6 +184,18 @@ class LocalFileIO:
         except OSError as e:
             raise _failure("delete", path, e) from e
 
+    def delete_empty_directory(self, path: str) -> bool:
+        path = local_path(path)
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            return True
+        except OSError as e:
+            if e.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return False
+            raise _failure("delete", path, e) from e
+        return True
+
     def make_directory(self, path: str) -> None:
         path = local_path(path)
         try:
@@ -227,14 +241,18 @@ class LocalFileIO:
         return self._retry_without_parent(path, write)
 
     def _retry_without_parent(self, path: str, make: Callable[[str], _T]) -> _T:
-        """`make(hidden name beside path)`; if the directory does not exist, it is created first."""
+        """`make(hidden name beside path)`; if the directory does not exist, it is created first.
+
+        Again if another process has deleted it meanwhile, because it was empty.
+        """
         directory, name = os.path.split(path)
         temporary = os.path.join(directory, f".{name}.{self._ids.token_hex()}{TEMPORARY_SUFFIX}")
-        try:
-            return make(temporary)
-        except FileNotFoundError:
-            self._make_directories(directory)
-            return make(temporary)
+        for _ in range(_PARENTS_MADE_MAX):
+            try:
+                return make(temporary)
+            except FileNotFoundError:
+                self._make_directories(directory)
+        return make(temporary)
 
     def _make_directories(self, path: str) -> None:
         missing = []

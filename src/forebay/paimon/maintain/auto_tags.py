@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import datetime
 import re
+from contextlib import suppress
 from zoneinfo import ZoneInfo
 
-from forebay.base.errors import NotFound
+from forebay.base.errors import AlreadyExists
 from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot
 from forebay.paimon.maintain.tag_deletion import TagDeletion
 from forebay.paimon.store.context import TableContext
@@ -60,13 +61,21 @@ class AutoTags:
             return []
         day = self._process_time(latest).strftime("%Y-%m-%d")
         name = self._options.tag_batch_customized_name or _BATCH_PREFIX + day
-        try:
-            self._deletion.delete(name)
-        except NotFound:
-            pass  # the first tag of this name
-        self._tags.create(name, latest, self._options.tag_default_time_retained_ms)
+        self._move(name, latest)
         self._delete_surplus()
         return [name]
+
+    def _move(self, name: str, latest: Snapshot) -> None:
+        """Have tag `name` at the latest snapshot, which is `latest`, or one that another process has committed since.
+
+        That process moves the tag, too: a tag that is there is never moved back.
+        """
+        while (there := self._tags.find(name)) is None or there.snapshot.id <= latest.id:
+            if there is not None:
+                self._deletion.delete_as_seen(there)
+            with suppress(AlreadyExists):
+                self._tags.create(name, latest, self._options.tag_default_time_retained_ms)
+                return
 
     def _process_time(self, snapshot: Snapshot) -> datetime.datetime:
         zone = self._options.sink_process_time_zone
@@ -104,6 +113,6 @@ class AutoTags:
         most = self._options.tag_num_retained_max
         if most is None:
             return
-        automatic = [tag.name for tag in self._tags.tags() if self._is_automatic(tag.name)]
-        for name in automatic[: max(0, len(automatic) - most)]:
-            self._deletion.delete(name)
+        automatic = [tag for tag in self._tags.tags() if self._is_automatic(tag.name)]
+        for tag in automatic[: max(0, len(automatic) - most)]:
+            self._deletion.delete_as_seen(tag)

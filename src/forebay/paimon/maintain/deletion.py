@@ -92,10 +92,9 @@ class Deletion:
     def empty_directories(self) -> None:
         """Delete the directories of buckets and partitions that have become empty.
 
-        A writer that is about to write a file there recreates the directory.
+        A writer that is about to write a file there recreates the directory, and keeps one where it has begun to.
         """
         for partition, bucket in self._buckets:
             directory = self._paths.bucket_directory(partition, bucket)
-            while directory != self._paths.data_root and not self._io.list(directory):
-                self._io.delete_directory(directory)
+            while directory != self._paths.data_root and self._io.delete_empty_directory(directory):
                 directory = directory.rpartition("/")[0]

@@ -108,10 +108,10 @@ class SnapshotExpiry:
         if not going or found[-1].id != end:
             return Expired()
         first_kept = found[-1]
-        tags = self._table.tags.tagged_snapshots()
         histories = [self._references.of_history(other) for other in other_branches(self._table)]
         elsewhere: set[str] = set().union(*(data for data, _ in histories))
         deletion = Deletion(self._table, self._references)
+        tags = self._table.tags.tagged_snapshots()  # last: to read other branches may take long
         live_in_tag: dict[int, set[str]] = {}
         # Files that a snapshot removed are needed only by earlier ones: skip the first, but include the first kept.
         for done, snapshot in enumerate(found[1:]):
@@ -190,10 +190,10 @@ class ChangelogExpiry:
         return self._delete(going, [c for c in by_id.values() if c.id >= end], earliest_snapshot, end)
 
     def _delete(self, going: list[Snapshot], staying: list[Snapshot], earliest_snapshot: int, end: int) -> Expired:
-        tags = self._table.tags.tagged_snapshots()
         histories = [self._references.of_history(other) for other in other_branches(self._table)]
         elsewhere: set[str] = set().union(*(data for data, _ in histories))
         names: set[str] = set().union(*(names for _, names in histories))
+        tags = self._table.tags.tagged_snapshots()  # last: to read other branches may take long
         for tag in _needed_tags(tags, going[0].id, end):
             names |= self._references.metadata(tag, with_changelog=False)
         names |= self._references.metadata(self._snapshots.snapshot(earliest_snapshot))

@@ -16,6 +16,7 @@ from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import ManifestEntry
 from forebay.paimon.format.local_time import epoch_millis
 from forebay.paimon.format.partition_path import value_text
+from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.maintain.partition_time import PartitionTime
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.context import TableContext
@@ -88,18 +89,25 @@ class PartitionExpiry:
         if age_ms is None:
             raise InvalidRequest("say how old partitions may become: option 'partition.expiration-time' is not set")
         latest = self._table.snapshots.latest()
-        if latest is None:
-            return []
-        expired = self._chosen(newest_files(self._table.manifests.live_files(latest)), age_ms)
-        expired.sort(key=lambda p: ",".join(str(text) for text in self._texts(p).values()))
+        expired = [] if latest is None else self._expired(latest, age_ms)
+        if expired and not dry_run:
+            seen = frozenset(expired)
+            expired = []
+
+            def still_expired(built_on: Snapshot) -> list[bytes]:
+                # By update time, what has been written to meanwhile is old no longer.
+                expired[:] = [p for p in self._expired(built_on, age_ms) if p in seen]
+                return expired
+
+            self._commit().drop_chosen(still_expired)
         names = self._schema.partition_keys
-        specs = [
-            dict(zip(names, self._layout.decode(p), strict=True))
-            for p in expired[: self._options.partition_expiration_max_num]
-        ]
-        if specs and not dry_run:
-            self._commit().drop_partitions(specs)
-        return specs
+        return [dict(zip(names, self._layout.decode(p), strict=True)) for p in expired]
+
+    def _expired(self, snapshot: Snapshot, age_ms: int) -> list[bytes]:
+        """The partitions of a snapshot to drop, in order, and not too many at once."""
+        found = self._chosen(newest_files(self._table.manifests.live_files(snapshot)), age_ms)
+        found.sort(key=lambda p: ",".join(str(text) for text in self._texts(p).values()))
+        return found[: self._options.partition_expiration_max_num]
 
     def _chosen(self, newest: dict[bytes, int | None], age_ms: int) -> list[bytes]:
         strategy = self._options.partition_expiration_strategy

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from forebay.base.errors import NotFound
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.maintain.deletion import Deleted, Deletion
 from forebay.paimon.maintain.references import References, changelogs_of, other_branches
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.store.context import TableContext
+from forebay.paimon.store.tags import Tag
 
 
 class TagDeletion:
@@ -22,7 +22,17 @@ class TagDeletion:
 
     def delete(self, name: str) -> Deleted:
         """Delete tag `name`. Raises `NotFound`."""
-        tag = self._tags.tag(name)
+        return self._delete(self._tags.tag(name))
+
+    def delete_as_seen(self, seen: Tag) -> bool:
+        """Delete a tag unless it was replaced, or deleted, since it was `seen`; return whether it was deleted."""
+        if self._tags.find(seen.name) != seen:
+            return False
+        self._delete(seen)
+        return True
+
+    def _delete(self, tag: Tag) -> Deleted:
+        name = tag.name
         others = [t.snapshot for t in self._tags.tags() if t.name != name]
         self._tags.delete(name)
         if any(other.id == tag.snapshot.id for other in others) or self._table.snapshots.exists(tag.snapshot.id):
@@ -34,15 +44,13 @@ class TagDeletion:
 
         With `dry_run` they are only returned.
         """
+        seen = {tag.name: tag for tag in self._tags.tags()}
         expired = [tag.name for tag in self._tags.expired()]
         if older_than_ms is not None:
             expired += [name for name in self._tags.created_before(older_than_ms) if name not in expired]
-        for name in () if dry_run else expired:
-            try:
-                self.delete(name)
-            except NotFound:  # another process was faster
-                continue
-        return expired
+        if dry_run:
+            return expired
+        return [name for name in expired if name in seen and self.delete_as_seen(seen[name])]
 
     def _clean(self, gone: Snapshot, others: list[Snapshot]) -> Deleted:
         """Delete the files that `gone` needed and its neighbours (adjacent tags, the first snapshot) do not."""

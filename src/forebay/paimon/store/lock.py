@@ -6,13 +6,15 @@ conditional writes need none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.store.schema_changes import SchemaChange
+
+Check = Callable[[], None]
 
 
 class CommitLock(Protocol):
@@ -30,8 +32,11 @@ class CatalogCommits(Protocol):
     owns_snapshots: bool
     """Whether only the catalog's server creates and deletes snapshots."""
 
-    def create(self, io: FileIO, path: str, data: bytes) -> bool:
-        """Like `FileIO.create`, through the catalog. Raises `UnsupportedOperation` for files it does not manage."""
+    def create(self, io: FileIO, path: str, data: bytes, check: Check | None = None) -> bool:
+        """Like `FileIO.create`, through the catalog. Raises `UnsupportedOperation` for files it does not manage.
+
+        `check` is called right before, once nothing is waited for any more, unless the catalog's server checks.
+        """
         ...
 
     def change_schema(self, changes: Sequence[SchemaChange]) -> bool:
@@ -43,10 +48,13 @@ CommitGuard = CommitLock | CatalogCommits
 """Excludes concurrent committers of a table where the file system alone does not."""
 
 
-def create_exclusively(io: FileIO, path: str, data: bytes, lock: CommitGuard | None) -> bool:
+def create_exclusively(
+    io: FileIO, path: str, data: bytes, lock: CommitGuard | None, check: Check | None = None
+) -> bool:
     """`FileIO.create`, under `lock` if there is one, or by the catalog; False if the file exists.
 
-    Raises `UnsupportedOperation` if neither the file system nor a lock makes this safe.
+    `check` raises if the file must not be created any more; it is called when the lock is held. Raises
+    `UnsupportedOperation` if neither the file system nor a lock makes this safe.
     """
     if lock is None:
         if not io.supports_atomic_create:
@@ -54,8 +62,14 @@ def create_exclusively(io: FileIO, path: str, data: bytes, lock: CommitGuard | N
                 f"{path}: this file system cannot create a file atomically, so two commits could overwrite each other; "
                 "use a catalog with a lock (metastore 'jdbc' or 'hive'), or a store with conditional writes"
             )
-        return io.create(path, data)
+        return _create(io, path, data, check)
     if isinstance(lock, CatalogCommits):
-        return lock.create(io, path, data)
+        return lock.create(io, path, data, check)
     with lock.hold():
-        return io.create(path, data)
+        return _create(io, path, data, check)
+
+
+def _create(io: FileIO, path: str, data: bytes, check: Check | None) -> bool:
+    if check is not None:
+        check()
+    return io.create(path, data)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import AlreadyExists, Conflict, NotFound
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.schema_json import format_schema, parse_schema
 from forebay.paimon.io.file_io import FileIO
-from forebay.paimon.store.lock import CatalogCommits, CommitGuard, create_exclusively
+from forebay.paimon.store.lock import CatalogCommits, Check, CommitGuard, create_exclusively
 from forebay.paimon.store.paths import MAIN_BRANCH, PathFactory
 from forebay.paimon.store.schema_changes import SchemaChange, apply_changes
 
@@ -104,7 +105,7 @@ class SchemaManager:
             after = apply_changes(before, changes, self._clock.now_ms(), has_snapshots)
             if after is None:
                 return before
-            if self._create_file(after):
+            if self._create_file(after, partial(self._check_as_before, before.id, has_snapshots)):
                 return after
         raise Conflict(f"the schema of {self._paths.root} was changed by others {_ATTEMPTS} times meanwhile; try again")
 
@@ -115,6 +116,24 @@ class SchemaManager:
             self._known.pop(schema_id, None)
             self._files.pop(schema_id, None)
 
-    def _create_file(self, schema: TableSchema) -> bool:
+    def _create_file(self, schema: TableSchema, check: Check | None = None) -> bool:
         path = self._paths.schema(schema.id)
-        return create_exclusively(self._io, path, format_schema(schema), self._lock)
+        return create_exclusively(self._io, path, format_schema(schema), self._lock, check)
+
+    def _check_as_before(self, schema_id: int, has_snapshots: bool) -> None:
+        """Raise `Conflict` unless schema `schema_id` is what was read, and if the table has its first rows since."""
+        path, known = self._files[schema_id]
+        try:
+            there = self._io.read(path)
+        except NotFound:
+            there = None
+        if there != known:
+            raise Conflict(
+                f"the table whose schema was to be changed is no longer at {self._paths.root}: it was dropped, and "
+                "perhaps recreated; reopen it and repeat the change"
+            )
+        if not has_snapshots and any(not s.is_directory for s in self._io.list(self._paths.snapshot_directory)):
+            raise Conflict(
+                f"rows were written to {self._paths.root} while its schema was to be changed, which some changes do "
+                "not allow; repeat the change"
+            )
