@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from forebay.base.errors import ErrorCode
-from forebay.fs.interface import DiskFull
-from forebay.server.replica import RESERVE_BYTES, DiskReserve
+from forebay.fs.interface import RESERVE_BYTES, DiskFull
+from forebay.server.disk_reserve import DiskReserve
 
 
 class Disk:

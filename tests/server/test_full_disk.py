@@ -12,7 +12,7 @@ from forebay.codec.log_batch import decode_arrow_batch, iter_headers
 from forebay.fs import names
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
-from forebay.server.replica import DiskReserve
+from forebay.server.disk_reserve import DiskReserve
 from tests.every_run import every_run
 from tests.patience import until
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running

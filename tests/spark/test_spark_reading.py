@@ -49,11 +49,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
         seen.scanned.append(bucket)
         return real_open(self, bucket, *more)
 
-    def counted_answer(request: Any, fetches: list[Any]) -> Any:
+    def counted_answer(request: Any, fetches: list[Any], *more: Any) -> Any:
         for fetch in fetches:
             size = sum(len(piece) for piece in fetch.data)
             seen.fetched[fetch.bucket] = seen.fetched.get(fetch.bucket, 0) + size
-        return real_answer(request, fetches)
+        return real_answer(request, fetches, *more)
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
         def read(self: TableSnapshotManager, snapshot_id: bytes, bucket: TableBucket, *more: Any) -> Any:

@@ -237,8 +237,8 @@ def test_a_table_that_is_assigned_while_a_service_is_stopped_now_is_abandoned_to
 
     monkeypatch.setattr(TieringService, "_begin", late)
     service = service_of(memory_lake).start()
-    service.wait(PATIENCE_SECONDS)
-    stopping[0].join(PATIENCE_SECONDS)
+    service.wait(PATIENCE)
+    stopping[0].join(PATIENCE)
     assert (service.status().rounds, service.status().failures) == (0, 1)
     assert not is_complete(memory_lake, table)
 

@@ -59,7 +59,7 @@ class KeptStatement:
 
 
 @dataclass(eq=False)
-class _Waiting:
+class _WaitingStatement:
     """A statement before it runs: it waits for its turn, or is about to begin. `stopped` says why it must not."""
 
     owner: str
@@ -152,7 +152,7 @@ class Statements:
         self._allows_changes = allows_changes
         self._limits, self._directory, self._clock, self._ids = limits, directory, clock, ids
         self._turn = threads.condition()
-        self._waiting = list[_Waiting]()
+        self._waiting = list[_WaitingStatement]()
         self._running = list[Running]()
         self._begun = 0
         self._is_ended = False
@@ -218,7 +218,7 @@ class Statements:
 
         Raises `Conflict` if it is stopped before its first rows.
         """
-        waiting = _Waiting(session.owner, handle)
+        waiting = _WaitingStatement(session.owner, handle)
         with self._turn:
             self._waiting.append(waiting)
         try:
@@ -240,7 +240,7 @@ class Statements:
         running.start(run)
         return running
 
-    def _wait_for_turn(self, waiting: _Waiting) -> None:
+    def _wait_for_turn(self, waiting: _WaitingStatement) -> None:
         def is_over() -> bool:
             return self._is_ended or waiting.stopped is not None or self._begun < self._limits.queries_max
 

@@ -152,7 +152,7 @@ class ScanSession:
 
 
 @dataclass(slots=True)
-class _Opening:
+class _OpeningScan:
     """A scan that is being opened, which nothing else finds yet, and whether its bucket went away meanwhile."""
 
     bucket: TableBucket
@@ -175,7 +175,7 @@ class ScannerManager:
         self._drained: OrderedDict[bytes, ScanSession] = OrderedDict()
         self._expired: OrderedDict[bytes, float] = OrderedDict()
         self._kept_bytes = 0
-        self._opening: list[_Opening] = []
+        self._opening: list[_OpeningScan] = []
         self._shut_down = False
 
     @property
@@ -375,7 +375,7 @@ class ScannerManager:
 
     # ---- bookkeeping ------------------------------------------------------------------------------------------------
 
-    def _reserve(self, bucket: TableBucket) -> _Opening:
+    def _reserve(self, bucket: TableBucket) -> _OpeningScan:
         with self._lock:
             if self._shut_down:
                 raise _shutting_down()
@@ -392,7 +392,7 @@ class ScannerManager:
                     ErrorCode.TOO_MANY_SCANNERS,
                 )
             self._per_bucket[bucket] = self._per_bucket.get(bucket, 0) + 1
-            opening = _Opening(bucket)
+            opening = _OpeningScan(bucket)
             self._opening.append(opening)
             return opening
 

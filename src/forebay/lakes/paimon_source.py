@@ -166,6 +166,8 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
     def plan(self) -> list[LakeSplit]:
         table, snapshot = self._table, self._snapshot
         try:
+            if not table.snapshots.exists(snapshot.id):  # its plan may be cached for longer than it exists
+                raise NotFound("there is no such file any more")
             request = "lake splits", repr(self._filters)
             planned = table.manifests.planned(snapshot, table.schema, request, lambda: self._planned(snapshot))
         except NotFound as e:

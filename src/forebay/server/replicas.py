@@ -37,9 +37,10 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.catalog import LiveTable, TableCatalog, buckets_of
 from forebay.server.counters import ServerCounters
+from forebay.server.disk_reserve import DiskReserve
 from forebay.server.log_epochs import LogEpochs
 from forebay.server.metadata_store import MetadataStore
-from forebay.server.replica import BucketReplica, DiskReserve, LaneScheduler, ParkedBucket, SlowProgress
+from forebay.server.replica import BucketReplica, LaneScheduler, ParkedBucket, SlowProgress
 
 # Which buckets are open, who uses them, and which one is closed next.
 #

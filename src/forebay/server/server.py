@@ -46,6 +46,7 @@ from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, LakeParts, ProgressNotifier, RequestCosts, ServerContext
 from forebay.server.counters import ServerCounters
+from forebay.server.disk_reserve import DiskReserve
 from forebay.server.lake_snapshots import LakeSnapshots
 from forebay.server.lake_tables import LakeStorageFactory, LakeTables
 from forebay.server.lake_tiering import TieringManager
@@ -57,7 +58,6 @@ from forebay.server.metadata_store import (
     LocalDatabaseFile,
     MetadataStore,
 )
-from forebay.server.replica import DiskReserve
 from forebay.server.replicas import ReplicaManager
 from forebay.server.retention import LogRetention
 from forebay.server.rpc import RpcProtocol

@@ -47,8 +47,9 @@ from forebay.kv.tablet import ChangelogCodec, PutRequest
 from forebay.metadata.table import TableBucket
 from forebay.server.catalog import LiveTable, TableCatalog
 from forebay.server.commit_conditions import KeysChanged, UnchangedKeys, UnchangedSince
+from forebay.server.disk_reserve import DiskReserve
 from forebay.server.metadata_store import TRANSACTION_COUNTER, WRITER_COUNTER, MetadataStore, StoredTransaction
-from forebay.server.replica import BucketReplica, DiskReserve, check_log_batches
+from forebay.server.replica import BucketReplica, check_log_batches
 from forebay.server.replicas import ReplicaManager
 from forebay.server.stages import ENTRIES_MAX, Stage, StagedBatch, StageFiles
 
