@@ -138,7 +138,10 @@ def _minutes(seconds: float) -> str:
 
 
 def cpu_seconds() -> float:
-    """The user and system time of this process and of all that it has waited for."""
+    """The user and system time of this process and of all that it has waited for, as `time` has it.
+
+    The JVM of Spark and its Python workers outlive the process that started them, so they are not among these.
+    """
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -163,7 +166,7 @@ def summary(failed: Sequence[Step], tests: Mapping[str, Any] | None, elapsed: fl
         counts = ", ".join(f"{number:,} {outcome}" for outcome, number in tests["counts"].items() if number)
         lines += [f"tests: {counts or 'none'}"]
     lines += [f"{'FAILED' if failed or (tests and tests['failed']) else 'passed'} in {_minutes(elapsed)}, "
-              f"with {_minutes(cpu)} of CPU (user and system)"]  # fmt: skip
+              f"with {_minutes(cpu)} of CPU (user and system, without Spark's JVM)"]  # fmt: skip
     return lines
 
 

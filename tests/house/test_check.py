@@ -29,7 +29,7 @@ def test_the_last_lines_say_what_failed_and_how_to_run_it_again() -> None:
     assert len(lines) == 3 + 1 + check.SLOWEST_SHOWN + 2
     assert lines[-2:] == [
         "tests: 11,000 passed, 1 failed",
-        "FAILED in 12 min 05 s, with 20 min 01 s of CPU (user and system)",
+        "FAILED in 12 min 05 s, with 20 min 01 s of CPU (user and system, without Spark's JVM)",
     ]
 
 
@@ -42,7 +42,7 @@ def test_very_many_failures_are_cut_short() -> None:
 def test_a_run_in_which_all_is_well_says_so() -> None:
     assert check.summary([], {"counts": {"passed": 2}, "failed": {}, "seconds": {}}, 61, 5) == [
         "tests: 2 passed",
-        "passed in 1 min 01 s, with 0 min 05 s of CPU (user and system)",
+        "passed in 1 min 01 s, with 0 min 05 s of CPU (user and system, without Spark's JVM)",
     ]
 
 
