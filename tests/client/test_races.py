@@ -549,3 +549,43 @@ def test_a_snapshot_has_a_partition_that_was_created_after_they_were_listed(
     monkeypatch.setattr(table_snapshot, "plan_buckets", then_created)
     with table.snapshot() as snapshot:
         assert sorted(snapshot.scan().to_arrow()["a"].to_pylist()) == [1, 2, 3]
+
+
+@own_server
+def test_a_snapshot_of_chosen_partitions_has_those_that_were_created_after_they_were_listed(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"a": pa.int64(), "p": pa.string(), "q": pa.string()}
+    table = make_table(columns, primary_key=["a", "p", "q"], partition_keys=["p", "q"])
+    table.upsert([{"a": 1, "p": "x", "q": "1"}])
+    plan, listed = table_snapshot.plan_buckets, list[object]()
+
+    def then_created(*arguments: Any) -> Any:
+        found = plan(*arguments)
+        if not listed:
+            table.upsert([{"a": 2, "p": "x", "q": "2"}, {"a": 9, "p": "y", "q": "2"}])
+            table.upsert([{"a": 3, "p": "x", "q": "1"}])  # begun after the row in `x$2` was acknowledged
+        listed.append(found)
+        return found
+
+    monkeypatch.setattr(table_snapshot, "plan_buckets", then_created)
+    with table.snapshot(partitions={"p": "x"}) as snapshot:
+        assert sorted(snapshot.scan().to_arrow()["a"].to_pylist()) == [1, 2, 3]
+    assert table.connection.admin.list_table_snapshots(table.path) == []
+
+
+def test_a_snapshot_has_a_chosen_partition_that_is_dropped_right_after(
+    make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table({"a": pa.int64(), "p": pa.string()}, primary_key=["a", "p"], partition_keys=["p"])
+    table.upsert([{"a": 1, "p": "x"}])
+    opened = table_snapshot.open_snapshot_of
+
+    def then_dropped(*given: Any, **named: Any) -> Any:
+        snapshot = opened(*given, **named)
+        table.drop_partition({"p": "x"})
+        return snapshot
+
+    monkeypatch.setattr(table_snapshot, "open_snapshot_of", then_dropped)
+    with table.snapshot(partitions="x") as snapshot:
+        assert len(snapshot.buckets) > 0

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from forebay.base.errors import ForebayError, InternalError, InvalidRequest, NotFound
 from forebay.client.connection import Connection
 from forebay.client.table import Table
-from forebay.metadata.predicate import col
+from forebay.metadata.predicate import Predicate, col
 from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import BatchReader, ForebayDataSource
@@ -164,6 +164,25 @@ def test_partitions_are_chosen_by_filters_on_their_keys(connection: Connection, 
     assert ids_of(run(scan, connection, wanted)) == [1, 4]
     assert sum(len(task) for task in scan.plan(connection, 2, wanted, scan.schema).tasks) == 4
     assert scan.plan(connection, 2, Pushdown(ALL, (col("name") == "nope",)), scan.schema).tasks == []
+
+
+@pytest.mark.parametrize("filters", [(), (col("name") >= "n1",)], ids=["all", "some"])
+def test_a_scan_has_partitions_that_were_created_between_its_plan_and_its_snapshot(
+    connection: Connection, database: str, filters: tuple[Predicate, ...]
+) -> None:
+    table = make_table(connection, f"{database}.p", ["id", "name"], buckets=2, partition_keys=["name"])
+    table.upsert(rows(1, 2))
+    scan = scan_of(table)
+    plan = scan.plan(connection, 2, Pushdown(ALL, filters), scan.schema)
+    with connection.transaction() as transaction:  # which the snapshot has as a whole
+        transaction.upsert(table, rows(0, 3))
+        transaction.upsert(table, [{"id": 5, "name": "n1", "amount": None}])
+    opened = plan.open()
+    assert ids_of(batch for part in opened.partitions for batch in plan.read.read(part)) == (
+        [1, 2, 5] if filters else [0, 1, 2, 5]
+    )
+    exact = plan.opened(plan.tasks)
+    assert len(exact.partitions) == len(plan.tasks)
 
 
 def test_an_empty_table_and_one_without_partitions_have_no_rows(connection: Connection, database: str) -> None:

@@ -25,7 +25,7 @@ import contextlib
 import datetime as dt
 import os
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -281,6 +281,10 @@ def lease_ms(lease: Span | None) -> int | None:
     return milliseconds
 
 
+_OPENINGS_MAX = 5
+"""So often at most a snapshot is opened again with partitions that were created meanwhile."""
+
+
 # ---- opening --------------------------------------------------------------------------------------------------------
 
 
@@ -302,8 +306,12 @@ def open_table_snapshot(
 
     def attempt() -> TableSnapshot:
         # Partitions are created and dropped: they are resolved again for every attempt.
-        buckets = plan_buckets(cluster, info, partitions)
-        return open_snapshot_of(session, info, buckets, duration, name, are_all=partitions is None)
+        def chosen() -> list[TableBucket]:
+            return plan_buckets(cluster, info, partitions)
+
+        if partitions is None:
+            return open_snapshot_of(session, info, chosen(), duration, name, are_all=True)
+        return open_snapshot_with(session, info, chosen(), chosen, duration, name)
 
     snapshot = cluster.retrying(attempt, stale=lambda: cluster.refresh([info.path]))
     snapshot.release_when_collected()
@@ -359,6 +367,35 @@ def open_snapshot_of(
         counts,
         lease_seconds=response.lease_ms / 1000,
     )
+
+
+def open_snapshot_with(
+    session: Session,
+    info: TableInfo,
+    buckets: Sequence[TableBucket],
+    chosen: Callable[[], Sequence[TableBucket]],
+    lease_ms: int | None,
+    name: str = "",
+) -> TableSnapshot:
+    """The same of `buckets`, and of those that `chosen` finds beside them once the snapshot is open.
+
+    They are of partitions that may have been created before it was, with rows that others of the snapshot came after.
+    So it is opened again, with them.
+    """
+    snapshot = open_snapshot_of(session, info, buckets, lease_ms, name)
+    for _ in range(_OPENINGS_MAX if snapshot.is_exact else 0):
+        try:
+            missing = [bucket for bucket in chosen() if bucket not in snapshot.log_offsets]
+        except ForebayError as e:
+            if e.code == ErrorCode.PARTITION_NOT_EXISTS:  # dropped since: the snapshot has it
+                break
+            snapshot.release()
+            raise
+        if not missing:
+            break
+        snapshot.release()
+        snapshot = open_snapshot_of(session, info, [*snapshot.buckets, *missing], lease_ms, name)
+    return snapshot
 
 
 def _open(

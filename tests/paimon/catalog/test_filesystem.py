@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,27 @@ def test_tables_come_and_go(catalog: FileSystemCatalog) -> None:
         catalog.drop_table("db.u")
     catalog.drop_table("db.u", ignore_if_not_exists=True)
     assert catalog.list_tables("db") == []
+
+
+def test_a_table_that_is_created_while_one_of_its_name_is_dropped_keeps_its_files(
+    catalog: FileSystemCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(catalog.create_table("db.t", COLUMNS), [{"id": 1}])
+    remove = shutil.rmtree
+
+    def slowly(path: str) -> None:
+        """The schemas first, by which there is no table any more, and then what was there at the beginning."""
+        names = sorted(os.listdir(path), key=lambda name: name != "schema")
+        for name in names:
+            remove(os.path.join(path, name))
+            if name == "schema":
+                put(catalog.create_table("db.t", COLUMNS), [{"id": 2}])
+        os.rmdir(path)
+
+    monkeypatch.setattr(shutil, "rmtree", slowly)
+    catalog.drop_table("db.t")
+    assert rows_of(catalog.table("db.t"), ["id"]) == [(2,)]
+    assert os.listdir(catalog.warehouse) == ["db.db"]
 
 
 @pytest.mark.parametrize("name", ["t", "db.", ".t", "db/x.t", "no.t"])

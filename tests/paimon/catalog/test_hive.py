@@ -120,6 +120,24 @@ def test_the_directory_of_a_database_is_made_by_who_writes_there(
     assert found == [True]
 
 
+def test_a_table_that_is_created_while_one_of_its_name_is_dropped_keeps_its_files(
+    hive_catalog: Catalog, hive_options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(hive_catalog.create_table("db.t", COLUMNS), [{"id": 1, "v": "old"}])
+    call, others = Metastore.call, iter([True])
+
+    def called(self: Metastore, method: str, *arguments: Any) -> Any:
+        answer = call(self, method, *arguments)
+        if method == "drop_table_with_environment_context" and next(others, False):
+            LocalFileIO().delete_directory(f"{hive_options['warehouse']}/db.db/t")  # as the metastore does
+            put(Catalog.open(hive_options).create_table("db.t", COLUMNS), [{"id": 2, "v": "new"}])
+        return answer
+
+    monkeypatch.setattr(Metastore, "call", called)
+    hive_catalog.drop_table("db.t")
+    assert rows_of(hive_catalog.table("db.t")) == [(2, "new")]
+
+
 def test_a_database_is_dropped_with_its_tables_and_their_files(
     hive_catalog: Catalog, hive_options: dict[str, str]
 ) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.paimon.catalog import rest_messages
 from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon.catalog.rest import RestCommits
 from forebay.paimon.catalog.rest_api import RestApi
 from forebay.paimon.store import schema_changes as changes
 from forebay.paimon.store.branches import BranchManager
@@ -139,6 +141,26 @@ def test_of_two_commits_at_once_the_server_takes_one_and_the_other_follows(
     assert failures == []
     assert {row[0] for row in rows_of(table)} == {w * 100 + i for w in range(3) for i in range(5)}
     assert table.context.snapshots.latest_id() == 15
+
+
+def test_a_commit_does_not_build_on_a_snapshot_that_is_rolled_back_meanwhile(
+    catalog: Catalog, server: RestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = catalog.create_table("db.t", COLUMNS, options={"commit.min-retry-wait": "1 ms"})
+    for i in (1, 2):
+        put(table, [{"id": i, "v": "a"}])
+    create, others = RestCommits.create, iter([True])
+
+    def slowly(self: RestCommits, *given: Any) -> bool:
+        if next(others, False):
+            of_server = server.lake.table("db.t")
+            of_server.rollback_to(1)
+            put(of_server, [{"id": 3, "v": "a"}])  # snapshot 2 again
+        return create(self, *given)
+
+    monkeypatch.setattr(RestCommits, "create", slowly)
+    put(catalog.table("db.t"), [{"id": 4, "v": "a"}])
+    assert [row[0] for row in rows_of(catalog.table("db.t"))] == [1, 3, 4]
 
 
 def test_a_commit_whose_answer_is_lost_is_not_made_twice(catalog: Catalog, server: RestServer) -> None:

@@ -407,6 +407,25 @@ def test_a_commit_that_waits_for_a_lock_does_not_go_into_another_table_of_that_n
     assert table.snapshots.latest() is None
 
 
+def test_a_commit_that_waits_for_a_lock_does_not_build_on_a_snapshot_that_is_rolled_back_meanwhile(
+    table: Table,
+) -> None:
+    other, ours = table.commit("other"), iter([True])
+    other.commit([append("x0")])
+    other.commit([append("undone")])
+
+    class Busy(_ThreadLock):
+        def hold(self) -> AbstractContextManager[None]:
+            if next(ours, False):
+                table.snapshots.delete(2)
+                table.snapshots.write_latest_hint(1)
+                table.commit("other").commit([append("x1")])
+            return super().hold()
+
+    FileStoreCommit(table.context(FAST, ManualClock()), "u", lock=Busy()).commit([append("late")])
+    assert table.files() == ["late", "x0", "x1"]
+
+
 def test_a_snapshot_of_another_commit_under_our_id_is_not_taken_for_ours(table: Table) -> None:
     other = table.commit("fast")
     (made,) = table.commit("slow", raced_by(other), ManualClock()).commit([append("f1")])

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
-from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, StorageFailure, UnsupportedOperation
 from forebay.base.locations import check_name, location
 from forebay.paimon.catalog.catalog import BRANCH_MARK, Catalog, split_name
 from forebay.paimon.format.schema import TableSchema
@@ -162,7 +162,22 @@ class FileSystemCatalog(Catalog):
             if ignore_if_not_exists:
                 return
             raise NotFound(f"there is no table '{name}' in {self.warehouse}")
-        self.io.delete_directory(self.table_path(name))
+        self._delete_table(name)
+
+    def _delete_table(self, name: str) -> None:
+        """Delete the files of a table, and none of another one that is created under its name meanwhile.
+
+        So its directory is first moved away, where the file system does that in one step.
+        """
+        path = self.table_path(name)
+        if not self.io.is_remote:
+            aside = join(self.warehouse, f".dropped-{self._ids.token_hex()}")
+            try:
+                self.io.rename(path, aside)
+            except (NotFound, StorageFailure):  # another process was faster; or it is a mount of its own
+                aside = path
+            path = aside
+        self.io.delete_directory(path)
 
     def rename_table(self, name: str, new_name: str) -> None:
         """Move a table. Raises `AlreadyExists` if the new name is taken. Not atomic on object stores."""

@@ -226,13 +226,23 @@ class HiveCatalog(Catalog):
             if ignore_if_not_exists:
                 return
             raise
-        external = is_external(found)
+        external, path = is_external(found), self._path(found)
+        before = None if external else self._first_schema(path)
         purge = self._metastore.new("EnvironmentContext", properties={"ifPurge": "TRUE"})
         self._metastore.call("drop_table_with_environment_context", database, table, not external, purge)
-        if not external:
-            # The metastore deletes the files if it can reach them; in any case, none may be left here.
-            path = self._path(found)
+        # The metastore deletes the files if it can reach them; in any case, none may be left here. Those of a table
+        # that another process has created there since are not ours.
+        if not external and self._first_schema(path) in (None, before):
             self._io(path).delete_directory(path)
+
+    def _first_schema(self, path: str) -> bytes | None:
+        """The oldest schema file of the table in a directory, which tells it from others; None without a table."""
+        io, paths = self._io(path), PathFactory(path)
+        ids = SchemaManager(io, paths).ids()
+        try:
+            return io.read(paths.schema(ids[0])) if ids else None
+        except NotFound:
+            return None
 
     def rename_table(self, name: str, new_name: str) -> None:
         """Rename a table, and move its files if they are where the catalog put them. Raises `AlreadyExists`."""

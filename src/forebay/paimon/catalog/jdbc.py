@@ -169,7 +169,7 @@ class JdbcCatalog(FileSystemCatalog):
         if not dropped and not ignore_if_not_exists:
             raise NotFound(f"there is no table '{name}' in {self._database}")
         if dropped:
-            self.io.delete_directory(self.table_path(name))
+            self._delete_table(name)
 
     def rename_table(self, name: str, new_name: str) -> None:
         old, new = self._split(name), self._split(new_name)

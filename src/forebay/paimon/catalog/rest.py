@@ -247,7 +247,7 @@ class RestCommits:
     def create(self, io: FileIO, path: str, data: bytes, check: Check | None = None) -> bool:
         """Have the server create the snapshot for file `path`; False if another one already exists.
 
-        The server checks that the table is the same.
+        The server compares the UUID of the snapshot before; `check` says whether that is the one that was built on.
         """
         place = _SNAPSHOT.search(path)
         if place is None:
@@ -261,6 +261,8 @@ class RestCommits:
             "snapshot": snapshot_to_json(snapshot),
             "statistics": [],
         }
+        if check is not None:
+            check()
         branch = place["branch"]
         table = self._table if branch is None else f"{self._table}{BRANCH_MARK}{branch}"
         answer = self._api.post("databases", self._database, "tables", table, "commit", body=body)

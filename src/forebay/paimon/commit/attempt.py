@@ -43,6 +43,10 @@ class _Dropped(Conflict):
     """The table that a commit is for was dropped."""
 
 
+class _Overtaken(Exception):
+    """A commit would build on what others have undone; it has to begin again."""
+
+
 @dataclass(frozen=True)
 class CommitRequest:
     """The contents of the snapshot besides the changes.
@@ -192,7 +196,7 @@ class _Attempts:
             self._clean_up()
             raise
         try:
-            ours = self._create(snapshot)
+            ours = self._create(snapshot, latest)
         # The store does not support commits at all, or the table is gone: nothing was created.
         except (UnsupportedOperation, _Dropped):
             self._drop(base)
@@ -353,8 +357,22 @@ class _Attempts:
 
     # ---- publishing ------------------------------------------------------------------------------------------------
 
-    def _create(self, snapshot: Snapshot) -> bool:
+    def _check_base(self, latest: Snapshot | None) -> None:
+        """Raise `_Overtaken` if the snapshot that the commit builds on was rolled back, and its id used again."""
+        if latest is None:
+            return
+        there = self._snapshots.find(latest.id)
+        if there is not None and (there.uuid, there.delta_manifest_list) != (latest.uuid, latest.delta_manifest_list):
+            raise _Overtaken
+
+    def _create(self, snapshot: Snapshot, latest: Snapshot | None) -> bool:
         """Create the snapshot file; return True if it is ours, False if it is another commit's."""
+
+        def check() -> None:
+            self._check_same_table()
+            if is_first:
+                self._check_base(latest)
+
         path = self._snapshots.files.path(snapshot.id)
         data = format_snapshot(snapshot)
         tries = self._manifests.options.commit_max_retries + 1
@@ -366,8 +384,8 @@ class _Attempts:
                     is_first = failure is None
                     # What was checked before may have changed while we wait, for another try or for the lock.
                     has_waited = retry > 0 or self._loop.lock is not None
-                    check = self._check_same_table if has_waited else None
-                    is_there = create_exclusively(self._snapshots.io, path, data, self._loop.lock, check)
+                    checked = check if has_waited else None
+                    is_there = create_exclusively(self._snapshots.io, path, data, self._loop.lock, checked)
                 if not is_there:
                     there = self._snapshots.find(snapshot.id)
                     if there is not None and there.uuid != snapshot.uuid:
@@ -381,6 +399,8 @@ class _Attempts:
                     break
                 if is_first:
                     return False  # it existed and has expired since: not ours, for our attempt had just begun
+            except _Overtaken:
+                return False
             except (StorageFailure, Unavailable, OutcomeUnknown, NotFound) as e:
                 failure = e
             if retry + 1 < tries:

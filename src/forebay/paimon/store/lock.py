@@ -35,7 +35,7 @@ class CatalogCommits(Protocol):
     def create(self, io: FileIO, path: str, data: bytes, check: Check | None = None) -> bool:
         """Like `FileIO.create`, through the catalog. Raises `UnsupportedOperation` for files it does not manage.
 
-        `check` is called right before, once nothing is waited for any more, unless the catalog's server checks.
+        `check` is called right before, once nothing is waited for any more.
         """
         ...
 

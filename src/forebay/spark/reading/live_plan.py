@@ -23,7 +23,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.planning import fixes_keys
-from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
+from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of, open_snapshot_with
 from forebay.metadata.log_offset import epoch_of, with_epoch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
@@ -51,6 +51,9 @@ from forebay.unionread.reading import KeyLookupSplit, KvSnapshotSplit, LogSplit
 from forebay.unionread.time_range import plan_time_range
 
 AsOf = int | str | dt.datetime
+
+Chosen = Callable[[], Sequence[TableBucket]]
+"""Finds the buckets that a scan has to read."""
 
 VIRTUAL_SEPARATOR = "$"
 """Between a table's name and that of a virtual table beside it."""
@@ -224,12 +227,21 @@ class LiveScan:
         plan = plan_union(*asked, lake_only=alone, look_up=look_up)
         return None if plan.facts.snapshot_id is None and not alone else plan
 
-    def open_snapshot(self, connection: Connection, tasks: Sequence[tuple[Split, ...]]) -> TableSnapshot | None:
-        """The table snapshot that these tasks read; None if they read logs, or if the cluster has no snapshots."""
+    def open_snapshot(
+        self, connection: Connection, tasks: Sequence[tuple[Split, ...]], chosen: Chosen | None = None
+    ) -> tuple[Sequence[tuple[Split, ...]], TableSnapshot | None]:
+        """Tasks, and the table snapshot that they read; None if they read logs, or if the cluster has no snapshots.
+
+        They are `tasks`, and others for the buckets that `chosen` finds beside theirs: those of partitions that were
+        created since the scan was planned, and that the snapshot has.
+        """
         buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
         if not buckets or self.strategy != SERVER_SCAN:
-            return None
-        return open_for_query(connection, self.info, buckets, self.options.lease)
+            return tasks, None
+        snapshot = open_for_query(connection, self.info, buckets, self.options.lease, chosen)
+        planned = frozenset(buckets)
+        new = [] if snapshot is None else [bucket for bucket in snapshot.buckets if bucket not in planned]
+        return [*tasks, *((KvBatchSplit(bucket),) for bucket in new)], snapshot
 
     def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> list[SplitsPartition]:
         """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
@@ -240,7 +252,9 @@ class LiveScan:
         snapshot = None
         if self.options.lease.is_asked_for:
             # This process ends before the tasks begin, and is not notified when the last one has ended.
-            opened = self.open_snapshot(connection, tasks)
+            now = None if self.reads_lake else self._chosen(connection, wanted)
+            tasks, opened = self.open_snapshot(connection, tasks, now)
+            tasks = keeping_limit(tasks, wanted.limit)
             snapshot = None if opened is None else opened.keep()
         return task_partitions(tasks, snapshot)
 
@@ -285,7 +299,7 @@ class LiveScan:
                 native = share.native_files()
                 beside = lake_tasks(share.rest, *how)
 
-        def opened(tasks: Sequence[tuple[Split, ...]]) -> OpenedScan:
+        def opened(tasks: Sequence[tuple[Split, ...]], chosen: Chosen | None = None) -> OpenedScan:
             """Pins the table snapshot that the tasks read, if they read one. It releases itself when collected."""
             if any(isinstance(split, KeysInput) for task in tasks for split in task):
                 from forebay.spark.reading.key_lookups import with_found_rows
@@ -293,12 +307,34 @@ class LiveScan:
                 pin = partial(open_for_query, connection, self.info, lease=self.options.lease)
                 tasks, snapshot = with_found_rows(connection, self.info, wanted, tasks, pin)
             else:
-                snapshot = self.open_snapshot(connection, tasks)
+                tasks, snapshot = self.open_snapshot(connection, tasks, chosen)
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
         direct = self._direct(connection, read, tasks) if use_direct else None
         rows = estimated_rows(tasks, wanted.limit)
-        return ScanPlan(read, tasks, rows, opened, native, beside, chosen, direct)
+        now = None if union is not None else self._chosen(connection, wanted)
+        grown = None if now is None else partial(opened, chosen=now)
+        return ScanPlan(read, tasks, rows, opened, native, beside, chosen, direct, grown)
+
+    def _chosen(self, connection: Connection, wanted: Pushdown) -> Chosen | None:
+        """What finds the buckets that `wanted` leaves of the table as it is then; None where there is nothing to find.
+
+        That is so without partitions, and of logs, which are read up to the moment of the plan.
+        """
+        info = self.info
+        if not info.is_partitioned or self.strategy != SERVER_SCAN:
+            return None
+
+        def chosen() -> Sequence[TableBucket]:
+            if fixes_keys(info, wanted.filter):
+                from forebay.spark.reading.key_lookups import chosen_buckets
+
+                found = chosen_buckets(connection, info, wanted)
+                if found is not None:
+                    return found.buckets
+            return wanted_buckets(connection, info, wanted.partition_filters)
+
+        return chosen
 
     def _direct(
         self, connection: Connection, read: ReadFunction, tasks: Sequence[tuple[Split, ...]]
@@ -315,18 +351,28 @@ class LiveScan:
 
 
 def open_for_query(
-    connection: Connection, info: TableInfo, buckets: Sequence[TableBucket], lease: SnapshotLease
+    connection: Connection,
+    info: TableInfo,
+    buckets: Sequence[TableBucket],
+    lease: SnapshotLease,
+    chosen: Chosen | None = None,
 ) -> TableSnapshot | None:
     """A snapshot of these buckets; None where the cluster has no table snapshots, or there is nothing to read.
+
+    Also of those that `chosen` finds (`forebay.client.table_snapshot.open_snapshot_with`).
 
     It is released when it is collected, by this process. Raises `LimitExceeded` if the server has its fill of them.
     """
     cluster = connection.cluster
     duration = round((LEASE_SECONDS if lease.seconds is None else lease.seconds) * 1000)
-    snapshot = cluster.retrying(
-        lambda: open_snapshot_of(connection, info, buckets, duration, lease.lease_id or f"spark {info.path}"),
-        stale=lambda: cluster.refresh([info.path]),
-    )
+    name = lease.lease_id or f"spark {info.path}"
+
+    def attempt() -> TableSnapshot:
+        if chosen is None:
+            return open_snapshot_of(connection, info, buckets, duration, name)
+        return open_snapshot_with(connection, info, buckets, chosen, duration, name)
+
+    snapshot = cluster.retrying(attempt, stale=lambda: cluster.refresh([info.path]))
     if snapshot.snapshot_id is None:
         return None
     snapshot.release_when_collected()

@@ -185,7 +185,8 @@ class ScanPlan:
     """What is read, decided at one moment: its tasks read the same however often they run.
 
     `read` yields batches of exactly Spark's schema for each of `tasks` (their splits). `rows` is about how many rows
-    they have, before filters; None where that is not known. `opened` makes the input partitions of tasks.
+    they have, before filters; None where that is not known. `opened` makes the input partitions of tasks;
+    `grown` does, too, and adds tasks for what was created since, where there may be something.
     `beside_native` are the tasks of what is not in `native`, the part that Spark can read directly. `chosen` says what
     the filters leave to read, if they fix keys or buckets. `direct` is how the JVM reads logs or buckets, or why Python
     does; None of scans that have none.
@@ -199,10 +200,11 @@ class ScanPlan:
     beside_native: Sequence[tuple[Any, ...]] = ()
     chosen: str | None = None
     direct: Direct | str | None = None
+    grown: Callable[[Sequence[tuple[Any, ...]]], OpenedScan] | None = None
 
     def open(self, *, beside_native: bool = False) -> OpenedScan:
         """The tasks for all rows, or (`beside_native`) for those that are not in `native`."""
-        return self.opened(self.beside_native if beside_native else self.tasks)
+        return (self.grown or self.opened)(self.beside_native if beside_native else self.tasks)
 
 
 # ---- rows and columns ------------------------------------------------------------------------------------------------
