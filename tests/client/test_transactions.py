@@ -636,7 +636,7 @@ def test_a_decided_transaction_is_finished_by_the_next_server(tmp_path: Path, mo
         with kv.snapshot() as snapshot:
             assert snapshot.scan().count() == 40
         eventually(lambda: connection.admin.transactions()[0].state == "committed")
-        assert list((tmp_path / "data" / "transactions.staged").iterdir()) == []
+        eventually(lambda: list((tmp_path / "data" / "transactions.staged").iterdir()) == [])  # which comes after it
 
 
 def test_rows_of_a_transaction_are_added_once_whatever_is_redone(
