@@ -120,11 +120,11 @@ def test_attempts_that_lose_and_commits_that_conflict(
     put(table, [{"id": 0, "v": "x"}])
     create, losses = _Attempts._create, [2]
 
-    def losing(self: Any, snapshot: Any) -> bool:
+    def losing(self: Any, snapshot: Any, latest: Any) -> bool:
         if losses[0]:
             losses[0] -= 1
             return False
-        return create(self, snapshot)
+        return create(self, snapshot, latest)
 
     monkeypatch.setattr(_Attempts, "_create", losing)
     put(table, [{"id": 1, "v": "x"}])

@@ -469,6 +469,7 @@ def test_a_client_that_does_not_log_in_is_closed(tmp_path):
         where = server.addresses.sasl_bootstrap_servers
         assert where
         with RawClient(where) as idle, RawClient(where, PlainClient("a", "b")) as known:
+            until(lambda: len(list(server.server.connections)) == 2, "a connection is not accepted")
             clock.advance(1)
             idle.socket.settimeout(PATIENCE)
             assert is_closed_by_peer(idle.socket)
