@@ -11,10 +11,15 @@ from typing import Any
 
 from forebay.client import lake_history
 from forebay.kv.checkpoint import KvFolder
+from forebay.log import recovery
+from forebay.log.log_ends import KnownLog
+from forebay.log.scan import CorruptBatch
 from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
 from forebay.log.writer_state import WriterStates
+from forebay.server import metadata_store
 from forebay.server.commit_conditions import UnchangedKeys
+from forebay.server.metadata_store import StoredTransaction
 from forebay.server.stages import StageFiles
 from forebay.server.transactions import TransactionManager
 from forebay.unionread import expired
@@ -117,6 +122,41 @@ def _trust_numbers(world: World) -> None:
     lake_history.has_offsets = lambda *_: True  # type: ignore[assignment]
 
 
+def _look_once_before_a_wait(world: World) -> None:
+    metadata_store._TABLES = metadata_store._TABLES.replace("CREATE UNIQUE INDEX", "CREATE INDEX")
+    TransactionManager.begin = _begin_after_one_look  # type: ignore[method-assign]
+
+
+def _begin_after_one_look(
+    self: TransactionManager, application: str, version: int, join: bool = False
+) -> StoredTransaction:
+    with self._beginning:
+        decided, last, replaced = self._history_of(application)
+        for transaction in decided:
+            self._finish(transaction)
+        if last is not None and version == last.version:
+            return last
+        for transaction in replaced:
+            if join and transaction.stored.version == version:
+                return transaction.stored
+            self._end(transaction, "replaced")
+        return self._begun(application, version)
+
+
+def _take_damage_for_a_torn_write(world: World) -> None:
+    global ROTTEN_SHARE
+    ROTTEN_SHARE = 1.0  # it shows only where bytes change
+    KnownLog.end = KnownLog.synced = property(lambda self: self.recovery_point or 0)  # type: ignore[assignment,misc]
+    recovery._require_torn = _require_torn_behind_the_recovery_point
+
+
+def _require_torn_behind_the_recovery_point(
+    segment: LogSegment, problem: CorruptBatch, next_base: int | None, known: KnownLog
+) -> None:
+    if known.clean or problem.offset < known.end:
+        raise problem
+
+
 MUTANTS = {
     "sync": _sync_nothing,
     "duplicates": _forget_duplicates,
@@ -126,6 +166,8 @@ MUTANTS = {
     "conditions": _check_no_conditions,
     "lock": _share_directories,
     "numbers": _trust_numbers,
+    "versions": _look_once_before_a_wait,
+    "ends": _take_damage_for_a_torn_write,
 }
 """Servers that break a promise: a simulation that finds nothing wrong with them would be worth nothing."""
 
