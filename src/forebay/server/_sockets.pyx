@@ -670,6 +670,7 @@ cdef class Sockets:
 
     cdef object loop, selector
     cdef object monotonic
+    cdef object loop_time         # the clock of `timeout`, which is the machine's whatever clock is injected
     cdef ShortGroups short
     cdef int epoll                # the selector's
     cdef public bint is_wanted    # by the loop, which has something else to do
@@ -690,7 +691,7 @@ cdef class Sockets:
             raise MemoryError()
 
     def __init__(self, loop, clock, ShortGroups short):
-        self.loop = loop
+        self.loop, self.loop_time = loop, loop.time
         self.monotonic = clock.monotonic
         self.short = short
         short.sockets = self
@@ -787,13 +788,13 @@ cdef class Sockets:
         cdef list others = []
         self.is_wanted = False
         if timeout is not None:
-            deadline = self.monotonic() + timeout if timeout > 0 else 0.0
+            deadline = self.loop_time() + timeout if timeout > 0 else 0.0
         while True:
             wait_ms = 0
             if not rounds and deadline > 0.0:
                 wait_ms = -1
                 if deadline < INFINITY:  # rounded up: a timer that is not due yet would be asked for again and again
-                    wait_ms = max(0, min(<int> ceil((deadline - self.monotonic()) * 1e3), WAIT_MS_MAX))
+                    wait_ms = max(0, min(<int> ceil((deadline - self.loop_time()) * 1e3), WAIT_MS_MAX))
             n = 0
             if served or not wait_ms:
                 n = epoll_take(self.epoll, SOCKETS_MAX, 0, fds, events)
@@ -822,14 +823,14 @@ cdef class Sockets:
                 except Exception as e:
                     self.loop.call_exception_handler({"message": "serving a round failed", "exception": e})
             if served and rounds < ROUNDS_MAX:
-                now = self.monotonic()
+                now = self.loop_time()
                 if not rounds:
                     busy_until = now + _POLL_SECONDS
                 rounds += 1
                 if now < busy_until:
                     continue
             rounds = 0
-            if others or self.is_wanted or deadline < INFINITY and self.monotonic() >= deadline:
+            if others or self.is_wanted or deadline < INFINITY and self.loop_time() >= deadline:
                 return others
 
     cdef bint is_worth_watching(self) noexcept:
