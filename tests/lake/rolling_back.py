@@ -57,3 +57,22 @@ def disturb(storage: LakeStorage, path: TablePath) -> None:
         with opened(storage.options) as catalog:
             table = load_table(catalog, path)
             table.append(pa.Table.from_pylist([], schema=table.schema().as_arrow()))
+
+
+def lake_rows(storage: LakeStorage, path: TablePath) -> pa.Table:
+    """All rows of a Paimon or an Iceberg lake table, with its system columns."""
+    if isinstance(storage, PaimonLakeStorage):
+        return Catalog.open(storage.options).table(str(path)).scan().to_arrow()
+    assert isinstance(storage, IcebergLakeStorage)
+    with opened(storage.options) as catalog:
+        return load_table(catalog, path).scan().to_arrow()
+
+
+def add(storage: LakeStorage, path: TablePath, rows: pa.Table) -> None:
+    """Append rows that `lake_rows` returned, as a cherry-pick of their snapshot does."""
+    if isinstance(storage, PaimonLakeStorage):
+        Catalog.open(storage.options).table(str(path)).append(rows)
+        return
+    assert isinstance(storage, IcebergLakeStorage)
+    with opened(storage.options) as catalog:
+        load_table(catalog, path).append(rows)

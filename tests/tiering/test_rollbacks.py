@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest
@@ -209,6 +210,100 @@ def test_where_no_line_of_parents_leads_to_the_tagged_snapshot_its_rows_decide(
     assert [row["k"] for row in iceberg_lake.check_complete(table)] == [1, 2, 3]
 
 
+def test_deletes_that_were_undone_are_done_again_where_no_line_of_parents_leads_to_their_snapshot(
+    iceberg_lake: LakeCluster,
+) -> None:
+    storage = iceberg_lake.storage
+    assert isinstance(storage, IcebergLakeStorage)
+    table = made(iceberg_lake, keyed=True)
+    fill(table, 1, 2)
+    first = iceberg_lake.tier(table).snapshot_id
+    table.delete([{"k": 1}])
+    iceberg_lake.tier(table)
+    undo(iceberg_lake, table, first)
+    for _ in range(2):
+        disturb(iceberg_lake, table)
+    with storage.upkeep(table.path) as upkeep:
+        upkeep.compact(files_min=1)
+        upkeep.expire(older_than="9999-01-01T00:00:00Z", keep=1)
+    iceberg_lake.tier(table)
+    iceberg_lake.check_complete(table)
+    assert rolling_back.lake_rows(storage, table.path)["k"].to_pylist() == [2]
+
+
+@KINDS
+def test_a_table_that_others_recreated_and_wrote_to_begins_again(any_lake: LakeCluster, keyed: bool) -> None:
+    table = made(any_lake, keyed)
+    fill(table, 1)
+    any_lake.tier(table)
+    undo(any_lake, table, None)
+    disturb(any_lake, table)
+    any_lake.tier(table)
+    assert [row["k"] for row in any_lake.check_complete(table)] == [1]
+
+
+@KINDS
+def test_a_rollback_that_was_undone_after_the_next_round_loses_nothing(iceberg_lake: LakeCluster, keyed: bool) -> None:
+    table = made(iceberg_lake, keyed)
+    fill(table, 1)
+    first = iceberg_lake.tier(table).snapshot_id
+    fill(table, 2)
+    second = iceberg_lake.tier(table).snapshot_id
+    undo(iceberg_lake, table, first)
+    fill(table, 3)
+    iceberg_lake.tier(table)
+    undo(iceberg_lake, table, second)
+    iceberg_lake.tier(table)
+    assert [row["k"] for row in iceberg_lake.check_complete(table)] == [1, 2, 3]
+
+
+def test_a_rollback_that_was_undone_in_a_round_is_refused_with_a_way_out(iceberg_lake: LakeCluster) -> None:
+    class Dies(Exception):
+        pass
+
+    def die(step: str) -> None:
+        if step == "lake committed":
+            raise Dies
+
+    table = made(iceberg_lake)
+    fill(table, 1)
+    first = iceberg_lake.tier(table).snapshot_id
+    fill(table, 2)
+    second = iceberg_lake.tier(table).snapshot_id
+    undo(iceberg_lake, table, first)
+    with pytest.raises(Dies):
+        iceberg_lake.tier(table, RoundControl(reached=die))
+    undo(iceberg_lake, table, second)
+    with pytest.raises(ForebayError, match=rf"as lake snapshot {first}, .*: roll it back to that one"):
+        iceberg_lake.tier(table)
+    undo(iceberg_lake, table, first)
+    iceberg_lake.tier(table)
+    assert [row["k"] for row in iceberg_lake.check_complete(table)] == [1, 2]
+
+
+def test_rows_that_were_undone_and_added_again_by_others_do_not_come_twice(any_lake: LakeCluster) -> None:
+    table = made(any_lake)
+    snapshots = []
+    for key in (1, 2, 3):
+        fill(table, key)
+        snapshots.append(any_lake.tier(table).snapshot_id)
+    if isinstance(any_lake.storage, MemoryLakeStorage):
+        return  # its rows have no offsets
+    last = rolling_back.lake_rows(any_lake.storage, table.path)
+    undo(any_lake, table, snapshots[0])
+    rolling_back.add(any_lake.storage, table.path, last.filter(pc.field("k") == 3))
+    with pytest.raises(InvalidRequest, match="A round would add them twice"):
+        any_lake.tier(table)
+    state = lake_state(any_lake.connection, table.path, any_lake.lake)
+    assert state.needs_decision
+    assert f"roll the lake table back to snapshot {snapshots[0]}" in str(state)
+    with pytest.raises(InvalidRequest, match="needs a decision"):
+        repair(any_lake.connection, table.path, accept_loss=True, lake=any_lake.lake)
+    undo(any_lake, table, snapshots[0])
+    any_lake.tier(table)
+    assert [row["k"] for row in any_lake.check_complete(table)] == [1, 2, 3]
+
+
 # ---- what is not known any more -------------------------------------------------------------------------------------
 
 
@@ -229,6 +324,27 @@ def test_offsets_that_the_server_has_forgotten_follow_from_the_rows(
         return
     any_lake.tier(table)
     assert len(any_lake.check_complete(table)) == 7
+
+
+def test_rows_in_files_without_statistics_do_not_come_twice(
+    iceberg_lake: LakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_snapshots, "HISTORY_KEPT", 0)
+    table = made(iceberg_lake)
+    snapshots = []
+    for key in (1, 2, 3):
+        fill(table, key)
+        snapshots.append(iceberg_lake.tier(table).snapshot_id)
+    undo(iceberg_lake, table, snapshots[0])
+    storage = iceberg_lake.storage
+    assert isinstance(storage, IcebergLakeStorage)
+    with opened(storage.options) as catalog:
+        theirs = load_table(catalog, table.path)
+        with theirs.transaction() as change:
+            change.set_properties({"write.metadata.metrics.default": "none"})
+        theirs.overwrite(theirs.scan().to_arrow())
+    with pytest.raises(InvalidRequest, match="are not known any more"):
+        iceberg_lake.tier(table)
 
 
 @KINDS

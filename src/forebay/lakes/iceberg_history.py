@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -66,22 +66,24 @@ def was_undone(table: Table, snapshot_id: int) -> bool:
         return False
     found = table.metadata.snapshot_by_id(snapshot_id)
     if found is None:  # it has expired, if the line of parents does not show that it is another one
-        return any(_is_tiered(snapshot) for snapshot in line)
+        return any(_is_tiered(snapshot) for snapshot in line) or _is_first(line[-1])
     return not _precedes_head(table, found)
 
 
 def _precedes_head(table: Table, snapshot: Snapshot) -> bool:
     """Whether a snapshot that is not on the line of parents is behind it all the same, where others have expired."""
     line = list(history(table.metadata))
-    if not line or sequence_of(line[-1]) <= sequence_of(snapshot) or _is_first(table.metadata, line[-1]):
+    if not line or sequence_of(line[-1]) <= sequence_of(snapshot) or _is_first(line[-1]):
         return False
     return _has_rows_of(table, line[0], snapshot)
 
 
-def _is_first(metadata: TableMetadata, snapshot: Snapshot) -> bool:
+def _is_first(snapshot: Snapshot) -> bool:
     """Whether a snapshot begins a table, or a replaced one. (pyiceberg's expiry removes the ids of expired parents.)"""
     if snapshot.parent_snapshot_id is not None or snapshot.summary is None:
         return False
+    if snapshot.sequence_number == 1:
+        return True
     summary = summary_of(snapshot)
     is_append = snapshot.summary.operation is Operation.APPEND
     return is_append and summary.get("total-records") == summary.get("added-records")
@@ -90,35 +92,56 @@ def _is_first(metadata: TableMetadata, snapshot: Snapshot) -> bool:
 def _has_rows_of(table: Table, head: Snapshot, snapshot: Snapshot) -> bool:
     """Whether `head` has rows that the tiering snapshot added, in its files or in those of a compaction.
 
-    If it added none, it is taken to be there.
+    If it added none and deleted some, `head` has its files of deletes: where a compaction has applied these, they are
+    taken for undone, and done again. If it changed nothing, `head` has as much of each log.
     """
     metadata, io = table.metadata, table.io
-    added = _added_files(snapshot, io)
-    live = [f.file for f in live_files(metadata, head, io)]
-    if not added or {f.file_path for f in added} & {f.file_path for f in live}:
-        return True
-    before, now = _held_by(metadata, added), _held_by(metadata, live)
-    return not before or any(now.get(place, 0) >= offset for place, offset in before.items())
+    live = live_files(metadata, head, io)
+    now = _held_by(metadata, (f.file for f in live))
+    added = _added_files(snapshot, io, ManifestContent.DATA)
+    if added:
+        before = _held_by(metadata, added)
+        has_files = bool({f.file_path for f in added} & {f.file.file_path for f in live})
+        return has_files or not before or any(now.get(place, 0) >= offset for place, offset in before.items())
+    deletes = _added_files(snapshot, io, ManifestContent.DELETES)
+    if deletes:
+        return bool({f.file_path for f in deletes} & {delete.path for f in live for delete in f.deletes})
+    before = _held_by(metadata, (f.file for f in live_files(metadata, snapshot, io)))
+    return all(now.get(place, 0) >= offset for place, offset in before.items())
 
 
-def _added_files(snapshot: Snapshot, io: FileIO) -> list[DataFile]:
+def _added_files(snapshot: Snapshot, io: FileIO, content: ManifestContent) -> list[DataFile]:
     return [
         entry.data_file
         for manifest in snapshot.manifests(io)
-        if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.content is ManifestContent.DATA
+        if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.content is content
         for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
-        if entry.snapshot_id == snapshot.snapshot_id and entry.data_file.content is DataFileContent.DATA
+        if entry.snapshot_id == snapshot.snapshot_id
     ]
 
 
-def held_offsets(table: Table, snapshot: Snapshot) -> Held:
-    """How much of each bucket's log a snapshot has at least, by the statistics of its files."""
-    return _held_by(table.metadata, [f.file for f in live_files(table.metadata, snapshot, table.io)])
+def held_offsets(table: Table, snapshot: Snapshot) -> Held | None:
+    """How much of each bucket's log a snapshot has at least, by the statistics of its files.
+
+    None for a table without a key if they do not tell: with less than there is, its rows would come again.
+    """
+    files = [f.file for f in live_files(table.metadata, snapshot, table.io)]
+    if not table.metadata.schema().identifier_field_ids and not all(_tells_offset(table.metadata, f) for f in files):
+        return None
+    return _held_by(table.metadata, files)
+
+
+def _tells_offset(metadata: TableMetadata, file: DataFile) -> bool:
+    """Whether statistics of a file have the newest log offset of its rows. (Others may not write any, and Java writes
+    those of the first 100 columns.) Rows of others have none."""
+    field_id = _offset_field(metadata)
+    without = (file.null_value_counts or {}).get(field_id, 0)
+    return field_id in (file.upper_bounds or {}) or file.record_count == without
 
 
 def _held_by(metadata: TableMetadata, files: Iterable[DataFile]) -> Held:
     places, held = Places(metadata), Held()
-    field_id = metadata.schema().find_field(OFFSET_COLUMN).field_id
+    field_id = _offset_field(metadata)
     for file in files:
         bound = (file.upper_bounds or {}).get(field_id)
         if bound is not None:
@@ -126,6 +149,10 @@ def _held_by(metadata: TableMetadata, files: Iterable[DataFile]) -> Held:
             newest = int(from_bytes(LongType(), bound))
             held[values, bucket] = max(held.get((values, bucket), 0), newest + 1)
     return held
+
+
+def _offset_field(metadata: TableMetadata) -> int:
+    return metadata.schema().find_field(OFFSET_COLUMN).field_id
 
 
 def _is_tiered(snapshot: Snapshot) -> bool:

@@ -160,7 +160,7 @@ class IcebergLakeCommitter(LakeCommitter):
         return head is not None and summary_of(head).get("total-records") != "0"
 
     @telling("the metadata of the lake")
-    def held_offsets(self) -> Held:
+    def held_offsets(self) -> Held | None:
         table = current_table(self._options, self._context.info.path)
         head = table.current_snapshot()
         return {} if head is None else held_offsets(table, head)

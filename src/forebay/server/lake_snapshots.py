@@ -308,7 +308,9 @@ class LakeSnapshots:
                 raise InvalidRequest(f"there is no file of offsets {path!r} of table {info.path}") from e
             raise Conflict(
                 f"the file of offsets {path!r} of table {info.path} does not exist any more: later rounds have been "
-                f"committed since, the last one as lake snapshot {known[-1].snapshot_id}, so this worker was overtaken",
+                f"committed since, the last one as lake snapshot {known[-1].snapshot_id}, so this worker was overtaken."
+                " If no other worker runs, others have made another snapshot of the lake table the newest one: roll it "
+                "back to that one",
                 ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
             ) from e
         _parse(data, info, names.join(self._data_dir, file))

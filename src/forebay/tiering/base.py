@@ -140,6 +140,7 @@ def _with_another(
         if not accept_loss:
             check_log(connection, info, known, newest.snapshot_id, held, partitions)
         if any(held.get(bucket, 0) < stop for bucket, stop in known.log_offsets.items()):
+            check_added_again(committer, info, known, newest.snapshot_id, held, partitions)
             _tell_of_rollback(info, known, newest.snapshot_id)
     try:
         return _reported(connection, info, newest, known, partitions)
@@ -264,6 +265,38 @@ def held_by_rows(committer: LakeCommitter, partitions: Partitions) -> dict[Table
         return None
     places = {(tuple((values or {}).values()), bucket.bucket): bucket for bucket, values in partitions.items()}
     return {places[place]: offset for place, offset in held.items() if place in places}
+
+
+def added_again(
+    committer: LakeCommitter, info: TableInfo, held: Mapping[TableBucket, int], partitions: Partitions
+) -> list[TableBucket]:
+    """Return the buckets of which a rolled back table has rows that its newest tiering snapshot, with the offsets
+    `held`, does not have: others have added undone rows again, as a cherry-pick does.
+
+    Those of a table with a primary key do no harm: their keys are written again.
+    """
+    if info.has_primary_key:
+        return []
+    by_rows = held_by_rows(committer, partitions) or {}
+    return [bucket for bucket, offset in by_rows.items() if offset > held.get(bucket, 0)]
+
+
+def check_added_again(
+    committer: LakeCommitter,
+    info: TableInfo,
+    known: LakeSnapshot,
+    snapshot_id: int,
+    held: Mapping[TableBucket, int],
+    partitions: Partitions,
+) -> None:
+    """Raise `InvalidRequest` if a round would add rows twice: see `added_again`."""
+    buckets = added_again(committer, info, held, partitions)
+    if buckets:
+        raise InvalidRequest(
+            f"{_rolled_back(info, known, snapshot_id)}, and some of the rows since then were added to it again, as by "
+            f"a cherry-pick: rows of bucket {', '.join(map(str, buckets[:_SHOWN]))}. A round would add them twice. "
+            f"{_REMEDY.format(path=info.path)}"
+        )
 
 
 def lost_records(

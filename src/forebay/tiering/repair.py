@@ -40,7 +40,7 @@ from forebay.lake.tiering import (
     offsets_name,
 )
 from forebay.metadata.table import TableInfo, TablePath
-from forebay.tiering.base import LostRecords, Partitions, RoundBase, held_by_rows, lost_records
+from forebay.tiering.base import LostRecords, Partitions, RoundBase, added_again, held_by_rows, lost_records
 from forebay.tiering.control import RoundControl
 from forebay.tiering.lag import newest_known
 from forebay.tiering.now import as_if_handed_out, tier_table
@@ -59,7 +59,8 @@ class LakeState:
     """A lake table as the cluster knows it (`known`), and as it is (`newest`): the newest tiering snapshots of both.
 
     `lost` are records that were in the lake, and are neither there nor in the stream any more. `is_known`: how much of
-    the logs the lake has now is known. `can_restore`: the lake still has what was undone.
+    the logs the lake has now is known. `can_restore`: the lake still has what was undone. `added_again`: others have
+    added some of that again.
     """
 
     path: TablePath
@@ -70,11 +71,12 @@ class LakeState:
     lost: tuple[LostRecords, ...] = ()
     is_known: bool = True
     can_restore: bool = False
+    added_again: bool = False
 
     @property
     def needs_decision(self) -> bool:
         """Whether rounds are refused until `repair`."""
-        return self.state == ROLLED_BACK and (bool(self.lost) or not self.is_known)
+        return self.state == ROLLED_BACK and (bool(self.lost) or not self.is_known or self.added_again)
 
     @property
     def remedies(self) -> tuple[str, ...]:
@@ -88,6 +90,8 @@ class LakeState:
             found.append(f"--restore makes snapshot {self.known} the newest of the lake table again: nothing is lost")
         if self.has_primary_key:
             found.append("--rebuild replaces the rows of the lake table by the current ones of the servers")
+        elif self.added_again:
+            found.append(f"roll the lake table back to snapshot {self.newest}, without the rows that were added again")
         elif self.is_known:
             found.append("--accept-loss goes on with the records that the log still has")
         else:
@@ -101,6 +105,8 @@ class LakeState:
         lines += [f"  lost: records {lost}" for lost in self.lost]
         if not self.is_known:
             lines.append("  how much of the logs the lake table has is not known")
+        if self.added_again:
+            lines.append("  rows that were undone have been added to the lake table again, as by a cherry-pick")
         return "\n".join([*lines, *(f"  {remedy}" for remedy in self.remedies)])
 
 
@@ -133,7 +139,10 @@ def _looked_at(connection: Connection, path: str | TablePath, lake: TieringLake)
         held = _held(connection, committer, found)
         lost = () if held is None else tuple(lost_records(connection, info, known, held, found.partitions))
         can_restore = committer.can_restore(known.snapshot_id)
-        state = replace(plain, state=ROLLED_BACK, lost=lost, is_known=held is not None, can_restore=can_restore)
+        again = held is not None and bool(added_again(committer, info, held, found.partitions))
+        state = replace(
+            plain, state=ROLLED_BACK, lost=lost, is_known=held is not None, can_restore=can_restore, added_again=again
+        )
         return state, replace(found, held=held)
 
 
@@ -191,7 +200,7 @@ def repair(
             raise InvalidRequest(f"--rebuild alone is not enough for {state.path}. {_choices(state)}")
         return _rebuilt(connection, found, lake)
     elif state.needs_decision:
-        if not accept_loss or state.has_primary_key or not state.is_known:
+        if not accept_loss or state.has_primary_key or not state.is_known or state.added_again:
             raise InvalidRequest(f"{state.path} needs a decision. {_choices(state)}")
         return _without_lost_rows(connection, found, lake)
     return tier_table(connection, state.path, None, lake)
