@@ -30,6 +30,7 @@ SEEDS_FOUND = {
     12138: "a connection that was refused had a transport that could not say how it ends: the simulation's fault",
     1677: "a parked state was trusted after an apply that failed and could not be put back: the simulation's fault",
     10336: "a connection that came in while the server stopped was served, and met closed parts",
+    571: "a damaged stage of a decided transaction was told as a conflict of the server with itself",
 }
 """Seeds that have found a fault when they were run first, and what it was. What a seed does depends on all the code, so
 it may not come to that place again: each fault of the product has a plain test beside it."""

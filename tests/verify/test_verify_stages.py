@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import forebay
-from forebay.base.errors import OutcomeUnknown, StorageFailure
+from forebay.base.errors import CorruptData, OutcomeUnknown, StorageFailure
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.stages import StagedBatch, StageFiles
 from forebay.verify import verify_directory
@@ -53,9 +53,13 @@ def test_damaged_and_lost_stages_are_faults(decided: Path) -> None:
     path.write_bytes(data[:60] + bytes([data[60] ^ 1]) + data[61:])
     [fault] = verify_directory(decided).faults
     assert "of version 1 of application 'job', which is decided, is damaged" in fault.message
+    with pytest.raises(CorruptData, match=rf"decided, is damaged: its rows are in {path}\. Restore"):
+        EmbeddedServer(decided).start()
     path.unlink()
     [fault] = verify_directory(decided).faults
     assert "is lost" in fault.message
+    with pytest.raises(CorruptData, match="decided, is lost"):
+        EmbeddedServer(decided).start()
     path.write_bytes(data)
     with EmbeddedServer(decided) as server, forebay.connect(server.bootstrap_servers) as connection:
         assert connection.table("fluss.log").scan().to_arrow()["n"].to_pylist() == [1]

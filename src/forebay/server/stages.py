@@ -76,6 +76,9 @@ class StageFiles:
     def folder_of(self, transaction_id: int) -> str:
         return names.join(self._folder, str(transaction_id))
 
+    def path_of(self, transaction_id: int, attempt: str) -> str:
+        return names.join(self.folder_of(transaction_id), attempt + STAGE_SUFFIX)
+
     def transactions(self) -> list[int]:
         """The ids of transactions that have a folder."""
         with suppress(FileMissing):
@@ -106,9 +109,8 @@ class StageFiles:
 
     def begin(self, transaction_id: int, attempt: str) -> Stage:
         """A new, empty stage. `attempt` is a file name."""
-        folder = self.folder_of(transaction_id)
-        self._fs.make_directories(folder)
-        return Stage(names.join(folder, attempt + STAGE_SUFFIX))
+        self._fs.make_directories(self.folder_of(transaction_id))
+        return Stage(self.path_of(transaction_id, attempt))
 
     # ---- writing ----------------------------------------------------------------------------------------------------
 

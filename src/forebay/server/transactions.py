@@ -40,7 +40,16 @@ from math import inf
 
 from forebay.base import threads
 from forebay.base.ambient import Clock
-from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, Unavailable
+from forebay.base.errors import (
+    Conflict,
+    CorruptData,
+    ErrorCode,
+    ForebayError,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    Unavailable,
+)
 from forebay.base.threads import Executor, Future, WriteGate
 from forebay.codec.log_batch import iter_headers, verify_crc
 from forebay.kv.tablet import ChangelogCodec, PutRequest
@@ -622,7 +631,13 @@ class TransactionManager:
         for attempt in transaction.stored.attempts if attempts is None else attempts:
             stage = stages.get(attempt)
             if stage is None or not stage.is_finished:
-                raise Conflict(f"attempt {attempt!r} of {transaction}, which is decided, is lost")
+                state = "lost" if stage is None else "damaged"
+                raise CorruptData(
+                    f"attempt {attempt!r} of {transaction}, which is decided, is {state}: its rows are in "
+                    f"{self._files.path_of(transaction.stored.transaction_id, attempt)}. Restore that file from a "
+                    "copy, and start the server again",
+                    ErrorCode.CORRUPT_RECORD_EXCEPTION,
+                )
             for entry in self._files.entries(stage):
                 work.setdefault(entry.bucket, []).append(_DecidedBatch(self._files, entry))
         return work
