@@ -214,6 +214,32 @@ def test_rows_of_a_primary_key_table_are_restored_from_its_state_if_that_is_soun
     assert verify_directory(data).findings == []
 
 
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_log_that_is_gone_is_told_and_replaced_by_an_empty_one_of_its_length(data: Path, has_folder: bool) -> None:
+    for path in (segment(data, LOG), segment(data, KV)):
+        path.unlink()
+        if not has_folder:
+            path.parent.rmdir()
+    lost = [(fault.place, fault.message.rpartition(": ")[2]) for fault in verify_directory(data).faults]
+    (log,), (kv,) = data.glob("fluss/log-*"), data.glob("fluss/kv-*")
+    assert lost == [(str(kv / "log-0"), "offsets 0 to 64 are lost"), (str(log / "log-0"), "offsets 0 to 39 are lost")]
+    opened = Opened(data)
+    assert "holds no log, which was durable up to offset 40" in opened.log
+    assert "holds no log" in opened.rows
+    done = repair_directory(data, accept_loss=True)
+    assert [(repair.lost_records, repair.restored_rows) for repair in done] == [(65, 15), (40, 0)]
+    opened = Opened(data)
+    assert (opened.log, opened.rows, opened.row_count) == ([], final_rows(), KEYS)
+    assert verify_directory(data).findings == []
+
+
+def test_a_repair_fills_no_segment_beyond_its_limit() -> None:
+    fs = faulty_fs()
+    fs.make_directories(FOLDER)
+    with pytest.raises(CorruptData, match="too much is lost to go on without it"):
+        LogRepair(fs, FOLDER, KnownLog(False, 1 << 40), is_append_only=True)
+
+
 def test_a_lost_insert_of_a_row_that_was_updated_later_counts_its_row(data: Path) -> None:
     damage(segment(data, KV), flip(200))
     (done,) = repair_directory(data, accept_loss=True)

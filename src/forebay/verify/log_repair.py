@@ -65,11 +65,6 @@ class LogRepair:
 
     def _find_losses(self) -> list[Loss]:
         image, known = self.image, self._known
-        if not image.is_whole and not image.segments and not image.gaps:
-            raise CorruptData(
-                f"{self._folder} holds no log, which {known}: restore it from a backup, or drop the table or partition",
-                ErrorCode.CORRUPT_RECORD_EXCEPTION,
-            )
         losses = []
         for gap in image.gaps:
             if gap.next_offset is not None and gap.next_offset < gap.offset:
@@ -80,17 +75,20 @@ class LogRepair:
             losses.append(Loss(gap.path, gap.position, gap.lost(known.end), gap.reason, mended is not None))
         end = image.last_end
         if end is not None and end < known.end:
-            path = names.log_file(self._folder, image.segment_files()[-1][0])
+            base, size, _ = self._files()[-1]
             reason = f"{self._folder} ends at offset {end}, and {known}"
-            losses.append(Loss(path, self._fs_size(path), range(end, known.end), reason))
+            if size + (known.end - end) * len(self._template) > SEGMENT_BYTES_LIMIT:
+                raise CorruptData(
+                    f"{reason}: too much is lost to go on without it. Restore the log from a backup, or drop the table "
+                    "or partition",
+                    ErrorCode.CORRUPT_RECORD_EXCEPTION,
+                )
+            losses.append(Loss(names.log_file(self._folder, base), size, range(end, known.end), reason))
         return losses
 
-    def _fs_size(self, path: str) -> int:
-        reader = self._fs.open_reader(path)
-        try:
-            return reader.size()
-        finally:
-            reader.close()
+    def _files(self) -> list[tuple[int, int, int | None]]:
+        """The segments as `LogImage.segment_files`; an empty one if all files are gone."""
+        return self.image.segment_files() or [(0, 0, None)]
 
     @property
     def _lacks_its_end(self) -> bool:
@@ -139,7 +137,8 @@ class LogRepair:
 
     def rewrite(self, added: Sequence[bytes] = ()) -> None:
         """Replace the damaged segments, the last one last, and append the batches `added`, which begin at `end`."""
-        files = self.image.segment_files()
+        files = self._files()
+        self._fs.make_directories(self._folder)
         for number, (base, size, _) in enumerate(files):
             path = names.log_file(self._folder, base)
             gaps = [gap for gap in self.image.gaps if gap.path == path]
@@ -160,6 +159,8 @@ class LogRepair:
             self._fs.remove(temporary)
         except FileMissing:
             pass  # it is there only after a repair that was interrupted
+        if not self._fs.exists(path):
+            self._fs.write_atomic(path, b"")
         reader = self._fs.open_reader(path)
         file = self._fs.open_append(temporary)
         try:

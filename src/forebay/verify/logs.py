@@ -123,7 +123,7 @@ def _entries(fs: FileSystem, path: str, key: str) -> Iterator[tuple[int, tuple[i
 
 
 def check_log(fs: FileSystem, folder: str, known: KnownLog, report: Report, on_step: OnStep) -> LogImage:
-    """Check all files of a log, and return its sound part; damage goes to `report`."""
+    """Check all files of a log, and return its sound part; damage goes to `report`. The folder may be missing."""
     image = LogImage(fs, folder)
     sizes = segment_sizes(fs, folder)
     bases = sorted(sizes)
@@ -149,7 +149,9 @@ def check_log(fs: FileSystem, folder: str, known: KnownLog, report: Report, on_s
 
 def segment_sizes(fs: FileSystem, folder: str) -> dict[int, int]:
     """The size of each segment file of a log, by its base offset."""
-    sizes = {}
+    sizes: dict[int, int] = {}
+    if not fs.exists(folder):
+        return sizes
     for entry in fs.list_directory(folder):
         kind = names.parse_offset_file(entry.name)
         if kind is not None and kind[1] == names.LOG_SUFFIX:
@@ -219,7 +221,7 @@ def _check_gap(image: LogImage, segment: Segment, gap: Gap, known: KnownLog, rep
 
 
 def _check_writer_snapshots(fs: FileSystem, folder: str, image: LogImage, clean: bool, report: Report) -> None:
-    for offset in snapshot_offsets(fs, folder):
+    for offset in snapshot_offsets(fs, folder) if image.segments else ():
         path = names.writer_snapshot_file(folder, offset)
         report.count("writer snapshots")
         try:
