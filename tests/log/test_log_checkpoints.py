@@ -14,6 +14,7 @@ from forebay.base.errors import Conflict, CorruptData, StorageFailure
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.log.checkpoints import DataDirectory, OffsetCheckpoint, read_clean_shutdown
+from forebay.log.log_ends import LogEnds
 from forebay.metadata.table import TableBucket
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import faulty_fs
@@ -183,14 +184,18 @@ def test_no_flipped_byte_of_a_marker_is_taken_for_other_buckets() -> None:
         assert directory.not_closed == frozenset()
 
 
-def test_a_data_directory_with_a_checkpoint_was_used() -> None:
+def test_a_data_directory_with_anything_that_is_made_after_the_metadata_was_used() -> None:
     for write in (
-        lambda directory: directory.recovery_points.write({}),
-        lambda directory: directory.high_watermarks.write({}),
+        lambda fs, directory: directory.recovery_points.write({}),
+        lambda fs, directory: directory.high_watermarks.write({}),
+        lambda fs, directory: directory.mark_clean_shutdown(),
+        # The first of them: a server that was killed at once after its first acknowledgement has no other.
+        lambda fs, directory: LogEnds.open(fs, "/data", frozenset(), lambda bucket: True),
     ):
-        directory = DataDirectory.open(make_fs(), "/data")
+        fs = make_fs()
+        directory = DataDirectory.open(fs, "/data")
         assert not directory.was_used
-        write(directory)
+        write(fs, directory)
         assert directory.was_used
 
 

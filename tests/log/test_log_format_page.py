@@ -22,6 +22,7 @@ def test_the_worked_example_of_the_format_page_is_true() -> None:
     tablet.append_as_leader(make_batch(1, b"row 2", writer_id=77, sequence=1))
     tablet.close()
     examples = re.findall(r"^`(sales/[^`]+)`[^\n]*\n```hex\n(.*?)```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(examples) == len(fs.list_directory("/data/sales/orders-7/log-0")) == 4
+    assert fs.content("/data/sales/orders-7/log-0/00000000000000000000.log_start") == b""
+    assert len(examples) + 1 == len(fs.list_directory("/data/sales/orders-7/log-0")) == 5
     for path, dump in examples:
         assert bytes.fromhex(dump) == fs.content(f"/data/{path}"), path

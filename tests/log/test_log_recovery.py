@@ -14,6 +14,7 @@ from forebay.codec.log_batch import LogBatchHeader, iter_headers
 from forebay.fs import names
 from forebay.log.config import LogConfig
 from forebay.log.log_ends import KnownEnd
+from forebay.log.recovery import noted_starts
 from forebay.log.tablet import LogTablet
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import (
@@ -208,6 +209,36 @@ def test_a_log_that_is_gone_is_an_error_when_it_had_durable_batches(clean: bool)
     with pytest.raises(CorruptData, match=r"holds no log, which was (closed gracefully at|durable up to) offset 5"):
         open_log(fs, recovery_point=5, clean_shutdown=clean)
     assert open_log(fs, recovery_point=0).log_end_offset == 0
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_lost_its_first_segments_is_not_taken_for_one_of_which_they_expired(clean: bool) -> None:
+    fs = faulty_fs()
+    tablet = filled_log(fs)
+    tablet.sync()
+    bases = [s.base_offset for s in tablet.segments()]
+    tablet.delete_segments_before(bases[1])
+    tablet.delete_segments_before(bases[2])
+    assert noted_starts(fs, FOLDER) == [bases[2]]
+    fs = fs.kill()
+    assert open_log(fs, recovery_point=60, clean_shutdown=clean).log_start_offset == bases[2]
+    fs.remove(names.log_file(FOLDER, bases[2]))
+    told = f"begins at offset {bases[3]}, and should at {bases[2]}: offsets {bases[2]} to {bases[3] - 1} are lost"
+    for _ in range(2):
+        with pytest.raises(CorruptData, match=told):
+            open_log(fs, recovery_point=60, clean_shutdown=clean)
+
+
+def test_a_log_of_a_build_that_noted_no_beginning_notes_it_when_it_is_opened() -> None:
+    fs = faulty_fs()
+    tablet = filled_log(fs)
+    tablet.sync()
+    bases = [s.base_offset for s in tablet.segments()]
+    tablet.delete_segments_before(bases[1])
+    fs = fs.kill()
+    fs.remove(names.offset_file(FOLDER, bases[1], names.LOG_START_SUFFIX))
+    assert open_log(fs, recovery_point=60).log_start_offset == bases[1]
+    assert noted_starts(fs, FOLDER) == [bases[1]]
 
 
 def test_a_missing_segment_is_an_error_below_the_recovery_point_and_the_end_above_it() -> None:

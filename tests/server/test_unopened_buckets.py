@@ -84,10 +84,13 @@ def test_a_log_that_is_gone_is_not_taken_for_one_that_never_was(tmp_path):
     with running(tmp_path / "data") as bench:
         table = bench.create("t", LOG_COLUMNS)
         assert not bench.append(table, log_records([1])).error_code
-    [folder] = (tmp_path / "data").rglob("log-0")
-    shutil.rmtree(folder)
-    with running(tmp_path / "data") as bench:
-        assert not bench.server.server.context.replicas.is_unwritten(TableBucket(table, 0))
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")  # before there is a recovery point
+    for directory in (tmp_path / "data", tmp_path / "killed"):
+        [folder] = directory.rglob("log-0")
+        shutil.rmtree(folder)
+        with running(directory) as bench:
+            assert not bench.server.server.context.replicas.is_unwritten(TableBucket(table, 0))
+            assert bench.fetch(table, 0).error_code == ErrorCode.CORRUPT_RECORD_EXCEPTION
 
 
 def test_ends_of_logs_are_those_of_one_moment_although_a_closed_bucket_is_opened_meanwhile(tmp_path, monkeypatch):

@@ -25,6 +25,8 @@ from forebay.log.log_ends import KnownEnd, KnownLog
 from forebay.testing.server import EmbeddedServer
 from forebay.verify import repair_directory, verify_directory, verify_server
 from forebay.verify.log_repair import LogRepair
+from forebay.verify.logs import check_log
+from forebay.verify.report import Report, no_steps
 from tests.log.log_batches import FOLDER, faulty_fs, filled_log, open_log, payloads, read_all
 
 ROUNDS, KEYS = 40, 15
@@ -214,6 +216,32 @@ def test_rows_of_a_primary_key_table_are_restored_from_its_state_if_that_is_soun
     assert verify_directory(data).findings == []
 
 
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_log_that_is_gone_is_told_and_replaced_by_an_empty_one_of_its_length(data: Path, has_folder: bool) -> None:
+    for path in (segment(data, LOG), segment(data, KV)):
+        path.unlink()
+        if not has_folder:
+            shutil.rmtree(path.parent)
+    lost = [(fault.place, fault.message.rpartition(": ")[2]) for fault in verify_directory(data).faults]
+    (log,), (kv,) = data.glob("fluss/log-*"), data.glob("fluss/kv-*")
+    assert lost == [(str(kv / "log-0"), "offsets 0 to 64 are lost"), (str(log / "log-0"), "offsets 0 to 39 are lost")]
+    opened = Opened(data)
+    assert "holds no log, which was durable up to offset 40" in opened.log
+    assert "holds no log" in opened.rows
+    done = repair_directory(data, accept_loss=True)
+    assert [(repair.lost_records, repair.restored_rows) for repair in done] == [(65, 15), (40, 0)]
+    opened = Opened(data)
+    assert (opened.log, opened.rows, opened.row_count) == ([], final_rows(), KEYS)
+    assert verify_directory(data).findings == []
+
+
+def test_a_repair_fills_no_segment_beyond_its_limit() -> None:
+    fs = faulty_fs()
+    fs.make_directories(FOLDER)
+    with pytest.raises(CorruptData, match="too much is lost to go on without it"):
+        LogRepair(fs, FOLDER, KnownLog(False, 1 << 40), is_append_only=True)
+
+
 def test_a_lost_insert_of_a_row_that_was_updated_later_counts_its_row(data: Path) -> None:
     damage(segment(data, KV), flip(200))
     (done,) = repair_directory(data, accept_loss=True)
@@ -309,3 +337,29 @@ def test_damage_in_several_segments_and_a_missing_one_are_repaired_in_one_go() -
     ]
     times = [header.commit_timestamp_ms for header in headers]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("expired", [0, 14])
+def test_first_segments_that_are_lost_are_told_and_become_empty_batches(expired: int) -> None:
+    fs = faulty_fs()
+    tablet = filled_log(fs)
+    tablet.sync()
+    tablet.delete_segments_before(expired)
+    bases = [info.base_offset for info in tablet.segments()]
+    kept = payloads(read_all(tablet))[(bases[2] - bases[0]) // 2 :]
+    fs = fs.kill()
+    for base in bases[:2]:
+        fs.remove(names.log_file(FOLDER, base))
+    known = KnownLog(False, 60)
+    report = Report()
+    check_log(fs, FOLDER, known, report, no_steps)
+    told = f"begins at offset {bases[2]}, and should at {bases[0]}: offsets {bases[0]} to {bases[2] - 1} are lost"
+    assert told in str(report.faults[0])
+    repair = LogRepair(fs, FOLDER, known, is_append_only=True)
+    assert [loss.offsets for loss in repair.losses] == [range(bases[0], bases[2])]
+    repair.keep_damaged()
+    repair.rewrite()
+    after = open_log(fs.kill(), 60)
+    assert payloads(read_all(after))[-len(kept) :] == kept
+    empty = [header.base_offset for header, _ in after.iterate_batches(bases[0]) if not header.record_count]
+    assert empty == list(range(bases[0], bases[2]))

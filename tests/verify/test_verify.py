@@ -99,7 +99,7 @@ def test_a_missing_segment_and_a_missing_log_are_faults(data: Path) -> None:
     shutil.rmtree(one(data, "fluss/keys-*/log-0"))
     messages = " ".join(finding.message for finding in verify_directory(data).faults)
     assert "offsets 200 to 399 are lost" in messages
-    assert "there is no log, which was durable up to offset 1000" in messages
+    assert "log-0 ends at offset 0, and was closed gracefully at offset 1000: offsets 0 to 999 are lost" in messages
 
 
 def test_a_state_that_is_not_the_fold_of_its_changelog_is_a_fault_although_its_files_are_as_they_were_left(

@@ -43,6 +43,7 @@ LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 WRITER_SNAPSHOT_SUFFIX = ".writer_snapshot"
+LOG_START_SUFFIX = ".log_start"
 LAKE_OFFSETS_SUFFIX = ".offsets"
 DAMAGED_SUFFIX = ".damaged"
 RESTORED_CHANGES_FILE = "restored-changes"
@@ -60,7 +61,7 @@ PARTITION_NAME_BYTES_MAX = NAME_BYTES_MAX - len(f"-p{2**63 - 1}") - len(DELETED_
 
 TabletKind = Literal["log", "kv"]
 
-_OFFSET_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.writer_snapshot)")
+_OFFSET_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.writer_snapshot|\.log_start)")
 _LOG_ENDS_FILE = re.compile(r"ends-of-logs-\d+")
 _LAKE_OFFSETS_FILE = re.compile(r"[0-9a-f]{32}\.offsets")
 _TABLE_FOLDER = re.compile(r"(.+)-(\d+)", re.DOTALL)

@@ -11,6 +11,8 @@ Rules:
   can have torn it so (`forebay.log.damage`).
 - What is kept is synced before it is used. The kernel's cache is dropped before the check: after a failed sync, bytes
   may appear written without being on the disk.
+- A log begins at or below its *noted start*, the name of an empty file that is durable before retention removes
+  segments. Otherwise its first segments are lost: corruption, too.
 - Temporary files and indexes without a log are left-overs, and are removed.
 
 Flow: `load_segments`, then `rebuild_writer_states`; both are called by `LogTablet.open`.
@@ -78,9 +80,15 @@ def load_segments(
     if not sizes:
         if known.end > start_offset:
             raise _corrupt(f"{folder} holds no log, which {known}. {_REMEDY}")
+        note_start(fs, folder, start_offset)  # durable with the segment
         return [LogSegment.create(fs, folder, start_offset, config)], report
 
     bases = sorted(sizes)
+    start = noted_start(fs, folder)
+    if start is None:
+        note_start(fs, folder, bases[0])
+    elif start < bases[0]:
+        raise _corrupt(f"{folder} {begins_too_late(bases[0], start)}. {_REMEDY}")
     ends = [*bases[1:], bases[-1]]
     segments = [
         LogSegment(fs, folder, base, config, SegmentView(sizes[base], end))
@@ -94,6 +102,27 @@ def load_segments(
         raise _corrupt(f"{folder} ends at offset {end}, and {known}: acknowledged batches are missing. {_REMEDY}")
     _make_durable(fs, folder, segments, kept, first, report)
     return kept, report
+
+
+def note_start(fs: FileSystem, folder: str, offset: int) -> None:
+    """Note that a log may begin at `offset`; durable when the folder is synced."""
+    fs.open_append(names.offset_file(folder, offset, names.LOG_START_SUFFIX)).close()
+
+
+def noted_starts(fs: FileSystem, folder: str) -> list[int]:
+    """All offsets that were noted, in order; only the last one counts."""
+    parsed = [names.parse_offset_file(entry.name) for entry in fs.list_directory(folder)]
+    return sorted(kind[0] for kind in parsed if kind is not None and kind[1] == names.LOG_START_SUFFIX)
+
+
+def noted_start(fs: FileSystem, folder: str) -> int | None:
+    """The offset at or below which a log begins; None: not noted, by an earlier release."""
+    return max(noted_starts(fs, folder), default=None)
+
+
+def begins_too_late(base: int, start: int) -> str:
+    """In words, that the first segments of a log are lost."""
+    return f"begins at offset {base}, and should at {start}: offsets {start} to {base - 1} are lost"
 
 
 def _list_segments(fs: FileSystem, folder: str, report: RecoveryReport) -> dict[int, int]:

@@ -54,6 +54,8 @@ from forebay.log.recovery import (
     Progress,
     RecoveryReport,
     load_segments,
+    note_start,
+    noted_starts,
     rebuild_writer_states,
     remove_writer_snapshots,
     take_writer_snapshot,
@@ -702,7 +704,11 @@ class LogTablet(LogReads):
             count = sum(segment.base_offset <= offset for segment in self._segments[1:])
             if count == 0 or not self._snapshot_covers(self._segments[count].base_offset):
                 return 0
+            note_start(self._fs, self.folder, self._segments[count].base_offset)
+            self._fs.sync_directory(self.folder)
             self._cut(lambda: self._drop(self._segments[:count], self._segments[count:]))
+            for start in noted_starts(self._fs, self.folder)[:-1]:
+                self._fs.remove(names.offset_file(self.folder, start, names.LOG_START_SUFFIX))
             self.raise_high_watermark(self.log_start_offset)
             return count
 
@@ -752,6 +758,7 @@ class LogTablet(LogReads):
         only = self._segments[-1]
         if only.base_offset == offset:
             return
+        note_start(self._fs, self.folder, offset)
         segment = LogSegment.create(self._fs, self.folder, offset, self.config)
         self._drop((only,), (segment,))
         self._after_cut()

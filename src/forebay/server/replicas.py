@@ -653,7 +653,8 @@ class ReplicaManager:
 
     def is_unwritten(self, bucket: TableBucket) -> bool:
         """Return whether a closed bucket was never written. Raises as `table_of` does."""
-        return bucket not in self._recovery_points and not self.segment_offsets(bucket)
+        is_noted = bucket in self._recovery_points or self._ends.known(bucket) is not None
+        return not is_noted and not self.segment_offsets(bucket)
 
     def _log_folder(self, bucket: TableBucket, table: LiveTable) -> tuple[PhysicalTablePath, str]:
         partition = None if bucket.partition_id is None else table.current.partitions_by_id[bucket.partition_id].name

@@ -27,7 +27,7 @@ from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.lake.offsets import BucketOffsets
 from forebay.log.checkpoints import OffsetCheckpoint, read_clean_shutdown
 from forebay.log.log_ends import KnownEnd, KnownLog, read_log_ends
-from forebay.metadata.table import TableBucket
+from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.catalog import CatalogTable, LiveTable
 from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
 from forebay.server.stages import StageFiles
@@ -117,14 +117,9 @@ class DirectoryCheck:
         high_watermarks = self._offsets(names.HIGH_WATERMARKS_FILE)
         clean, not_closed = self._clean_shutdown()
         ends = self._log_ends(clean)
-        seen: set[TableBucket] = set()
         for relative, bucket, known in self._each_bucket(metadata, recovery_points, clean, not_closed, ends):
-            seen.add(bucket)
             self._check_bucket(relative, bucket, known, metadata)
             self._check_high_watermark(bucket, high_watermarks.get(bucket, 0), known.clean)
-        for bucket, offset in sorted(recovery_points.items(), key=lambda item: str(item[0])):
-            if offset > 0 and bucket not in seen and metadata is not None and _exists(metadata, bucket):
-                self._report.fault(self._path, f"{bucket}: there is no log, which was durable up to offset {offset}")
         if metadata is not None:
             self._check_lake_offsets(metadata)
             self._check_stages(metadata)
@@ -153,7 +148,12 @@ class DirectoryCheck:
         not_closed: Collection[TableBucket],
         ends: Mapping[TableBucket, KnownEnd],
     ) -> Iterator[tuple[str, TableBucket, KnownLog]]:
-        for relative in self._log_folders(metadata):
+        """Each bucket that has a log, or should have one."""
+        folders = self._log_folders(metadata)
+        if metadata is not None:
+            noted = {*(bucket for bucket, offset in recovery_points.items() if offset > 0), *ends}
+            folders = sorted({*folders, *(_log_folder(metadata, each) for each in noted if _exists(metadata, each))})
+        for relative in folders:
             found = names.parse_tablet_folder(relative)
             if found is not None:
                 bucket = found.bucket
@@ -317,3 +317,10 @@ def _exists(metadata: DirectoryMetadata, bucket: TableBucket) -> bool:
     if table is None or not 0 <= bucket.bucket < table.info.bucket_count:
         return False
     return bucket.partition_id is None or bucket.partition_id in table.current.partitions_by_id
+
+
+def _log_folder(metadata: DirectoryMetadata, bucket: TableBucket) -> str:
+    table = metadata.tables[bucket.table_id]
+    partitions = table.current.partitions_by_id
+    partition = None if bucket.partition_id is None else partitions[bucket.partition_id].name
+    return names.tablet_folder("log", PhysicalTablePath(table.info.path, partition), bucket)

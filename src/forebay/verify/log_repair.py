@@ -33,6 +33,7 @@ from forebay.fs.interface import AppendFile, FileMissing, FileSystem, Positional
 from forebay.log.config import SEGMENT_BYTES_LIMIT
 from forebay.log.damage import Gap
 from forebay.log.log_ends import KnownLog
+from forebay.log.recovery import begins_too_late
 from forebay.verify.logs import LogImage, check_log
 from forebay.verify.report import Report, no_steps
 
@@ -65,12 +66,12 @@ class LogRepair:
 
     def _find_losses(self) -> list[Loss]:
         image, known = self.image, self._known
-        if not image.is_whole and not image.segments and not image.gaps:
-            raise CorruptData(
-                f"{self._folder} holds no log, which {known}: restore it from a backup, or drop the table or partition",
-                ErrorCode.CORRUPT_RECORD_EXCEPTION,
-            )
         losses = []
+        head = image.missing_head
+        if head:
+            reason = f"{self._folder} {begins_too_late(head.stop, head.start)}"
+            losses.append(Loss(names.log_file(self._folder, head.start), 0, self._fitting(head, 0, reason), reason))
+            image.start = head.start
         for gap in image.gaps:
             if gap.next_offset is not None and gap.next_offset < gap.offset:
                 raise CorruptData(f"{gap.reason}: offsets are there twice; restore the log from a backup")
@@ -80,21 +81,31 @@ class LogRepair:
             losses.append(Loss(gap.path, gap.position, gap.lost(known.end), gap.reason, mended is not None))
         end = image.last_end
         if end is not None and end < known.end:
-            path = names.log_file(self._folder, image.segment_files()[-1][0])
+            base, size, _ = self._files()[-1]
             reason = f"{self._folder} ends at offset {end}, and {known}"
-            losses.append(Loss(path, self._fs_size(path), range(end, known.end), reason))
+            lost = self._fitting(range(end, known.end), size, reason)
+            losses.append(Loss(names.log_file(self._folder, base), size, lost, reason))
         return losses
 
-    def _fs_size(self, path: str) -> int:
-        reader = self._fs.open_reader(path)
-        try:
-            return reader.size()
-        finally:
-            reader.close()
+    def _fitting(self, lost: range, size: int, reason: str) -> range:
+        """`lost`, if as many empty batches fit into a segment of `size` bytes."""
+        if size + len(lost) * len(self._template) > SEGMENT_BYTES_LIMIT:
+            raise CorruptData(
+                f"{reason}: too much is lost to go on without it. Restore the log from a backup, or drop the table "
+                "or partition",
+                ErrorCode.CORRUPT_RECORD_EXCEPTION,
+            )
+        return lost
+
+    def _files(self) -> list[tuple[int, int, int | None]]:
+        """The segments as `LogImage.segment_files`, with an empty one for those that are lost at the beginning."""
+        files, head = self.image.segment_files(), self.image.missing_head
+        return [(head.start, 0, head.stop), *files] if head else files or [(0, 0, None)]
 
     @property
-    def _lacks_its_end(self) -> bool:
-        return self.image.last_end is not None and self.image.last_end < self._known.end
+    def _missing_end(self) -> range:
+        end = self.image.last_end
+        return range(0) if end is None else range(end, max(end, self._known.end))
 
     @property
     def end(self) -> int:
@@ -139,13 +150,16 @@ class LogRepair:
 
     def rewrite(self, added: Sequence[bytes] = ()) -> None:
         """Replace the damaged segments, the last one last, and append the batches `added`, which begin at `end`."""
-        files = self.image.segment_files()
+        files = self._files()
+        self._fs.make_directories(self._folder)
         for number, (base, size, _) in enumerate(files):
             path = names.log_file(self._folder, base)
             gaps = [gap for gap in self.image.gaps if gap.path == path]
             is_last = number == len(files) - 1
-            if gaps or (is_last and (added or self._lacks_its_end)):
-                self._rewrite_segment(path, size, gaps, added if is_last else (), fills_end=is_last)
+            head = self.image.missing_head
+            filled = head if head and number == 0 else self._missing_end if is_last else range(0)
+            if gaps or filled or (is_last and added):
+                self._rewrite_segment(path, size, gaps, filled, added if is_last else ())
                 for suffix in (names.OFFSET_INDEX_SUFFIX, names.TIME_INDEX_SUFFIX):
                     index = names.offset_file(self._folder, base, suffix)
                     if self._fs.exists(index):
@@ -153,13 +167,15 @@ class LogRepair:
         self._fs.sync_directory(self._folder)
 
     def _rewrite_segment(
-        self, path: str, size: int, gaps: Sequence[Gap], added: Sequence[bytes], *, fills_end: bool
+        self, path: str, size: int, gaps: Sequence[Gap], filled: range, added: Sequence[bytes]
     ) -> None:
         temporary = names.join(self._folder, names.temporary_name(path.rpartition("/")[2], "repair"))
         try:
             self._fs.remove(temporary)
         except FileMissing:
             pass  # it is there only after a repair that was interrupted
+        if not self._fs.exists(path):
+            self._fs.write_atomic(path, b"")
         reader = self._fs.open_reader(path)
         file = self._fs.open_append(temporary)
         try:
@@ -170,9 +186,8 @@ class LogRepair:
                     file.append([part])
                 position = gap.end_position
             _copy(reader, file, position, size)
-            if fills_end and self._lacks_its_end and self.image.last_end is not None:
-                for part in self._fillers(range(self.image.last_end, self._known.end)):
-                    file.append([part])
+            for part in self._fillers(filled):
+                file.append([part])
             for batch in added:
                 file.append([batch])
             if file.size > SEGMENT_BYTES_LIMIT:

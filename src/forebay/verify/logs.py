@@ -15,7 +15,7 @@ from forebay.fs.interface import FileMissing, FileSystem
 from forebay.log.config import LogConfig
 from forebay.log.damage import Gap, Segment, may_be_torn, read_segment
 from forebay.log.log_ends import KnownLog
-from forebay.log.recovery import snapshot_offsets
+from forebay.log.recovery import begins_too_late, noted_start, snapshot_offsets
 from forebay.log.scan import scan_headers
 from forebay.log.segment import indexed_positions
 from forebay.log.writer_state import WriterStates
@@ -44,6 +44,8 @@ class LogImage:
     segments: list[_SegmentFile] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     """What is damaged; sound batches may follow each."""
+    missing_head: range = range(0)
+    """Offsets of first segments that are lost."""
     last_end: int | None = 0
     """Where the last sound batch ends, behind damage or not; None if the last one of all is damaged."""
 
@@ -123,12 +125,17 @@ def _entries(fs: FileSystem, path: str, key: str) -> Iterator[tuple[int, tuple[i
 
 
 def check_log(fs: FileSystem, folder: str, known: KnownLog, report: Report, on_step: OnStep) -> LogImage:
-    """Check all files of a log, and return its sound part; damage goes to `report`."""
+    """Check all files of a log, and return its sound part; damage goes to `report`. The folder may be missing."""
     image = LogImage(fs, folder)
     sizes = segment_sizes(fs, folder)
     bases = sorted(sizes)
     if sizes:
         image.start = image.end = image.last_end = bases[0]
+        start = noted_start(fs, folder)
+        if start is not None and start < bases[0]:
+            report.fault(folder, f"{folder} {begins_too_late(bases[0], start)}")
+            image.missing_head = range(start, bases[0])
+            image.is_whole = False
     total = sum(sizes.values())
     done = 0
     for base, next_base in zip(bases, [*bases[1:], None]):
@@ -149,7 +156,9 @@ def check_log(fs: FileSystem, folder: str, known: KnownLog, report: Report, on_s
 
 def segment_sizes(fs: FileSystem, folder: str) -> dict[int, int]:
     """The size of each segment file of a log, by its base offset."""
-    sizes = {}
+    sizes: dict[int, int] = {}
+    if not fs.exists(folder):
+        return sizes
     for entry in fs.list_directory(folder):
         kind = names.parse_offset_file(entry.name)
         if kind is not None and kind[1] == names.LOG_SUFFIX:
@@ -219,7 +228,7 @@ def _check_gap(image: LogImage, segment: Segment, gap: Gap, known: KnownLog, rep
 
 
 def _check_writer_snapshots(fs: FileSystem, folder: str, image: LogImage, clean: bool, report: Report) -> None:
-    for offset in snapshot_offsets(fs, folder):
+    for offset in snapshot_offsets(fs, folder) if image.segments else ():
         path = names.writer_snapshot_file(folder, offset)
         report.count("writer snapshots")
         try:

@@ -46,7 +46,8 @@ _BLOCK = 4 << 20
 _SMALL_BYTES, _SMALL_BYTES_ALL = 64 << 10, 64 << 20
 _FIRST = (names.RECOVERY_POINTS_FILE, names.HIGH_WATERMARKS_FILE)
 _LEFT_OUT = {names.LOCK_FILE, names.CLEAN_SHUTDOWN_FILE, METADATA_FILE, f"{METADATA_FILE}-journal", *_FIRST}
-_SUFFIX_ORDER = (names.WRITER_SNAPSHOT_SUFFIX, names.OFFSET_INDEX_SUFFIX, names.TIME_INDEX_SUFFIX, names.LOG_SUFFIX)
+_SUFFIX_ORDER = (names.WRITER_SNAPSHOT_SUFFIX, names.OFFSET_INDEX_SUFFIX, names.TIME_INDEX_SUFFIX, names.LOG_SUFFIX,
+                 names.LOG_START_SUFFIX)  # fmt: skip
 
 
 class _Version(NamedTuple):
@@ -241,7 +242,9 @@ class OnlineCopy:
         files = [(names.parse_offset_file(name), name) for name in os.listdir(self._source / log)]
         parsed = sorted((offset, suffix, name) for kind, name in files if kind for offset, suffix in [kind])
         segments = [offset for offset, suffix, _ in parsed if suffix == names.LOG_SUFFIX]
-        if needed is not None and segments and segments[0] > needed:
+        starts = [offset for offset, suffix, _ in parsed if suffix == names.LOG_START_SUFFIX]
+        limit = min([*([] if needed is None else [needed]), *starts[-1:]], default=None)
+        if limit is not None and segments and segments[0] > limit:
             raise _Changed
         for suffix in _SUFFIX_ORDER:
             for offset, kind, name in parsed:
