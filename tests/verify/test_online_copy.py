@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from forebay.base.ambient import ManualClock
 from forebay.base.errors import Unavailable
 from forebay.cli.main import main
 from forebay.testing.server import ServerProcess
-from forebay.verify import online_copy
+from forebay.verify import online_copy, verify_directory
 from forebay.verify.online_copy import OnlineCopy
 from tests.patience import PATIENCE
 
@@ -250,3 +251,22 @@ def test_offsets_of_lake_snapshots_are_noted_before_the_logs_of_partitions_which
         OnlineCopy(tmp_path / "data", tmp_path / "copy", lambda _done, _total: None).copy()
     assert all(f"{7:032x}.offsets" in before for before in noted)
     assert noted
+
+
+def test_a_log_that_is_begun_while_logs_are_listed_has_no_end_in_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with forebay.embedded(tmp_path / "data") as connection:
+        unwritten = [connection.create_table(f"fluss.log_{number}", {"n": "BIGINT"}) for number in range(6)]
+        listed = OnlineCopy._folders
+
+        def folders(copy: OnlineCopy, relative: str) -> Iterator[Any]:
+            found = list(listed(copy, relative))
+            if not relative:
+                unwritten.pop().append([{"n": 1}])
+            return iter(found)
+
+        monkeypatch.setattr(OnlineCopy, "_folders", folders)
+        OnlineCopy(tmp_path / "data", tmp_path / "copy", lambda _done, _total: None).copy()
+    assert len(unwritten) < 6
+    assert not verify_directory(tmp_path / "copy").faults

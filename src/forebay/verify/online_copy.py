@@ -200,12 +200,17 @@ class OnlineCopy:
         for name in _FIRST:
             with suppress(FileNotFoundError):
                 self._note(name, must_read=True)
+        # Before the logs are looked for: a log of which nothing was there yet must not have an end that says otherwise.
+        for name in filter(names.is_log_ends_file, os.listdir(self._source)):
+            with suppress(FileNotFoundError):
+                self._note(name, must_read=True)  # it is mapped memory
         folders = [(folder, names.parse_tablet_folder(folder.path)) for folder in self._folders("")]
         for folder, bucket in folders:
             if bucket is None and names.parse_tablet_folder(os.path.dirname(folder.path)) is None:
                 for file in folder.files:
-                    with suppress(FileNotFoundError):  # of a table that was dropped before
-                        self._note(file, must_read=names.is_log_ends_file(file))  # it is mapped memory
+                    if not names.is_log_ends_file(file):
+                        with suppress(FileNotFoundError):  # of a table that was dropped before
+                            self._note(file)
         for folder, bucket in folders:  # behind the offsets of lake snapshots, which must not be ahead of the logs
             if bucket is not None and bucket.kind == "log":
                 self._note_bucket(folder.path)
