@@ -25,6 +25,7 @@ from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.lmdb_file import DATA_FILE, LmdbFile
 from forebay.kv.rocksdb_engine import RocksDbEngine
 from forebay.kv.tablet import ChangelogCodec
+from forebay.log.recovery import note_start
 from forebay.metadata import types
 from forebay.metadata.table import Column, TablePath
 from forebay.testing.server import EmbeddedServer
@@ -96,7 +97,9 @@ def checked(data: Path) -> Report:
 
 def expire_beginning(data: Path) -> None:
     """Remove the oldest segments of the changelog, as retention does."""
-    for path in segments(data)[:2]:
+    *expired, first = segments(data)[:3]
+    note_start(LocalFileSystem(), str(first.parent), int(first.stem))
+    for path in expired:
         path.unlink()
 
 
