@@ -45,7 +45,7 @@ def test_without_transactions_rows_are_written_at_once_and_a_warning_says_so_onc
                 writer.upsert(kv, [{"id": 3, "v": "c"}])
                 assert writer.finish() == 0
             assert tx.committed is None
-    assert [record.message for record in caplog.records if "no transactions" in record.message] == [
+    assert [record.getMessage() for record in caplog.records if "no transactions" in record.getMessage()] == [
         "forebay: this cluster has no transactions: rows of version 7 of application 'elsewhere' are written at once, "
         "and rows appended to log tables are there again if the job is repeated"
     ]

@@ -106,9 +106,11 @@ class Driver(Job):
 
     def run(self, stop: threading.Event) -> None:
         try:
+            pause = 0.02
             while not stop.is_set() or len(self.twins.told) <= ROUNDS // 2:
-                self.attempt(self.twins.version)
-                time.sleep(self.rng.random() * 0.02)
+                # Each that begins ends the other one's: who was replaced waits longer, or neither comes to an end.
+                pause = 0.02 if self.attempt(self.twins.version) else min(2 * pause, 5.0)
+                time.sleep(self.rng.random() * pause)
         except BaseException as e:  # noqa: BLE001 - raised by the test
             self.error = e
 
@@ -180,6 +182,7 @@ def run_under_kills(server: ServerProcess, jobs: Sequence[Job]) -> None:
     for job in jobs:
         if job.error is not None:
             raise job.error
+    assert not any(thread.is_alive() for thread in running)
 
 
 def test_versions_of_jobs_are_there_once_and_whole_after_kill_9(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class FileColumns:
         rows = np.bincount(self.partitions, weights=self.rows, minlength=width)
         places = np.unique(self.partitions << 32 | (self.buckets & 0xFFFFFFFF))
         buckets = np.bincount(places >> 32, minlength=width)
-        order = np.argsort(-files, kind="stable")
+        order = np.argsort(-files, kind="stable").tolist()
         return [(self.names[i], int(buckets[i]), int(files[i]), int(sizes[i]), int(rows[i])) for i in order if files[i]]
 
     def page(self, skip: int, limit: int, order: str = "size", partition: str | None = None) -> Numbers:
