@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,10 +117,46 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(sources: Path, monkeypat
         run(sources)()
     monkeypatch.undo()
     assert state.last("fake", 0) is not None
-    assert kept(sources) == {}
+    assert kept(sources)["parts"] == [0]
     run(sources)()
     assert ran(sources) == [0, 10, 10, 20]
     assert kept(sources)["seeds"] == 30
+
+
+def test_a_part_is_kept_and_another_clone_with_the_same_code_goes_on_with_it(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = State.begin
+
+    def killed_at_the_third(self: State, trial: str, chunk: int) -> Path:
+        if chunk == 2:
+            raise KeyboardInterrupt
+        return begin(self, trial, chunk)
+
+    monkeypatch.setattr(State, "begin", killed_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        run(sources)()
+    monkeypatch.undo()
+    assert (kept(sources)["seeds"], kept(sources)["parts"]) == (20, [0, 1])
+    assert state_of(sources)[0] == page.PARTIAL
+    ran_on = kept(sources)["commit"]
+    assert commit(sources) != ran_on  # the count, and no code
+    shutil.rmtree(sources / "build")
+    [line] = run(sources)()
+    assert (line.outcome, line.counted, ran(sources)) == (PASSED, 30, [0, 10, 20])
+    assert kept(sources)["seeds"] == 30
+    assert "parts" not in kept(sources)
+    assert kept(sources)["commit"] == ran_on
+    assert state_of(sources)[0] == page.CURRENT
+
+
+def test_a_part_of_other_code_is_not_gone_on_with(sources: Path) -> None:
+    run(sources)()
+    path = sources / "docs" / "results" / "fake.json"
+    path.write_text(json.dumps({**kept(sources), "seeds": 20, "parts": [0, 1], "code": "other"}))
+    shutil.rmtree(sources / "build")
+    run(sources)()
+    assert (kept(sources)["seeds"], ran(sources)) == (30, [0, 10, 20, 0, 10, 20])
 
 
 def test_a_chunk_counts_only_for_the_code_that_it_ran_on(sources: Path) -> None:

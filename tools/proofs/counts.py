@@ -7,7 +7,7 @@ from typing import Any
 
 Figures = dict[str, Any]
 
-_ABOUT = ("date", "commit", "cores")
+_ABOUT = ("date", "commit", "cores", "minutes", "outcome", "again", "failed_before", "parts", "code", "not_run")
 """What each file of docs/results has beside the figures of its trial."""
 _SMALLEST = ("first_seed",)
 _LARGEST = ("last_seed", "workers", "server_mb", "server_mb_at_most", "kinds_of_requests")

@@ -30,7 +30,7 @@ _TABLE = re.compile(r"(<!-- results: make proofs-page -->\n).*?(<!-- end of resu
 _ROW = re.compile(
     r"^\| `(?P<name>[\w.-]+)` \|(?P<counted>.*)\| [^|]* \| \**(?P<state>[^*|:]+?)\**(: [^|]*)? \|$", re.MULTILINE
 )
-_NOT_SHOWN = ("date", "commit", "cores", "outcome", "again", "not_run")
+_NOT_SHOWN = ("date", "commit", "cores", "outcome", "again", "not_run", "parts", "code")
 
 
 @dataclass(frozen=True)

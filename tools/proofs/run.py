@@ -63,6 +63,7 @@ class Runner:
         self._code = repository.code()
         self._commit = repository.commit()
         self._told = 0.0
+        self._parts: dict[str, dict[str, Any]] = {}
 
     # ---- all of it --------------------------------------------------------------------------------------------------
 
@@ -84,11 +85,21 @@ class Runner:
             ran = self._run_chunk(number, trial, chunk)
             if ran.outcome == NOT_RUN:
                 break
+            self._concluded(trial)  # what is counted so far, should this run be killed
         return self._concluded(trial)
 
     def _has_run(self, trial: Trial, chunk: Chunk) -> bool:
+        if chunk.number in self._kept_part(trial).get("parts", ()):
+            return True
         ran = self.state.ran(trial.name, chunk.number, self._code, chunk.count)
         return ran is not None and (ran.outcome == PASSED or (ran.outcome == FAILED and not self.options.again))
+
+    def _kept_part(self, trial: Trial) -> dict[str, Any]:
+        """The count of a part that was kept before this run, if that ran on this code: of this clone or another one."""
+        if trial.name not in self._parts:
+            kept = {} if self.options.smoke else page.kept(trial.name, self.options.results)
+            self._parts[trial.name] = kept if kept.get("code") == self._code else {}
+        return self._parts[trial.name]
 
     def _fits(self, trial: Trial, chunk: Chunk) -> bool:
         return self._clock() - self._began + self._estimate(trial, chunk) <= self.options.minutes * 60
@@ -156,38 +167,56 @@ class Runner:
         wanted = self._chunks(trial)
         found = [(chunk, self.state.ran(trial.name, chunk.number, self._code, chunk.count)) for chunk in wanted]
         ran = [(chunk, each) for chunk, each in found if each is not None]
-        seconds = sum(each.seconds for _, each in ran)
+        kept = self._kept_part(trial)  # a sum, which counts whole or, where all its chunks are here, not at all
+        parts = set(kept.get("parts", ()))
+        if parts <= {chunk.number for chunk, _ in ran}:
+            kept, parts = {}, set()
+        ran = [(chunk, each) for chunk, each in ran if chunk.number not in parts]
+        before = [chunk for chunk in wanted if chunk.number in parts]
+        seconds = sum(each.seconds for _, each in ran) + 60 * kept.get("minutes", 0)
         counted = sum(chunk.count for chunk, each in ran if each.outcome != NOT_RUN)
+        counted += sum(chunk.count for chunk in before)
         not_run = next((each for _, each in ran if each.outcome == NOT_RUN), None)
         if not_run is not None:
             self._keep_not_run(trial, not_run)
             return Line(trial, NOT_RUN, counted, seconds, not_run.reason)
         failed = [(chunk, each) for chunk, each in ran if each.outcome == FAILED]
-        figures = added([each.figures for _, each in ran])
+        is_whole = len(ran) + len(before) == len(wanted)
+        chosen = [(chunk, each) for chunk, each in ran if is_whole or each.outcome == PASSED]
+        figures = added([*([kept] if kept else []), *(each.figures for _, each in chosen)])
         told = "; ".join(f"{trial.shown(chunk)} ({each.reason})" for chunk, each in failed[:3])
-        if trial.share_min is not None and len(ran) == len(wanted) and not failed:
+        if trial.share_min is not None and is_whole and not failed:
             share = figures["caught"] / max(figures[trial.unit], 1)
             if share < trial.share_min and not self.options.smoke:
                 told = f"{share:.1%} were caught, and {trial.share_min:.0%} have to be"
-        outcome = FAILED if told else LEFT if len(ran) < len(wanted) else PASSED
-        if len(ran) == len(wanted):
+        outcome = FAILED if told else PASSED if is_whole else LEFT
+        if is_whole or (chosen and self._is_news(trial)):
             again = trial.shown(failed[0][0] if failed else wanted[0])
-            self._keep(trial, [each for _, each in ran], figures, outcome, again)
+            about = self._about([each for _, each in chosen], kept, FAILED if told else PASSED, again)
+            parts |= {chunk.number for chunk, _ in chosen}
+            part = {} if is_whole else {"parts": sorted(parts), "code": self._code}
+            self._write(trial, {**figures, **about, **part})
         return Line(trial, outcome, counted, seconds, told)
 
-    def _keep(self, trial: Trial, ran: Sequence[Ran], figures: dict[str, Any], outcome: str, again: str) -> None:
-        """Keep a count under the commit of its first chunk: the code of all others is the same."""
-        failed_before = sum(each.failed_before for each in ran)
-        about: dict[str, Any] = {
+    def _is_news(self, trial: Trial) -> bool:
+        """Whether the count of a part is worth more than what is kept."""
+        kept = page.kept(trial.name, self.options.results)
+        return page.row_of(trial, kept, self.repository).state != page.CURRENT
+
+    def _about(self, ran: Sequence[Ran], kept: dict[str, Any], outcome: str, again: str) -> dict[str, Any]:
+        """What is kept beside the figures of a trial: its commit is that of its first chunk, since the code of all
+        others is the same."""
+        failed_before = sum(each.failed_before for each in ran) + kept.get("failed_before", 0)
+        first = kept.get("commit") or min(ran, key=lambda each: each.date).commit
+        return {
             **({"failed_before": failed_before} if failed_before else {}),
-            "minutes": round(sum(each.seconds for each in ran) / 60, 1),
+            "minutes": round(sum(each.seconds for each in ran) / 60 + kept.get("minutes", 0), 1),
             "outcome": outcome,
             **({"again": again} if outcome == FAILED else {}),
-            "date": max(each.date for each in ran),
-            "commit": min(ran, key=lambda each: each.date).commit,
+            "date": max([*(each.date for each in ran), *([kept["date"]] if kept else [])]),
+            "commit": first,
             "cores": os.cpu_count(),
         }
-        self._write(trial, {**{k: v for k, v in figures.items() if k != "minutes"}, **about})
 
     def _keep_not_run(self, trial: Trial, ran: Ran) -> None:
         """Note beside an older count, if there is one, that this machine could not make another one."""

@@ -105,7 +105,7 @@ def _simulation() -> Iterator[Trial]:
         module("tests.simulation.run", *seeds),
         vouches=(*SERVED, *LIVE_AND_LAKE, "src/forebay/lake"),
         own=("tests/simulation",),
-        minutes=70,
+        minutes=180,
         **counted("seeds", 20_000, at_a_time=500, smoke=4),
         environment={"PYTHONHASHSEED": "0"},
     )
