@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
-from forebay.codec.log_batch import LogBatchHeader, iter_headers
+from forebay.codec.log_batch import MAGIC_END, LogBatchHeader, iter_headers
 from forebay.fs import names
 from forebay.log.config import LogConfig
 from forebay.log.log_ends import KnownEnd
@@ -284,6 +285,24 @@ def log_with_times(fs: FaultyFileSystem) -> dict[int, int]:
         clock.advance(0.001 * (number % 3))
     tablet.close()
     return times
+
+
+@pytest.mark.parametrize("max_bytes", [1, 300, 10_000])
+@pytest.mark.parametrize("index_interval", [120, 100_000])
+def test_no_flipped_bit_before_the_checksum_of_a_batch_is_read_as_another_offset(
+    max_bytes: int, index_interval: int
+) -> None:
+    fs, config = faulty_fs(), replace(SMALL, index_interval_bytes=index_interval)
+    tablet = filled_log(fs, config=config)
+    places = [(path, at) for path in segment_paths(fs) for at, _ in iter_headers(fs.content(path))]
+    assert len(places) == 30
+    for (path, at), byte in itertools.product(places, range(MAGIC_END)):
+        fs.flip_byte(path, at + byte, 0x10)
+        for read in (lambda: read_all(tablet, max_bytes), lambda: list(tablet.iterate_batches(0))):
+            with pytest.raises(CorruptData, match=re.escape(path)):
+                read()
+        fs.flip_byte(path, at + byte, 0x10)
+    assert len(payloads(read_all(tablet, max_bytes))) == 30
 
 
 @pytest.mark.parametrize("suffix", [names.OFFSET_INDEX_SUFFIX, names.TIME_INDEX_SUFFIX])

@@ -33,6 +33,7 @@ import numpy as np
 
 from forebay.base import threads
 from forebay.base.errors import InternalError, StorageFailure, check
+from forebay.codec._batch_chain import follow
 from forebay.codec.log_batch import HEADER_SIZE_MAX, LogBatchHeader
 from forebay.fs import names
 from forebay.fs.interface import AppendFile, FileSystem, PositionalReader
@@ -494,8 +495,8 @@ class LogSegment:
     def read(self, from_offset: int, max_bytes: int, upper_offset: int, min_one_batch: bool) -> LogSlice:
         """Whole batches from the one that holds `from_offset` on, all below `upper_offset`.
 
-        At most `max_bytes`, unless `min_one_batch` and the first is larger. Raises `CorruptBatch` where the file is
-        not as it should be; bodies and checksums are not looked at.
+        At most `max_bytes`, unless `min_one_batch` and the first is larger. Raises `CorruptBatch` unless each batch
+        begins where the one before ends, with the offset behind it; bodies and checksums are not looked at.
         """
         try:
             return self._read(from_offset, max_bytes, upper_offset, min_one_batch)
@@ -523,23 +524,18 @@ class LogSegment:
         if next_offset > upper_offset or (header_end - start > max_bytes and not min_one_batch):
             return LogSlice(memoryview(b""), from_offset, from_offset, self.path, start)
 
-        end = max(start + max_bytes, header_end)
-        if upper_offset >= view.next_offset and end >= view.size:
-            return LogSlice(window.part(start, view.size), base_offset, view.next_offset, self.path, start)
-        end = min(end, view.size)
-        # Near the end of the budget by the index; if it is wrong, the next step notices. An entry where the view ends
-        # would name a batch that is not published yet.
-        jump_offset, jump_position = min(index.floor_position(end - 1), index.floor(upper_offset))
-        if jump_position > header_end:
-            position, offset = jump_position, jump_offset
-        else:
-            position, offset = header_end, next_offset
-        while position < view.size:
+        end = max(min(start + max_bytes, limit), header_end)
+        data = window.part(start, end)
+        size, offset = follow(data, base_offset, upper_offset)
+        position = start + size
+        if position < view.size:
             header_end, next_offset = window.step(position, offset)
-            if header_end > end or next_offset > upper_offset:
-                break
-            position, offset = header_end, next_offset
-        return LogSlice(window.part(start, position), base_offset, offset, self.path, start)
+            if header_end <= end and next_offset <= upper_offset:
+                raise corrupt_batch(self.path, position, offset, "two reads of it give different bytes")
+        elif offset != view.next_offset:
+            reason = f"the batches before end there, and the segment should end with offset {view.next_offset}"
+            raise corrupt_batch(self.path, position, offset, reason)
+        return LogSlice(data[:size], base_offset, offset, self.path, start)
 
     def bytes_from(self, offset: int) -> int:
         """How many bytes a reader may find from `offset` on, at most: all of them before the index has been used."""

@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def follow(data: Buffer, offset: int, upper_offset: int) -> tuple[int, int]: ...
