@@ -209,7 +209,8 @@ class Scheduler:
                 timer.cancelled = True
             if loop is not None:
                 asyncio._set_running_loop(loop)
-                self.longest_block = max(self.longest_block, self.now - began)
+                if not task.process.dead:  # Else nobody waits for its loop: `_serve` can forget no start that was cut.
+                    self.longest_block = max(self.longest_block, self.now - began)
         if task.process.dead:
             raise Stop
         return not late
