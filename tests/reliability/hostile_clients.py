@@ -29,7 +29,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.base.errors import ForebayError
+from forebay.base.errors import ForebayError, Unavailable
 from forebay.codec.log_batch import build_arrow_batch
 from forebay.testing.server import ServerProcess
 from tests import results
@@ -360,13 +360,13 @@ def new_writers(target: Target) -> str:
                 client = clients[number % len(clients)]
                 try:
                     ids.append((client, client.send(ApiKey.INIT_WRITER, request)))
-                except ConnectionError:
+                except (ConnectionError, Unavailable):
                     closed += 1
                     clients[number % len(clients)] = stack.enter_context(RawClient(target.tablet, timeout=120))
             for client, request_id in ids:
                 try:
                     client.receive(request_id)
-                except ConnectionError:
+                except (ConnectionError, Unavailable):
                     closed += 1
     return f"{closed:,} were not answered: closed by the server" if closed else "all were answered"
 
