@@ -150,28 +150,63 @@ def test_a_part_is_kept_and_another_clone_with_the_same_code_goes_on_with_it(
     assert state_of(sources)[0] == page.CURRENT
 
 
-def test_a_part_of_other_code_is_not_gone_on_with(sources: Path) -> None:
+def test_a_count_of_another_clone_is_not_made_again_as_long_as_it_is_current(sources: Path) -> None:
+    run(sources)()
+    shutil.rmtree(sources / "build")
+    before = kept(sources)
+    [line] = run(sources)()
+    assert (line.outcome, line.counted, ran(sources)) == (PASSED, 30, [0, 10, 20])
+    assert kept(sources) == before
+    run(sources, fresh=True)()
+    assert ran(sources) == [0, 10, 20] * 2
+
+
+@pytest.mark.parametrize("parts", [{}, {"parts": [0, 1], "seeds": 20}])
+def test_a_count_that_is_stale_is_made_again(sources: Path, parts: dict[str, Any]) -> None:
     run(sources)()
     path = sources / "docs" / "results" / "fake.json"
-    path.write_text(json.dumps({**kept(sources), "seeds": 20, "parts": [0, 1], "code": "other"}))
+    path.write_text(json.dumps(kept(sources) | parts))
     shutil.rmtree(sources / "build")
+    change(sources, page.LINES_MAX // 2 + 1)
+    after = commit(sources)
     run(sources)()
-    assert (kept(sources)["seeds"], ran(sources)) == (30, [0, 10, 20, 0, 10, 20])
+    assert ran(sources) == [0, 10, 20] * 2
+    assert (kept(sources)["seeds"], kept(sources)["commit"]) == (30, after)
 
 
-def test_a_chunk_counts_only_for_the_code_that_it_ran_on(sources: Path) -> None:
+def test_a_chunk_counts_as_long_as_the_page_would_show_it_as_current(sources: Path) -> None:
+    first = git(sources, "rev-parse", "--short", "HEAD")
     run(sources, minutes=0)()
     assert ran(sources) == []  # by the estimate nothing fits
     run(sources)()
-    (sources / "docs" / "page.md").write_text("a page")
+    (sources / "docs" / "results" / "fake.json").unlink()
+    change(sources, page.LINES_MAX // 2)
     commit(sources)
     run(sources)()
-    assert ran(sources) == [0, 10, 20]  # no code has changed
-    change(sources, 1)
+    assert ran(sources) == [0, 10, 20]
+    assert kept(sources)["commit"] == first
+    change(sources, page.LINES_MAX // 2 + 1)
     after = commit(sources)
     run(sources)()
     assert ran(sources) == [0, 10, 20] * 2
     assert kept(sources)["commit"] == after
+    (sources / "tests" / "fake.py").write_text(f"{COUNTS}# a line of its own\n")
+    commit(sources)
+    run(sources)()
+    assert ran(sources) == [0, 10, 20] * 3
+
+
+def test_what_a_change_mends_is_run_again_alone_and_the_sum_has_the_oldest_commit(sources: Path) -> None:
+    (sources / "broken").touch()
+    run(sources)()
+    first = kept(sources)["commit"]
+    (sources / "broken").unlink()
+    change(sources, 1)
+    commit(sources)
+    run(sources)()
+    assert ran(sources) == [0, 10, 20, 10]
+    assert (kept(sources)["outcome"], kept(sources)["commit"]) == ("passed", first)
+    assert state_of(sources) == (page.CURRENT, "2", "")
 
 
 def test_what_counted_while_the_code_changed_is_not_kept(sources: Path) -> None:
@@ -206,7 +241,7 @@ def test_what_has_failed_is_run_again_on_request_and_its_failure_is_not_forgotte
 
 def test_a_trial_that_the_machine_does_not_allow_is_named_and_an_older_count_stays(sources: Path) -> None:
     run(sources)()
-    change(sources, 1)
+    change(sources, page.LINES_MAX)
     after = commit(sources)
     refusing = [sys.executable, "-c", "print('root is needed'); raise SystemExit(77)"]
     [line] = run(sources, fake(command=refusing))()
@@ -214,7 +249,7 @@ def test_a_trial_that_the_machine_does_not_allow_is_named_and_an_older_count_sta
     found = kept(sources)
     assert (found["seeds"], found["not_run"]["commit"]) == (30, after)
     [row] = page.rows(Repository(sources), sources / "docs" / "results", [fake()])
-    assert (row.state, row.why) == (page.CURRENT, f"not run at {after}, root is needed")
+    assert (row.state, row.why) == (page.STALE, f"the code has changed; not run at {after}, root is needed")
 
 
 def told_by_pytest(*cases: str, code: int = 0) -> Trial:

@@ -7,7 +7,8 @@
     PROOFS_ARGS=--smoke make proofs              # a little of each: do all commands still work?
     PROOFS_ARGS=--list make proofs               # the trials, what is left of each, and how long it takes
 
-What has been run is kept in build/proofs, and counts as long as the code is the same. A failure does not stop the rest;
+What has been run counts as long as the page shows it as current: until more than 100 lines of the code that it vouches
+for have changed, or one of its own. A failure does not stop the rest;
 the exit code is 1 then, and the table says how to run it again. A trial that the machine does not allow is named.
 """
 
@@ -80,7 +81,7 @@ def run(trials: list[Trial], repository: Repository, state: State, options: argp
     if options.fresh or options.smoke:
         for trial in trials:
             shutil.rmtree(state.folder / trial.name, ignore_errors=True)
-    runner = Runner(trials, repository, state, Options(options.smoke, options.again, options.minutes), say=say)
+    runner = Runner(trials, repository, state, Options(options.smoke, options.again, options.fresh, options.minutes), say=say)
     if options.list:
         for trial, chunks, seconds in runner.plan():
             print(f"{trial.name:28} {trial.amount:>8,} {trial.unit:10} {chunks:>3} parts left, about {clock(seconds)}")

@@ -80,6 +80,10 @@ class Repository:
             return Change(missing=f"commit {commit} is not in this history")
         return Change(self._lines(commit, vouched), self._lines(commit, own))
 
+    def oldest(self, commits: Sequence[str]) -> str:
+        """Of commits of this history the one with the fewest before it."""
+        return min(commits, key=lambda commit: int(self._git("rev-list", "--count", commit.removesuffix(DIRTY))))
+
     def _is_reachable(self, commit: str) -> bool:
         try:
             self._git("merge-base", "--is-ancestor", commit, "HEAD")

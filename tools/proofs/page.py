@@ -64,6 +64,12 @@ def row_of(trial: Trial, figures: dict[str, Any], repository: Repository) -> Row
     return Row(trial.name, counted, lines, state, why)
 
 
+def holds(trial: Trial, commit: str, repository: Repository) -> bool:
+    """Whether what a trial has counted at a commit still counts: no line of its own, and few others, have changed."""
+    change = repository.since(commit, trial.vouches, trial.own)
+    return not (change.missing or change.own_lines or change.vouched_lines > LINES_MAX)
+
+
 def _counted(figures: dict[str, Any]) -> str:
     if "commit" not in figures:
         return " | "

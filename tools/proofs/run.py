@@ -30,10 +30,12 @@ class CodeChanged(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """How to run. `smoke`: as little as possible of each trial, of which nothing is kept. `again`: also what failed."""
+    """How to run. `smoke`: as little as possible of each trial, of which nothing is kept. `again`: also what failed.
+    `fresh`: also what is counted."""
 
     smoke: bool = False
     again: bool = False
+    fresh: bool = False
     minutes: float = float("inf")
     results: Path = page.RESULTS
 
@@ -89,16 +91,36 @@ class Runner:
         return self._concluded(trial)
 
     def _has_run(self, trial: Trial, chunk: Chunk) -> bool:
-        if chunk.number in self._kept_part(trial).get("parts", ()):
+        if chunk.number in self._kept(trial).get("parts", ()):
             return True
-        ran = self.state.ran(trial.name, chunk.number, self._code, chunk.count)
+        ran = self._ran(trial, chunk)
         return ran is not None and (ran.outcome == PASSED or (ran.outcome == FAILED and not self.options.again))
 
-    def _kept_part(self, trial: Trial) -> dict[str, Any]:
-        """The count of a part that was kept before this run, if that ran on this code: of this clone or another one."""
+    def _ran(self, trial: Trial, chunk: Chunk) -> Ran | None:
+        """What a chunk of this size has counted, as long as that counts; None if it has to be run.
+
+        It counts as a count of the page does (`page.holds`), so that few lines that change do not cost hours; what
+        has failed counts for the same code alone, which a mend changes.
+        """
+        found = self.state.last(trial.name, chunk.number)
+        if found is None or found.count != chunk.count:
+            return None
+        if found.code == self._code:
+            return found
+        is_good = found.outcome == PASSED and not self.options.smoke
+        return found if is_good and page.holds(trial, found.commit, self.repository) else None
+
+    def _kept(self, trial: Trial) -> dict[str, Any]:
+        """The count that was kept before this run, of this clone or another one, as long as it counts; its `parts` are
+        all chunks if it is whole."""
         if trial.name not in self._parts:
-            kept = {} if self.options.smoke else page.kept(trial.name, self.options.results)
-            self._parts[trial.name] = kept if kept.get("code") == self._code else {}
+            kept = {} if self.options.smoke or self.options.fresh else page.kept(trial.name, self.options.results)
+            is_good = "commit" in kept and kept.get("outcome") == PASSED and "not_run" not in kept
+            if is_good and page.row_of(trial, kept, self.repository).state == page.CURRENT:
+                kept = {**kept, "parts": [chunk.number for chunk in self._chunks(trial)]}
+            elif not (is_good and "parts" in kept and page.holds(trial, kept["commit"], self.repository)):
+                kept = {}
+            self._parts[trial.name] = kept
         return self._parts[trial.name]
 
     def _fits(self, trial: Trial, chunk: Chunk) -> bool:
@@ -144,7 +166,7 @@ class Runner:
                 self._say(f"{where}: {clock(now - began)} of about {clock(max(estimate, now - began))}; all about "
                           f"{clock(max(estimate - (now - began), 0) + left)} more; {line}")  # fmt: skip
 
-        before = self.state.ran(trial.name, chunk.number, self._code, chunk.count)
+        before = self._ran(trial, chunk)
         place = self.state.begin(trial.name, chunk.number)
         seconds_max = max(10 * estimate, SECONDS_MIN)
         ended = chunks.run(trial, chunk, self.repository.root, place, seconds_max, tell)
@@ -163,11 +185,11 @@ class Runner:
     # ---- the count --------------------------------------------------------------------------------------------------
 
     def _concluded(self, trial: Trial) -> Line:
-        """Judge what the chunks have counted on this code; keep the count if all have run."""
+        """Judge what the chunks have counted; keep the sum."""
         wanted = self._chunks(trial)
-        found = [(chunk, self.state.ran(trial.name, chunk.number, self._code, chunk.count)) for chunk in wanted]
+        found = [(chunk, self._ran(trial, chunk)) for chunk in wanted]
         ran = [(chunk, each) for chunk, each in found if each is not None]
-        kept = self._kept_part(trial)  # a sum, which counts whole or, where all its chunks are here, not at all
+        kept = self._kept(trial)  # a sum, which counts whole or, where all its chunks are here, not at all
         parts = set(kept.get("parts", ()))
         if parts <= {chunk.number for chunk, _ in ran}:
             kept, parts = {}, set()
@@ -194,7 +216,7 @@ class Runner:
             again = trial.shown(failed[0][0] if failed else wanted[0])
             about = self._about([each for _, each in chosen], kept, FAILED if told else PASSED, again)
             parts |= {chunk.number for chunk, _ in chosen}
-            part = {} if is_whole else {"parts": sorted(parts), "code": self._code}
+            part = {} if is_whole else {"parts": sorted(parts)}
             self._write(trial, {**figures, **about, **part})
         return Line(trial, outcome, counted, seconds, told)
 
@@ -204,10 +226,9 @@ class Runner:
         return page.row_of(trial, kept, self.repository).state != page.CURRENT
 
     def _about(self, ran: Sequence[Ran], kept: dict[str, Any], outcome: str, again: str) -> dict[str, Any]:
-        """What is kept beside the figures of a trial: its commit is that of its first chunk, since the code of all
-        others is the same."""
+        """What is kept beside the figures of a trial: its commit is the oldest one that a chunk ran on."""
         failed_before = sum(each.failed_before for each in ran) + kept.get("failed_before", 0)
-        first = kept.get("commit") or min(ran, key=lambda each: each.date).commit
+        first = self.repository.oldest([*(each.commit for each in ran), *([kept["commit"]] if kept else [])])
         return {
             **({"failed_before": failed_before} if failed_before else {}),
             "minutes": round(sum(each.seconds for each in ran) / 60 + kept.get("minutes", 0), 1),

@@ -35,7 +35,7 @@ class Ran:
 
 
 class State:
-    """The chunks of all trials. A chunk counts only for the code that it ran on."""
+    """The chunks of all trials, as they ran the last time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,11 +43,6 @@ class State:
     def place(self, trial: str, chunk: int) -> Path:
         """The folder of a chunk, with its log."""
         return self.folder / trial / f"{chunk:04}"
-
-    def ran(self, trial: str, chunk: int, code: str, count: int) -> Ran | None:
-        """What a chunk of this size has counted on this code; None if it has to be run."""
-        found = self.last(trial, chunk)
-        return found if found is not None and (found.code, found.count) == (code, count) else None
 
     def last(self, trial: str, chunk: int) -> Ran | None:
         """What a chunk has counted the last time, on whatever code."""
