@@ -209,6 +209,40 @@ def test_what_a_change_mends_is_run_again_alone_and_the_sum_has_the_oldest_commi
     assert state_of(sources) == (page.CURRENT, "2", "")
 
 
+MEETS = """
+import pathlib, sys, time
+mine, other = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+mine.touch()
+while not other.exists():
+    time.sleep(0.01)
+"""
+
+
+def meeting(name: str, other: str, **settings: Any) -> Trial:
+    """A trial that does not end until another one runs, too."""
+    command = [sys.executable, "-c", MEETS, f"build/{name}", f"build/{other}"]
+    return fake(name=name, command=command, unit="runs", chunk=0, **settings)
+
+
+def test_trials_run_in_lanes_and_those_that_want_the_machine_before_the_others(sources: Path) -> None:
+    (sources / "build").mkdir()
+    (sources / "build" / "there").touch()
+    trials = [meeting("left", "right"), meeting("right", "left"), meeting("alone", "there", alone=True)]
+    told: list[str] = []
+    options = Options(results=sources / "docs" / "results", lanes=2)
+    lines = Runner(trials, Repository(sources), State(sources / "build" / "proofs"), options, say=told.append).run()
+    assert [(line.trial.name, line.outcome) for line in lines] == [(t.name, PASSED) for t in trials]
+    assert told[0].startswith("[3/3] alone: about 0:01:00, then about 0:01:00 more")
+
+
+def test_a_trial_that_ends_the_run_ends_its_neighbor(sources: Path) -> None:
+    (sources / "build").mkdir()
+    changing = "import pathlib; pathlib.Path('src/other.py').write_text('something else')"
+    trials = [meeting("waits", "never"), fake(command=[sys.executable, "-c", changing])]
+    with pytest.raises(CodeChanged, match="not counted"):
+        run(sources, *reversed(trials), lanes=2)()
+
+
 def test_what_counted_while_the_code_changed_is_not_kept(sources: Path) -> None:
     changing = "import pathlib; pathlib.Path('src/other.py').write_text('something else')"
     with pytest.raises(CodeChanged, match="not counted"):

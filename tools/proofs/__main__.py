@@ -1,8 +1,9 @@
-"""`make proofs`: run the long trials, one after the other, and write their counts to docs/correctness.md.
+"""`make proofs`: run the long trials, and write their counts to docs/correctness.md.
 
     make proofs                                  # what is left; a run that was stopped or killed goes on
     PROOFS="simulate kill-trials" make proofs    # these trials alone
     PROOFS_MINUTES=120 make proofs               # begins nothing that would take longer
+    PROOFS_LANES=1 make proofs                   # one at a time; without, as many as there are cores
     PROOFS_ARGS=--again make proofs              # also what has failed
     PROOFS_ARGS=--smoke make proofs              # a little of each: do all commands still work?
     PROOFS_ARGS=--list make proofs               # the trials, what is left of each, and how long it takes
@@ -38,6 +39,8 @@ def arguments() -> argparse.Namespace:
     )
     minutes = float(os.environ.get("PROOFS_MINUTES") or "inf")
     parser.add_argument("--minutes", type=float, default=minutes, help="begin nothing that would take longer than this")
+    lanes = int(os.environ.get("PROOFS_LANES") or os.cpu_count() or 1)
+    parser.add_argument("--lanes", type=int, default=lanes, help="how many trials run at a time")
     parser.add_argument("--again", action="store_true", help="also run again what has failed on this code")
     parser.add_argument("--fresh", action="store_true", help="forget what has been run of these trials")
     parser.add_argument("--dirty", action="store_true", help="run although the code has changes that are not committed")
@@ -81,7 +84,8 @@ def run(trials: list[Trial], repository: Repository, state: State, options: argp
     if options.fresh or options.smoke:
         for trial in trials:
             shutil.rmtree(state.folder / trial.name, ignore_errors=True)
-    runner = Runner(trials, repository, state, Options(options.smoke, options.again, options.fresh, options.minutes), say=say)
+    wanted = Options(options.smoke, options.again, options.fresh, options.minutes, options.lanes)
+    runner = Runner(trials, repository, state, wanted, say=say)
     if options.list:
         for trial, chunks, seconds in runner.plan():
             print(f"{trial.name:28} {trial.amount:>8,} {trial.unit:10} {chunks:>3} parts left, about {clock(seconds)}")

@@ -10,6 +10,7 @@ import subprocess
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tools.proofs.trials import Chunk, Trial
 NOT_POSSIBLE = 77
 """The exit code of a trial that the machine does not allow."""
 NO_TESTS = 5
+NO_OTHERS = nullcontext()
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 _PATIENCE_SECONDS = 15.0
@@ -37,10 +39,12 @@ class Ended:
 
 
 def run(
-    trial: Trial, chunk: Chunk, root: Path, place: Path, seconds_max: float, tell: Callable[[str], object]
-) -> Ended:
-    """Run a chunk in the repository at `root`, with its files in `place`; `tell` is called now and then with the last
-    line of its output. What takes longer than `seconds_max` is ended, and has failed.
+    trial: Trial, chunk: Chunk, root: Path, place: Path, seconds_max: float, tell: Callable[[str], object],
+    installs: AbstractContextManager[object] = NO_OTHERS,
+) -> Ended:  # fmt: skip
+    """Run a chunk in the repository at `root`, with its files in `place`; `tell` is called each second with the last
+    line of its output, and may raise. What takes longer than `seconds_max` is ended, and has failed. What the trial
+    needs is installed while `installs` is held.
     """
     command, environment = trial.command_of(chunk)
     told = place / "tests.xml"
@@ -48,9 +52,10 @@ def run(
         command = [*command, f"--junitxml={told}"]
     environment = {**environment, "RESULTS_FOLDER": str(place / "figures"), "WRITE_RESULTS": "1"}
     log = place / "log.txt"
-    for each in (trial.prepare, command):
-        if each:
-            code = _program(list(each), environment, root, log, seconds_max, tell)
+    if trial.prepare:
+        with installs:
+            _program(list(trial.prepare), environment, root, log, seconds_max, tell)
+    code = _program(command, environment, root, log, seconds_max, tell)
     if code is None:
         return Ended(FAILED, -1, f"it had not ended after {seconds_max / 60:.0f} minutes", _figures(trial, place))
     return _judged(trial, chunk, code, log, _figures(trial, place), told)

@@ -1,11 +1,13 @@
-"""The runner of `make proofs`: chunk after chunk, whatever fails; then the counts, and what is left."""
+"""The runner of `make proofs`: chunk after chunk, in lanes, whatever fails; then the counts, and what is left."""
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,12 +33,13 @@ class CodeChanged(Exception):
 @dataclass(frozen=True)
 class Options:
     """How to run. `smoke`: as little as possible of each trial, of which nothing is kept. `again`: also what failed.
-    `fresh`: also what is counted."""
+    `fresh`: also what is counted. `lanes`: how many trials run at a time."""
 
     smoke: bool = False
     again: bool = False
     fresh: bool = False
     minutes: float = float("inf")
+    lanes: int = 1
     results: Path = page.RESULTS
 
 
@@ -64,14 +67,29 @@ class Runner:
         self._began = clock()
         self._code = repository.code()
         self._commit = repository.commit()
-        self._told = 0.0
+        self._stops = threading.Event()
+        self._installs = threading.Lock()
         self._parts: dict[str, dict[str, Any]] = {}
 
     # ---- all of it --------------------------------------------------------------------------------------------------
 
     def run(self) -> list[Line]:
-        """Run what is left of all trials; a line for each. Raises `CodeChanged`."""
-        return [self._run(number, trial) for number, trial in enumerate(self.trials, 1)]
+        """Run what is left of all trials; a line for each, in their order. Raises `CodeChanged`.
+
+        First those that want the machine for themselves, then `Options.lanes` of the others at a time.
+        """
+        numbered = list(enumerate(self.trials, 1))
+        lines = {number: self._run(number, trial) for number, trial in numbered if trial.alone}
+        with ThreadPoolExecutor(self.options.lanes) as pool:
+            others = [(number, trial) for number, trial in numbered if not trial.alone]
+            running = {number: pool.submit(self._run, number, trial) for number, trial in others}
+            try:
+                lines |= {number: each.result() for number, each in running.items()}
+            except BaseException:
+                self._stops.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+        return [lines[number] for number, _ in numbered]
 
     def _chunks(self, trial: Trial) -> list[Chunk]:
         if self.options.smoke:
@@ -143,8 +161,11 @@ class Runner:
         return planned
 
     def left_seconds(self) -> float:
-        """How long all takes that is left, by the estimates."""
-        return sum(seconds for _, _, seconds in self.plan())
+        """How long all takes that is left, by the estimates, in lanes."""
+        planned = self.plan()
+        others = [seconds for trial, _, seconds in planned if not trial.alone]
+        alone = sum(seconds for trial, _, seconds in planned if trial.alone)
+        return alone + max(sum(others) / self.options.lanes, *others, 0)
 
     # ---- a chunk ----------------------------------------------------------------------------------------------------
 
@@ -157,19 +178,22 @@ class Runner:
             where += f", part {chunk.number + 1} of {len(of_all)} ({done})"
         left = max(self.left_seconds() - estimate, 0)
         self._say(f"{where}: about {clock(estimate)}, then about {clock(left)} more; {trial.shown(chunk)}")
-        self._told = began
+        told = began
 
         def tell(line: str) -> None:
+            nonlocal told
+            if self._stops.is_set():
+                raise KeyboardInterrupt
             now = self._clock()
-            if now - self._told >= TELL_SECONDS:
-                self._told = now
+            if now - told >= TELL_SECONDS:
+                told = now
                 self._say(f"{where}: {clock(now - began)} of about {clock(max(estimate, now - began))}; all about "
                           f"{clock(max(estimate - (now - began), 0) + left)} more; {line}")  # fmt: skip
 
         before = self._ran(trial, chunk)
         place = self.state.begin(trial.name, chunk.number)
         seconds_max = max(10 * estimate, SECONDS_MIN)
-        ended = chunks.run(trial, chunk, self.repository.root, place, seconds_max, tell)
+        ended = chunks.run(trial, chunk, self.repository.root, place, seconds_max, tell, self._installs)
         if not self.options.smoke and self.repository.code() != self._code:
             raise CodeChanged(f"the code changed while {trial.name} ran, so that this part of it is not counted")
         ran = Ran(
@@ -178,8 +202,8 @@ class Runner:
             before.failed_before + (before.outcome == FAILED) if before is not None else 0,
         )  # fmt: skip
         self.state.keep(trial.name, chunk.number, ran)
-        told = f": {ran.reason}; log: {place / 'log.txt'}" if ran.outcome != PASSED else ""
-        self._say(f"{where}: {ran.outcome} after {clock(ran.seconds)}{told}")
+        why = f": {ran.reason}; log: {place / 'log.txt'}" if ran.outcome != PASSED else ""
+        self._say(f"{where}: {ran.outcome} after {clock(ran.seconds)}{why}")
         return ran
 
     # ---- the count --------------------------------------------------------------------------------------------------

@@ -60,6 +60,8 @@ class Trial:
     """The least share, `caught` of `unit`, with which the trial passes, whatever the exit codes of its chunks say."""
     prepare: Sequence[str] = ()
     """A command that installs what the trial needs; the trial says what it does without, where that fails."""
+    alone: bool = False
+    """Whether it wants the whole machine: because it uses all cores, or because it measures time."""
 
     def chunks(self, amount: int | None = None) -> Iterator[Chunk]:
         amount = self.amount if amount is None else amount
@@ -108,6 +110,7 @@ def _simulation() -> Iterator[Trial]:
         minutes=180,
         **counted("seeds", 20_000, at_a_time=500, smoke=4),
         environment={"PYTHONHASHSEED": "0"},
+        alone=True,
     )
     yield Trial(
         "simulate.bucket",
@@ -117,6 +120,7 @@ def _simulation() -> Iterator[Trial]:
         minutes=12,
         **counted("seeds", 20_000, at_a_time=2_000, smoke=20),
         environment={"PYTHONHASHSEED": "0"},
+        alone=True,
     )
 
 
@@ -179,6 +183,7 @@ def _damage_and_clients() -> Iterator[Trial]:
         own=("tests/reliability/hostile_clients.py",),
         minutes=4,
         **counted("percent", 100),
+        alone=True,
     )
     yield Trial(
         "growth",
@@ -187,6 +192,7 @@ def _damage_and_clients() -> Iterator[Trial]:
         own=("tests/server/test_growth.py",),
         minutes=5,
         **counted("permille", 1000),
+        alone=True,
     )
 
 
