@@ -14,7 +14,7 @@ from forebay.base.errors import CorruptData, LimitExceeded, StorageFailure
 from forebay.metadata.table import DatabaseInfo
 from forebay.server import metadata_store
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
-from tests.server.noted_databases import NotedDatabases
+from tests.noted_databases import NotedDatabases
 
 NAMES = [f"database{number}" for number in range(20)]
 
@@ -107,7 +107,7 @@ def test_a_store_that_cannot_be_opened_leaves_no_connection(tmp_path: Path) -> N
         sql.execute("UPDATE settings SET value = '99' WHERE key = 'format-version'")
     with pytest.raises(StorageFailure):
         MetadataStore(opened(str(path)))
-    assert (len(opened.connections), opened.left_open()) == (3, 0)
+    assert (len(opened.all), opened.left_open()) == (3, 0)
 
 
 @pytest.mark.parametrize("content", [None, b""])

@@ -29,8 +29,8 @@ from forebay.server.replicas import ReplicaManager
 from forebay.server.retention import LogRetention
 from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
+from tests.noted_databases import NotedDatabases
 from tests.patience import PATIENCE, until
-from tests.server.noted_databases import NotedDatabases
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, pb
 from tests.server.running import log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS
@@ -238,7 +238,7 @@ def test_a_server_that_cannot_start_lets_go_of_its_metadata(tmp_path: Path, monk
     monkeypatch.setattr(parts, "TransactionManager", fails)  # the last one
     with pytest.raises(InvalidRequest, match="this part cannot be made"):
         EmbeddedServer(tmp_path / "other", injected=Injected(database_file=opened)).start()
-    assert (len(opened.connections), opened.left_open()) == (3, 0)
+    assert (len(opened.all), opened.left_open()) == (3, 0)
 
 
 def test_a_server_that_has_stopped_has_closed_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
