@@ -284,3 +284,20 @@ def test_a_start_of_the_machine_that_has_no_id_leaves_no_witness(
 ) -> None:
     monkeypatch.setattr(host, "_BOOT_ID", str(tmp_path / "missing"))
     assert host.page_cache_witnesses(str(tmp_path)) == frozenset()
+
+
+def test_a_state_that_cannot_be_read_is_restored_although_the_error_is_still_held(
+    tmp_path: Path, factory: Callable[[Path], KvEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an engine has opened before it fails is closed: RocksDB and LMDB open a folder once."""
+    bucket = Bucket(tmp_path, factory)
+    parse, errors = EngineState.from_bytes, [ValueError(f"{b'x'!r} is not the state of a key-value engine")]
+
+    def damaged(data: bytes) -> EngineState:
+        if errors:
+            raise errors.pop()
+        return parse(data)
+
+    monkeypatch.setattr(EngineState, "from_bytes", damaged)
+    assert bucket.offset_found(BOOT) == 100
+    assert not errors
