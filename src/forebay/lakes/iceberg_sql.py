@@ -12,7 +12,7 @@ from sqlalchemy.pool import NullPool
 _CONFIG = Config()
 
 
-class SqlCatalog(sql.SqlCatalog):
+class ClosingSqlCatalog(sql.SqlCatalog):
     """A catalog that leaves no connection behind if it cannot be opened."""
 
     def __init__(self, name: str, **properties: str) -> None:
@@ -32,6 +32,6 @@ class SqlCatalog(sql.SqlCatalog):
         shared.dispose()
 
 
-def open_sql_catalog(name: str, properties: Mapping[str, str]) -> SqlCatalog:
+def open_sql_catalog(name: str, properties: Mapping[str, str]) -> ClosingSqlCatalog:
     """The catalog that pyiceberg's `load_catalog` opens: with properties of pyiceberg's own configuration, too."""
-    return SqlCatalog(name, **merge_config(_CONFIG.get_catalog_config(name) or {}, {**properties}))  # type: ignore[arg-type]
+    return ClosingSqlCatalog(name, **merge_config(_CONFIG.get_catalog_config(name) or {}, {**properties}))  # type: ignore[arg-type]
