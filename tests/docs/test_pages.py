@@ -12,11 +12,14 @@ import pytest
 from tests.docs.blocks import PAGES, ROOT, SHOWN, TYPED, blocks, typed
 from tests.every_run import every_run
 
-WITH_SPARK = ("README.md", "docs/how-to/spark-stream.md", "docs/spark.md", "docs/spark-lake.md")
-"""Pages that tests/spark/test_pages.py types."""
-
 TYPED_PAGES = [page for page in PAGES if any(block.is_typed for block in blocks(page))]
 
+WITH_SPARK = (
+    "README.md",
+    "docs/how-to/spark-stream.md",
+    *(page for page in TYPED_PAGES if re.match(r"docs/spark(-lake)?[./]", page)),
+)
+"""Pages that tests/spark/test_pages.py types."""
 
 PRINTED = {
     "docs/comparison.md": [
