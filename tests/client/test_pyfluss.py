@@ -320,7 +320,7 @@ def test_keys_with_high_last_bytes_go_where_java_sends_them(bootstrap: str, make
         return await their.new_lookup().create_lookuper().lookup({"k": "äöü€😀"})
 
     assert goes_elsewhere_with_pyfluss(table, pa.array(["äöü€😀"]))
-    assert with_pyfluss(bootstrap, table, work) is None, "pyfluss hashes as Java does now: correct docs/client/compatibility.md"
+    assert with_pyfluss(bootstrap, table, work) is None, "pyfluss hashes as Java does now: correct docs/client"
 
 
 NESTED = ["id", "list", "texts", "map", "row", "deep", "time"]
