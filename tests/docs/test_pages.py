@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import PAGES, ROOT, SHOWN, TYPED, blocks, typed
+from tests.docs.blocks import PAGES, ROOT, SHOWN, TYPED, blocks, pages_before, typed
 from tests.every_run import every_run
 
 TYPED_PAGES = [page for page in PAGES if any(block.is_typed for block in blocks(page))]
@@ -75,6 +75,15 @@ def test_the_errors_that_the_questions_name_are_words_of_messages() -> None:
     headings = re.findall(r"^### (.+)$", page, re.MULTILINE)
     assert len(headings) > 10
     assert [words for words in headings if words not in messages and not words.startswith("Spark says")] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if pages_before(page)])
+def test_a_page_names_all_pages_that_its_examples_continue(page: str) -> None:
+    before = pages_before(page)
+    for number, name in enumerate(before):
+        assert any(block.is_typed for block in blocks(name)), f"{page}: {name} has no examples"
+        assert set(pages_before(name)) <= set(before[:number]), f"{page}: {name} continues other pages"
+    assert any(block.is_typed for block in blocks(page)), f"{page} has no examples, and needs no other page"
 
 
 @pytest.mark.parametrize("page", PAGES)
