@@ -1,4 +1,4 @@
-"""The tables of docs/client.md agree with the code. tests/docs runs its examples.
+"""The tables of docs/client/options.md and errors.md agree with the code. tests/docs runs the examples.
 
 `python -m tests.client.test_docs` rewrites the tables.
 """
@@ -13,7 +13,7 @@ import pytest
 from forebay.base import errors
 from forebay.client.settings import OPTIONS, Option
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "client.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "client"
 
 
 def _default(option: Option) -> str:
@@ -51,7 +51,12 @@ def errors_table() -> str:
     return "\n".join(["| class | what it means, and what to do |", "|---|---|", *rows])
 
 
-TABLES = {"options": options_table, "ignored": ignored_options, "errors": errors_table}
+TABLES = {
+    "options": ("options.md", options_table),
+    "ignored": ("options.md", ignored_options),
+    "errors": ("errors.md", errors_table),
+}
+"""For each mark in a page: the page, and what stands between the mark and its end."""
 
 
 def _part(name: str) -> re.Pattern[str]:
@@ -60,13 +65,13 @@ def _part(name: str) -> re.Pattern[str]:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_tables_of_the_guide_are_those_of_the_code(name: str) -> None:
-    found = _part(name).search(DOCUMENT.read_text())
+    page, make = TABLES[name]
+    found = _part(name).search((GUIDE / page).read_text())
     assert found is not None
-    assert found.group() == TABLES[name]() + "\n", "run `python -m tests.client.test_docs`"
+    assert found.group() == make() + "\n", "run `python -m tests.client.test_docs`"
 
 
 if __name__ == "__main__":
-    page = DOCUMENT.read_text()
-    for part, make in TABLES.items():
-        page = _part(part).sub(lambda _, make=make: make() + "\n", page, count=1)  # type: ignore[misc]
-    DOCUMENT.write_text(page)
+    for part, (page, make) in TABLES.items():
+        text = (GUIDE / page).read_text()
+        (GUIDE / page).write_text(_part(part).sub(lambda _, make=make: make() + "\n", text, count=1))  # type: ignore[misc]

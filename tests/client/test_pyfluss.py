@@ -273,7 +273,7 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 def goes_elsewhere_with_pyfluss(table: Table, key: pa.Array) -> bool:
     """pyfluss 1.0.0 hashes the last one to three bytes of a key in another way than Java if one of them is above 0x7f.
 
-    Rows of such keys go to other buckets with it than with Java's client and ours (docs/client.md).
+    Rows of such keys go to other buckets with it than with Java's client and ours (docs/client/compatibility.md).
     """
     stored = storage_schema(table.info.schema.columns[:1])
     batch = pa.RecordBatch.from_arrays([key.cast(stored.field(0).type)], schema=stored)
@@ -320,7 +320,7 @@ def test_keys_with_high_last_bytes_go_where_java_sends_them(bootstrap: str, make
         return await their.new_lookup().create_lookuper().lookup({"k": "äöü€😀"})
 
     assert goes_elsewhere_with_pyfluss(table, pa.array(["äöü€😀"]))
-    assert with_pyfluss(bootstrap, table, work) is None, "pyfluss hashes as Java does now: correct docs/client.md"
+    assert with_pyfluss(bootstrap, table, work) is None, "pyfluss hashes as Java does now: correct docs/client"
 
 
 NESTED = ["id", "list", "texts", "map", "row", "deep", "time"]

@@ -5,6 +5,10 @@ Every block of Python, SQL and shell is run, except those with an invisible comm
     <!-- not run: WHY -->         it cannot run here: it needs another cluster, or is an excerpt of a program
     <!-- needs: MODULE -->        it runs if this module is installed
 
+A page whose examples continue those of other pages names these pages in its first lines: their blocks run first.
+
+    <!-- after: docs/client.md -->
+
 Blocks are run verbatim, with two exceptions: `127.0.0.1:9123` is replaced by the server that the page has started, on a
 free port, and /tmp by a directory of the test.
 """
@@ -74,6 +78,12 @@ def blocks(page: str) -> list[Block]:
         comment = (match["kind"], match["what"]) if match["kind"] in ("not run", "needs") else None
         found.append(Block(page, text[: match.start("text")].count("\n"), match["language"], code, comment))
     return found
+
+
+def pages_before(page: str) -> list[str]:
+    """The pages whose blocks have to run before those of `page`, in order."""
+    match = re.search(r"^<!-- after: (?P<pages>[^\n]+) -->$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    return match["pages"].split(", ") if match else []
 
 
 class Reader:
@@ -202,12 +212,16 @@ def commands(text: str, prompt: str) -> Iterator[str]:
 
 
 def typed(page: str, folder: Path, times: int) -> list[str]:
-    """What a page's blocks print, typed in order, and then all of them again in the same folder, as on the next day."""
+    """What a page's blocks print, typed in order, and then all of them again in the same folder, as on the next day.
+
+    The blocks of the pages that it continues are typed before them.
+    """
     printed = []
     for _ in range(times):
         with Reader(folder) as reader:
-            for block in blocks(page):
-                if block.is_typed:
-                    reader.type(block)
+            for part in (*pages_before(page), page):
+                for block in blocks(part):
+                    if block.is_typed:
+                        reader.type(block)
         printed.append(reader.printed.getvalue())
     return printed

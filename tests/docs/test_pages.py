@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import PAGES, ROOT, SHOWN, TYPED, blocks, typed
+from tests.docs.blocks import PAGES, ROOT, SHOWN, TYPED, blocks, pages_before, typed
 from tests.every_run import every_run
-
-WITH_SPARK = ("README.md", "docs/how-to/spark-stream.md", "docs/spark.md", "docs/spark-lake.md")
-"""Pages that tests/spark/test_pages.py types."""
 
 TYPED_PAGES = [page for page in PAGES if any(block.is_typed for block in blocks(page))]
 
+WITH_SPARK = (
+    "README.md",
+    "docs/how-to/spark-stream.md",
+    *(page for page in TYPED_PAGES if re.match(r"docs/spark(-lake)?[./]", page)),
+)
+"""Pages that tests/spark/test_pages.py types."""
 
 PRINTED = {
     "docs/comparison.md": [
@@ -72,6 +75,15 @@ def test_the_errors_that_the_questions_name_are_words_of_messages() -> None:
     headings = re.findall(r"^### (.+)$", page, re.MULTILINE)
     assert len(headings) > 10
     assert [words for words in headings if words not in messages and not words.startswith("Spark says")] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if pages_before(page)])
+def test_a_page_names_all_pages_that_its_examples_continue(page: str) -> None:
+    before = pages_before(page)
+    for number, name in enumerate(before):
+        assert any(block.is_typed for block in blocks(name)), f"{page}: {name} has no examples"
+        assert set(pages_before(name)) <= set(before[:number]), f"{page}: {name} continues other pages"
+    assert any(block.is_typed for block in blocks(page)), f"{page} has no examples, and needs no other page"
 
 
 @pytest.mark.parametrize("page", PAGES)

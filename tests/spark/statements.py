@@ -4,7 +4,7 @@ Every statement runs on tables of its own, of five columns (`id`, `name`, `amoun
 shapes: plain, and partitioned by `day`. A statement works, and then the table's rows afterwards (or its answer) are
 those that are written here; or it is refused, with a message that says what to do, and nothing has changed.
 
-    python -m tests.spark.statements      # the table of docs/spark.md
+    python -m tests.spark.statements      # the table of docs/spark/statements.md
 """
 
 from __future__ import annotations
@@ -422,7 +422,7 @@ def content_after(statement: Statement, kind: str) -> list[tuple[Any, ...]] | No
 
 
 def page() -> str:
-    """The matrix, as it stands in docs/spark.md."""
+    """The matrix, as it stands in docs/spark/statements.md."""
     lines = []
     for title, statements in STATEMENTS:
         lines += ["", f"| {title} | {' | '.join(TITLES.values())} |", "|---|" + "---|" * len(KINDS)]

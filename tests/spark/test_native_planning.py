@@ -184,7 +184,8 @@ def test_options_of_a_store_become_settings_of_its_buckets() -> None:
 
 
 def test_the_page_on_spark_says_when_rows_are_marked() -> None:
-    page = " ".join((Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8").split())
+    path = Path(__file__).parents[2] / "docs" / "spark" / "performance.md"
+    page = " ".join(path.read_text(encoding="utf-8").split())
     rows_min, marked_rows_min, marked_share_max = THRESHOLDS
     assert f"{rows_min:,} rows in files and more" in page
     between = f"applies to {marked_rows_min:,} to {native_files.MARKED_ROWS_MAX:,} rows"

@@ -22,10 +22,10 @@ QUICK = 20
 
 
 def test_the_page_has_the_matrix() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "spark" / "statements.md").read_text()
     found = re.search(r"<!-- statements: begin -->\n(.*?)\n<!-- statements: end -->", text, re.DOTALL)
     assert found is not None
-    assert found.group(1).strip() == page(), "run python -m tests.spark.statements and put it into docs/spark.md"
+    assert found.group(1).strip() == page(), "put what python -m tests.spark.statements prints into the page"
 
 
 @pytest.mark.parametrize(
