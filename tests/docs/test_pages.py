@@ -37,7 +37,7 @@ PRINTED = {
         "{'order': 99, 'item': None, 'amount': None}",
         "{'id': 2, 'what': 'tea', 'note': None}",
     ],
-    "docs/paimon-streams.md": ["\n4\n", "\n5 3\n", "['update_before', 'update_after']\n"],
+    "docs/paimon-streams.md": ["4\n5 3\n", "['update_before', 'update_after']\n"],
     "docs/paimon-maintenance.md": [
         "\nsales.orders\nsales.visits\n",
         "primary-key table",
