@@ -20,7 +20,7 @@ from forebay.base.errors import InvalidRequest
 from forebay.client.connection import Connection, connect
 from forebay.query.run import SqlDatabase, imported_duckdb
 from forebay.query.statement import TableName
-from forebay.query.tables import LAKE, quoted
+from forebay.query.tables import LAKE, opened_lake, quoted
 
 _OPTIONS = ("bootstrap_servers", "user", "password", "warehouse", "lakes", "lake_options")
 
@@ -34,7 +34,8 @@ class Plugin(BasePlugin):  # type: ignore[misc]  # dbt is not installed where ty
         if unknown:
             raise InvalidRequest(f"option {unknown[0]!r} of the plugin is unknown; there are {', '.join(_OPTIONS)}")
         connection: Connection | None = None
-        lakes = {**({LAKE: config["warehouse"]} if "warehouse" in config else {}), **config.get("lakes", {})}
+        named = {**({LAKE: config["warehouse"]} if "warehouse" in config else {}), **config.get("lakes", {})}
+        lakes = {name: opened_lake(given) for name, given in named.items()}  # before there is a connection to close
         if "bootstrap_servers" in config or not lakes:
             connection = connect(
                 config.get("bootstrap_servers"),

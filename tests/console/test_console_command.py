@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 
 import forebay
+from forebay.cli.main import main
+from forebay.console.session import Console
 from forebay.testing.server import ServerProcess
 from tests.patience import PATIENCE
 
@@ -74,6 +76,24 @@ def test_it_prints_its_address_tails_a_table_and_stops_when_it_is_told_to(foreba
             process.send_signal(signal.SIGTERM)  # while the tail goes on
             assert process.wait(PATIENCE) == 0
         assert errors.read_text() == ""
+
+
+def test_a_console_that_cannot_listen_closes_its_connection(
+    forebay_server: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Console] = []
+    close = Console.close
+
+    def noted(console: Console) -> None:
+        closed.append(console)
+        close(console)
+
+    monkeypatch.setattr(Console, "close", noted)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["console", "-b", forebay_server.bootstrap_servers, "--port", port]) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+    assert [console.conn.cluster.closed for console in closed] == [True]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -284,3 +285,39 @@ def test_a_start_of_the_machine_that_has_no_id_leaves_no_witness(
 ) -> None:
     monkeypatch.setattr(host, "_BOOT_ID", str(tmp_path / "missing"))
     assert host.page_cache_witnesses(str(tmp_path)) == frozenset()
+
+
+class _Unreadable:
+    """Reading an engine's own row fails so many times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+        self.left, self._parse = times, EngineState.from_bytes
+        monkeypatch.setattr(EngineState, "from_bytes", self)
+
+    def __call__(self, data: bytes) -> EngineState:
+        if not self.left:
+            return self._parse(data)
+        self.left -= 1
+        raise ValueError(f"{data!r} is not the state of a key-value engine")
+
+
+def test_a_state_that_cannot_be_read_is_restored_although_the_error_is_still_held(
+    tmp_path: Path, factory: Callable[[Path], KvEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an engine has opened before it fails is closed: RocksDB and LMDB open a folder once."""
+    bucket = Bucket(tmp_path, factory)
+    reads = _Unreadable(monkeypatch, 1)
+    assert (bucket.offset_found(BOOT), reads.left) == (100, 0)
+
+
+def test_an_engine_that_cannot_be_opened_leaves_no_file_open_or_mapped(
+    tmp_path: Path, factory: Callable[[Path], KvEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = Bucket(tmp_path, factory)
+    with monkeypatch.context() as patch:
+        _Unreadable(patch, 2)
+        with pytest.raises(CorruptData) as held:
+            bucket.offset_found(BOOT)
+    files = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    files += Path("/proc/self/maps").read_text().split()
+    assert [file for file in files if file.startswith(f"{tmp_path}/")] == [], held

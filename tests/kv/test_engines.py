@@ -168,6 +168,7 @@ class TestRocksDbEngine(KvEngineContract):
         (lmdb.CorruptedError("a page"), CorruptData),
         (lmdb.Error("a failure"), StorageFailure),
         (StorageFailure("no room"), StorageFailure),
+        (OSError("no such device"), OSError),
     ],
 )
 def test_an_lmdb_engine_that_cannot_be_opened_is_closed_and_can_be_opened_later(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from forebay.base.errors import Conflict, CorruptData, StorageFailure
 from forebay.fs import names
+from forebay.fs.interface import FileEntry
 from forebay.fs.local import LocalFileSystem
 from forebay.log.checkpoints import DataDirectory, OffsetCheckpoint, read_clean_shutdown
 from forebay.log.log_ends import LogEnds
@@ -98,6 +99,19 @@ def test_a_second_server_on_a_data_directory_gets_a_clear_error() -> None:
         DataDirectory.open(fs, "/data")
     first.close()
     DataDirectory.open(fs, "/data").close()
+
+
+class _WithoutLists(LocalFileSystem):
+    def list_directory(self, path: str) -> list[FileEntry]:
+        raise StorageFailure(f"cannot list {path}")
+
+
+def test_a_data_directory_that_cannot_be_opened_is_not_kept_locked(tmp_path: Path) -> None:
+    path = f"{tmp_path}/data"
+    with pytest.raises(StorageFailure, match="cannot list") as told:
+        DataDirectory.open(_WithoutLists(), path)
+    DataDirectory.open(LocalFileSystem(), path).close()
+    assert told.tb is not None  # it refers to what was open, which was closed all the same
 
 
 def test_a_server_in_another_process_is_kept_away_and_a_killed_one_is_not_in_the_way(tmp_path: Path) -> None:

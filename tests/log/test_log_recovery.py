@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from forebay.log.config import LogConfig
 from forebay.log.log_ends import KnownEnd
 from forebay.log.recovery import noted_starts
 from forebay.log.tablet import LogTablet
+from forebay.testing import faulty_fs as faulty_files
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import (
     DISK_ERRORS,
@@ -659,6 +662,45 @@ def test_a_disk_error_while_opening_is_reported_as_such_and_cuts_nothing(error: 
         if not fault.fired:
             break
     assert call > 10
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_log_that_cannot_be_opened_leaves_no_file_open(torn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even while the error is held, which refers to all that the opening had."""
+    opened: list[weakref.ref[Any]] = []
+
+    def left_open() -> list[Any]:
+        return [each for reference in opened if (each := reference()) is not None and not each._closed]
+
+    for kind in (faulty_files._FaultyAppendFile, faulty_files._FaultyReader):
+
+        def noted(self: Any, *arguments: Any, real: Any = kind.__init__) -> None:
+            real(self, *arguments)
+            opened.append(weakref.ref(self))
+
+        monkeypatch.setattr(kind, "__init__", noted)
+    for call in itertools.count(1):
+        fs = faulty_fs()
+        filled_log(fs).close()
+        if torn:
+            fs.set_content(last := segment_paths(fs)[-1], fs.content(last)[:-1])
+        opened.clear()
+        fault = fs.inject("any", on_call=call)
+        log = failure = None
+        try:
+            log = open_log(fs)
+        except StorageFailure as error:
+            failure = error
+        assert log is not None or left_open() == [], (call, failure)
+        if not fault.fired:
+            break
+    assert call > 10
+    fs.clear_faults()
+    opened.clear()
+    with pytest.raises(CorruptData) as held:
+        open_log(fs, recovery_point=1000)
+    assert any(each() is not None for each in opened), held
+    assert left_open() == []
 
 
 def test_a_power_loss_at_any_step_of_a_recovery_ends_in_the_same_log() -> None:

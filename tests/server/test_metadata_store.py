@@ -14,6 +14,7 @@ from forebay.base.errors import CorruptData, LimitExceeded, StorageFailure
 from forebay.metadata.table import DatabaseInfo
 from forebay.server import metadata_store
 from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
+from tests.noted_databases import NotedDatabases
 
 NAMES = [f"database{number}" for number in range(20)]
 
@@ -93,6 +94,20 @@ def test_a_file_of_another_format_is_left_to_the_version_that_wrote_it(tmp_path:
         sql.execute("UPDATE settings SET value = '99' WHERE key = 'format-version'")
     with pytest.raises(StorageFailure, match="metadata of format 99, this version of Forebay knows format"):
         MetadataStore(LocalDatabaseFile(str(path)))
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_connection(tmp_path: Path) -> None:
+    path, opened = tmp_path / "metadata.sqlite", NotedDatabases()
+    path.write_bytes(b"no database at all")
+    with pytest.raises(CorruptData):
+        MetadataStore(opened(str(path)))
+    path.unlink()
+    MetadataStore(opened(str(path))).close()
+    with closing(sqlite3.connect(path)) as sql, sql:
+        sql.execute("UPDATE settings SET value = '99' WHERE key = 'format-version'")
+    with pytest.raises(StorageFailure):
+        MetadataStore(opened(str(path)))
+    assert (len(opened.all), opened.left_open()) == (3, 0)
 
 
 @pytest.mark.parametrize("content", [None, b""])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sqlite3
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forebay.base.ambient import ManualClock
-from forebay.base.errors import ForebayError, InvalidRequest
+from forebay.base.errors import CorruptData, ForebayError, InvalidRequest
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.protocol.api import ServerRole
@@ -27,6 +29,7 @@ from forebay.server.replicas import ReplicaManager
 from forebay.server.retention import LogRetention
 from forebay.server.server import Injected
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
+from tests.noted_databases import NotedDatabases
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, pb
 from tests.server.running import log_records, running
@@ -218,6 +221,24 @@ def test_a_server_that_cannot_start_lets_go_of_its_ports(tmp_path: Path) -> None
     assert [each.fileno() for each in bound] == [-1, -1]
     assert second._thread is not None
     assert not second._thread.is_alive()
+
+
+def test_a_server_that_cannot_start_lets_go_of_its_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = NotedDatabases()
+    with EmbeddedServer(tmp_path / "data", injected=Injected(database_file=opened)):
+        pass
+    with closing(sqlite3.connect(tmp_path / "data" / "metadata.sqlite")) as sql, sql:
+        sql.execute("UPDATE log_epochs SET began_ms = 1")  # a row that does not have its checksum
+    with pytest.raises(CorruptData, match="a row does not have its checksum"):
+        EmbeddedServer(tmp_path / "data", injected=Injected(database_file=opened)).start()
+
+    def fails(*arguments: Any, **named: Any) -> None:
+        raise InvalidRequest("this part cannot be made")
+
+    monkeypatch.setattr(parts, "TransactionManager", fails)  # the last one
+    with pytest.raises(InvalidRequest, match="this part cannot be made"):
+        EmbeddedServer(tmp_path / "other", injected=Injected(database_file=opened)).start()
+    assert (len(opened.all), opened.left_open()) == (3, 0)
 
 
 def test_a_server_that_has_stopped_has_closed_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -291,3 +293,46 @@ def test_no_file_stays_open_whatever_is_found(data: Path) -> None:
     path.write_bytes(content)
     assert checked(data).faults
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+class _Breaking(HlogEngine):
+    """An engine of which some rows can be read, and then no more."""
+
+    reads = 0
+    opened: ClassVar[list[LmdbEngine | HlogEngine]] = []
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.opened.append(self)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        yield from islice(super().items(), 1)
+        if not self.reads:
+            raise CorruptData("the rest is damaged")
+        type(self).reads -= 1
+
+
+@pytest.mark.parametrize("reads", [0, 1])
+def test_engines_are_closed_when_a_state_cannot_be_read_to_its_end(
+    reads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[LmdbEngine | HlogEngine] = []
+
+    class Noted(LmdbEngine):
+        def __init__(self, directory: Path) -> None:
+            super().__init__(directory)
+            opened.append(self)
+
+    monkeypatch.setattr(_Breaking, "reads", reads)
+    monkeypatch.setattr(_Breaking, "opened", opened)
+    monkeypatch.setattr(states, "HlogEngine", _Breaking)
+    monkeypatch.setattr(states, "LmdbEngine", Noted)
+    checkpoint = tmp_path / "checkpoint-5"
+    with closing(HlogEngine(checkpoint)) as engine:
+        engine.apply({b"a": b"1", b"b": b"2"}, EngineState(5, 2))
+    log: Any = SimpleNamespace(start=5)
+    check = states.StateCheck(LocalFileSystem(), str(tmp_path), log, None, tmp_path, Report(), lambda *_: None)
+    with pytest.raises(CorruptData, match="the rest is damaged"):
+        check.begin_fold(tmp_path / "fold", str(checkpoint), 5)
+    assert [each for each in opened if not each._closed] == []
+    assert [type(each) for each in opened] == [_Breaking, Noted][: reads + 1]

@@ -9,9 +9,9 @@ import os
 import signal
 import socket
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS
@@ -19,6 +19,9 @@ from forebay.base.errors import AccessDenied, InvalidRequest, Unavailable, Unsup
 from forebay.cli.connecting import add_place_arguments, lake_options_of, lakes_of, password_of
 from forebay.cli.logs import add_log_arguments, configure_logs
 from forebay.cli.settings import setting
+
+if TYPE_CHECKING:
+    from forebay.console.visitors import Visitors
 
 PORT = 9130
 _TOKEN_VARIABLE = "FOREBAY_CONSOLE_TOKEN"
@@ -55,9 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser, _name: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     check_packages()
-    from forebay.console.app import make_app
     from forebay.console.session import Console
-    from forebay.console.visitors import Doors, Visitors, is_loopback
+    from forebay.console.visitors import Visitors
     from forebay.query.tables import opened_lake
 
     configure_logs(options)
@@ -71,15 +73,24 @@ def run(options: argparse.Namespace) -> int:
             warehouses=warehouses, lake_options=lake, allow_changes=options.allow_changes,
         )  # fmt: skip
 
-    visitors = Visitors(SYSTEM_CLOCK, open=opened)
-    try:
-        visitors.shared = opened(options.user, password_of(options))
-    except AccessDenied:
-        if options.user is not None:
-            raise
+    with closing(Visitors(SYSTEM_CLOCK, open=opened)) as visitors:
+        try:
+            visitors.shared = opened(options.user, password_of(options))
+        except AccessDenied:
+            if options.user is not None:
+                raise
+        with _listening(options.host, options.port) as listening:
+            _serve_visitors(visitors, server, listening, options)
+    return 0
+
+
+def _serve_visitors(visitors: Visitors, server: str, listening: socket.socket, options: argparse.Namespace) -> None:
+    """Say where the console is, and serve it until it is stopped."""
+    from forebay.console.app import make_app
+    from forebay.console.visitors import Doors, is_loopback
+
     if visitors.shared is not None and (options.user is not None or not is_loopback(options.host)):
         visitors.token = os.environ.get(_TOKEN_VARIABLE) or SYSTEM_IDS.token_hex()
-    listening = _listening(options.host, options.port)
     port = listening.getsockname()[1]
     doors = Doors.of(options.host, tuple(options.allow_host))
     app = make_app(visitors, doors, allow_changes=options.allow_changes, cookie=f"forebay-{port}")
@@ -89,11 +100,7 @@ def run(options: argparse.Namespace) -> int:
         import webbrowser
 
         webbrowser.open(address)
-    try:
-        _serve(app, listening, until_stdin_ends=options.until_stdin_ends)
-    finally:
-        visitors.close()
-    return 0
+    _serve(app, listening, until_stdin_ends=options.until_stdin_ends)
 
 
 def check_packages() -> None:

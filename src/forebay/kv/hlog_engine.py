@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import struct
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,8 +226,11 @@ class HlogEngine:
         self.close_snapshots: Callable[[], None] = lambda: None
         try:
             self._log = self._create() if not any(directory.iterdir()) else self._open()
-        except OSError as e:
-            raise storage_failure("open", str(directory), e) from e
+        except BaseException as e:
+            traceback.clear_frames(e.__traceback__)  # or the files stay mapped while the error is held
+            if isinstance(e, OSError):
+                raise storage_failure("open", str(directory), e) from e
+            raise
         self._log.make_room = self._make_room
 
     # ---- opening ----------------------------------------------------------------------------------------------------

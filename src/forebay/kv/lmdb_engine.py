@@ -30,7 +30,7 @@ from typing import Any
 import lmdb
 
 from forebay.base import threads
-from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, StorageFailure, check
+from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, StorageFailure, check
 from forebay.base.host import untouched_blocks
 from forebay.fs import names
 from forebay.fs.interface import RESERVE_BYTES, DiskFull
@@ -173,14 +173,12 @@ class LmdbEngine:
             self._meta = self._environment.open_db(META)
             with self._environment.begin() as transaction:
                 self._state = self.read_state(transaction)
-        except (*_DAMAGE, ValueError) as e:
+        except BaseException as e:
             self._close_environment()
-            raise _damage(directory, str(e)) from e
-        except lmdb.Error as e:
-            self._close_environment()
-            raise _failure(f"cannot open the key-value state in {directory}", e) from e
-        except ForebayError:
-            self._close_environment()
+            if isinstance(e, (*_DAMAGE, ValueError)):
+                raise _damage(directory, str(e)) from e
+            if isinstance(e, lmdb.Error):
+                raise _failure(f"cannot open the key-value state in {directory}", e) from e
             raise
 
     def _used_bytes(self) -> int:

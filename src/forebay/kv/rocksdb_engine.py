@@ -181,7 +181,11 @@ class RocksDbEngine:
         self._write_options.disable_wal = True
         try:
             self._database = self._rocksdict.Rdict(str(directory), options)
-            self._state = _state_of(self._database.get(_STATE_KEY))
+            try:
+                self._state = _state_of(self._database.get(_STATE_KEY))
+            except BaseException:
+                self._database.close()  # or this process could not open the folder again
+                raise
         except Exception as e:
             if any(word in str(e) for word in _DAMAGE):
                 raise _damaged(directory, str(e)) from e

@@ -51,18 +51,16 @@ class KeptTables:
             with contextlib.suppress(SQLAlchemyError):
                 return self._of_sql(known, path)
         with telling(f"Iceberg catalog of {self._options.get('warehouse')}"):
-            made = new_catalog(self._options)
+            made: Any = new_catalog(self._options)
+            made.keep_no_connection()
             self._catalogs.put("sql", made)
             return self._of_sql(made, path)
 
     def _of_sql(self, catalog: Any, path: TablePath) -> Table:
-        try:
-            kept = self._tables.get(path)
-            if kept is not None and kept.metadata_location == _metadata_location(catalog, path):
-                return kept
-            return self._kept(path, load_table(catalog, path))
-        finally:
-            catalog.engine.dispose()
+        kept = self._tables.get(path)
+        if kept is not None and kept.metadata_location == _metadata_location(catalog, path):
+            return kept
+        return self._kept(path, load_table(catalog, path))
 
     def _kept(self, path: TablePath, loaded: Table) -> Table:
         kept = self._tables.get(path)

@@ -139,7 +139,12 @@ def new_catalog(options: Mapping[str, str]) -> Catalog:
         from sqlalchemy import make_url
 
         Path(make_url(properties["uri"]).database or "").parent.mkdir(parents=True, exist_ok=True)
-    return load_catalog(properties.pop("name", _CATALOG_NAME), **properties)
+    name = properties.pop("name", _CATALOG_NAME)
+    if properties["type"] == "sql":
+        from forebay.lakes.iceberg_sql import open_sql_catalog
+
+        return open_sql_catalog(name, properties)
+    return load_catalog(name, **properties)
 
 
 @contextmanager

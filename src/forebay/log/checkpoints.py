@@ -147,9 +147,13 @@ class DataDirectory:
                 f"the data directory {path} is in use by another server: stop that one, or choose another directory",
                 ErrorCode.CLIENT_ERROR,
             )
-        for entry in fs.list_directory(path):
-            if names.is_temporary(entry.name) and not entry.is_directory:
-                fs.remove(names.join(path, entry.name))
+        try:
+            for entry in fs.list_directory(path):
+                if names.is_temporary(entry.name) and not entry.is_directory:
+                    fs.remove(names.join(path, entry.name))
+        except BaseException:
+            lock.release()
+            raise
         return cls(fs, path, lock)
 
     @property

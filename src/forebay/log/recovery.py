@@ -21,7 +21,7 @@ Flow: `load_segments`, then `rebuild_writer_states`; both are called by `LogTabl
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
@@ -96,12 +96,22 @@ def load_segments(
     ]
     check_from = _NO_OFFSET if known.clean else known.recovery_point or 0
     first = max([index for index, base in enumerate(bases) if base <= check_from], default=0)
-    kept = _check(segments, first, check_from, known, report, progress)
-    end = kept[-1].view.next_offset
-    if not known.allows(end):
-        raise _corrupt(f"{folder} ends at offset {end}, and {known}: acknowledged batches are missing. {_REMEDY}")
-    _make_durable(fs, folder, segments, kept, first, report)
+    try:
+        kept = _check(segments, first, check_from, known, report, progress)
+        end = kept[-1].view.next_offset
+        if not known.allows(end):
+            raise _corrupt(f"{folder} ends at offset {end}, and {known}: acknowledged batches are missing. {_REMEDY}")
+        _make_durable(fs, folder, segments, kept, first, report)
+    except BaseException:
+        close_all(segments)
+        raise
     return kept, report
+
+
+def close_all(segments: Iterable[LogSegment]) -> None:
+    """Close segments of a log that cannot be opened: whoever has the error would keep their files open."""
+    for segment in segments:
+        segment.close()
 
 
 def note_start(fs: FileSystem, folder: str, offset: int) -> None:

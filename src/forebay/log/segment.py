@@ -24,6 +24,7 @@ threads look up in an index at the same time: its arrays only grow, or are repla
 from __future__ import annotations
 
 import contextlib
+import traceback
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -325,8 +326,12 @@ class LogSegment:
         """
         segment = cls(fs, folder, base_offset, config, SegmentView(0, base_offset))
         segment.open_for_append()
-        segment._index.remove_files()
-        fs.sync_directory(folder)
+        try:
+            segment._index.remove_files()
+            fs.sync_directory(folder)
+        except BaseException:
+            segment.close()
+            raise
         segment._index_is_loaded = segment._index_is_from_log = True
         return segment
 
@@ -335,11 +340,15 @@ class LogSegment:
     def open_for_append(self) -> int:
         """Open the file for appending after the view; cut off, durably, what it holds beyond. Returns the bytes cut."""
         file = self._fs.open_append(self.path)
-        beyond = file.size - self.view.size
-        check(beyond >= 0, f"{self.path} has {file.size} bytes, fewer than {self.view.size}")
-        if beyond:
-            file.truncate(self.view.size)
-            file.sync()
+        try:
+            beyond = file.size - self.view.size
+            check(beyond >= 0, f"{self.path} has {file.size} bytes, fewer than {self.view.size}")
+            if beyond:
+                file.truncate(self.view.size)
+                file.sync()
+        except BaseException:
+            file.close()
+            raise
         self._file = file
         self._reader = file.reader()
         return beyond
@@ -485,6 +494,7 @@ class LogSegment:
                     progress(self.view.size - reported)
                     reported = self.view.size
         except CorruptBatch as problem:
+            traceback.clear_frames(problem.__traceback__)  # they have the file
             return problem
         finally:
             progress(size - reported)

@@ -53,6 +53,7 @@ from forebay.log.log_ends import EndMarks, KnownEnd, KnownLog, NoMarks
 from forebay.log.recovery import (
     Progress,
     RecoveryReport,
+    close_all,
     load_segments,
     note_start,
     noted_starts,
@@ -422,13 +423,17 @@ class LogTablet(LogReads):
         config = config or LogConfig()
         known = KnownLog(clean_shutdown, recovery_point, known_end)
         segments, report = load_segments(fs, folder, config, known, start_offset, progress)
-        tablet = cls(fs, folder, config, clock, segments, report, marks or NoMarks())
-        tablet._marks.begin(tablet._log_end_offset)
-        tablet.keep_writers(kept_writers)
-        tablet._rebuild_writers(report)
-        tablet._high_watermark = min(max(high_watermark, tablet.log_start_offset), tablet._log_end_offset)
-        if report.replayed_batches >= _REPLAYED_BATCHES_WORTH_A_SNAPSHOT:
-            tablet.snapshot_writers()
+        try:
+            tablet = cls(fs, folder, config, clock, segments, report, marks or NoMarks())
+            tablet._marks.begin(tablet._log_end_offset)
+            tablet.keep_writers(kept_writers)
+            tablet._rebuild_writers(report)
+            tablet._high_watermark = min(max(high_watermark, tablet.log_start_offset), tablet._log_end_offset)
+            if report.replayed_batches >= _REPLAYED_BATCHES_WORTH_A_SNAPSHOT:
+                tablet.snapshot_writers()
+        except BaseException:
+            close_all(segments)
+            raise
         return tablet
 
     # ---- state

@@ -200,17 +200,25 @@ class MetadataStore:
             raise self._damaged("it is missing or empty, and a server has used the folder before")
         try:
             self._connection = file.connect()
-            # No write-ahead log: a flipped bit in it would silently take away all commits behind it, and tables with
-            # them. A journal that is cut (and synced) ends each commit, with nothing but the checked file left.
-            self._connection.execute("PRAGMA journal_mode=TRUNCATE")
-            self._connection.execute("PRAGMA synchronous=FULL")
-            self._check_structure()
-            self._connection.executescript(_TABLES)
-            self._check_version()
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
         except sqlite3.Error as e:
             if getattr(e, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise self._damaged(str(e)) from e
             raise StorageFailure(f"cannot open the metadata file {file.path}: {e}") from e
+
+    def _prepare(self) -> None:
+        """Settle how commits are written, and check what is there; make the tables that are missing."""
+        # No write-ahead log: a flipped bit in it would silently take away all commits behind it, and tables with
+        # them. A journal that is cut (and synced) ends each commit, with nothing but the checked file left.
+        self._connection.execute("PRAGMA journal_mode=TRUNCATE")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        self._check_structure()
+        self._connection.executescript(_TABLES)
+        self._check_version()
 
     def _check_structure(self) -> None:
         found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]

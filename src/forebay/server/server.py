@@ -140,6 +140,7 @@ class ForebayServer:
         self._upkeep: list[asyncio.Task[None]] = []
         self._context: ServerContext | None = None
         self._directory: DataDirectory | None = None
+        self._store: MetadataStore | None = None
         self._executors: list[Executor] = []
         self._monitoring: Monitoring | None = None
 
@@ -304,7 +305,7 @@ class ForebayServer:
     def _open_metadata(self, directory: DataDirectory, data_dir: str) -> tuple[MetadataStore, LogEpochs]:
         injected = self._injected
         database = injected.database_file(names.join(data_dir, METADATA_FILE))
-        store = MetadataStore(database, is_new=not directory.was_used)
+        store = self._store = MetadataStore(database, is_new=not directory.was_used)
         epochs = LogEpochs(store, injected.clock, injected.ids)
         begin_epoch_if_needed(
             epochs,
@@ -482,12 +483,14 @@ class ForebayServer:
         if context is not None:
             await context.ended()
         directory, self._directory = self._directory, None
+        store, self._store = self._store, None
         executors, self._executors = self._executors, []
         with ExitStack() as closing:  # the last one first
             if directory is not None:
                 closing.callback(directory.close)
+            if store is not None:
+                closing.callback(store.close)
             if context is not None:
-                closing.callback(context.store.close)
                 closing.callback(context.lake.tables.close)
             for executor in executors:
                 closing.callback(executor.shutdown, wait=True)
@@ -616,8 +619,8 @@ def bind_tcp(listener: Listener) -> socket.socket:
             listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         sock = socket.socket(family, kind, proto)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
         except OSError:
             sock.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -76,15 +77,22 @@ class _CopiedState:
         shutil.copytree(folder, copy)
         try:
             self._engine = engine(copy)
-            self.state = self._engine.state
-            self.digest = self.row_count = 0
-            for key, value in self._engine.items():
-                self.digest = _digest.added(self.digest, _digest.of_pairs([key], [value]))
-                self.row_count += 1
+            try:
+                self._count()
+            except BaseException:
+                self._engine.close()
+                raise
         except ForebayError as e:
             shutil.rmtree(copy)
             raise CorruptData(e.message.replace(str(copy), folder), e.code) from e
         self._copy = copy
+
+    def _count(self) -> None:
+        self.state = self._engine.state
+        self.digest = self.row_count = 0
+        for key, value in self._engine.items():
+            self.digest = _digest.added(self.digest, _digest.of_pairs([key], [value]))
+            self.row_count += 1
 
     def items(self) -> Pairs:
         return self._engine.items()
@@ -240,15 +248,16 @@ class StateCheck:
             folder.mkdir()
             shutil.copyfile(names.join(checkpoint, DATA_FILE), folder / DATA_FILE)
             return LmdbEngine(folder)
-        engine = LmdbEngine(folder)
-        base = self.open(checkpoint)
-        try:
-            items = base.items()
-            while chunk := dict(islice(items, _FOLD_ROWS)):
-                engine.apply(chunk, EngineState(offset, -1))
-        finally:
-            base.close()
-        engine.apply({}, EngineState(offset, -1))
+        with closing(self.open(checkpoint)) as base:
+            engine = LmdbEngine(folder)
+            try:
+                items = base.items()
+                while chunk := dict(islice(items, _FOLD_ROWS)):
+                    engine.apply(chunk, EngineState(offset, -1))
+                engine.apply({}, EngineState(offset, -1))
+            except BaseException:
+                engine.close()
+                raise
         return engine
 
     def _fold(self, engine: LmdbEngine, end: int) -> None:

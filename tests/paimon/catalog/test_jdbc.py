@@ -435,6 +435,5 @@ def test_pypaimon_and_we_share_a_catalog(tmp_path: Path) -> None:
     assert catalog.list_databases() == ["ours", "theirs"]
     assert rows_of(catalog.table("ours.t")) == [(1, "ours"), (2, "theirs")]
     assert rows_of(catalog.table("theirs.t")) == [(2, "theirs")]
-    with sqlite3.connect(tmp_path / "catalog.db") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "catalog.db")) as connection:
         assert connection.execute("SELECT count(*) FROM paimon_tables").fetchone() == (2,)
-    connection.close()
