@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import machine
-from benchmarks.report import Section, duration, merged, section_text
+from benchmarks.report import Section, duration, joined, merged, pages, section_text
 from benchmarks.running import Run
 
 SECTIONS = {
@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         "--out",
         help="the report: a file, or - for none (default: docs/benchmarks.md for all sections, else none); "
         "the parts of peers, paimon, union and pipelines stay in it when other sections are written, and these stay "
-        "when they are",
+        "when they are; where a folder of its name exists, details are pages there",
     )
     made.add_argument("--dir", help="directory for servers' files (default: the system's temporary directory)")
     return made
@@ -124,10 +124,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write_report(path: Path, sections: Sequence[Section], facts: Sequence[tuple[str, str]]) -> None:
-    """Write the report; parts that were not measured are kept."""
+    """Write the report; parts that were not measured are kept.
+
+    If there is a folder of the same name beside it, such as docs/benchmarks, the details are pages in that folder.
+    """
+    folder = path.with_suffix("")
     before = path.read_text() if path.exists() else ""
+    if folder.is_dir():
+        before = joined({"": before, **{page.stem: page.read_text() for page in sorted(folder.glob("*.md"))}})
     parts = [section for section in sections if section.name in PARTS]
-    path.write_text(merged(before, [s for s in sections if s.name not in PARTS], parts, facts))
+    whole = merged(before, [s for s in sections if s.name not in PARTS], parts, facts)
+    if not folder.is_dir():
+        path.write_text(whole)
+        return
+    for name, text in pages(whole, folder.name).items():
+        (folder / f"{name}.md" if name else path).write_text(text)
 
 
 def run_section(name: str, run: Run) -> Section:

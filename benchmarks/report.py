@@ -1,7 +1,8 @@
 """Figures, sections, and their output: text tables for the terminal, Markdown for docs/benchmarks.md.
 
-The document begins with one table of all kinds of work. Its lines come from the sections' `Kind`s, which the document
-keeps in comments behind each section: so a part that is written alone renews its own lines, and the others stay.
+The document begins with tables of all kinds of work. Their lines come from the sections' `Kind`s, which the document
+keeps in comments after each section. A part that is written alone therefore renews its own lines, and the others stay.
+`pages` divides a document into a first page and one page of details for each part, and `joined` reverses this.
 """
 
 from __future__ import annotations
@@ -17,9 +18,21 @@ OK, MISS = "ok", "MISS"
 _PART = re.compile(r"<!-- part (?P<name>\w+): begin -->\n.*?<!-- part (?P=name): end -->\n?", re.DOTALL)
 _KIND = re.compile(r"^<!-- kind (?P<section>\w+): (?P<kind>\{.*\}) -->$", re.MULTILINE)
 _PAGE = re.compile(r"<!-- first page: begin -->\n.*?<!-- first page: end -->\n", re.DOTALL)
-_ORDER = ("peers", "spark", "paimon", "pipelines", "union")
-"""Sections in the order of the first page; others follow."""
+_DETAILS = "<!-- details -->\n"
+"""Separates the first page from the sections that have no part of their own."""
+LIVE = "live"
+"""The page of these sections."""
+_LIVE_TITLE = "# Benchmarks of live tables"
+_GROUPS = {
+    "peers": ("The server", "make bench-peers", "peers"),
+    "spark": ("Live tables in Spark", "make bench", LIVE),
+    "paimon": ("Lake tables", "make bench-paimon", "paimon"),
+    "pipelines": ("Lake tables in Spark", "make bench-pipelines", "pipelines"),
+    "union": ("Tiering and union reads", "make bench-union", "union"),
+}
+"""Sections in the order of the first page, each with its title there, its command and its page; others follow."""
 
+_PROCESSOR = re.compile(r"^\| processor \| (.*) \|$", re.MULTILINE)
 _UNEXPLAINED = "not explained yet."
 _NO_MISS = "Nothing in this run."
 HEADER = ["what", "figure", "ratio", "target", ""]
@@ -221,25 +234,26 @@ _PAGE_HEADER = ["work", "Forebay", "the best peer", "ratio", "this machine allow
 
 _INTRODUCTION = """# Benchmarks
 
-Written by `make bench`, and the parts at the end by `make bench-paimon`, `make bench-union`, `make bench-pipelines` and
-`make bench-peers`; do not edit. It measures Forebay, other software that does the same, and the limits of the
-machine, in one run. One part alone:
-`python -m benchmarks upsert --repeat 3 --out /tmp/upsert.md`.
+This page compares Forebay with other software that does the same work, measured in the same run on the same machine.
+The commands below write it; do not edit it. `python -m benchmarks upsert --repeat 3 --out /tmp/upsert.md` measures one
+section alone.
 """
 
-_PAGE_TEXT = """Each line is one kind of work; the section or part that measures it says how. The peer is the one that
-was fastest beside us in that run, and a ratio above 1 means that we are faster. Of several clients, each server is
-judged by the one that it is fastest with; Java Fluss does not sync its log to the disk before it answers, and we do.
-What the machine allows was measured in the same run without us and without the peer: the part of the work that neither
-can do without, done alone, mostly by one core."""
+_PAGE_TEXT = """Each row is one kind of work. *The best peer* is the peer that was fastest in that run. A ratio above 1
+means that Forebay is faster. If a server has several clients, it is judged by its fastest one. Java Fluss does not sync
+its log to the disk before it responds; Forebay does. *This machine allows* is the indispensable part of the work, done
+alone, mostly by one core: it was measured in the same run without Forebay and without the peer."""
 
-_HOW_TO_READ = """How to read the rest: figures of one table were taken in turns, on the same machine, server and
-rows, so **ratios** carry over to other machines better than absolute figures do. A ratio is a speed against the row
-that the text above its table names; above 1 is faster. Where there is a target, the last column says `ok` or `MISS`,
-and a list below all tables says why. Each figure is the median of the repetitions, unless its text says that it was
-taken once; values in brackets are the least and the most of the repetitions.
-The rows have 8 columns (BIGINT key, INT, DOUBLE, two
-STRINGs of 12 and 8 characters, TIMESTAMP(6), BOOLEAN, DECIMAL(12, 2)), about 70 bytes a row.
+_HOW_TO_READ = """## How to read the rest
+
+* The figures of one table were taken in turns, on the same machine, server and rows. **Ratios** therefore carry over to
+  other machines better than absolute figures. A ratio is a speed relative to the row that the text above its table
+  names; above 1 is faster.
+* If a row has a target, the last column says `ok` or `MISS`. A list below the tables gives the reason for each miss.
+* Each figure is the median of the repetitions, unless its text says that it was taken once. Values in brackets are the
+  minimum and the maximum of the repetitions.
+* The rows have 8 columns (BIGINT key, INT, DOUBLE, two STRINGs of 12 and 8 characters, TIMESTAMP(6), BOOLEAN,
+  DECIMAL(12, 2)), about 70 bytes a row.
 """
 
 
@@ -250,7 +264,7 @@ def document(sections: Sequence[Section], facts: Sequence[tuple[str, str]]) -> s
         lines += ["", *_section_lines(section), *_kinds_lines(section, facts)]
     lines += ["", "## What misses its target", "", *_misses_lines(sections)]
     text = "\n".join(lines) + "\n"
-    return f"{_INTRODUCTION}\n{_first_page(text)}\n{_HOW_TO_READ}\n{text}"
+    return f"{_INTRODUCTION}\n{_first_page(text)}\n{_HOW_TO_READ}\n{_DETAILS}{text}"
 
 
 def part(section: Section, facts: Sequence[tuple[str, str]]) -> str:
@@ -284,18 +298,50 @@ def merged(before: str, sections: Sequence[Section], parts: Sequence[Section], f
 
 
 def _first_page(text: str) -> str:
-    """The table of all kinds of work that the sections of a document keep in comments."""
+    """The tables of all kinds of work that the sections of a document keep in comments."""
     found: dict[str, list[list[str]]] = {}
     for match in _KIND.finditer(text):
         kept = json.loads(match["kind"])
         date, limit = kept.pop("date"), kept.pop("limit")
         kind = Kind(**kept, limit=limit and Limit(**limit))
         found.setdefault(match["section"], []).append(kind.cells(date))
-    lines = ["<!-- first page: begin -->", "## Each kind of work", "", _PAGE_TEXT, ""]
-    lines += [f"| {' | '.join(_PAGE_HEADER)} |", "|---|--:|---|--:|---|--:|---|"]
-    for name in sorted(found, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)):
-        lines += [f"| {' | '.join(cells)} |" for cells in found[name]]
+    processors = dict.fromkeys(_PROCESSOR.findall(text))
+    lines = ["<!-- first page: begin -->", _PAGE_TEXT, ""]
+    lines += [f"Machine: {'; '.join(processors)}.", ""] if processors else []
+    for name in sorted(found, key=lambda name: list(_GROUPS).index(name) if name in _GROUPS else len(_GROUPS)):
+        title, command, _ = _GROUPS.get(name, (name, f"python -m benchmarks {name}", LIVE))
+        lines += [f"## {title}", "", _measured_by(command), ""]
+        lines += [f"| {' | '.join(_PAGE_HEADER)} |", "|---|--:|---|--:|---|--:|---|"]
+        lines += [*(f"| {' | '.join(cells)} |" for cells in found[name]), ""]
     return "\n".join([*lines, "<!-- first page: end -->"]) + "\n"
+
+
+def _measured_by(command: str) -> str:
+    return f"Command: `{command}`."
+
+
+def pages(whole: str, folder: str) -> dict[str, str]:
+    """The pages of a document by name: the first one is "", and the others are for `folder`, to which it links."""
+    rest, _, live = _PART.sub("", whole).partition(_DETAILS)
+    made = {LIVE: f"{_LIVE_TITLE}\n\n{live.strip()}\n"} if live.strip() else {}
+    for found in _PART.finditer(whole):
+        text = found[0].split("\n", 1)[1].rpartition("<!-- part ")[0]
+        made[found["name"]] = re.sub(r"^#(#+ )", r"\1", text.strip(), flags=re.MULTILINE) + "\n"
+    for _, command, page in _GROUPS.values():
+        if page in made:
+            link = f"Command: `{command}`; [details]({folder}/{page}.md)."
+            rest = rest.replace(_measured_by(command), link)
+    return {"": rest.rstrip("\n") + "\n", **made}
+
+
+def joined(made: Mapping[str, str]) -> str:
+    """The document of which these are the pages."""
+    live = made.get(LIVE, "").removeprefix(_LIVE_TITLE).strip()
+    whole = [made[""].rstrip("\n") + "\n", f"{_DETAILS}{live}"]
+    for name in sorted(set(made) - {"", LIVE}):
+        text = re.sub(r"^(#+ )", r"#\1", made[name].strip(), flags=re.MULTILINE)
+        whole.append(f"\n<!-- part {name}: begin -->\n\n{text}\n\n<!-- part {name}: end -->")
+    return "\n".join(whole) + "\n"
 
 
 def _kinds_lines(section: Section, facts: Sequence[tuple[str, str]]) -> list[str]:

@@ -18,8 +18,10 @@ from benchmarks.report import (
     Limit,
     Section,
     document,
+    joined,
     merged,
     number,
+    pages,
     section_text,
 )
 
@@ -111,6 +113,21 @@ def test_the_first_page_names_the_best_peer_and_the_limit_and_keeps_the_lines_of
     assert renewed.count("| spark work | 16.0 rows/s |") == renewed.count("| peers work |") == 1
     older = "# Benchmarks\n\nWithout a first page.\n"
     assert "| peers work |" in merged(older, [], [with_kind("peers", 4)], facts)
+
+
+def test_the_pages_of_a_document_have_the_details_to_which_the_first_one_links() -> None:
+    facts = [("date", "2026-01-01"), ("processor", "one core")]
+    whole = merged("", [with_kind("spark", 16)], [with_kind("peers", 4)], facts)
+    made = pages(whole, "benchmarks")
+    assert list(made) == ["", "live", "peers"]
+    assert "Machine: one core." in made[""]
+    assert "Command: `make bench-peers`; [details](benchmarks/peers.md)." in made[""]
+    assert made["peers"].startswith("# peers\n")
+    assert "kind spark" in made["live"]
+    assert pages(joined(made), "benchmarks") == made
+    renewed = pages(merged(joined(made), [], [with_kind("peers", 16)], facts), "benchmarks")
+    assert "| peers work | 16.0 rows/s |" in renewed[""]
+    assert renewed["live"] == made["live"]
 
 
 def test_of_times_the_least_is_the_best() -> None:

@@ -35,19 +35,20 @@ PRINTED = {
     ],
     "docs/paimon.md": [
         "['orders', 'visits']\n",
-        "\n4\n",
-        "\n5 3\n",
         "there is no column 'amuont'; columns are id, customer, item, amount; did you mean 'amount'?\n",
-        "['update_before', 'update_after']\n",
         "[{'item': 'rum', 'amount': 10.0}]\n",
         "{'order': 99, 'item': None, 'amount': None}",
         "{'id': 2, 'what': 'tea', 'note': None}",
+    ],
+    "docs/paimon-streams.md": ["4\n5 3\n", "['update_before', 'update_after']\n"],
+    "docs/paimon-maintenance.md": [
         "\nsales.orders\nsales.visits\n",
         "primary-key table",
-        "\nid,customer,what,amount,note\n",
+        "\nid,item,amount\n",
         "sales.orders has 2 buckets",
         "\nbefore-tests",
     ],
+    "docs/paimon-catalogs.md": ["['items']\n"],
 }
 """What comments on a page say that it prints. Sentences on all pages that say `prints` are looked for as well."""
 
