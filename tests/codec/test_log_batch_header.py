@@ -25,7 +25,7 @@ from forebay.codec.log_batch import (
 )
 from tests.log.log_batches import make_batch
 
-# What pyfluss 1.0.0 sent for the rows (1, "a"), (2, null): reference/fluss.md, appendix D. 624 bytes in all.
+# What pyfluss 1.0.0 sent for the rows (1, "a"), (2, null). 624 bytes in all.
 PYFLUSS_HEADER = bytes.fromhex(
     "0000000000000000 64020000 00 0000000000000000 7390d96f 0100 01 01000000 4d00000000000000 00000000 02000000"
 )

@@ -152,7 +152,7 @@ def test_a_map_with_a_null_for_a_key_is_refused(row_format):
 
 
 def test_all_types_row_of_pyfluss_encodes_to_its_bytes():
-    """Golden: the PutKv record that pyfluss 1.0.0 sent (reference fluss.md, appendix D)."""
+    """Golden: the PutKv record that pyfluss 1.0.0 sent."""
     columns = (
         Column("id", types.int_()), Column("b", types.boolean()), Column("i8", types.tinyint()),
         Column("i16", types.smallint()), Column("i64", types.bigint()), Column("f32", types.float_()),

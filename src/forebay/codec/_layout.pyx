@@ -1,7 +1,7 @@
 """The layout of a row: its type tree flattened, parents before children, for kernels to walk without Python.
 
 Node 0 is the row itself; the children of a node follow it, each with its own subtree, and `end` jumps over a
-subtree. One kernel thus serves every schema (design.md D4).
+subtree. One kernel thus serves every schema (docs/design/0004-compile-the-codecs.md).
 """
 
 from libc.stdlib cimport calloc, free

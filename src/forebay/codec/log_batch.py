@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # without changes must remember its writer's sequence. Everything here treats its input as hostile: it raises
 # `CorruptData` and reads nothing outside the buffer.
 #
-# Format: Apache Fluss 1.x, `reference/fluss.md` section 2.1, itself a descendant of the Kafka record batch.
+# Format: Apache Fluss 1.x, itself a descendant of the Kafka record batch.
 
 MAGIC_V0 = 0
 MAGIC_V1 = 1

@@ -1,8 +1,9 @@
 """The contract of a key-value engine: an ordered map of bytes that a changelog is applied to.
 
-The log is the source of truth and the engine is an index on it (design.md D5). An engine therefore needs no log of its
-own: it stores, in one atomic step, the rows of a batch and the changelog offset up to which it has seen everything.
-After a crash, whatever state it returns with is right for the offset that it reports, and the rest is replayed.
+The log is the source of truth and the engine is an index on it (docs/design/0005-the-log-is-the-truth.md). An engine
+therefore needs no log of its own: it stores, in one atomic step, the rows of a batch and the changelog offset up to
+which it has seen everything. After a crash, whatever state it returns with is right for the offset that it reports, and
+the rest is replayed.
 
 Stored values are `length i32 | schema id i16 | row` (codec.value_batch), so that a scan page is plain concatenation.
 

@@ -1,9 +1,9 @@
-"""The second key-value engine: RocksDB through rocksdict, for state far larger than memory.
+"""A key-value engine that is used only where it is named: RocksDB through rocksdict, for state far larger than memory.
 
 The write-ahead log is off (the changelog is the log of record), so after a crash RocksDB returns with its last flush:
 older, but consistent, because rows and state are in one column family and one write batch. The state is stored under
 the empty key, which no row has. rocksdict's `write` and iterators hold the GIL; a write stall stalls the server
-(reference performance.md, section 3), which is why LMDB is the default.
+with it, which is why `auto` never chooses it.
 """
 
 from __future__ import annotations

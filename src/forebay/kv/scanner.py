@@ -5,12 +5,12 @@ keeps the sessions. It limits them per bucket and per server, expires idle ones 
 reached and others want to scan), and remembers expired ones for a while, so that a client learns that its scan
 *expired* and not merely that it is unknown.
 
-Rules (reference: fluss.md part 3; numbers there):
+Rules (docs/design/0007-resumable-full-scans.md; numbers there):
 
-- A session is used by one call at a time. A concurrent call fails, and the session ends (rule 9). Removing a session
+- A session is used by one call at a time. A concurrent call fails, and the session ends (rule 7). Removing a session
   never frees a snapshot during a running call: the last user closes it.
 - Calls are numbered. The response to the call before the expected one is repeated byte for byte, because it may have
-  been lost (Fluss fails such a scan). Any other number fails, and the session ends (rule 11).
+  been lost (Fluss fails such a scan). Any other number fails, and the session ends (rule 8).
 - Every error ends the session. So do the last page and a close; the last page may still be requested again.
 
 Costs do not grow with the number of ended scans: sessions, ended scans and expired ids are kept in the order of their

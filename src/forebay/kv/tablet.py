@@ -3,7 +3,7 @@
 Nouns: a *put request* is one KV record batch of a client; a *group* is the requests that have queued up for the bucket
 and are written together; the *state* is the engine's rows.
 
-Flow of `put_group`, in the one thread that writes this bucket (design.md D5, D6):
+Flow of `put_group`, in the one thread that writes this bucket (docs/design/0005-the-log-is-the-truth.md):
 
 1. Each request is merged against the state as left by the requests before it, and becomes one changelog batch, which is
    appended to the log. A request that fails changes nothing and does not stop the others.

@@ -4,7 +4,7 @@ Nouns: a *writer* is a client with an id from InitWriter; it numbers its batches
 writer is its last five batches. A *writer snapshot* is a file with the states of all writers after the batches below
 one offset.
 
-Rules (Fluss's, reference/fluss.md 1.7):
+Rules (those of Fluss):
 - The next batch of a writer has the sequence of its last one plus 1; after 2^31-1 comes 0. Otherwise: error 31.
 - A batch with the sequence of a remembered one is a duplicate. It is not appended; the answer is the remembered one.
 - A writer without state must begin with 0, unless the batch's own commit timestamp is older than the writer expiry.

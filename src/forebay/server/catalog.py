@@ -1,7 +1,7 @@
 """The catalog: which databases, tables and partitions exist, in memory, in step with the metadata store.
 
 Reads take no lock and see whole changes: every change replaces an immutable value. Changes are made one at a time
-(a lock), checked first, stored durably, then shown. Errors are Fluss's (codes in reference fluss.md, 1.7).
+(a lock), checked first, stored durably, then shown. Errors are Fluss's (docs/protocol.md).
 
 What clients ask of a table again and again is described once (`Descriptions`): a table of a thousand columns takes
 milliseconds to describe, on the event loop. Descriptions are cached up to a number of bytes, with the least recently

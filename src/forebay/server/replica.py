@@ -2,8 +2,9 @@
 
 Writes go through the lane (one group at a time); reads run in any thread. The high watermark, up to which clients read,
 follows what is durable. A write with acks=1 or 0 is visible as soon as it is acknowledged, before it is durable: its
-writer asked for that (design.md D6), and readers of such a table accept it. The rows of a decided transaction are
-visible in a primary-key table before its log is synced, because what is staged outlasts a power failure.
+writer asked for that (docs/design/0006-durability-by-acks.md), and readers of such a table accept it. The rows of a
+decided transaction are visible in a primary-key table before its log is synced, because what is staged outlasts a power
+failure.
 
 Writes that queue up in a lane while a group is being written form the next group. Under load groups grow, and the cost
 of a sync is shared (group commit); without load each write is its own group and never waits. Lanes take turns on a

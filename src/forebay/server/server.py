@@ -1,8 +1,8 @@
 """A running server: assembly, listeners, maintenance, shutdown.
 
 One process plays both roles of a Fluss cluster, coordinator and tablet server, each on its own port, because clients
-check which role they reach (design.md D2, D3). Everything visible to clients happens on one event loop; blocking work
-runs in threads: one for metadata, some for writing buckets, some for reading.
+check which role they reach (docs/design/0003-two-ports-two-roles.md). Everything visible to clients happens on one
+event loop; blocking work runs in threads: one for metadata, some for writing buckets, some for reading.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Transactions: rows of any tables, staged by many tasks, that become visible together, once (design.md D12).
+"""Transactions: rows of any tables, staged by many tasks, that become visible together, once.
 
 Nouns: an *application* is a job by its name, and the *version* of a transaction is the number of its run: the meaning
 of Delta's `txnAppId` and `txnVersion`. An *attempt* of a task stages rows; the driver's *commit* names the attempts

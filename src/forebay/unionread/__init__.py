@@ -15,9 +15,9 @@
     explain.py    a plan in words
     streaming.py  the position of a stream, and its next micro-batch, as values; streaming_lake.py its lake snapshot
 
-Rules (design D10). The readable lake snapshot records how far it holds each bucket's log; from there on the log is read
-up to a stop offset that is fixed at planning. Filters never touch the changelog of a primary-key table: a row that a
-filter drops there could be the one that overrides an older row of the lake. What the lake skips never moves where the
-log begins. The end of a range is a position, so empty log batches do not matter. Batch boundaries do not matter either,
-and the lake's half is never held in memory.
+Rules (docs/design/0010-union-read.md). The readable lake snapshot records how far it holds each bucket's log; from
+there on the log is read up to a stop offset that is fixed at planning. Filters never touch the changelog of a
+primary-key table: a row that a filter drops there could be the one that overrides an older row of the lake. What the
+lake skips never moves where the log begins. The end of a range is a position, so empty log batches do not matter. Batch
+boundaries do not matter either, and the lake's half is never held in memory.
 """

@@ -2,8 +2,7 @@
 
 Whole batches up to the high watermark. At least one batch is returned even if it is larger than the limits ("min one
 message"), so that a reader can always continue. Projection cuts columns out of Arrow batches; a filter drops batches
-whose statistics rule out a match, and `filtered_end_offset` is the offset up to which it looked (reference fluss.md,
-1.7 Reading).
+whose statistics rule out a match, and `filtered_end_offset` is the offset up to which it looked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ScanKv: full scans of the key-value state, page by page (FIP-17). Errors travel in the answer, never as frames.
 
-Rules, in the order in which they are checked: reference fluss.md, 3.3. Sessions: forebay.kv.scanner. Rows are decoded
-to Arrow for those who ask for that (docs/protocol.md), and only then.
+Rules, in the order in which they are checked: docs/design/0007-resumable-full-scans.md. Sessions: forebay.kv.scanner.
+Rows are decoded to Arrow for those who ask for that (docs/protocol.md), and only then.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ async def create_partition(context: ServerContext, call: ServerCall) -> Message:
     """Create a partition of a table."""
     request = call.message
     spec = dict(partition_spec_from_pb(request.partition_spec))
-    # The field is called ignore_if_not_exists; its meaning is "ignore if exists" (reference fluss.md, Partitions).
+    # The field is called ignore_if_not_exists; Fluss takes it for "ignore if exists".
     await context.in_coordinator(
         context.catalog.create_partition, table_path_from_pb(request.table_path), spec, request.ignore_if_not_exists
     )

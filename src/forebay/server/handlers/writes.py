@@ -106,7 +106,7 @@ async def put_kv(context: ServerContext, call: ServerCall) -> Message:
 
 
 def check_key_version(info: TableInfo, api_version: int) -> None:
-    """Refuse clients that would use the old key encoding if it differs (reference fluss.md, 1.3)."""
+    """Refuse clients that would use the old key encoding if it differs (docs/protocol.md, PUT_KV)."""
     descriptor = info.descriptor
     if (
         api_version == 0

@@ -7,9 +7,10 @@ A part of a scan may be Parquet files that Spark can read directly (`NativeFiles
 opened in two ways: with Python tasks for all rows, or for those alone that are not in these files. Whoever opens it
 chooses, so a plan works in any Spark.
 
-A Python task costs Spark 50 to 65 ms before its first row (reference pyspark.md), so a scan has few tasks: as many as
-its rows are worth, and at most `TASKS_PER_CORE` for each core. Logs can be cut anywhere, so their tasks are equal; a
-bucket of a primary-key table is read by one session and cannot be cut, so those are spread, the largest first.
+A Python task costs Spark 50 to 65 ms before its first row (docs/design/0009-spark-without-a-jar.md), so a scan has few
+tasks: as many as its rows are worth, and at most `TASKS_PER_CORE` for each core. Logs can be cut anywhere, so their
+tasks are equal; a bucket of a primary-key table is read by one session and cannot be cut, so those are spread, the
+largest first.
 
 Each side plans in a module of its own: forebay.spark.reading.live_plan and forebay.spark.reading.lake_plan.
 """
