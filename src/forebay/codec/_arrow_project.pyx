@@ -20,18 +20,15 @@ from forebay.codec._arrow_message cimport (
     CODEC_NONE, PROBLEM_BUFFERS, PROBLEM_NODES, PROBLEM_NONE, PROBLEM_ROWS, ByteView, Finding, Message, MessageLayout,
     check_places, metadata_size, padded, parse_message, problem_text, write_metadata,
 )
+from forebay.codec._batch_header cimport LENGTH_AT, LENGTH_OVERHEAD, MAGIC_AT, MAGIC_MAX
 from forebay.codec._wire cimport load_int32, load_int64, store_int32, store_int64
 
 from forebay.base.errors import CorruptData, ErrorCode
 
 cdef enum:
-    LENGTH_OFFSET = 8
-    LENGTH_OVERHEAD = 12
-    MAGIC_OFFSET = 12
-    MAGIC_MAX = 2
     APPEND_ONLY_FLAG = 1
 
-# Where fields of a batch header lie, by magic (log_batch_header.py).
+# Where fields of a batch header lie, by magic (forebay.codec.log_batch).
 cdef int* HEADER_SIZE = [48, 52, 56]
 cdef int* SCHEMA_ID_OFFSET = [25, 25, 29]
 cdef int* ATTRIBUTES_OFFSET = [27, 27, 31]
@@ -122,7 +119,7 @@ cdef inline int64_t out_length(const OutBuffer* buffer, const Message* message) 
 cdef int measure(Job* job, Finding* finding) noexcept nogil:
     """Parse the job's message and fill in the sizes of what will be written. Returns a `Problem`."""
     cdef const Plan* plan = job.plan
-    cdef int64_t records = load_int32(job.batch + RECORD_COUNT_OFFSET[job.batch[MAGIC_OFFSET]])
+    cdef int64_t records = load_int32(job.batch + RECORD_COUNT_OFFSET[job.batch[MAGIC_AT]])
     cdef int i
     job.body_length = 0
     job.out_size = job.header_size
@@ -172,9 +169,9 @@ cdef uint8_t* write_job(uint8_t* out, const Job* job) noexcept nogil:
     cdef uint8_t* buffers
     cdef int64_t at = 0, length, source
     cdef int i
-    cdef int magic = job.batch[MAGIC_OFFSET]
+    cdef int magic = job.batch[MAGIC_AT]
     memcpy(out, job.batch, job.header_size)
-    store_int32(out + LENGTH_OFFSET, <int32_t> (job.out_size - LENGTH_OVERHEAD))
+    store_int32(out + LENGTH_AT, <int32_t> (job.out_size - LENGTH_OVERHEAD))
     if magic >= 1:
         store_int32(out + job.header_size - 4, 0)  # no statistics
     out += job.header_size
@@ -214,8 +211,8 @@ cdef int frame(const uint8_t* data, int64_t available, Job* job) noexcept nogil:
     cdef int magic
     if available < LENGTH_OVERHEAD + 1:
         return 0
-    length = load_int32(data + LENGTH_OFFSET)
-    magic = data[MAGIC_OFFSET]
+    length = load_int32(data + LENGTH_AT)
+    magic = data[MAGIC_AT]
     if magic > MAGIC_MAX or length < HEADER_SIZE[magic] - LENGTH_OVERHEAD:
         return -1
     if length > available - LENGTH_OVERHEAD:
@@ -239,7 +236,7 @@ cdef int frame(const uint8_t* data, int64_t available, Job* job) noexcept nogil:
 
 cdef inline int schema_id_of(const Job* job) noexcept nogil:
     cdef int16_t schema_id
-    memcpy(&schema_id, job.batch + SCHEMA_ID_OFFSET[job.batch[MAGIC_OFFSET]], 2)
+    memcpy(&schema_id, job.batch + SCHEMA_ID_OFFSET[job.batch[MAGIC_AT]], 2)
     return schema_id
 
 

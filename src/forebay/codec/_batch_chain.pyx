@@ -5,16 +5,12 @@ log takes this walk over all that it hands out.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from forebay.codec._batch_header cimport HEADER_BYTES, LENGTH_AT, LENGTH_OVERHEAD, MAGIC_AT, MAGIC_MAX
 from forebay.codec._wire cimport load_int32, load_int64
 
 cdef enum:
-    LENGTH_AT = 8
-    LENGTH_OVERHEAD = 12
-    MAGIC_AT = 12
-    MAGIC_MAX = 2
     DELTA_AT = 28              # 32 in magic 2
     COUNT_AT = 44              # 48 in magic 2
-    HEADER_BYTES = 48          # 52 in magic 1, 56 in magic 2
 
 
 def follow(const uint8_t[::1] data not None, int64_t offset, int64_t upper_offset):

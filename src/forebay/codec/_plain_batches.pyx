@@ -11,18 +11,15 @@ from libc.string cimport memcpy
 from forebay.codec._arrow_message cimport (
     PROBLEM_NONE, Finding, Message, MessageLayout, check_body, parse_message
 )
+from forebay.codec._batch_header cimport HEADER_BYTES, LENGTH_AT, LENGTH_OVERHEAD, MAGIC_AT, MAGIC_MAX
 from forebay.codec._wire cimport load_int32, load_int64, store_int32, store_int64
 
 from forebay.codec.crc import crc32c
 
 cdef enum:
-    LENGTH_AT = 8
-    LENGTH_OVERHEAD = 12
-    MAGIC_AT = 12
     TIMESTAMP_AT = 13
     EPOCH_AT = 21              # magic 2
     CRC_AT = 21                # 25 in magic 2
-    HEADER_BYTES = 48          # 52 in magic 1, 56 in magic 2
     ATTRIBUTES_AT = 6          # from the checksum on
     DELTA_AT = 7
     WRITER_AT = 11
@@ -66,7 +63,7 @@ cdef PlainBatch _read(
         return None
     magic = data[MAGIC_AT]
     header_bytes = HEADER_BYTES + 4 * magic
-    if magic > 2 or size <= header_bytes:
+    if magic > MAGIC_MAX or size <= header_bytes:
         return None
     checked = data + CRC_AT + (4 if magic == 2 else 0)
     memcpy(&schema, checked + 4, 2)
