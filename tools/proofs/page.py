@@ -66,8 +66,7 @@ def row_of(trial: Trial, figures: dict[str, Any], repository: Repository) -> Row
 
 def holds(trial: Trial, commit: str, repository: Repository) -> bool:
     """Whether what a trial has counted at a commit still counts: no line of its own, and few others, have changed."""
-    change = repository.since(commit, trial.vouches, trial.own)
-    return not (change.missing or change.own_lines or change.vouched_lines > LINES_MAX)
+    return _outdated_by(repository.since(commit, trial.vouches, trial.own)) is None
 
 
 def _counted(figures: dict[str, Any]) -> str:
@@ -77,13 +76,21 @@ def _counted(figures: dict[str, Any]) -> str:
     return f" {shown} | {figures.get('date', '?')}, {figures['commit']} "
 
 
-def _state(trial: Trial, figures: dict[str, Any], change: Change) -> tuple[str, str]:
+def _outdated_by(change: Change) -> tuple[str, str] | None:
+    """The state of a count that no longer counts after a change, and why; None if it still does."""
     if change.missing:
         return UNKNOWN, change.missing
     if change.own_lines:
         return STALE, f"{change.own_lines:,} lines of the trial itself have changed"
     if change.vouched_lines > LINES_MAX:
         return STALE, "the code has changed"
+    return None
+
+
+def _state(trial: Trial, figures: dict[str, Any], change: Change) -> tuple[str, str]:
+    outdated = _outdated_by(change)
+    if outdated is not None:
+        return outdated
     if figures.get("outcome", "passed") != "passed":
         return FAILED, f"again by `{figures.get('again', trial.name)}`"
     if trial.unit != "runs" and figures.get(trial.unit, trial.amount) < trial.amount:

@@ -133,10 +133,11 @@ class Runner:
         all chunks if it is whole."""
         if trial.name not in self._parts:
             kept = {} if self.options.smoke or self.options.fresh else page.kept(trial.name, self.options.results)
-            is_good = "commit" in kept and kept.get("outcome") == PASSED and "not_run" not in kept
-            if is_good and page.row_of(trial, kept, self.repository).state == page.CURRENT:
+            is_good = kept.get("outcome") == PASSED and "not_run" not in kept
+            state = page.row_of(trial, kept, self.repository).state if is_good else page.NEVER
+            if state == page.CURRENT:
                 kept = {**kept, "parts": [chunk.number for chunk in self._chunks(trial)]}
-            elif not (is_good and "parts" in kept and page.holds(trial, kept["commit"], self.repository)):
+            elif not (state == page.PARTIAL and "parts" in kept):
                 kept = {}
             self._parts[trial.name] = kept
         return self._parts[trial.name]
