@@ -75,9 +75,8 @@ def named(root: Path | str) -> set[str]:
     """The names of all files that any snapshot, long-lived changelog or tag mentions, if only as deleted."""
     table = open_table(root)
     branch = replace(table.context, io=FAST)
-    tagged = [
-        replace(s, changelog_manifest_list=None) for s in branch.tags.tagged_snapshots()
-    ]  # a tag keeps rows alone
+    # A tag does not keep the changelog of its snapshot.
+    tagged = [replace(s, changelog_manifest_list=None) for s in branch.tags.tagged_snapshots()]
     snapshots = [*table.context.snapshots.snapshots(), *tagged]
     logs = branch.snapshots.changelogs
     snapshots += [branch.snapshots.changelog(i) for i in logs.ids()]
