@@ -32,8 +32,6 @@ def test_lookups_find_the_neighbours(count: int, key: int) -> None:
     above = [entry for entry in entries if entry[0] >= key]
     assert index.floor(key) == (below[-1] if below else None)
     assert index.ceiling(key) == (above[0] if above else None)
-    by_value = [entry for entry in entries if entry[1] <= key * 10]
-    assert index.floor_by_value(key * 10) == (by_value[-1] if by_value else None)
     assert index.last() == (entries[-1] if entries else None)
     assert len(index) == count
 
@@ -135,7 +133,6 @@ def test_a_batch_gets_an_entry_when_the_interval_is_passed_and_a_time_entry_when
     assert index.floor(1002) == (1000, 0)
     assert index.floor(1003) == (1003, 150)
     assert index.floor(1011) == (1009, 450)
-    assert index.floor_position(599) == (1009, 450)
     assert index.ceiling_position(1004) == 300
     assert index.ceiling_position(1019) is None
     assert index.last() == (1018, 900)

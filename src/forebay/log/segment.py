@@ -84,12 +84,6 @@ class SparseIndex:
         index = bisect_right(keys, key, 0, len(keys)) - 1
         return (keys[index], values[index]) if index >= 0 else None
 
-    def floor_by_value(self, value: int) -> tuple[int, int] | None:
-        """The last entry whose value is at most `value`."""
-        keys, values = self._columns
-        index = bisect_right(values, value, 0, len(keys)) - 1
-        return (keys[index], values[index]) if index >= 0 else None
-
     def ceiling(self, key: int) -> tuple[int, int] | None:
         """The first entry whose key is at least `key`."""
         keys, values = self._columns
@@ -205,11 +199,6 @@ class SegmentIndex:
     def floor(self, offset: int) -> tuple[int, int]:
         """(base offset, position) of a batch that begins at or before `offset`: the nearest with an entry."""
         entry = self._offsets.floor(offset - self._base_offset)
-        return (entry[0] + self._base_offset, entry[1]) if entry else (self._base_offset, 0)
-
-    def floor_position(self, position: int) -> tuple[int, int]:
-        """(base offset, position) of a batch that begins at or before `position`: the nearest with an entry."""
-        entry = self._offsets.floor_by_value(position)
         return (entry[0] + self._base_offset, entry[1]) if entry else (self._base_offset, 0)
 
     def ceiling_position(self, offset: int) -> int | None:
