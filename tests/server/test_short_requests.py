@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from itertools import accumulate
@@ -17,7 +18,7 @@ from forebay.server import replica as replica_module
 from forebay.server import short_requests
 from forebay.server.replica import BucketReplica
 from tests.patience import until
-from tests.server.raw_client import ApiKey, pb
+from tests.server.raw_client import ApiKey, RawClient, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS
 
@@ -210,6 +211,32 @@ def test_a_client_that_leaves_has_its_writes_written(bench: Bench) -> None:
         bench.tablet.close()
     wait_until_all_is_released(bench, table_id)
     assert replica.log.log_end_offset == 2
+
+
+def test_an_id_that_is_used_again_before_its_answer_ends_the_connection(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    table_id, quiet_id = bench.create("log", LOG_COLUMNS), bench.create("quiet", LOG_COLUMNS)
+    bench.append(table_id, numbered(0))
+    fetch = bench.fetch_request(quiet_id, 0, wait_ms=1000)
+    info = pb.GetTableInfoRequest(table_path=bench.path("log"))  # no short one, so the protocol sees what follows
+    refused = produce(table_id, numbered(7))
+    with RawClient(bench.server.addresses.tablet_servers) as client:
+        frames = [
+            bytearray(b"".join(client.connection.send_request(key, message).buffers))
+            for key, message in (
+                (ApiKey.GET_TABLE_INFO, info),
+                (ApiKey.PRODUCE_LOG, refused),
+                (ApiKey.FETCH_LOG, fetch),
+            )
+        ]
+        frames[2][8:12] = frames[1][8:12]
+        client.send_bytes(b"".join(frames))
+        is_closed_by_peer(client.socket)
+    wait_until_all_is_released(bench, table_id)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "again before its answer" in warning
+    assert replica_of(bench, table_id).log.log_end_offset == 1
 
 
 def test_a_slow_sync_sends_groups_to_lanes_until_many_were_quick() -> None:

@@ -531,8 +531,12 @@ class ServerConnection(_ConnectionEnd):
         limits = self._body_limits
         return {key: api for key, api in self._offered.items() if limits is None or limits(key) >= SHORT_BYTES_MAX}
 
+    def reused(self, request_id: int) -> ProtocolViolation:
+        """End the connection because of a request with the id of an open one."""
+        return self.violated(CorruptData(f"the client used request id {request_id} again before its answer"))
+
     def open_short(self, request: ShortRequest) -> None:
-        """Open a short request, which is answered later."""
+        """Open a short request, which is answered later. Its id must not be open."""
         self.open[request.request_id] = self._offered[request.api_key]
 
     def received_short(self, request: ShortRequest, message: Message) -> RequestReceived:
@@ -604,7 +608,7 @@ class ServerConnection(_ConnectionEnd):
     def judge(self, frame: Frame) -> Event:
         api_key, api_version, request_id = _REQUEST_HEADER.unpack(frame.header)
         if request_id in self.open:
-            return self.violated(CorruptData(f"the client used request id {request_id} again before its answer"))
+            return self.reused(request_id)
         api = self._select(api_key, api_version)
         if isinstance(api, ForebayError):
             self.open[request_id] = None

@@ -329,13 +329,19 @@ cdef class ShortGroups:
     # ---- writes that wait for a lane --------------------------------------------------------------------------------
 
     def open_waiting(self, list requests):
-        """Open writes, and count their memory, until `release_waiting`."""
+        """Open writes, and count their memory, until `release_waiting`.
+
+        The id of each was free when it was taken. What its client has sent after it may have opened the id since, and
+        must keep it: the connection ends, as it does for any id that is used twice.
+        """
         cdef ShortRequest request
         cdef Peer peer
         cdef Py_ssize_t size, total = 0
         for request in requests:
             peer = request.client
-            if peer.is_connected():
+            if peer.is_connected() and request.request_id in peer.open:
+                peer.end_reused(request.request_id)
+            elif peer.is_connected():
                 peer.open[request.request_id] = peer.short_apis[kind_of(request.api_key)]
             size = PyBytes_GET_SIZE(request.records) + OPEN_BYTES
             peer.open_bytes += size

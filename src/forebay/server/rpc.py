@@ -357,8 +357,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
                 case RequestRejected():
                     self.send_error(event.request_id, event.error)
                 case ProtocolViolation():
-                    _LOGGER.warning("closing a connection on listener %s: %s", self._listener, event.error)
-                    self.close()
+                    self._end_violated(event)
                     return False
                 case ConnectionClosed():
                     if self.has_eof:
@@ -451,13 +450,27 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     # ---- short requests (forebay.server.short_requests.Client) ------------------------------------------------------
 
     def serve_apart(self, request: ShortRequest, message: Message) -> None:
-        if self.is_open:
+        if self._may_open(request):
             self._serve(self._connection.received_short(request, message))
 
     def fail_short(self, request: ShortRequest, message: Message) -> None:
-        if self.is_open:
+        if self._may_open(request):
             self._connection.open_short(request)
             self._send(request.request_id, message)
+
+    def _may_open(self, request: ShortRequest) -> bool:
+        """Return whether a request that was taken may be opened now: the next one of the client may have its id."""
+        if self.is_open and request.request_id in self.open:
+            self.end_reused(request.request_id)
+        return self.is_open
+
+    def end_reused(self, request_id: int) -> None:
+        """Close the connection because of a request with the id of an open one."""
+        self._end_violated(self._connection.reused(request_id))
+
+    def _end_violated(self, violation: ProtocolViolation) -> None:
+        _LOGGER.warning("closing a connection on listener %s: %s", self._listener, violation.error)
+        self.close()
 
     def send_frame(self, frame: bytes) -> None:
         """Send a frame behind what the peer has not read yet."""
