@@ -62,9 +62,9 @@ def limit_seconds(measured: float) -> float:
 
 
 JUDGES = {
-    "base": ("base", "client", "log", "server"),
+    "base": ("base", "client", "log", "server", "tiering"),
     "metadata": ("metadata", "codec", "server", "client"),
-    "lakes": ("lake", "unionread"),
+    "lakes": ("lake", "unionread", "console"),
     "inprocess": ("cli", "client"),
     "cli": ("cli", "paimon/cli", "tiering", "verify", "moving"),
     "fs": ("fs", "log", "kv", "server"),
@@ -236,7 +236,8 @@ class Coverage:
     def tests_of(self, mutant: Mutant) -> list[str]:
         """The tests that run the lines of a mutant, those that run the fewest other lines first.
 
-        For a line that runs when the module is imported: the tests that run anything of the module.
+        For a line that runs when the module is imported, or only in threads and processes that are not measured (those
+        of gRPC, a command line): the tests that run anything of the module.
         """
         found: set[str] = set()
         users: set[str] = set()
@@ -247,7 +248,7 @@ class Coverage:
                 if mutant.line <= line <= mutant.last_line:
                     found |= tests
         # If the module was imported before the measurement, its module-level lines have no tests.
-        if found == {""} or (not found and mutant.function == "module"):
+        if found <= {""}:
             found = users
         found.discard("")
         return sorted(found, key=lambda test: (self._sizes[test], test))[:TESTS_MAX]
