@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.ambient import ManualClock, SeededIds
-from forebay.base.errors import Conflict, Unavailable
+from forebay.base.errors import Conflict, LimitExceeded, Unavailable
 from forebay.flight.sessions import ClientSession, Expiring, Sessions
 from forebay.flight.statements import KeptStatement, Limits, Statements
 from forebay.query.run import Description
@@ -131,6 +131,15 @@ def sessions(connect: Callable[[str, str], Any] | None = None) -> Sessions:
     database: Any = SimpleNamespace()
     kept = Expiring[ClientSession](ManualClock(), 60, 10, "sessions", "--sessions-max")
     return Sessions(database if connect is None else None, {}, connect, kept, SeededIds(1))
+
+
+def test_a_full_store_refuses_new_keys_and_takes_new_values_of_its_own() -> None:
+    kept = Expiring[int](ManualClock(), 60, 2, "statements", "--statements-max")
+    for key, value in (("a", 1), ("b", 2), ("a", 3)):
+        kept.put(key, value)
+    with pytest.raises(LimitExceeded, match=r"there are 2 statements already.*higher --statements-max"):
+        kept.put("c", 4)
+    assert [kept.get(key) for key in "abc"] == [3, 2, None]
 
 
 def test_options_of_two_calls_at_once_with_a_new_cookie_are_both_kept() -> None:

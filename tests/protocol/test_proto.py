@@ -122,6 +122,18 @@ def test_a_server_that_does_not_tell_its_role_has_none(server_type: int | None) 
     assert NegotiatedVersions(pb.ApiVersionsResponse(server_type=server_type)).role is None
 
 
+@pytest.mark.parametrize(
+    ("offered_key", "has_additions"),
+    [(ApiKey.OPEN_TABLE_SNAPSHOT, True), (ApiKey.BEGIN_TRANSACTION, True), (ApiKey.PUT_KV, False)],
+)
+def test_a_server_has_additions_if_it_offers_one(offered_key: ApiKey, has_additions: bool) -> None:
+    newest = APIS[offered_key].client_versions
+    assert newest is not None
+    response = pb.ApiVersionsResponse()
+    response.api_versions.add(api_key=int(offered_key), min_version=newest.min, max_version=newest.max)
+    assert NegotiatedVersions(response).has_additions == has_additions
+
+
 def test_the_package_does_no_io_and_reads_no_clock() -> None:
     forbidden = {"asyncio", "socket", "threading", "time", "selectors", "ssl", "random", "os", "subprocess"}
     for path in PACKAGE.glob("*.py"):

@@ -13,7 +13,7 @@ import pytest
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata import types
 from forebay.metadata.types import DataType, RowField, TypeRoot
-from forebay.paimon.files.casts import evolve, is_castable, same_type
+from forebay.paimon.files.casts import evolve, evolve_exactly, is_castable, same_type
 from forebay.paimon.format.arrow import arrow_type
 
 INT, LONG, TINY, SMALL = types.int_(), types.bigint(), types.tinyint(), types.smallint()
@@ -221,3 +221,10 @@ def test_types_are_the_same_whatever_may_be_null() -> None:
     assert not same_type(types.array(INT), types.array(LONG))
     assert not same_type(row_of((1, "a", INT)), row_of((2, "a", INT)))
     assert not same_type(varchar(3), replace(varchar(3), length=4))
+
+
+def test_a_cast_is_exact_only_if_it_can_be_undone() -> None:
+    numbers = pa.array([1, None, 3], pa.int64())
+    assert evolve_exactly(numbers, types.bigint(), types.int_()).equals(pa.array([1, None, 3], pa.int32()))  # type: ignore[union-attr]
+    assert evolve_exactly(pa.array([2**40], pa.int64()), types.bigint(), types.int_()) is None
+    assert evolve_exactly(pa.array([True]), types.boolean(), types.double()) is None, "no way back"

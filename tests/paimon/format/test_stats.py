@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 from forebay.base.errors import InvalidRequest
 from forebay.metadata import types
 from forebay.metadata.types import DataType
-from forebay.paimon.files.column_stats import dense_stats, in_mode
+from forebay.paimon.files.column_stats import dense_stats, footer_ranges, in_mode
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.stats import (
     ColumnStats,
@@ -87,3 +90,16 @@ def test_bounds_of_floats_are_in_javas_order() -> None:
     assert math.copysign(1, low) == -1
     assert math.isnan(high)
     assert bounds([], types.int_()) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "bounds_of_file"),
+    [([0.0, 2.0], (-0.0, 2.0)), ([-2.0, -0.0], (-2.0, 0.0)), ([1.0, 2.0], (1.0, 2.0)), ([-2.0, -1.0], (-2.0, -1.0))],
+)
+def test_a_zero_in_the_ranges_of_a_file_includes_both_zeros(
+    tmp_path: Path, values: list[float], bounds_of_file: tuple[float, float]
+) -> None:
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.table({"c": pa.array(values, pa.float64())}), path)
+    found = footer_ranges(pq.read_metadata(path), [DataField(0, "c", types.double())], set())["c"]
+    assert repr((found.min, found.max, found.null_count)) == repr((*bounds_of_file, 0))  # == takes both zeros for one
