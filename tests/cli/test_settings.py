@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import forebay
+from forebay.cli.connecting import add_place_arguments, lakes_of
 from forebay.cli.main import COMMANDS, main, whole_parser
 from forebay.cli.settings import setting
 
@@ -29,6 +31,19 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main(["config", "-o", "json", *words]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     return {row["setting"]: (row["value"], row["from"]) for row in rows}
+
+
+def test_lakes_of_a_file_are_paths_or_options_and_the_command_line_adds_others(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_KEY", "hidden")
+    home.write_text('[lakes]\nold = "/old"\ncloud = {warehouse = "s3://b/w", "s3.key" = "${env:THE_KEY}"}\n')
+    parser = argparse.ArgumentParser()
+    add_place_arguments(parser)
+    cloud = {"warehouse": "s3://b/w", "s3.key": "hidden"}
+    assert lakes_of(parser.parse_args([])) == {"old": "/old", "cloud": cloud}
+    words = ["-w", "/here", "--lake", "old=/new"]
+    assert lakes_of(parser.parse_args(words)) == {"old": "/new", "cloud": cloud, "lake": "/here"}
 
 
 def test_the_nearer_setting_counts(
