@@ -247,7 +247,7 @@ class Coverage:
                 users |= tests
                 if mutant.line <= line <= mutant.last_line:
                     found |= tests
-        # If the module was imported before the measurement, its module-level lines have no tests.
+        # Module-level lines have no tests either, if the module was imported before the measurement.
         if found <= {""}:
             found = users
         found.discard("")

@@ -339,10 +339,11 @@ cdef class ShortGroups:
         cdef Py_ssize_t size, total = 0
         for request in requests:
             peer = request.client
-            if peer.is_connected() and request.request_id in peer.open:
-                peer.end_reused(request.request_id)
-            elif peer.is_connected():
-                peer.open[request.request_id] = peer.short_apis[kind_of(request.api_key)]
+            if peer.is_connected():
+                if request.request_id in peer.open:
+                    peer.end_reused(request.request_id)
+                else:
+                    peer.open[request.request_id] = peer.short_apis[kind_of(request.api_key)]
             size = PyBytes_GET_SIZE(request.records) + OPEN_BYTES
             peer.open_bytes += size
             total += size
