@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.workload import Workload
 
 _VERSIONS = 6
-_TRIES = 6
+_TRIES = 2 * 6 * _VERSIONS
 _COMMIT_SECONDS_MAX = 0.05
 
 
@@ -28,6 +28,8 @@ class Drivers:
         self.load, self.sched, self.rng = load, load.sched, load.rng
         self._working: list[Process] = []
         self._started = 0
+        self._tries_left = _TRIES
+        """Of the job: each driver that is lost is replaced, and damage may keep a version from its end for ever."""
         self._version = 1
         self._committing = SimEvent(load.sched)
         self._commit_began = 0.0
@@ -42,7 +44,7 @@ class Drivers:
             self.start()
 
     def start(self) -> None:
-        """One more driver, which ends when all versions are committed."""
+        """One more driver, which ends when all versions are committed, or the job has tried often enough."""
         process = self.load.process(f"driver-{self._started}")
         self._started += 1
         self._working.append(process)
@@ -62,15 +64,16 @@ class Drivers:
         while not self.load.ready:
             self.sched.sleep(0.1)
         connection = self.load.world.connect(process)
-        for number in range(_VERSIONS * _TRIES):
-            if self._version > _VERSIONS:
-                break
+        number = 0
+        while self._version <= _VERSIONS and self._tries_left > 0:
+            self._tries_left -= 1
             self._await_the_other()
             self.load.world.count("drive")
             try:
                 self._run(connection, f"{process.name}.{number}")
             except ForebayError as e:
                 self.load.judge(e, f"{process.name}.{number} drive")
+            number += 1
         try:
             connection.close(timeout=5)  # with it end the threads beside, before the checks begin
         except ForebayError as e:

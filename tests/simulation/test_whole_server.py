@@ -28,7 +28,7 @@ SEEDS_FOUND = {
     6180: "a metadata file whose schema was damaged was told as one that cannot be opened just now",
     5477: "a server that stopped was told off for waiting for its threads: the simulation's fault",
     12138: "a connection that was refused had a transport that could not say how it ends: the simulation's fault",
-    67: "a start that was killed was told off for having kept its loop waiting: the simulation's fault",
+    67: "drivers that were lost and replaced tried for ever to commit into a damaged log: the simulation's fault",
     1461: "a flipped bit in the offset of a batch, which no checksum covers, was read as another offset",
     1677: "a parked state was trusted after an apply that failed and could not be put back: the simulation's fault",
     10336: "a connection that came in while the server stopped was served, and met closed parts",
