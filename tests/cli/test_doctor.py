@@ -40,6 +40,14 @@ def test_a_package_that_is_not_imported_only_has_to_be_installed(monkeypatch, tm
     assert findings["quickstart"].mark == findings["traces"].mark == "ok"
 
 
+def test_java_is_looked_for_where_spark_is_installed(monkeypatch, tmp_path):
+    java = next(f for f in doctor.examine(tmp_path) if f.what == "Java")
+    assert (java.mark, java.detail[:8]) == ("ok", "version ")
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    java = next(f for f in doctor.examine(tmp_path) if f.what == "Java")
+    assert (java.mark, java.detail) == ("note", "not looked for, as Spark is not installed")
+
+
 def test_a_folder_that_does_not_exist_is_measured_at_its_parent_and_not_made(tmp_path):
     folder = tmp_path / "not" / "yet"
     findings = {finding.what: finding for finding in doctor.examine(folder)}

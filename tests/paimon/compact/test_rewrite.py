@@ -117,6 +117,40 @@ def test_deletes_stay_while_older_rows_may_lie_below(catalog: FileSystemCatalog)
     assert [(f.row_count, f.delete_row_count) for f in full.compact_after] == [(1, 0)]
 
 
+@pytest.mark.parametrize(
+    ("options", "level", "is_moved"),
+    [
+        ({}, 4, True),  # the newest row is the row, whatever lies below
+        ({"merge-engine": "aggregation", "changelog-producer": "none"}, 4, True),  # merged with them by who reads
+        ({"merge-engine": "aggregation"}, 4, False),
+        ({"sequence.field": "name"}, 4, False),
+        ({"merge-engine": "aggregation"}, 5, True),  # there is nothing below
+    ],
+)
+def test_a_new_file_is_rewritten_if_older_rows_are_to_be_merged_into_its_rows(
+    catalog: FileSystemCatalog, options: dict[str, str], level: int, is_moved: bool
+) -> None:
+    table = one_bucket(catalog, **TINY_FILES, **{"changelog-producer": "lookup", **options})
+    write(table, 1, 2)
+    levels = TreePolicy.of(table.context.options).levels(live_files(table))
+    rewriter = MergeTreeRewriter(table.context, live_partition(table), 0)
+    done = rewriter.compact(CompactUnit(level, tuple(levels.files)), levels)
+    assert [f.level for f in done.compact_after] == [level]
+    assert ([f.file_name for f in done.compact_after] == [f.file_name for f in live_files(table)]) is is_moved
+
+
+def test_a_file_of_a_higher_level_only_moves_up(catalog: FileSystemCatalog) -> None:
+    table = one_bucket(catalog, **TINY_FILES, **{"merge-engine": "aggregation", "changelog-producer": "lookup"})
+    write(table, 1, 2)
+    levels = TreePolicy.of(table.context.options).levels(live_files(table))
+    rewriter = MergeTreeRewriter(table.context, live_partition(table), 0)
+    first = rewriter.compact(CompactUnit(3, tuple(levels.files)), levels)
+    levels.update(first.compact_before, first.compact_after)
+    second = rewriter.compact(CompactUnit(4, tuple(levels.files)), levels)
+    assert [f.file_name for f in second.compact_after] == [f.file_name for f in first.compact_after]
+    assert [f.level for f in second.compact_after] == [4]
+
+
 def live_partition(table: Table) -> bytes:
     snapshot = table.context.snapshots.latest()
     assert snapshot is not None

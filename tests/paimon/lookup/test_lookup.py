@@ -84,6 +84,16 @@ def test_keys_of_several_columns_find_their_partition_and_bucket(tmp_path: Path,
     ]
 
 
+def test_any_bucket_may_have_the_keys_of_a_table_whose_buckets_grow(tmp_path: Path) -> None:
+    table = _table(tmp_path, {"bucket": "-1", "dynamic-bucket.target-row-num": "10"})
+    put(table, _rows(range(30)))
+    put(table, _rows(range(20, 50), "b"))
+    assert {split.bucket for split in table.scan().plan()} == {0, 1, 2, 3, 4}
+    with table.lookup_table() as lookup:
+        keys = [{"id": i} for i in range(50)]
+        assert _names(lookup.lookup(keys, missing="drop")) == [f"{'a' if i < 20 else 'b'}{i}" for i in range(50)]
+
+
 def test_a_join_puts_columns_beside_rows_and_nulls_where_there_is_no_row(tmp_path: Path) -> None:
     table = _table(tmp_path)
     put(table, _rows(range(10)))
