@@ -315,8 +315,8 @@ def _tests() -> Iterator[Trial]:
         tests_of("tests/filters"),
         vouches=(*SERVED, *LAKES, *LIVE_AND_LAKE),
         own=("tests/filters",),
-        minutes=15,
-        **counted("seeds", 500, at_a_time=100),
+        minutes=40,
+        **counted("seeds", 100, at_a_time=20),
         environment={"FILTER_FIRST": "{first}", "FILTER_SEEDS": "{end}"},
         tests=True,
     )
