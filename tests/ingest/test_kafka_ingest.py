@@ -22,9 +22,11 @@ from typing import Any
 import pytest
 
 import forebay
+from forebay.base.errors import NotFound
 from forebay.cli.main import main
 from forebay.testing.server import ServerProcess
 from tests.ingest.change_source import Broker, Debezium, ExamUnavailable, postgresql, spark_kafka_jars
+from tests.patience import until
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the package confluent-kafka")
 pg8000 = pytest.importorskip("pg8000.native", reason="needs the package pg8000")
@@ -78,8 +80,27 @@ class Job:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
+    def writes_to(self, server: ServerProcess, table: str, process: subprocess.Popen[bytes]) -> None:
+        """Wait until the process has written to the table, which others must change meanwhile."""
+        before = records_of(server, table)
+
+        def has_written() -> bool:
+            assert process.poll() is None, self.log.read_text()[-3000:]
+            return records_of(server, table) > before
+
+        until(has_written, f"a write to {table}", pause_seconds=0.2)
+
     def to_the_end(self, option: str = "--until-end") -> None:
         assert self.start(option).wait(500) == 0, self.log.read_text()[-3000:]
+
+
+def records_of(server: ServerProcess, table: str) -> int:
+    """How many records the logs of a table have; 0 if there is no such table."""
+    with forebay.connect(server.bootstrap_servers) as connection:
+        try:
+            return sum(connection.admin.list_offsets(table).values())
+        except NotFound:
+            return 0
 
 
 def ingesting(server: ServerProcess, broker: Broker, table: str, topic: str, *arguments: str) -> Job:
@@ -181,9 +202,10 @@ def mark_arrives(shop: Shop, topic: str, broker: Broker) -> None:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.servers, "group.id": "mark"})
     places = consumer.list_topics(topic, timeout=30).topics[topic].partitions
     consumer.assign([confluent_kafka.TopicPartition(topic, each, 0) for each in places])
-    deadline = time.monotonic() + 180
-    while not any(b'"the last one"' in (each.value() or b"") for each in consumer.consume(1000, 1)):
-        assert time.monotonic() < deadline, "Debezium did not send the last change"
+    until(
+        lambda: any(b'"the last one"' in (each.value() or b"") for each in consumer.consume(1000, 1)),
+        "the last change, from Debezium",
+    )
     consumer.close()
 
 
@@ -208,11 +230,11 @@ def test_a_live_table_has_the_rows_of_the_database_whatever_is_killed(
                 source.start()
                 job.killed(2, chance)
                 running = job.start()
-                time.sleep(3)
+                job.writes_to(server, "fluss.orders", running)
                 server.kill()
                 time.sleep(1)
                 server.start(keep_ports=True)
-                time.sleep(3)
+                job.writes_to(server, "fluss.orders", running)
                 job.kill(running)
             shop.change("ALTER TABLE orders ADD COLUMN note text")
             shop.change("UPDATE orders SET note = 'n' || id WHERE id < 50")
@@ -250,12 +272,16 @@ def test_spark_streams_the_changes_of_the_database_into_a_live_table_whatever_is
         settings = {"table.include.list": "public.orders", "topic.prefix": "spark", "slot.name": "spark"}
         with Debezium(tmp_path / "connect", broker.servers, database, settings):
             with shop:
-                job.killed(3, chance, (20, 35))
+                for _ in range(3):
+                    running = job.start()
+                    job.writes_to(server, "fluss.orders", running)
+                    time.sleep(chance.uniform(0, 10))
+                    job.kill(running)
                 running = job.start()
-                time.sleep(20)
+                job.writes_to(server, "fluss.orders", running)
                 server.kill()
                 server.start(keep_ports=True)
-                time.sleep(10)
+                job.writes_to(server, "fluss.orders", running)
                 job.kill(running)
             mark_arrives(shop, topic, broker)
         job.to_the_end("--up-to-now")
