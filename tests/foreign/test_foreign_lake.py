@@ -17,6 +17,7 @@ from forebay.client.connection import Connection
 from forebay.client.lake import Heartbeat, TieringTable
 from forebay.metadata.table import lake_options
 from tests.client.lake_worker import PATH, SCHEMA, Worker, lake_rows, rows
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -31,7 +32,7 @@ def cluster(tmp_path: Path) -> Iterator[Connection]:
     except ExamUnavailable as reason:
         pytest.skip(f"no real Fluss cluster with a lake here: {reason}")
     try:
-        with forebay.connect(real.bootstrap_servers) as connection:
+        with forebay.connect(real.bootstrap_servers, request_timeout=f"{PATIENCE:g} s") as connection:
             yield connection
     finally:
         real.stop()

@@ -28,6 +28,7 @@ from tests.kv.engine_model import plain
 from tests.kv.tables import Row
 from tests.kv.test_aggregation import COLUMNS, NAMES, NOON, random_row
 from tests.kv.test_merge_engines import VERSIONS
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -84,7 +85,7 @@ def both(real_fluss: RealFluss, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with (
         EmbeddedServer(tmp_path_factory.mktemp("merging") / "data") as server,
         forebay.connect(server.bootstrap_servers) as ours,
-        forebay.connect(real_fluss.bootstrap_servers) as theirs,
+        forebay.connect(real_fluss.bootstrap_servers, request_timeout=f"{PATIENCE:g} s") as theirs,
     ):
         yield ours, theirs
 

@@ -25,6 +25,7 @@ from forebay.metadata.table import TablePath
 from forebay.moving import move_table
 from forebay.testing.server import ServerProcess
 from forebay.tiering.now import tier_now, tier_table
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -55,7 +56,7 @@ def both(tmp_path: Path) -> Iterator[Both]:
         with (
             warnings.catch_warnings(),
             forebay.connect(server.bootstrap_servers) as ours,
-            forebay.connect(real.bootstrap_servers) as theirs,
+            forebay.connect(real.bootstrap_servers, request_timeout=f"{PATIENCE:g} s") as theirs,
         ):
             warnings.simplefilter("ignore", RuntimeWarning)  # no ScanKv in Fluss 0.9
             yield Both(ours, theirs, real.bootstrap_servers, lake)

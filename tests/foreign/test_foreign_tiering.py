@@ -20,6 +20,7 @@ from forebay.metadata.table import lake_options
 from forebay.testing.lake_rounds import Row, TieredTable, in_order
 from forebay.tiering.now import tier_now
 from forebay.tiering.service import TieringService
+from tests.patience import PATIENCE
 
 pytestmark = [pytest.mark.foreign, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -35,7 +36,10 @@ def connection(tmp_path: Path) -> Iterator[Connection]:
     except ExamUnavailable as reason:
         pytest.skip(f"no real Fluss cluster with a lake here: {reason}")
     try:
-        with warnings.catch_warnings(), forebay.connect(real.bootstrap_servers) as opened:
+        with (
+            warnings.catch_warnings(),
+            forebay.connect(real.bootstrap_servers, request_timeout=f"{PATIENCE:g} s") as opened,
+        ):
             warnings.simplefilter("ignore", RuntimeWarning)  # no ScanKv in Fluss 0.9
             yield opened
     finally:
