@@ -300,3 +300,16 @@ def test_a_query_that_is_cancelled_while_its_tables_are_pinned_does_not_run(
     monkeypatch.setattr(Tables, "scan", scanned)
     with pytest.raises(InvalidRequest, match="the statement was cancelled"):
         execution.run("SELECT count(*) FROM sales.items")
+
+
+def test_statements_are_described_without_being_run(conn: Any) -> None:
+    conn.create_table("fluss.described", [("id", "BIGINT"), ("name", "STRING")])
+    database = run.SqlDatabase(conn, {})
+    shown = database.execution().describe("SHOW TABLES")
+    assert (shown.schema.names, shown.parameters.names, shown.is_insert) == (
+        ["catalog", "database", "table"],
+        [],
+        False,
+    )
+    read = database.execution().describe("SELECT name FROM fluss.described WHERE id = ?")
+    assert (read.schema.names, read.parameters.types, read.is_insert) == (["name"], [pa.int64()], False)
