@@ -128,7 +128,9 @@ def test_filters_on_keys_find_what_a_full_scan_does(
             parts = [part for split in scan.plan() for part in scan.read_split(split).read_all()["id"].to_pylist()]
             assert sorted(parts) == expected, (source, condition)
             assert scan.count() == len(expected)
-    for row in rows if kind == "primary key" else []:
-        whole = Join("AND", tuple(Comparison("=", key, (row[key],)) for key in keys))
-        assert (KeyFilter.of(table.info, predicate(whole)) is not None) == (not _loose(row, keys))
+    for row in rows if kind != "log" else []:  # of logs, a table may have a single bucket
+        whole = predicate(Join("AND", tuple(Comparison("=", name, (row[name],)) for name in named)))
+        is_fixed = KeyFilter.of(table.info, whole) is not None
+        assert is_fixed or _loose(row, keys)
+        assert not (is_fixed and kind == "primary key" and _loose(row, keys))
     lake.connection.drop_table(table.path)
