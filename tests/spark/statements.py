@@ -264,6 +264,7 @@ STATEMENTS: list[tuple[str, list[Statement]]] = [
                 only((2, "b", 20), (3, "c", 30), (4, None, None), (9, "z", 90)),
                 per_kind={
                     "log": LOG_GROWS,
+                    "pk": Refused("id = 9 is not one of them: select rows that match the condition"),
                     **_on(Refused("DELETE these rows, then INSERT others"), "lake_append", "lake_pk"),
                 },
             ),

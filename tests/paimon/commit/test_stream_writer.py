@@ -327,7 +327,7 @@ def test_a_stream_on_a_failing_file_system_writes_every_row_once(tmp_path: Path,
         writer = open_table(root, io, ManualClock(NOW), **{"commit.max-retries": "3"}).stream_writer("job")
         done = writer.last_committed
         number = 0 if done is None else done + 1
-        io.rate = 0.01
+        io.rate = 0.02
         try:
             while number < 12:
                 put(writer, batch(number))
