@@ -78,6 +78,7 @@ def test_the_quickstart_proves_its_result_also_on_the_directory_of_another_run(p
         assert told.count("equal to the source") == 2
         assert re.search(r"lake alone: pyiceberg +\d", told)
         assert re.search(r"checks while the tables changed: [1-9]\d*, all equal", told)
+        assert re.search(r"tiering on Spark: nyc.flights: \d+ rounds", told)
         assert "forebay.connect(" in told
 
 
