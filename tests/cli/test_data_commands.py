@@ -17,7 +17,7 @@ import forebay.paimon
 from forebay.base.errors import InvalidRequest
 from forebay.cli.create import parse_ddl
 from forebay.cli.main import main
-from forebay.client.snapshot_scan import SnapshotReader
+from forebay.client.reading.snapshot_scan import SnapshotReader
 from forebay.tiering.now import tier_now
 from forebay.tiering.runner import ThreadRunner
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from forebay.client.admin.lake import LakeTieringClient, TieringDone, TieringTable
 from forebay.client.connection import Connection
-from forebay.client.lake import LakeTieringClient, TieringDone, TieringTable
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.storage import create_lake_storage
 from forebay.lake.tiering import OFFSETS_PROPERTY, CommitterContext, LakeCommitResult, LakeCommitter, WriterContext

@@ -11,9 +11,9 @@ import pytest
 import forebay.client
 from forebay.client.connection import Connection, connect
 from forebay.client.display import Listing, grid, table_html
-from forebay.client.live_scan import bucket_scan
+from forebay.client.reading.live_scan import bucket_scan
 from forebay.client.results import ConfigEntry
-from forebay.client.settings import make_settings
+from forebay.client.session.settings import make_settings
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo, TablePath
 from forebay.metadata.types import int_, string
 from tests.client.conftest import MakeTable

@@ -21,13 +21,13 @@ import forebay
 from forebay.api.scan import RowReader, ScanRequest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, Unavailable
-from forebay.client.cluster import ClusterClient
 from forebay.client.connection import Connection, connect
-from forebay.client.live_scan import BucketScan, LiveReader, bucket_scan
-from forebay.client.rpc import Call
-from forebay.client.session import Session
+from forebay.client.reading.live_scan import BucketScan, LiveReader, bucket_scan
+from forebay.client.reading.table_scan import register_source
+from forebay.client.session.cluster import ClusterClient
+from forebay.client.session.rpc import Call
+from forebay.client.session.session import Session
 from forebay.client.table import Table
-from forebay.client.table_scan import register_source
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey, ServerNode
 from forebay.server.server import Injected
@@ -498,7 +498,7 @@ def test_a_source_is_found_by_its_entry_point(make_table: MakeTable, monkeypatch
     table = numbered(make_table, 1)
     entries = [
         EntryPoint("else", "nothing.there:at_all", "forebay.scan_sources"),
-        EntryPoint("entered", "forebay.client.table_scan:_live", "forebay.scan_sources"),
+        EntryPoint("entered", "forebay.client.reading.table_scan:_live", "forebay.scan_sources"),
     ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: EntryPoints(entries).select(group=group))
     assert table.scan(source="entered").to_arrow().num_rows == 1

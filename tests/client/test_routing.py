@@ -11,10 +11,11 @@ import pytest
 
 from forebay.base.ambient import SeededIds
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
-from forebay.client import planning, routing
-from forebay.client.cluster import ClusterView, Partition
-from forebay.client.planning import list_partitions
-from forebay.client.routing import BucketChooser, PartitionRouter
+from forebay.client.reading import planning
+from forebay.client.reading.planning import list_partitions
+from forebay.client.session import routing
+from forebay.client.session.cluster import ClusterView, Partition
+from forebay.client.session.routing import BucketChooser, PartitionRouter
 from forebay.metadata import types
 from forebay.metadata.table import (
     Column,

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 import forebay
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.client.connection import connect
+from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.table import Table
-from forebay.client.table_snapshot import TableSnapshot
 from forebay.kv.engine import KvSnapshot
 from forebay.kv.tablet import KvTablet
 from forebay.protocol.api import ApiKey

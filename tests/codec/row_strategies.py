@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from forebay.codec.arrow_types import arrow_type, time_unit
+from forebay.codec.arrow.arrow_types import arrow_type, time_unit
 from forebay.codec.reference import DECIMAL_CONTEXT
 from forebay.metadata import types
 from forebay.metadata.types import DataType, TypeRoot, child

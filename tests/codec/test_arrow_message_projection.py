@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, NotFound
-from forebay.codec import arrow_message
-from forebay.codec.arrow_message import Projection
-from forebay.codec.log_batch import (
+from forebay.codec.arrow import arrow_message
+from forebay.codec.arrow.arrow_message import Projection
+from forebay.codec.log.log_batch import (
     HEADER_SIZES,
     align_batch,
     build_arrow_batch,

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.codec._slices import RowSlices
-from forebay.codec.arrow_types import storage_schema
+from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.reference import RowFormat
-from forebay.codec.rows import DecodedRows, KeyEncoder, row_codec
+from forebay.codec.rows._slices import RowSlices
+from forebay.codec.rows.rows import DecodedRows, KeyEncoder, row_codec
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType

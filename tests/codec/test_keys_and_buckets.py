@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from forebay.base.errors import CorruptData, InvalidRequest, UnsupportedOperation
 from forebay.codec import reference
 from forebay.codec._hash import fluss_hash32, iceberg_hash32
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.rows import (
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.rows.rows import (
     bucket_ids,
     bucket_key_encoder,
     bucket_of,

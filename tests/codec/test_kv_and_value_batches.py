@@ -11,17 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData
-from forebay.codec._records import join_value_batch
 from forebay.codec.crc import crc32c
-from forebay.codec.reference import RowFormat
-from forebay.codec.rows import HEADER_BYTES, KvRecordsBuilder, encode_kv_batch, parse_kv_batch, row_codec, seal_kv_batch
-from forebay.codec.value_batch import (
+from forebay.codec.kv._records import join_value_batch
+from forebay.codec.kv.value_batch import (
     ValueDecoder,
     encode_value_batch,
     parse_value_batch,
     parse_values,
     stored_schema_id,
     stored_value,
+)
+from forebay.codec.reference import RowFormat
+from forebay.codec.rows.rows import (
+    HEADER_BYTES,
+    KvRecordsBuilder,
+    encode_kv_batch,
+    parse_kv_batch,
+    row_codec,
+    seal_kv_batch,
 )
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema

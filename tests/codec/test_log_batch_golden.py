@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from forebay.codec.log_batch import (
+from forebay.codec.log.log_batch import (
     build_arrow_batch,
     build_row_batch,
     change_types,
@@ -15,9 +15,9 @@ from forebay.codec.log_batch import (
     validate_arrow_body,
     verify_crc,
 )
+from forebay.codec.log.statistics import encode_statistics, parse_statistics
 from forebay.codec.reference import RowFormat
-from forebay.codec.rows import row_codec
-from forebay.codec.statistics import encode_statistics, parse_statistics
+from forebay.codec.rows.rows import row_codec
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from tests.codec.log_batch_text import golden_bytes, golden_rows, golden_schema, rows_as_text

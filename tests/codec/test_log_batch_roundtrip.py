@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, InvalidRequest, UnsupportedOperation
-from forebay.codec.log_batch import (
+from forebay.codec.log.log_batch import (
     ChangeType,
     align_batch,
     build_arrow_batch,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData
-from forebay.codec._plain_batches import PlainBatch, read_plain, stamp_together
-from forebay.codec.arrow_message import DECODED_BYTES_MAX, message_codec
-from forebay.codec.log_batch import (
+from forebay.codec.arrow.arrow_message import DECODED_BYTES_MAX, message_codec
+from forebay.codec.log._plain_batches import PlainBatch, read_plain, stamp_together
+from forebay.codec.log.log_batch import (
     build_arrow_batch,
     build_empty_batch,
     iter_headers,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, InvalidRequest
 from forebay.codec import reference
-from forebay.codec._slices import RowSlices
 from forebay.codec.reference import RowFormat
-from forebay.codec.rows import row_codec
+from forebay.codec.rows._slices import RowSlices
+from forebay.codec.rows.rows import row_codec
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from forebay.client import key_filter
-from forebay.client.key_filter import KeyFilter
+from forebay.client.reading import key_filter
+from forebay.client.reading.key_filter import KeyFilter
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, Schema
 from tests.filters.conditions import COLUMNS, KINDS, Join, Row, matches, predicate, random_condition, random_rows

@@ -13,8 +13,8 @@ from fluss_cluster import RealFluss, paimon_lake
 
 import forebay
 from forebay.base.errors import AlreadyExists, ErrorCode
+from forebay.client.admin.lake import Heartbeat, TieringTable
 from forebay.client.connection import Connection
-from forebay.client.lake import Heartbeat, TieringTable
 from forebay.metadata.table import lake_options
 from tests.client.lake_worker import PATH, SCHEMA, Worker, lake_rows, rows
 from tests.patience import PATIENCE

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from forebay.base.errors import InvalidRequest
-from forebay.client.definition import new_descriptor
+from forebay.client.admin.definition import new_descriptor
 from forebay.ingest.connect_values import type_of
 from forebay.ingest.messages import UNAVAILABLE, Message, MessageRows, RowRun, key_fields, read, runs
 from forebay.metadata.table import TableInfo, TablePath

@@ -13,7 +13,7 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, NotFound, StorageFailure
-from forebay.codec.rows import encode_kv_batch, row_codec
+from forebay.codec.rows.rows import encode_kv_batch, row_codec
 from forebay.fs.interface import DiskFull
 from forebay.kv import _digest, tablet
 from forebay.kv.engine import EngineState

@@ -20,8 +20,8 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import DateType, DecimalType, IntegerType, LongType, StringType, TimestampType, TimeType
 
 from forebay.base.errors import Conflict, CorruptData, InvalidRequest, NotFound, StorageFailure, UnsupportedOperation
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.rows import bucket_ids, bucket_key_encoder
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.rows.rows import bucket_ids, bucket_key_encoder
 from forebay.lake.source import SnapshotSuccessor
 from forebay.lake.storage import lake_formats
 from forebay.lakes import iceberg_upkeep

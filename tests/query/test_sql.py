@@ -19,7 +19,7 @@ import forebay
 import forebay.paimon
 import forebay.polars
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
-from forebay.client.snapshot_scan import SnapshotReader
+from forebay.client.reading.snapshot_scan import SnapshotReader
 from forebay.inprocess import EmbeddedConnection
 from forebay.query import run
 from forebay.query.tables import Tables

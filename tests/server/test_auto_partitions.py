@@ -22,9 +22,9 @@ from forebay.client.table import Table
 from forebay.metadata import types
 from forebay.metadata.auto_partition import AutoPartitioning, TimeFormat, time_zone
 from forebay.metadata.table import Column, PartitionInfo, Schema, TableDescriptor, TableInfo, TablePath
-from forebay.server import auto_partitions
-from forebay.server.catalog import CatalogTable, LiveTable
 from forebay.server.embedded import EmbeddedServer
+from forebay.server.maintenance import auto_partitions
+from forebay.server.metadata.catalog import CatalogTable, LiveTable
 from forebay.server.server import Injected
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_union

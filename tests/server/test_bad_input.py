@@ -12,14 +12,14 @@ import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.codec.crc import crc32c
-from forebay.codec.log_batch import build_row_batch
+from forebay.codec.log.log_batch import build_row_batch
 from forebay.codec.reference import RowFormat
-from forebay.codec.rows import HEADER_BYTES, row_codec
+from forebay.codec.rows.rows import HEADER_BYTES, row_codec
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from forebay.protocol.listeners import SecurityProtocol
-from forebay.server import metadata_store
 from forebay.server.embedded import EmbeddedServer
+from forebay.server.metadata import metadata_store
 from tests.patience import PATIENCE
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running

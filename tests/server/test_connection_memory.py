@@ -9,7 +9,7 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
-from forebay.server.connections import _STILL_SECONDS, ConnectionMemory, MemoryBudget
+from forebay.server.wire.connections import _STILL_SECONDS, ConnectionMemory, MemoryBudget
 from tests.virtual_time import run
 
 LIMIT = 1000

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError
-from forebay.codec.log_batch import decode_arrow_batch, iter_headers
+from forebay.codec.log.log_batch import decode_arrow_batch, iter_headers
 from forebay.fs import names
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
-from forebay.server.disk_reserve import DiskReserve
+from forebay.server.flow.disk_reserve import DiskReserve
 from tests.every_run import every_run
 from tests.patience import until
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from forebay.metadata import types
-from forebay.server import replicas as replicas_module
+from forebay.server.storage import replicas as replicas_module
 from forebay.testing.server import ServerProcess
 from tests import results
 from tests.server.raw_client import ApiKey, pb

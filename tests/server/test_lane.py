@@ -8,7 +8,14 @@ import pytest
 
 from forebay.base import threads
 from forebay.base.threads import Executor, Future
-from forebay.server.replica import GROUP_BYTES_MAX, GROUP_ITEMS_MAX, SHORT_BYTES, SHORT_IN_A_ROW, Lane, LaneScheduler
+from forebay.server.storage.replica import (
+    GROUP_BYTES_MAX,
+    GROUP_ITEMS_MAX,
+    SHORT_BYTES,
+    SHORT_IN_A_ROW,
+    Lane,
+    LaneScheduler,
+)
 from tests.patience import PATIENCE
 
 Groups = list[list[str]]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import ErrorCode, LimitExceeded
-from forebay.codec.log_batch import iter_headers
-from forebay.codec.value_batch import parse_value_batch
+from forebay.codec.kv.value_batch import parse_value_batch
+from forebay.codec.log.log_batch import iter_headers
 from forebay.server.context import RequestCosts
 from forebay.server.handlers import lookups
 from tests.server.raw_client import ApiKey, pb

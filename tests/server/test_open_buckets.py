@@ -23,10 +23,10 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import TableBucket
 from forebay.server import context
-from forebay.server import replicas as replica_module
 from forebay.server.handlers import fetch, lookups, offsets
-from forebay.server.replica import BucketReplica
 from forebay.server.server import Injected
+from forebay.server.storage import replicas as replica_module
+from forebay.server.storage.replica import BucketReplica
 from forebay.testing.memory_engine import MemoryEngine
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, pb

@@ -10,7 +10,7 @@ from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, LimitExceeded
 from forebay.metadata.table import TableBucket
 from forebay.server.context import Gate, ProgressNotifier, RequestCosts
-from forebay.server.lake_tiering import TieringManager
+from forebay.server.lake.lake_tiering import TieringManager
 from tests.virtual_time import run
 
 

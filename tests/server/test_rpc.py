@@ -22,12 +22,12 @@ from forebay.protocol.api import ApiKey, ServerRole, offered
 from forebay.protocol.frames import FrameDecoder, FrameType, encode_request
 from forebay.protocol.messages import parse
 from forebay.protocol.sasl import PlaintextAuthenticator, SaslAuthenticator, credential_verifier
-from forebay.server import connections, rpc
 from forebay.server.config import ServerConfig
-from forebay.server.connections import REQUESTS_PER_TURN, Connections
 from forebay.server.context import HANDLERS, RequestCosts, ServerCall, begun
 from forebay.server.counters import ServerCounters
-from forebay.server.rpc import RpcProtocol
+from forebay.server.wire import connections, rpc
+from forebay.server.wire.connections import REQUESTS_PER_TURN, Connections
+from forebay.server.wire.rpc import RpcProtocol
 
 APIS = offered(ApiKey, ServerRole.TABLET)
 EXISTS = pb.DatabaseExistsRequest(database_name="shop").SerializeToString()

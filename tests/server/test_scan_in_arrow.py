@@ -16,8 +16,8 @@ from forebay import col
 from forebay.base.errors import ErrorCode
 from forebay.client.connection import Connection
 from forebay.client.table import Table
-from forebay.codec.arrow_message import message_codec
-from forebay.codec.value_batch import ArrowRows
+from forebay.codec.arrow.arrow_message import message_codec
+from forebay.codec.kv.value_batch import ArrowRows
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.protocol import fluss_pb2 as pb

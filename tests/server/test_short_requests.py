@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import ErrorCode
-from forebay.codec.log_batch import iter_headers
+from forebay.codec.log.log_batch import iter_headers
 from forebay.metadata.table import TableBucket
-from forebay.server import replica as replica_module
-from forebay.server import short_requests
-from forebay.server.replica import BucketReplica
+from forebay.server.storage import replica as replica_module
+from forebay.server.storage.replica import BucketReplica
+from forebay.server.wire import short_requests
 from tests.patience import until
 from tests.server.raw_client import ApiKey, RawClient, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from forebay.metadata.table import TableBucket
-from forebay.server import _sockets
-from forebay.server import replica as replica_module
 from forebay.server import server as server_module
 from forebay.server.context import ServerContext
-from forebay.server.replica import BucketReplica
+from forebay.server.storage import replica as replica_module
+from forebay.server.storage.replica import BucketReplica
+from forebay.server.wire import _sockets
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, RawClient, address, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
@@ -294,7 +294,7 @@ def test_a_request_id_that_is_used_again_before_its_answer_ends_the_connection(b
 
 
 def test_the_loop_is_told_when_a_protocol_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from forebay.server.rpc import RpcProtocol
+    from forebay.server.wire.rpc import RpcProtocol
 
     class _Bug(Exception):
         pass

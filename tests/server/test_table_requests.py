@@ -17,7 +17,7 @@ from forebay.protocol.messages import partition_spec_to_pb
 from forebay.server.context import ITEM_BYTES, AnswerRoom
 from forebay.server.handlers import offsets as offset_requests
 from forebay.server.handlers.lookups import _last_batches
-from forebay.server.replica import BucketReplica
+from forebay.server.storage.replica import BucketReplica
 from tests.patience import until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running

@@ -12,7 +12,7 @@ from forebay.base.errors import ErrorCode
 from forebay.log.checkpoints import DataDirectory
 from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
-from forebay.server.replica import ParkedBucket
+from forebay.server.storage.replica import ParkedBucket
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.server.raw_client import ApiKey, RawClient, pb
 from tests.server.running import log_records, running

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.client import lake_history
+from forebay.client.admin.admin import lake_history
 from forebay.kv.checkpoint import KvFolder
 from forebay.log import recovery
 from forebay.log.log_ends import KnownLog
@@ -17,11 +17,11 @@ from forebay.log.scan import CorruptBatch
 from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
 from forebay.log.writer_state import WriterStates
-from forebay.server import metadata_store
-from forebay.server.commit_conditions import UnchangedKeys
-from forebay.server.metadata_store import StoredTransaction
-from forebay.server.stages import StageFiles
-from forebay.server.transactions import TransactionManager
+from forebay.server.metadata import metadata_store
+from forebay.server.metadata.metadata_store import StoredTransaction
+from forebay.server.transactions.commit_conditions import UnchangedKeys
+from forebay.server.transactions.manager import TransactionManager
+from forebay.server.transactions.stages import StageFiles
 from forebay.unionread import expired
 from tests.simulation.checks import Checks
 from tests.simulation.disk import SimFileSystem

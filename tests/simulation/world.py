@@ -21,15 +21,15 @@ from unittest.mock import patch
 from forebay.base import threads
 from forebay.base.ambient import SeededIds
 from forebay.base.errors import Conflict, CorruptData, ForebayError, InternalError, StorageFailure, Unavailable
-from forebay.client import session
 from forebay.client.connection import Connection
-from forebay.client.rpc import Call
-from forebay.client.settings import make_settings
-from forebay.client.writer import TableWriter
-from forebay.server import replica
+from forebay.client.session.rpc import Call
+from forebay.client.session.session import session
+from forebay.client.session.settings import make_settings
+from forebay.client.writing.writer import TableWriter
 from forebay.server.config import server_config
-from forebay.server.rpc import RpcProtocol
 from forebay.server.server import ForebayServer, Injected
+from forebay.server.storage import replica
+from forebay.server.wire.rpc import RpcProtocol
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
 from forebay.tiering.round import TieringLake
 from forebay.tiering.service import TieringService

@@ -199,7 +199,7 @@ def test_a_bucket_that_ends_too_early_is_an_error_and_not_a_short_answer(
     table.append(rows(0, 10))
     scan = scan_of(table)
     plan = scan.plan(connection, 2, Pushdown(ALL), scan.schema)
-    from forebay.client.log_reader import LogReader
+    from forebay.client.reading.log_reader import LogReader
 
     monkeypatch.setattr(LogReader, "__iter__", lambda self: iter(()))
     with pytest.raises(InternalError, match=r"ended at offset 0 instead of 10"):

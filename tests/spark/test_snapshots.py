@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import InvalidRequest, NotFound
-from forebay.client import replay
 from forebay.client.connection import Connection, shared_connection
+from forebay.client.reading import replay
+from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.client.table import Table
-from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.metadata.predicate import col
 from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.server.embedded import EmbeddedServer

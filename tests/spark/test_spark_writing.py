@@ -11,7 +11,7 @@ import pytest
 
 from forebay.base.errors import StorageFailure
 from forebay.client.connection import Connection
-from forebay.server.replica import BucketReplica
+from forebay.server.storage.replica import BucketReplica
 from forebay.spark.writing import live_deletes, live_write
 from tests.every_run import every_run
 from tests.spark.releases import SPARK, needs

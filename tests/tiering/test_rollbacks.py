@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest
-from forebay.client.planning import EARLIEST, list_offsets
+from forebay.client.reading.planning import EARLIEST, list_offsets
 from forebay.client.table import Table
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import load_table, opened
@@ -18,7 +18,7 @@ from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.metadata.table import TableBucket
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.paimon.format.snapshot import CommitKind
-from forebay.server import lake_snapshots
+from forebay.server.lake import lake_snapshots
 from forebay.testing.lake_rounds import in_order
 from forebay.testing.memory_lake import MemoryLakeStorage
 from forebay.tiering import base

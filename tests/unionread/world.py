@@ -21,12 +21,12 @@ import pytest
 
 import forebay
 from forebay.base.errors import NotFound
+from forebay.client.admin.lake import LakeTieringClient
 from forebay.client.connection import Connection
-from forebay.client.lake import LakeTieringClient
+from forebay.client.session.views import RowView
 from forebay.client.table import Table
-from forebay.client.views import RowView
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.cast import conform_array
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.casting.cast import conform_array
 from forebay.codec.filters import bind, filter_rows
 from forebay.lake.records import ChangeRows
 from forebay.lake.storage import LakeStorage, create_lake_storage

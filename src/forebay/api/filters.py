@@ -265,7 +265,7 @@ def _value(text: str, t: pa.DataType, column: str) -> Any:
             return pa.scalar(text).cast(pa.timestamp(t.unit)).cast(t).as_py()  # without an offset: UTC
         return bytes.fromhex(text) if _is_binary(t) else pa.scalar(text).cast(t).as_py()
     except (pa.ArrowException, ValueError) as e:
-        from forebay.codec.arrow_types import sql_fault, sql_name
+        from forebay.codec.arrow.arrow_types import sql_fault, sql_name
 
         fault = sql_fault(e, t)
         raise InvalidRequest(f"filter: column '{column}' is {sql_name(t)}, and {text!r} is not: {fault}") from e

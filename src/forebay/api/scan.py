@@ -281,7 +281,7 @@ class KeptScan(Scan):
         predicate, schema = self._request.predicate, source.schema
         self._bound: Any = None
         if predicate is not None:
-            from forebay.codec.arrow_types import from_arrow_schema
+            from forebay.codec.arrow.arrow_types import from_arrow_schema
             from forebay.codec.filters import bind
 
             self._bound = bind(predicate, from_arrow_schema(schema).columns)

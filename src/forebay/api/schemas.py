@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from forebay.api.data import ArrowData, ArrowSchema
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import from_arrow_schema, from_arrow_type
+from forebay.codec.arrow.arrow_types import from_arrow_schema, from_arrow_type
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.type_text import parse_type
 from forebay.metadata.types import DataType

@@ -105,7 +105,7 @@ def _python() -> Diagnosis:
 
 def _kernels() -> Diagnosis:
     try:
-        module = importlib.import_module("forebay.codec._row_decode")
+        module = importlib.import_module("forebay.codec.rows._row_decode")
     except ImportError as e:
         return Diagnosis(_BAD, "kernels", f"not usable: {e}", "build them: pip install . (or `make build`); needs gcc")
     return Diagnosis(_GOOD, "kernels", f"compiled, {Path(str(module.__file__)).name}")

@@ -18,7 +18,6 @@ from forebay.base.garbage import ShortRounds
 from forebay.base.host import raise_open_files_max
 from forebay.cli import console
 from forebay.cli.logs import add_log_arguments, configure_logs
-from forebay.server._sockets import ServingLoop
 from forebay.server.config import (
     SETTINGS,
     ServerConfig,
@@ -28,6 +27,7 @@ from forebay.server.config import (
     server_config,
 )
 from forebay.server.server import Addresses, ForebayServer
+from forebay.server.wire._sockets import ServingLoop
 
 _LOGGER = logging.getLogger(__name__)
 

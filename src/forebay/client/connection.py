@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from forebay.base import threads
 from forebay.base.completion import hides
 from forebay.base.errors import UnsupportedOperation
-from forebay.client.session import Session
-from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
+from forebay.client.session.session import Session
+from forebay.client.session.settings import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
@@ -32,7 +32,7 @@ from forebay.protocol.messages import Message, table_path_to_pb
 if TYPE_CHECKING:
     from forebay.api.schemas import SchemaLike
     from forebay.api.sql_result import Result
-    from forebay.client.admin import Admin
+    from forebay.client.admin.admin import Admin
     from forebay.client.table import Table
     from forebay.client.transaction import Transaction
 
@@ -72,7 +72,7 @@ class Connection(Session):
     @property
     def admin(self) -> Admin:
         """Administration of the cluster: servers, settings, access rules, and table metadata."""
-        from forebay.client.admin import Admin
+        from forebay.client.admin.admin import Admin
 
         return Admin(self)
 
@@ -116,7 +116,7 @@ class Connection(Session):
         """What this connection has done so far, as plain values: requests by API, batches of writers, fetches of
         readers, lookups (docs/metrics.md). `forebay.metrics.collector` has the same for Prometheus.
         """
-        from forebay.client.metrics import metrics_of
+        from forebay.client.session.metrics import metrics_of
 
         return metrics_of(self)
 
@@ -144,7 +144,7 @@ class Connection(Session):
 
         Raises `AlreadyExists`, and `InvalidRequest` for a name that is not allowed.
         """
-        from forebay.client.definition import option_text
+        from forebay.client.admin.definition import option_text
 
         request = pb.CreateDatabaseRequest(database_name=name, ignore_if_exists=ignore_if_exists)
         if comment is not None or options:
@@ -194,7 +194,7 @@ class Connection(Session):
         configure the server; it stores all others without interpreting them. `auto_increment` names the column that the
         server numbers. Raises `AlreadyExists`, `NotFound` (the database), `InvalidRequest` for an invalid definition.
         """
-        from forebay.client.definition import new_descriptor
+        from forebay.client.admin.definition import new_descriptor
 
         path = TablePath.parse(name)
         descriptor = new_descriptor(

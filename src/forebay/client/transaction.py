@@ -45,17 +45,17 @@ from forebay.base.errors import (
     UnsupportedOperation,
 )
 from forebay.base.retrying import may_repeat
-from forebay.client.accumulator import NO_SEQUENCE, NO_WRITER_ID, WriteTarget
-from forebay.client.cluster import ClusterClient
-from forebay.client.encode import APPEND, CHANGES, DELETE, Piece, WriteEncoder, seal, upsert_operation
-from forebay.client.rpc import Call
+from forebay.client.session.cluster import ClusterClient
+from forebay.client.session.rpc import Call
+from forebay.client.writing.accumulator import NO_SEQUENCE, NO_WRITER_ID, WriteTarget
+from forebay.client.writing.encode import APPEND, CHANGES, DELETE, Piece, WriteEncoder, seal, upsert_operation
 from forebay.metadata.log_offset import epoch_of
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
 
 if TYPE_CHECKING:
-    from forebay.client.session import Session
+    from forebay.client.session.session import Session
     from forebay.client.table import Table
 
 _LOGGER = logging.getLogger("forebay")
@@ -463,7 +463,7 @@ class Transaction(TableRows):
 
 
 def _latest(session: Session, info: TableInfo) -> dict[TableBucket, int]:
-    from forebay.client.planning import list_offsets, plan_buckets
+    from forebay.client.reading.planning import list_offsets, plan_buckets
 
     return list_offsets(session.cluster, info, plan_buckets(session.cluster, info, None, None), "latest")
 

@@ -1,8 +1,9 @@
 """Predicates on Arrow data: checked against a schema, applied to batches, turned into dataset expressions.
 
 Nouns: a *predicate* (metadata.predicate) names columns and holds Python values. `bind` resolves it against a schema
-into a *bound predicate*, whose literals are column values (codec.literals) of exactly the columns' types. Everything
-that evaluates works on bound predicates: `mask` here, the pruning of batches in codec.statistics, the wire.
+into a *bound predicate*, whose literals are column values (codec.casting.literals) of exactly the columns' types.
+Everything that evaluates works on bound predicates: `mask` here, the pruning of batches in codec.log.statistics, the
+wire.
 
 Rules: SQL's three-valued logic, so a comparison with null is never true; there is no NOT node, so unknown may count
 as false. Floating-point columns have Spark's order: NaN equals NaN and is greater than everything, -0.0 equals 0.0
@@ -21,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import arrow_type
-from forebay.codec.literals import is_floating, place, to_array, to_python, to_scalar, value_range
+from forebay.codec.arrow.arrow_types import arrow_type
+from forebay.codec.casting.literals import is_floating, place, to_array, to_python, to_scalar, value_range
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import TypeRoot

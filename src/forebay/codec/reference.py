@@ -12,7 +12,7 @@ from decimal import Context, Decimal
 from enum import Enum
 from typing import Any
 
-from forebay.codec.arrow_types import time_unit
+from forebay.codec.arrow.arrow_types import time_unit
 from forebay.metadata.types import DataType, TypeRoot, child
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from forebay.base.errors import AccessDenied, ForebayError, InvalidRequest, NotFound, Unavailable, UnsupportedOperation
 from forebay.base.progress import OnProgress
 from forebay.base.quantity import parse_span
-from forebay.client.server_description import TieringInfo
+from forebay.client.admin.server_description import TieringInfo
 from forebay.console.background import Task
 from forebay.console.session import Console, first_of, iso_text, page_of, time_text, token_after
 from forebay.console.tables import masked

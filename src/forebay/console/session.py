@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import InvalidRequest, LimitExceeded
+from forebay.client.admin.server_description import ServerDescription
 from forebay.client.connection import Connection, connect
-from forebay.client.server_description import ServerDescription
 from forebay.console.background import Tasks
 from forebay.lake.kept import Kept
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from forebay.base.errors import AccessDenied, NotFound, UnsupportedOperation
 from forebay.client.display import role
-from forebay.client.planning import EARLIEST, LATEST, list_offsets, plan_buckets
+from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, plan_buckets
 from forebay.client.results import LakeSnapshot, TableStats
 from forebay.console.session import Console, iso_text, page_of, time_text
 from forebay.lake.shared_options import without_secrets

@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow_types import time_unit
+from forebay.codec.arrow.arrow_types import time_unit
 from forebay.metadata import types
 from forebay.metadata.types import DataType, TypeRoot
 

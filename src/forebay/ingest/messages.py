@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, INSERT, UPDATE_AFTER
 from forebay.base.errors import InternalError
-from forebay.codec.arrow_types import user_schema
+from forebay.codec.arrow.arrow_types import user_schema
 from forebay.ingest.connect_values import BAD_VALUE, NATIVE, Convert, converter
 from forebay.metadata.table import Column, TableInfo
 

@@ -2,7 +2,7 @@
 from cpython.pythread cimport PyThread_type_lock
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from forebay.codec._slices cimport RowSlices
+from forebay.codec.rows._slices cimport RowSlices
 
 cdef enum:
     HEADER_BYTES = 24

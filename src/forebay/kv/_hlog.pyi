@@ -3,7 +3,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from forebay.codec._slices import RowSlices
+from forebay.codec.rows._slices import RowSlices
 
 FIRST_POSITION: int
 

@@ -25,7 +25,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
 
 from forebay.codec._prefetch cimport forebay_prefetch
-from forebay.codec._slices cimport RowSlices
+from forebay.codec.rows._slices cimport RowSlices
 from forebay.codec._wire cimport store_int32
 from forebay.kv._digest cimport hash_pair
 

@@ -1,4 +1,4 @@
-from forebay.codec._slices import RowSlices
+from forebay.codec.rows._slices import RowSlices
 from forebay.kv._hlog import HashLog
 from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence

@@ -10,7 +10,7 @@ from cpython.pythread cimport PyThread_acquire_lock, PyThread_release_lock, WAIT
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from forebay.codec._slices cimport RowSlices
+from forebay.codec.rows._slices cimport RowSlices
 from forebay.codec._wire cimport load_int32, read_varint, store_int32
 from forebay.kv._hlog cimport CHUNK, HEADER_BYTES, HashLog, ROW, Record, TOMBSTONE
 from forebay.kv._merge cimport (

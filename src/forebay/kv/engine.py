@@ -5,7 +5,7 @@ therefore needs no log of its own: it stores, in one atomic step, the rows of a 
 which it has seen everything. After a crash, whatever state it returns with is right for the offset that it reports, and
 the rest is replayed.
 
-Stored values are `length i32 | schema id i16 | row` (codec.value_batch), so that a scan page is plain concatenation.
+Stored values are `length i32 | schema id i16 | row` (codec.kv.value_batch), so that a scan page is plain concatenation.
 
 Disk space is allocated before an engine writes (`MapSpace`). A store into a mapped page without a block on a full disk
 kills the process with SIGBUS: there is no error to catch. So blocks are allocated (`posix_fallocate`) before a
@@ -31,9 +31,9 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.base.errors import ErrorCode
-from forebay.codec._records import join_value_batch
-from forebay.codec._slices import RowSlices
-from forebay.codec.value_batch import EMPTY_VALUE_BATCH, parse_value_batch
+from forebay.codec.kv._records import join_value_batch
+from forebay.codec.kv.value_batch import EMPTY_VALUE_BATCH, parse_value_batch
+from forebay.codec.rows._slices import RowSlices
 from forebay.fs.interface import DiskFull, storage_failure
 from forebay.fs.local import local_failure
 from forebay.kv._digest import added

@@ -29,7 +29,7 @@ from itertools import takewhile
 from forebay.base import threads
 from forebay.base.ambient import Clock, IdSource
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, Unavailable
-from forebay.codec.value_batch import ArrowRows
+from forebay.codec.kv.value_batch import ArrowRows
 from forebay.kv.engine import KvPage, KvRows, KvSnapshot
 from forebay.metadata.table import TableBucket
 

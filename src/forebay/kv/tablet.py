@@ -32,9 +32,15 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, StorageFailure, check
-from forebay.codec._records import positions_of_other_schemas, slice_kv_records
-from forebay.codec._slices import RowSlices
-from forebay.codec.log_batch import (
+from forebay.codec.kv._records import positions_of_other_schemas, slice_kv_records
+from forebay.codec.kv.value_batch import (
+    LENGTH_PREFIX_BYTES,
+    STORED_PREFIX_BYTES,
+    ValueDecoder,
+    stored_schema_id,
+    stored_value,
+)
+from forebay.codec.log.log_batch import (
     ChangeType,
     LogBatchHeader,
     build_arrow_batch,
@@ -45,7 +51,8 @@ from forebay.codec.log_batch import (
     decode_row_batch,
 )
 from forebay.codec.reference import RowFormat
-from forebay.codec.rows import (
+from forebay.codec.rows._slices import RowSlices
+from forebay.codec.rows.rows import (
     HEADER_BYTES,
     DecodedRows,
     KeyEncoder,
@@ -56,13 +63,6 @@ from forebay.codec.rows import (
     prefix_encoder,
     primary_key_encoder,
     row_codec,
-)
-from forebay.codec.value_batch import (
-    LENGTH_PREFIX_BYTES,
-    STORED_PREFIX_BYTES,
-    ValueDecoder,
-    stored_schema_id,
-    stored_value,
 )
 from forebay.kv import _digest
 from forebay.kv._merge import MergePlan

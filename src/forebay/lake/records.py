@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.log.log_batch import ChangeType
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ class LakeSource(ABC):
         """All columns that can be projected, including system columns of the format.
 
         The first ones are the stream table's columns. Types are the format's (a TIMESTAMP_LTZ has the time zone UTC); a
-        cast to those of `forebay.codec.arrow_types.user_schema` is lossless.
+        cast to those of `forebay.codec.arrow.arrow_types.user_schema` is lossless.
         """
 
     @abstractmethod

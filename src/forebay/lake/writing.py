@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.codec.arrow_types import sql_name
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.arrow.arrow_types import sql_name
+from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import WriterContext
 from forebay.metadata.partitions import partition_text

@@ -29,8 +29,8 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, LongType, NestedField, StringType, StructType
 
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
-from forebay.codec.key_index import distinct_numbers
-from forebay.codec.parquet_dictionaries import worth_a_dictionary
+from forebay.codec.arrow.parquet_dictionaries import worth_a_dictionary
+from forebay.codec.kv.key_index import distinct_numbers
 from forebay.lakes.iceberg_types import FIELD_ID, arrow_field, arrow_schema, arrow_type
 
 BATCH_ROWS = 64 * 1024

@@ -1,7 +1,7 @@
 """Locating rows by key in a lake table, and applying equality deletes: keys as bytes, in a hash table.
 
-The bytes are the stream's compacted keys (`forebay.codec.rows`). They are recomputed whenever files are read, and never
-stored.
+The bytes are the stream's compacted keys (`forebay.codec.rows.rows`). They are recomputed whenever files are read, and
+never stored.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from forebay.base.errors import UnsupportedOperation
-from forebay.codec.arrow_types import storage_schema
-from forebay.codec.key_index import KeyIndex, distinct_numbers
-from forebay.codec.rows import KeyEncoder
+from forebay.codec.arrow.arrow_types import storage_schema
+from forebay.codec.kv.key_index import KeyIndex, distinct_numbers
+from forebay.codec.rows.rows import KeyEncoder
 from forebay.lakes.iceberg_conditions import between
 from forebay.lakes.iceberg_files import Positions, live_rows, read_positions, read_rows
 from forebay.lakes.iceberg_layout import DeleteFile, LiveFile

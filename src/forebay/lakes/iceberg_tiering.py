@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import Record
 
 from forebay.base.errors import Conflict, ErrorCode, NotFound
-from forebay.codec.key_index import KeyIndex
+from forebay.codec.kv.key_index import KeyIndex
 from forebay.lake.tiering import (
     TIERING_USER,
     CommittedLakeSnapshot,

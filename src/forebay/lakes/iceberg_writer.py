@@ -23,8 +23,8 @@ from pyiceberg.typedef import Record
 
 from forebay.base.ambient import SYSTEM_IDS, IdSource
 from forebay.base.errors import InvalidRequest
-from forebay.codec.key_index import KeyIndex
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.kv.key_index import KeyIndex
+from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import LakeWriter, WriterContext
 from forebay.lake.writing import LakeRows, check_appended, check_partition

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.base.errors import Conflict, InvalidRequest
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import (
     TIERING_USER,

@@ -2,7 +2,7 @@
 
 One partition key holds a time as text, such as `20260131`, by a unit (year, quarter, month, day, hour) and a format in
 which earlier times sort before later ones. The clock, the number of partitions to create ahead and the number of past
-ones to keep determine the partitions of the table; `forebay.server.auto_partitions` creates and drops them.
+ones to keep determine the partitions of the table; `forebay.server.maintenance.auto_partitions` creates and drops them.
 
 Rules, formats and messages of errors follow Fluss (`PartitionUtils`, `AutoPartitionStrategy`,
 `TableDescriptorValidation`), except that the zone is UTC where a table names none: there it is that of the machine.

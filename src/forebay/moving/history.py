@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from forebay.base.errors import Conflict, ErrorCode, NotFound, UnsupportedOperation
-from forebay.client.lake import LakeTieringClient
+from forebay.client.admin.lake import LakeTieringClient
 from forebay.lake.storage import LakeStorage
 from forebay.lake.tiering import OFFSETS_PROPERTY, TABLE_PROPERTY, CommittedLakeSnapshot, CommitterContext, belongs_to
 from forebay.metadata.table import TableBucket

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.locations import location
 from forebay.client.connection import Connection
-from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions, plan_buckets
+from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, list_partitions, plan_buckets
 from forebay.client.results import LakeSnapshot
 from forebay.metadata.table import TableBucket, TableDescriptor, TableInfo, TablePath, lake_options, lake_options_prefix
 from forebay.tiering.lag import newest_known

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
-from forebay.client.encode import APPEND, WriteEncoder
 from forebay.client.table import Table
+from forebay.client.writing.encode import APPEND, WriteEncoder
 from forebay.moving.checksum import log_checksum
 from forebay.moving.plan import Place, Side
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.client.log_plan import LogRange
+from forebay.client.reading.log_plan import LogRange
 from forebay.client.table import Table
-from forebay.codec.arrow_types import from_arrow_schema
+from forebay.codec.arrow.arrow_types import from_arrow_schema
 from forebay.codec.filters import bind, filter_rows
 from forebay.lake.source import LakeSource
 from forebay.metadata.predicate import Predicate

@@ -41,9 +41,9 @@ from forebay.lake.shared_options import HIDDEN
 from forebay.lake.storage import datalake_options
 from forebay.log.config import LogConfig
 from forebay.metadata.table import lake_format_name
-from forebay.server.catalog import CatalogLimits
-from forebay.server.lake_tables import LakeSettings
-from forebay.server.transactions import TransactionLimits
+from forebay.server.metadata.catalog import CatalogLimits
+from forebay.server.metadata.lake_tables import LakeSettings
+from forebay.server.transactions.manager import TransactionLimits
 
 _LOG = logging.getLogger(__name__)
 

@@ -38,32 +38,32 @@ from forebay.protocol.listeners import (
     parse_listeners,
 )
 from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
-from forebay.server._sockets import AVAILABLE as HAS_SOCKETS
-from forebay.server._sockets import ServingLoop, Sockets
-from forebay.server.auto_partitions import follow_the_clock
-from forebay.server.catalog import TableCatalog
 from forebay.server.config import ServerConfig
-from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, LakeParts, ProgressNotifier, RequestCosts, ServerContext
 from forebay.server.counters import ServerCounters
-from forebay.server.disk_reserve import DiskReserve
-from forebay.server.lake_snapshots import LakeSnapshots
-from forebay.server.lake_tables import LakeStorageFactory, LakeTables
-from forebay.server.lake_tiering import TieringManager
-from forebay.server.log_epochs import LogEpochs, begin_epoch_if_needed
-from forebay.server.metadata_store import (
+from forebay.server.flow.disk_reserve import DiskReserve
+from forebay.server.lake.lake_snapshots import LakeSnapshots
+from forebay.server.lake.lake_tiering import TieringManager
+from forebay.server.maintenance.auto_partitions import follow_the_clock
+from forebay.server.maintenance.retention import LogRetention
+from forebay.server.metadata.catalog import TableCatalog
+from forebay.server.metadata.lake_tables import LakeStorageFactory, LakeTables
+from forebay.server.metadata.metadata_store import (
     COORDINATOR_EPOCH_COUNTER,
     METADATA_FILE,
     DatabaseFile,
     LocalDatabaseFile,
     MetadataStore,
 )
-from forebay.server.replicas import ReplicaManager
-from forebay.server.retention import LogRetention
-from forebay.server.rpc import RpcProtocol
-from forebay.server.short_requests import ShortRequests
-from forebay.server.stages import StageFiles
-from forebay.server.transactions import TransactionManager
+from forebay.server.storage.log_epochs import LogEpochs, begin_epoch_if_needed
+from forebay.server.storage.replicas import ReplicaManager
+from forebay.server.transactions.manager import TransactionManager
+from forebay.server.transactions.stages import StageFiles
+from forebay.server.wire._sockets import AVAILABLE as HAS_SOCKETS
+from forebay.server.wire._sockets import ServingLoop, Sockets
+from forebay.server.wire.connections import Connections
+from forebay.server.wire.rpc import RpcProtocol
+from forebay.server.wire.short_requests import ShortRequests
 
 if TYPE_CHECKING:
     from forebay.base.monitoring import Monitoring

@@ -26,7 +26,7 @@ import pyarrow as pa
 from forebay.api.filters import as_predicate
 from forebay.base.errors import InvalidRequest
 from forebay.codec import filters
-from forebay.codec.arrow_types import arrow_type, user_schema
+from forebay.codec.arrow.arrow_types import arrow_type, user_schema
 from forebay.metadata.partitions import partition_value
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate
 from forebay.metadata.table import Column, PartitionInfo

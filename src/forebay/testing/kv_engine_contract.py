@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import UnsupportedOperation
-from forebay.codec.value_batch import parse_value_batch, stored_value
+from forebay.codec.kv.value_batch import parse_value_batch, stored_value
 from forebay.kv.engine import EngineState, GroupWrites, KvEngine, KvRows, KvSnapshot, just_longer_than
 
 Operation = tuple[bytes, bytes | None]

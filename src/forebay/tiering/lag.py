@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay.base.errors import ErrorCode, NotFound
-from forebay.client.admin import Admin
+from forebay.client.admin.admin import Admin
 from forebay.client.connection import Connection
-from forebay.client.planning import EARLIEST, LATEST, list_offsets, plan_buckets
+from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, plan_buckets
 from forebay.client.results import LakeSnapshot
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 

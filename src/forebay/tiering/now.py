@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InternalError
+from forebay.client.admin.lake import TieringTable
 from forebay.client.connection import Connection
 from forebay.client.display import Listing
-from forebay.client.lake import TieringTable
 from forebay.lake.tiering import EPOCH_PROPERTY, CommitterContext
 from forebay.metadata.table import TableInfo, TablePath
 from forebay.tiering.control import RoundControl

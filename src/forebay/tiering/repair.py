@@ -23,11 +23,11 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.client.admin.lake import TieringTable
+from forebay.client.admin.lake_history import is_same, known_before
 from forebay.client.connection import Connection
-from forebay.client.lake import TieringTable
-from forebay.client.lake_history import is_same, known_before
 from forebay.client.results import LakeSnapshot
-from forebay.codec.log_batch import ChangeType
+from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.lake.tiering import (

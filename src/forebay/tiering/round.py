@@ -29,12 +29,12 @@ from typing import TypeAlias
 
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, OutcomeUnknown
+from forebay.client.admin.lake import LakeTieringClient, TieringTable
 from forebay.client.connection import Connection
-from forebay.client.lake import LakeTieringClient, TieringTable
-from forebay.client.log_epochs import log_epoch
-from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
-from forebay.client.settings import Settings
-from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of
+from forebay.client.reading.log_epochs import log_epoch
+from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, list_partitions
+from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of
+from forebay.client.session.settings import Settings
 from forebay.lake.storage import LakeStorage, create_lake_storage
 from forebay.lake.tiering import (
     KEEP_ALL_PREVIOUS,

@@ -27,8 +27,8 @@ from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, InvalidRequest, Unavailable
 from forebay.base.retrying import backoff
+from forebay.client.admin.lake import Heartbeat, LakeTieringClient, TieringDone, TieringTable
 from forebay.client.connection import Connection
-from forebay.client.lake import Heartbeat, LakeTieringClient, TieringDone, TieringTable
 from forebay.metadata.table import TablePath
 from forebay.tiering.control import Reached, RoundControl, nothing_happens
 from forebay.tiering.report import RoundReport

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from forebay.base.errors import InternalError
-from forebay.client.views import RowView, rows_without_columns
-from forebay.codec.arrow_types import arrow_type, storage_schema
-from forebay.codec.cast import conform_array
+from forebay.client.session.views import RowView, rows_without_columns
+from forebay.codec.arrow.arrow_types import arrow_type, storage_schema
+from forebay.codec.casting.cast import conform_array
 from forebay.lake.source import LakeSource, LakeSplit, SortedRecordReader
 from forebay.metadata.predicate import Compound, CompoundFunction, Predicate, all_of
 from forebay.metadata.table import Column, TableInfo

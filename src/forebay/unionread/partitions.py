@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
-from forebay.client.planning import PartitionSelector, partition_texts
-from forebay.codec.arrow_types import storage_schema
+from forebay.client.reading.planning import PartitionSelector, partition_texts
+from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.filters import bind, mask
 from forebay.metadata.partitions import partition_name, partition_text, partition_value
 from forebay.metadata.predicate import Predicate

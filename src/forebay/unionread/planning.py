@@ -11,11 +11,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.client.admin import Admin
-from forebay.client.planning import EARLIEST, LATEST, PartitionSelector, fixes_keys, list_offsets, list_partitions
+from forebay.client.admin.admin import Admin
+from forebay.client.reading.planning import (
+    EARLIEST,
+    LATEST,
+    PartitionSelector,
+    fixes_keys,
+    list_offsets,
+    list_partitions,
+)
 from forebay.client.results import LakeSnapshot
-from forebay.client.session import Session
-from forebay.client.views import RowView
+from forebay.client.session.session import Session
+from forebay.client.session.views import RowView
 from forebay.lake.kept import Kept
 from forebay.lake.source import LakeSource, LakeSplit, Planner
 from forebay.lake.storage import LakeStorage, create_lake_storage
@@ -36,8 +43,8 @@ from forebay.unionread.reading import (
 )
 
 if TYPE_CHECKING:
-    from forebay.client.key_filter import KeyFilter
-    from forebay.client.key_reader import BucketKeys
+    from forebay.client.reading.key_filter import KeyFilter
+    from forebay.client.reading.key_reader import BucketKeys
     from forebay.client.table import Table
 
 _PLANNINGS = 3
@@ -182,7 +189,7 @@ def _key_filter(info: TableInfo, predicate: Predicate | None) -> KeyFilter | Non
     """Return what a filter says about keys and buckets; None if nothing."""
     if not fixes_keys(info, predicate):
         return None
-    from forebay.client.key_filter import KeyFilter
+    from forebay.client.reading.key_filter import KeyFilter
 
     return KeyFilter.of(info, predicate)
 
@@ -328,7 +335,7 @@ class _Planning:
     # ---- keys that the filter fixes ---------------------------------------------------------------------------------
 
     def _keys_to_look_up(self, buckets: Sequence[TableBucket]) -> BucketKeys:
-        from forebay.client.key_reader import choose
+        from forebay.client.reading.key_reader import choose
 
         assert self._keys is not None
         return choose(self._keys, buckets, self._partitions).keys or {}

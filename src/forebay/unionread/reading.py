@@ -18,11 +18,11 @@ import pyarrow as pa
 from forebay.api.scan import ScanRequest
 from forebay.base.errors import CorruptData, InternalError, UnsupportedOperation
 from forebay.client.connection import shared_connection
-from forebay.client.live_scan import LiveReader
-from forebay.client.log_reader import LogReader
-from forebay.client.settings import Settings
-from forebay.client.views import RowView
-from forebay.codec.rows import primary_key_encoder
+from forebay.client.reading.live_scan import LiveReader
+from forebay.client.reading.log_reader import LogReader
+from forebay.client.session.settings import Settings
+from forebay.client.session.views import RowView
+from forebay.codec.rows.rows import primary_key_encoder
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
@@ -31,7 +31,7 @@ from forebay.unionread.merging import merge_sorted, override
 from forebay.unionread.tail import Tail, check_read_to_the_end, read_tail, read_tails
 
 if TYPE_CHECKING:
-    from forebay.client.session import Session
+    from forebay.client.session.session import Session
 
 
 # The work of one task of a union read, as values: they pickle, and have a form in bytes.
@@ -306,7 +306,7 @@ class UnionReader:
             yield from rows
 
     def _rows_of_keys(self, split: KeyLookupSplit, session: Session) -> Iterator[pa.RecordBatch]:
-        from forebay.client.key_reader import KeyReader
+        from forebay.client.reading.key_reader import KeyReader
 
         request = ScanRequest(self.columns, self.predicate, self.limit)
         with KeyReader(session, self.info, request, dict(split.keys), with_position=False) as rows:

@@ -11,19 +11,19 @@ import pyarrow as pa
 
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.client.live_scan import LiveReader
-from forebay.client.planning import LATEST, list_offsets
+from forebay.client.reading.live_scan import LiveReader
+from forebay.client.reading.planning import LATEST, list_offsets
+from forebay.client.reading.table_scan import TableScan
 from forebay.client.results import LakeSnapshot
-from forebay.client.session import Session
+from forebay.client.session.session import Session
 from forebay.client.table import Table
-from forebay.client.table_scan import TableScan
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_known, plan_union, readable_snapshot
 from forebay.unionread.reading import KeyLookupSplit, KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
 
 if TYPE_CHECKING:
-    from forebay.client.table_snapshot import TableSnapshot
+    from forebay.client.reading.table_snapshot import TableSnapshot
 
 _PLANNINGS = 3
 _OUTDATED = (ErrorCode.LAKE_SNAPSHOT_NOT_EXIST, ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)

@@ -28,10 +28,10 @@ from forebay.lake.offsets import BucketOffsets
 from forebay.log.checkpoints import OffsetCheckpoint, read_clean_shutdown
 from forebay.log.log_ends import KnownEnd, KnownLog, read_log_ends
 from forebay.metadata.table import PhysicalTablePath, TableBucket
-from forebay.server.catalog import CatalogTable, LiveTable
-from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
-from forebay.server.stages import StageFiles
-from forebay.server.transactions import TransactionState
+from forebay.server.metadata.catalog import CatalogTable, LiveTable
+from forebay.server.metadata.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
+from forebay.server.transactions.manager import TransactionState
+from forebay.server.transactions.stages import StageFiles
 from forebay.verify.logs import LogImage, check_log
 from forebay.verify.report import OnStep, Report, no_steps
 from forebay.verify.states import StateCheck

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
-from forebay.codec.log_batch import (
+from forebay.codec.log.log_batch import (
     BASE_OFFSET_OFFSET,
     HEADER_SIZES,
     LENGTH_OFFSET,

@@ -18,15 +18,15 @@ from pathlib import Path
 
 from forebay.base.errors import CorruptData, ErrorCode, NotFound
 from forebay.base.host import page_cache_witnesses
-from forebay.codec.log_batch import parse_header
+from forebay.codec.log.log_batch import parse_header
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.log.log_ends import KnownLog
 from forebay.metadata.table import TableBucket, TablePath
-from forebay.server.catalog import LiveTable
-from forebay.server.log_epochs import mark_restored
+from forebay.server.metadata.catalog import LiveTable
+from forebay.server.storage.log_epochs import mark_restored
 from forebay.verify.directory import DirectoryCheck, locked_directory
 from forebay.verify.log_repair import LogRepair, Loss
 from forebay.verify.report import OnStep, no_steps

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from forebay.base.errors import CorruptData
-from forebay.codec._slices import RowSlices
-from forebay.codec.log_batch import ChangeType, stamp
-from forebay.codec.value_batch import STORED_PREFIX_BYTES
+from forebay.codec.kv.value_batch import STORED_PREFIX_BYTES
+from forebay.codec.log.log_batch import ChangeType, stamp
+from forebay.codec.rows._slices import RowSlices
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv.checkpoint import PageCacheWitnesses, checkpoints, damage_of_checkpoint

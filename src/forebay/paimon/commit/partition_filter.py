@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.literals import exact
+from forebay.codec.casting.literals import exact
 from forebay.metadata.types import TypeRoot
 from forebay.paimon.format.arrow import storage_type
 from forebay.paimon.format.binary_row import row_layout

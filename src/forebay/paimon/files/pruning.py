@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from forebay.codec.casting.literals import is_floating, sort_key
 from forebay.codec.filters import BoundCompound, BoundLeaf, BoundPredicate, bind
-from forebay.codec.literals import is_floating, sort_key
-from forebay.codec.statistics import RANGE_DECISIONS
+from forebay.codec.log.statistics import RANGE_DECISIONS
 from forebay.metadata.predicate import CompoundFunction, LeafFunction, Predicate
 from forebay.metadata.table import Column
 from forebay.paimon.files.casts import same_type
@@ -99,7 +99,7 @@ def field_for(column: Column, fields: dict[int, DataField]) -> DataField | None:
 
 
 def column_values(array: pa.Array) -> list[Any]:
-    """The column values (`codec.literals`) of an Arrow column; None for each value of a nested type."""
+    """The column values (`codec.casting.literals`) of an Arrow column; None for each value of a nested type."""
     t = array.type
     if pa.types.is_timestamp(t):
         array = array.cast(pa.int64())

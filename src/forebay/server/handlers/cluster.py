@@ -10,8 +10,8 @@ from forebay.metadata.table import PartitionInfo, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, server_node_to_pb
 from forebay.protocol.messages import Message, physical_path_from_pb, table_path_from_pb, table_path_to_pb
-from forebay.server.catalog import LiveTable
 from forebay.server.context import ServerCall, ServerContext, serves
+from forebay.server.metadata.catalog import LiveTable
 
 _GREEN, _RED = 0, 2
 _LEADER_EPOCH = 0

@@ -15,20 +15,20 @@ from functools import partial
 from typing import Any
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
-from forebay.codec.arrow_message import Projection
+from forebay.codec.arrow.arrow_message import Projection
 from forebay.codec.filters import BoundPredicate, bind
-from forebay.codec.log_batch import iter_headers
-from forebay.codec.statistics import StatisticsFilter
+from forebay.codec.log.log_batch import iter_headers
+from forebay.codec.log.statistics import StatisticsFilter
 from forebay.log.tablet import EARLIEST_OFFSET
 from forebay.metadata.table import LogFormat, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, partition_id_of
 from forebay.protocol.predicates import predicate_from_pb
-from forebay.server.catalog import LiveTable
 from forebay.server.context import ITEM_BYTES, SHORT_LIST, Answer, ServerCall, ServerContext, put_error, serves
-from forebay.server.log_epochs import LogEpochs
-from forebay.server.replica import BucketReplica
+from forebay.server.metadata.catalog import LiveTable
+from forebay.server.storage.log_epochs import LogEpochs
+from forebay.server.storage.replica import BucketReplica
 
 _LOGGER = logging.getLogger(__name__)
 

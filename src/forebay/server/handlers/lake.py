@@ -1,7 +1,7 @@
 """Tiering: heartbeats of its workers, the two steps that register a lake snapshot, and queries for one.
 
 Errors are per table. Prepare and commit carry no epoch, so they are fenced by state: by the table's id, and by the
-offsets of the known snapshots (`forebay.server.lake_snapshots`).
+offsets of the known snapshots (`forebay.server.lake.lake_snapshots`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, error_to_wire, partition_id_of, table_path_from_pb, table_path_to_pb
-from forebay.server.catalog import LiveTable
 from forebay.server.context import ServerCall, ServerContext, put_error, serves
-from forebay.server.lake_snapshots import KnownSnapshot, LakeSnapshotCommit
+from forebay.server.lake.lake_snapshots import KnownSnapshot, LakeSnapshotCommit
+from forebay.server.metadata.catalog import LiveTable
 
 # ---- heartbeats -----------------------------------------------------------------------------------------------------
 

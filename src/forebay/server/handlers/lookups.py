@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
+from forebay.codec.kv.value_batch import encode_value_batch
 from forebay.codec.reference import RowFormat
-from forebay.codec.rows import encode_kv_batch, row_codec
-from forebay.codec.value_batch import encode_value_batch
+from forebay.codec.rows.rows import encode_kv_batch, row_codec
 from forebay.kv.tablet import ACKS_ALL, PutRequest
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
@@ -22,7 +22,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, Message, partition_id_of
 from forebay.server.context import ITEM_BYTES, SHORT_LIST, Answer, ServerCall, ServerContext, put_error, serves
 from forebay.server.handlers.writes import acknowledged, check_key_version
-from forebay.server.replica import BucketReplica
+from forebay.server.storage.replica import BucketReplica
 
 S = TypeVar("S", bound=Sequence[Buffer])
 

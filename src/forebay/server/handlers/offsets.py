@@ -10,9 +10,9 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
 from forebay.server.context import SHORT_LIST, ServerCall, ServerContext, put_error, serves
-from forebay.server.log_epochs import LogEpochs
-from forebay.server.replica import BucketReplica, ParkedBucket
-from forebay.server.replicas import ReplicaManager
+from forebay.server.storage.log_epochs import LogEpochs
+from forebay.server.storage.replica import BucketReplica, ParkedBucket
+from forebay.server.storage.replicas import ReplicaManager
 
 _EARLIEST, _LATEST, _TIMESTAMP, _LEADER_END = 0, 1, 2, 3
 _WITHOUT_OPENING = (_EARLIEST, _LATEST, _LEADER_END)

@@ -16,8 +16,8 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, parse, partition_id_of, table_path_from_pb
-from forebay.server.catalog import buckets_of
 from forebay.server.context import ServerCall, ServerContext, serves
+from forebay.server.metadata.catalog import buckets_of
 
 
 def _require_primary_key(info: TableInfo) -> None:

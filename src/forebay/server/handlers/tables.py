@@ -12,10 +12,10 @@ from forebay.metadata.table import AggregateFunction, Column, PartitionInfo, Tab
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_info_to_pb, partition_spec_from_pb, table_path_from_pb
-from forebay.server.auto_partitions import follow_the_clock_for
-from forebay.server.catalog import partition_folder, table_folder
 from forebay.server.context import ServerCall, ServerContext, serves
-from forebay.server.table_rules import check_column_count
+from forebay.server.maintenance.auto_partitions import follow_the_clock_for
+from forebay.server.metadata.catalog import partition_folder, table_folder
+from forebay.server.metadata.table_rules import check_column_count
 
 _SET, _RESET = 0, 1
 _POSITION_LAST = 0

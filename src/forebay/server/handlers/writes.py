@@ -23,7 +23,7 @@ from forebay.server.context import (
     serves,
     write_too_late,
 )
-from forebay.server.replica import AppendRequest, AppendResult
+from forebay.server.storage.replica import AppendRequest, AppendResult
 
 _ACKS = (-1, 0, 1)
 _ACKS_NONE = 0
@@ -126,7 +126,7 @@ async def _for_each_bucket(
     """Process all buckets of a request concurrently; a failure affects only its bucket. Results keep the request's
     order.
 
-    Very many buckets are started in pieces; later requests of the connection wait meanwhile (forebay.server.rpc).
+    Very many buckets are started in pieces; later requests of the connection wait meanwhile (forebay.server.wire.rpc).
     """
     messages = call.message.buckets_req
     context.costs.check_items(len(messages), "buckets")

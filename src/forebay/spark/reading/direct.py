@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from forebay.base.errors import ForebayError
 from forebay.client.connection import Connection
-from forebay.client.rpc import SOFTWARE
-from forebay.client.table_snapshot import TableSnapshot
-from forebay.client.views import RowView, arrow_rows
-from forebay.codec.arrow_types import storage_schema
+from forebay.client.reading.table_snapshot import TableSnapshot
+from forebay.client.session.rpc import SOFTWARE
+from forebay.client.session.views import RowView, arrow_rows
+from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.metadata.table import LogFormat, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey

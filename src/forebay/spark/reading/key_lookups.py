@@ -1,4 +1,4 @@
-"""Queries whose filters fix keys (forebay.client.key_filter): rows that the driver looks up, and fewer buckets.
+"""Queries whose filters fix keys (forebay.client.reading.key_filter): rows that the driver looks up, and fewer buckets.
 
 The driver looks keys up when the query's tasks are made, and sends the rows with a task: so a task that is tried again
 has the same rows. Several buckets are pinned by a table snapshot first, as for a scan. A lookup sees the rows of that
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from forebay.client.connection import Connection
-from forebay.client.key_filter import KeyFilter
-from forebay.client.key_reader import AT_ONCE_MAX, KeyPlan, choose, knows_log_ends, look_up
-from forebay.client.planning import LATEST, list_offsets
-from forebay.client.table_snapshot import TableSnapshot
-from forebay.client.views import RowView
+from forebay.client.reading.key_filter import KeyFilter
+from forebay.client.reading.key_reader import AT_ONCE_MAX, KeyPlan, choose, knows_log_ends, look_up
+from forebay.client.reading.planning import LATEST, list_offsets
+from forebay.client.reading.table_snapshot import TableSnapshot
+from forebay.client.session.views import RowView
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
 from forebay.spark.reading.live_read import FoundRows, KeysInput, KvBatchSplit, Split

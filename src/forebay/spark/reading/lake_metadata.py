@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from forebay.codec.arrow_types import arrow_type
+from forebay.codec.arrow.arrow_types import arrow_type
 from forebay.paimon.files.reader import ROW_INDEX
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.schema import TableSchema

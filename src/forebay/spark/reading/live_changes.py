@@ -26,7 +26,7 @@ from forebay.api.changes import (
 )
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
-from forebay.client.views import RowView, array_of, integers, text_array
+from forebay.client.session.views import RowView, array_of, integers, text_array
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import DELETE_BEHAVIOR, FAIL, IGNORE, INCLUDE, ReadOptions
 from forebay.spark.reading.live_plan import (
@@ -66,7 +66,7 @@ def scan_of(
     changes, or such a stream, of a table that has none.
     """
     if changes is not None:
-        from forebay.client.binlog import require_old_rows
+        from forebay.client.reading.binlog import require_old_rows
 
         require_old_rows(info, "CHANGES")
         return ChangesScan(info, options, is_changelog=True, range=changes)
@@ -86,7 +86,7 @@ class BinlogScan(LiveScan):
     @classmethod
     def of(cls, scan: LiveScan) -> BinlogScan:
         """Raises `UnsupportedOperation` for tables whose rows never change, or whose logs have no old rows."""
-        from forebay.client.binlog import check_has_binlog
+        from forebay.client.reading.binlog import check_has_binlog
 
         info = scan.info
         check_has_binlog(info)
@@ -128,7 +128,7 @@ class BinlogRead(WholeUpdatesRead):
     """How the splits of a binlog are read."""
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        from forebay.client.binlog import binlog
+        from forebay.client.reading.binlog import binlog
 
         logs = [split for split in partition.splits if isinstance(split, LogInput)]
         for split in logs:

@@ -22,8 +22,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.planning import fixes_keys
-from forebay.client.table_snapshot import TableSnapshot, open_snapshot_of, open_snapshot_with
+from forebay.client.reading.planning import fixes_keys
+from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of, open_snapshot_with
 from forebay.metadata.log_offset import epoch_of, with_epoch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
@@ -359,7 +359,7 @@ def open_for_query(
 ) -> TableSnapshot | None:
     """A snapshot of these buckets; None where the cluster has no table snapshots, or there is nothing to read.
 
-    Also of those that `chosen` finds (`forebay.client.table_snapshot.open_snapshot_with`).
+    Also of those that `chosen` finds (`forebay.client.reading.table_snapshot.open_snapshot_with`).
 
     It is released when it is collected, by this process. Raises `LimitExceeded` if the server has its fill of them.
     """

@@ -29,13 +29,13 @@ from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
 from forebay.api.scan import ScanRequest
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, NO_OFFSET
-from forebay.client.replay import current_rows, rows_at
-from forebay.client.settings import Settings
-from forebay.client.snapshot_scan import GONE, SnapshotReader
-from forebay.client.table_snapshot import TableSnapshot
-from forebay.client.views import RowView, rows_without_columns
-from forebay.codec.cast import cast_batch
+from forebay.client.reading.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, NO_OFFSET
+from forebay.client.reading.replay import current_rows, rows_at
+from forebay.client.reading.snapshot_scan import GONE, SnapshotReader
+from forebay.client.reading.table_snapshot import TableSnapshot
+from forebay.client.session.settings import Settings
+from forebay.client.session.views import RowView, rows_without_columns
+from forebay.codec.casting.cast import cast_batch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import SERVER_SCAN
@@ -125,7 +125,7 @@ class ReadFunction(TaskRead):
                 yield from snapshot_inserts(rows, self.include, together[0].bucket)
 
     def _rows_of_keys(self, connection: Connection, part: KeysInput) -> Iterator[pa.RecordBatch]:
-        from forebay.client.key_reader import KeyReader
+        from forebay.client.reading.key_reader import KeyReader
 
         request = ScanRequest(self.columns, self.predicate, self.limit)
         with KeyReader(connection, self.info, request, dict(part.keys), with_position=False) as rows:

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.client.table_snapshot import TableSnapshot
+from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.unionread.overridden import OverriddenRows
 

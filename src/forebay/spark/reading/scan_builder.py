@@ -42,7 +42,7 @@ _PREDICATE = CONNECTOR + "expressions.filter.Predicate"
 
 RUNTIME_VALUES_MAX = 4096
 """The most values of a join's other side that filter a scan; as many keys are looked up
-(`forebay.client.key_filter.KEYS_MAX`). More say little, and cost time in the driver."""
+(`forebay.client.reading.key_filter.KEYS_MAX`). More say little, and cost time in the driver."""
 
 DEFAULT_VALUE_BYTES = 20
 """What Spark takes a string for, in estimates."""

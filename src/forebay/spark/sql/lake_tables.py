@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType
 
 from forebay.base.ambient import SYSTEM_IDS
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.codec.arrow_types import arrow_type, from_arrow_type
+from forebay.codec.arrow.arrow_types import arrow_type, from_arrow_type
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column
 from forebay.paimon.commit.partition_filter import partition_filter

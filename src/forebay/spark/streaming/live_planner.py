@@ -23,9 +23,9 @@ from pyspark.sql.types import StructType
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.log_epochs import check_offsets
-from forebay.client.planning import EARLIEST, LATEST, list_offsets, list_partitions
-from forebay.client.table_snapshot import TableSnapshot
+from forebay.client.reading.log_epochs import check_offsets
+from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, list_partitions
+from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.metadata.log_offset import LogOffset, epoch_of
 from forebay.metadata.table import TableBucket
 from forebay.spark import options

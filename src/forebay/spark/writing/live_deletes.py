@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.planning import plan_buckets
+from forebay.client.reading.planning import plan_buckets
 from forebay.client.table import Table
 from forebay.client.transaction import Transaction
-from forebay.codec.arrow_types import arrow_type
-from forebay.codec.literals import is_floating
-from forebay.codec.rows import whole_key_encoder
+from forebay.codec.arrow.arrow_types import arrow_type
+from forebay.codec.casting.literals import is_floating
+from forebay.codec.rows.rows import whole_key_encoder
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import key_values

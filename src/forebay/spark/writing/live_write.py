@@ -2,8 +2,8 @@
 
 Log tables are appended to, primary-key tables are upserted into; data with a column `_change_type` brings deletes, too.
 
-A statement is one transaction (forebay.client.transaction), and so is each micro-batch of a stream: tasks stage their
-rows and report their attempts, and the driver commits those that count, in the order of Spark's partitions. So
+A statement is one transaction (forebay.client.transaction), and so is each micro-batch of a stream: tasks stage
+their rows and report their attempts, and the driver commits those that count, in the order of Spark's partitions. So
 rows of one key keep the order of the data frame. A statement that fails adds nothing. A micro-batch that Spark repeats
 after a failure adds nothing either: its transaction is named by the query and the batch, which its checkpoint keeps.
 
@@ -28,11 +28,11 @@ from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, DELETE, UPDATE
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import Conflict, ErrorCode, InternalError, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import shared_connection
-from forebay.client.settings import Settings
-from forebay.codec.arrow_types import arrow_type, user_schema
-from forebay.codec.cast import cast_batch
+from forebay.client.session.settings import Settings
+from forebay.codec.arrow.arrow_types import arrow_type, user_schema
+from forebay.codec.casting.cast import cast_batch
 from forebay.codec.filters import bind, mask
-from forebay.codec.rows import whole_key_encoder
+from forebay.codec.rows.rows import whole_key_encoder
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.jvm.spark_jobs import RunTasks, run_here

@@ -1,0 +1,1 @@
+"""What all parts of a connection share: settings, channels to servers, counters."""
