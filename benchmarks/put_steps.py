@@ -19,9 +19,10 @@ from unittest import mock
 import pyarrow as pa
 
 from forebay.client.writing.encode import KvEncoder, seal
-from forebay.codec.casting.cast import to_record_batches
+from forebay.codec.casting.batches import to_record_batches
+from forebay.codec.kv.kv_batch import kv_batch_header, parse_kv_batch
 from forebay.codec.log.log_batch import build_arrow_batch
-from forebay.codec.rows.rows import DecodedRows, RowCodec, kv_batch_header, parse_kv_batch
+from forebay.codec.rows.row_codec import DecodedRows, RowCodec
 from forebay.fs.local import LocalFileSystem
 from forebay.kv import merge_plans
 from forebay.kv import tablet as tablet_module

@@ -20,7 +20,7 @@ from forebay.base.errors import (
 )
 from forebay.client.connection import Connection
 from forebay.client.results import HealthStatus
-from forebay.client.session.session import cluster as cluster_module
+from forebay.client.session import cluster as cluster_module
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableBucket
 from forebay.protocol.api import ApiKey, ServerRole

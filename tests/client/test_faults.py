@@ -16,7 +16,7 @@ from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, 
 from forebay.client.connection import Connection, connect
 from forebay.client.reading.live_scan import LiveReader
 from forebay.client.table import Table
-from forebay.codec.log.log_batch import parse_header
+from forebay.codec.log.header import parse_header
 from forebay.metadata.predicate import col
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import storage_schema, user_schema
-from forebay.codec.casting.cast import cast_batch, iter_record_batches, to_record_batches
+from forebay.codec.casting.batches import iter_record_batches, to_record_batches
+from forebay.codec.casting.conform import cast_batch
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from tests.codec.log_batch_strategies import schema_of, tables

@@ -11,7 +11,8 @@ import pytest
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows._slices import RowSlices
-from forebay.codec.rows.rows import DecodedRows, KeyEncoder, row_codec
+from forebay.codec.rows.keys import KeyEncoder
+from forebay.codec.rows.row_codec import DecodedRows, row_codec
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from forebay.codec.arrow.arrow_types import with_offsets
-from forebay.codec.casting.cast import to_record_batches
+from forebay.codec.arrow.empty_offsets import with_offsets
+from forebay.codec.casting.batches import to_record_batches
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import user_schema
-from forebay.codec.casting.cast import cast_batch
+from forebay.codec.casting.conform import cast_batch
 from forebay.codec.casting.literals import exact, is_floating, place, sort_key, to_python
 from forebay.codec.filters import BoundLeaf, bind, filter_rows, mask, normalize
 from forebay.metadata import types

@@ -15,16 +15,9 @@ from forebay.base.errors import CorruptData, InvalidRequest, UnsupportedOperatio
 from forebay.codec import reference
 from forebay.codec._hash import fluss_hash32, iceberg_hash32
 from forebay.codec.arrow.arrow_types import storage_schema
-from forebay.codec.rows.rows import (
-    bucket_ids,
-    bucket_key_encoder,
-    bucket_of,
-    canonical_floats,
-    key_encoder,
-    prefix_encoder,
-    primary_key_encoder,
-    split_by_group,
-)
+from forebay.codec.rows.buckets import bucket_ids, bucket_of, split_by_group
+from forebay.codec.rows.floats import canonical_floats
+from forebay.codec.rows.keys import bucket_key_encoder, key_encoder, prefix_encoder, primary_key_encoder
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor
 from forebay.metadata.types import DataType

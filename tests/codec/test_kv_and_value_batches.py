@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from forebay.base.errors import CorruptData
 from forebay.codec.crc import crc32c
 from forebay.codec.kv._records import join_value_batch
+from forebay.codec.kv.kv_batch import HEADER_BYTES, KvRecordsBuilder, encode_kv_batch, parse_kv_batch, seal_kv_batch
 from forebay.codec.kv.value_batch import (
     ValueDecoder,
     encode_value_batch,
@@ -22,14 +23,7 @@ from forebay.codec.kv.value_batch import (
     stored_value,
 )
 from forebay.codec.reference import RowFormat
-from forebay.codec.rows.rows import (
-    HEADER_BYTES,
-    KvRecordsBuilder,
-    encode_kv_batch,
-    parse_kv_batch,
-    row_codec,
-    seal_kv_batch,
-)
+from forebay.codec.rows.row_codec import row_codec
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 

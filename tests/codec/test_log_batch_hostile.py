@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from forebay.base.errors import CorruptData
 from forebay.codec.arrow.arrow_message import Projection
 from forebay.codec.filters import bind
+from forebay.codec.log.header import LENGTH_OVERHEAD, parse_header
 from forebay.codec.log.log_batch import (
-    LENGTH_OVERHEAD,
     build_arrow_batch,
     build_row_batch,
     change_types,
     decode_arrow_batch,
     decode_row_batch,
-    parse_header,
     validate_arrow_body,
 )
 from forebay.codec.log.statistics import StatisticsFilter, parse_statistics

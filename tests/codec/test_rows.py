@@ -15,7 +15,7 @@ from forebay.base.errors import CorruptData, InvalidRequest
 from forebay.codec import reference
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows._slices import RowSlices
-from forebay.codec.rows.rows import row_codec
+from forebay.codec.rows.row_codec import row_codec
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 from forebay.codec.filters import bind, mask
-from forebay.codec.log.log_batch import build_arrow_batch, parse_header
+from forebay.codec.log.header import parse_header
+from forebay.codec.log.log_batch import build_arrow_batch
 from forebay.codec.log.statistics import (
     BatchStatistics,
     StatisticsFilter,
@@ -24,7 +25,7 @@ from forebay.codec.log.statistics import (
     parse_statistics,
     statistics_columns,
 )
-from forebay.codec.rows.rows import aligned_row
+from forebay.codec.rows import aligned_row
 from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.metadata.table import Column, Schema

@@ -15,8 +15,8 @@ from forebay.api.scan import ScanRequest
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.client.connection import Connection
 from forebay.unionread.planning import plan_union
-from forebay.unionread.reading import LakeSnapshotAndLogSplit
 from forebay.unionread.scan import UnionRowReader
+from forebay.unionread.splits import LakeSnapshotAndLogSplit
 from tests.invariants.bank import Bank, check_banks, check_instant, check_journal
 from tests.invariants.streams import ChangelogStream
 from tests.patience import PATIENCE

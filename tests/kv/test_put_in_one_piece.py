@@ -13,7 +13,7 @@ import pytest
 from pyroaring import BitMap
 
 from forebay.base.errors import ErrorCode, ForebayError
-from forebay.codec.rows.rows import HEADER_BYTES, seal_kv_batch
+from forebay.codec.kv.kv_batch import HEADER_BYTES, seal_kv_batch
 from forebay.fs.local import LocalFileSystem
 from forebay.kv import _digest
 from forebay.kv.engine import KvEngine

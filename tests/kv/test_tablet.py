@@ -13,7 +13,8 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, NotFound, StorageFailure
-from forebay.codec.rows.rows import encode_kv_batch, row_codec
+from forebay.codec.kv.kv_batch import encode_kv_batch
+from forebay.codec.rows.row_codec import row_codec
 from forebay.fs.interface import DiskFull
 from forebay.kv import _digest, tablet
 from forebay.kv.engine import EngineState

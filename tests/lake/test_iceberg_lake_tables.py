@@ -21,9 +21,10 @@ from pyiceberg.types import DateType, DecimalType, IntegerType, LongType, String
 
 from forebay.base.errors import Conflict, CorruptData, InvalidRequest, NotFound, StorageFailure, UnsupportedOperation
 from forebay.codec.arrow.arrow_types import storage_schema
-from forebay.codec.rows.rows import bucket_ids, bucket_key_encoder
+from forebay.codec.rows.buckets import bucket_ids
+from forebay.codec.rows.keys import bucket_key_encoder
+from forebay.lake.formats import lake_formats
 from forebay.lake.source import SnapshotSuccessor
-from forebay.lake.storage import lake_formats
 from forebay.lakes import iceberg_upkeep
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_commit import Change, commit

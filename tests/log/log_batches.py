@@ -6,7 +6,7 @@ import errno
 import random
 
 from forebay.base.ambient import ManualClock
-from forebay.codec.log.log_batch import (
+from forebay.codec.log.header import (
     APPEND_ONLY_FLAG,
     CRC_OFFSETS,
     HEADER_SIZES,

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, InvalidRequest, StorageFailure
-from forebay.codec.log.log_batch import iter_headers
+from forebay.codec.log.header import iter_headers
 from forebay.fs import names
 from forebay.log.tablet import EARLIEST_OFFSET, LogTablet
 from forebay.log.writer_state import WriterBatch

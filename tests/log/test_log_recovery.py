@@ -13,7 +13,7 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
-from forebay.codec.log.log_batch import MAGIC_END, LogBatchHeader, iter_headers
+from forebay.codec.log.header import MAGIC_END, LogBatchHeader, iter_headers
 from forebay.fs import names
 from forebay.log.config import LogConfig
 from forebay.log.log_ends import KnownEnd

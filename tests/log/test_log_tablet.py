@@ -19,7 +19,7 @@ from forebay.base.errors import (
     InvalidRequest,
     StorageFailure,
 )
-from forebay.codec.log.log_batch import iter_headers, parse_header, verify_crc
+from forebay.codec.log.header import iter_headers, parse_header, verify_crc
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.log.config import LogConfig

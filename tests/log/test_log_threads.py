@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import ErrorCode, InvalidRequest, StorageFailure
-from forebay.codec.log.log_batch import iter_headers, verify_crc
+from forebay.codec.log.header import iter_headers, verify_crc
 from forebay.fs.local import LocalFileSystem
 from forebay.log.config import LogConfig
 from forebay.log.tablet import EARLIEST_OFFSET, LogSlice, LogTablet

@@ -18,7 +18,7 @@ from forebay.cli.main import main
 from forebay.client.connection import Connection
 from forebay.client.table import Table
 from forebay.codec._hash import checksums
-from forebay.lake.storage import create_lake_storage
+from forebay.lake.formats import create_lake_storage
 from forebay.lake.tiering import CommitterContext
 from forebay.metadata import types
 from forebay.metadata.table import Column, TablePath

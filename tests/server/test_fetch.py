@@ -8,7 +8,8 @@ import time
 import pytest
 
 from forebay.base.errors import ErrorCode, InvalidRequest
-from forebay.codec.log.log_batch import decode_arrow_batch, iter_headers
+from forebay.codec.log.header import iter_headers
+from forebay.codec.log.log_batch import decode_arrow_batch
 from forebay.metadata import types
 from forebay.metadata.predicate import col
 from forebay.metadata.table import Column, Schema, TableBucket

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError
-from forebay.codec.log.log_batch import decode_arrow_batch, iter_headers
+from forebay.codec.log.header import iter_headers
+from forebay.codec.log.log_batch import decode_arrow_batch
 from forebay.fs import names
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema

@@ -10,7 +10,7 @@ import pytest
 
 from forebay.base.errors import ErrorCode, LimitExceeded
 from forebay.codec.kv.value_batch import parse_value_batch
-from forebay.codec.log.log_batch import iter_headers
+from forebay.codec.log.header import iter_headers
 from forebay.server.context import RequestCosts
 from forebay.server.handlers import lookups
 from tests.server.raw_client import ApiKey, pb

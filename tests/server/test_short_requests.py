@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import ErrorCode
-from forebay.codec.log.log_batch import iter_headers
+from forebay.codec.log.header import iter_headers
 from forebay.metadata.table import TableBucket
 from forebay.server.storage import replica as replica_module
 from forebay.server.storage.replica import BucketReplica

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from forebay.base.errors import CorruptData
-from forebay.codec.log.log_batch import CRC_OFFSETS, LogBatchHeader, iter_headers
+from forebay.codec.log.header import CRC_OFFSETS, LogBatchHeader, iter_headers
 from forebay.fs import names
 from forebay.log.log_ends import read_log_ends
 from forebay.testing.disk_model import File

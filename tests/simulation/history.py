@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.client.admin.admin import lake_history
+from forebay.client.admin import lake_history
 from forebay.kv.checkpoint import KvFolder
 from forebay.log import recovery
 from forebay.log.log_ends import KnownLog

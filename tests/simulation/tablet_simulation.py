@@ -21,7 +21,7 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import CorruptData, ForebayError, StorageFailure
-from forebay.codec.log.log_batch import CRC_OFFSETS, iter_headers
+from forebay.codec.log.header import CRC_OFFSETS, iter_headers
 from forebay.fs import names
 from forebay.kv.tablet import KvTablet
 from forebay.log.config import LogConfig

@@ -13,7 +13,7 @@ from forebay.metadata.table import TableBucket
 from forebay.spark.reading.live_plan import lake_tasks
 from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, lake_rows
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit
 from tests.spark.tables import ROWS_SCHEMA, rows
 from tests.unionread.world import PAIMON, World, world
 

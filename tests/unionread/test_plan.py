@@ -14,14 +14,8 @@ from forebay.metadata.predicate import Predicate, predicate_text
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.plan import PlanFacts, UnionPlan
-from forebay.unionread.reading import (
-    KvSnapshotSplit,
-    LakeSnapshotAndLogSplit,
-    LakeSnapshotSplit,
-    LogSplit,
-    UnionReader,
-    UnionSplit,
-)
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, UnionSplit
 
 COLUMNS = (Column("p", types.string().not_null()), Column("k", types.int_().not_null()), Column("v", types.int_()))
 TIERED = {"table.datalake.enabled": "true"}

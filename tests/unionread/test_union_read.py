@@ -7,7 +7,7 @@ import pyarrow as pa
 from forebay import col
 from forebay.client.reading.live_scan import bucket_scan
 from forebay.metadata.table import TableBucket
-from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
 from tests.unionread.world import ICEBERG, World, bag, replayed
 
 KEYED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("amount", pa.float64())])

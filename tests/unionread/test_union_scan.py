@@ -18,14 +18,8 @@ from forebay.lakes.paimon import PaimonLakeStorage
 from forebay.metadata.table import TableBucket
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.testing.memory_lake import MemoryLakeStorage, expire_all_but_the_newest
-from forebay.unionread.reading import (
-    KvSnapshotSplit,
-    LakeSnapshotAndLogSplit,
-    LakeSnapshotSplit,
-    LogSplit,
-    SplitCodec,
-)
 from forebay.unionread.scan import UnionRowReader
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit, SplitCodec
 from tests.paimon.lake import at_ms
 from tests.unionread.world import ICEBERG, World, bag, compact, replayed
 

@@ -26,10 +26,11 @@ from forebay.client.connection import Connection
 from forebay.client.session.views import RowView
 from forebay.client.table import Table
 from forebay.codec.arrow.arrow_types import storage_schema
-from forebay.codec.casting.cast import conform_array
+from forebay.codec.casting.conform import conform_array
 from forebay.codec.filters import bind, filter_rows
+from forebay.lake.formats import create_lake_storage
 from forebay.lake.records import ChangeRows
-from forebay.lake.storage import LakeStorage, create_lake_storage
+from forebay.lake.storage import LakeStorage
 from forebay.lake.tiering import CommitterContext, WriterContext
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.paimon import PaimonLakeStorage

@@ -18,7 +18,7 @@ import pytest
 import forebay
 from forebay.base.errors import Conflict, CorruptData, NotFound
 from forebay.cli.main import main
-from forebay.codec.log.log_batch import iter_headers
+from forebay.codec.log.header import iter_headers
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.log.log_ends import KnownEnd, KnownLog

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.codec.log.log_batch import iter_headers
+from forebay.codec.log.header import iter_headers
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.log.log_ends import KnownLog

@@ -19,7 +19,7 @@ from forebay.console.background import Task
 from forebay.console.session import Console, first_of, iso_text, page_of, time_text, token_after
 from forebay.console.tables import masked
 from forebay.lakes.health import FileColumns, LakeHealth, LakeSnapshotInfo, PlannedRewrite
-from forebay.metadata.table import TablePath, lake_options
+from forebay.metadata.table import TablePath
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.tiering.lag import table_lag
 from forebay.tiering.now import lake_tables
@@ -214,7 +214,7 @@ def _of_live_table(console: Console, path: TablePath) -> LakeHealth:
     lake_format = info.descriptor.lake_format
     if not info.lake_enabled or lake_format is None:
         raise InvalidRequest(f"table {path} has no lake: 'table.datalake.enabled' is not true for it")
-    options = {**lake_options(info), **dict(console.conn.settings.lake_options)}
+    options = {**info.lake_options(), **dict(console.conn.settings.lake_options)}
     if lake_format == "paimon":
         key = "catalog", frozenset(options.items())
         return _in(console.remembered(key, _CATALOG_SECONDS, lambda: Catalog.open(options)), str(path))

@@ -13,7 +13,7 @@ from forebay.client.display import role
 from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, plan_buckets
 from forebay.client.results import LakeSnapshot, TableStats
 from forebay.console.session import Console, iso_text, page_of, time_text
-from forebay.lake.shared_options import without_secrets
+from forebay.lake.public_options import without_secrets
 from forebay.metadata.ddl import create_statement
 from forebay.metadata.table import Schema, TableBucket, TableInfo, TablePath
 from forebay.tiering.lag import newest_known

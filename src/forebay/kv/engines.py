@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from forebay.base.errors import ErrorCode, InvalidRequest, StorageFailure
-from forebay.codec.rows.rows import prefix_encoder
+from forebay.codec.rows.keys import prefix_encoder
 from forebay.fs import names
 from forebay.fs.interface import storage_failure
 from forebay.fs.local_words import allocates_in_place

@@ -1,6 +1,6 @@
 """Locating rows by key in a lake table, and applying equality deletes: keys as bytes, in a hash table.
 
-The bytes are the stream's compacted keys (`forebay.codec.rows.rows`). They are recomputed whenever files are read, and
+The bytes are the stream's compacted keys (`forebay.codec.rows.keys`). They are recomputed whenever files are read, and
 never stored.
 """
 
@@ -21,7 +21,7 @@ from pyiceberg.types import NestedField
 from forebay.base.errors import UnsupportedOperation
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.kv.key_index import KeyIndex, distinct_numbers
-from forebay.codec.rows.rows import KeyEncoder
+from forebay.codec.rows.keys import KeyEncoder
 from forebay.lakes.iceberg_conditions import between
 from forebay.lakes.iceberg_files import Positions, live_rows, read_positions, read_rows
 from forebay.lakes.iceberg_layout import DeleteFile, LiveFile

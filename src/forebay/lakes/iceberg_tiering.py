@@ -55,7 +55,7 @@ from forebay.lakes.iceberg_layout import live_files
 from forebay.lakes.iceberg_tables import check_fits, load_table, opened
 from forebay.lakes.iceberg_upkeep import Upkeep
 from forebay.lakes.iceberg_writer import FilePlace, IcebergLakeWriter, IcebergWriteResult
-from forebay.metadata.table import TableInfo, TablePath, option_value
+from forebay.metadata.table import TableInfo, TablePath
 
 _AUTO_COMPACTION, _AUTO_EXPIRE = "table.datalake.auto-compaction", "table.datalake.auto-expire-snapshot"
 
@@ -189,9 +189,9 @@ class IcebergLakeCommitter(LakeCommitter):
         descriptor = self._context.info.descriptor
         with opened(self._options) as catalog:
             upkeep = Upkeep(partial(load_table, catalog, self._context.info.path))
-            if option_value(descriptor, _AUTO_COMPACTION):
+            if descriptor.option(_AUTO_COMPACTION):
                 upkeep.compact(partitions=self._touched)
-            if option_value(descriptor, _AUTO_EXPIRE):
+            if descriptor.option(_AUTO_EXPIRE):
                 upkeep.expire()
 
 

@@ -27,7 +27,7 @@ from forebay.lake.writing import LakeRows, check_appended, check_partition
 from forebay.lakes.paimon_history import newest_tiered, was_undone
 from forebay.lakes.paimon_source import PaimonLakeSource, held_offsets
 from forebay.lakes.paimon_tables import check_fits, has_system_columns, lake_table
-from forebay.metadata.table import TableInfo, option_value
+from forebay.metadata.table import TableInfo
 from forebay.paimon.commit.committer import Committable
 from forebay.paimon.format.arrow import arrow_schema
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
@@ -58,7 +58,7 @@ class PaimonTieringFactory(LakeTieringFactory):
         check_fits(lake_table(self._options, info.path), info.descriptor, info.path)
 
     def create_writer(self, context: WriterContext) -> LakeWriter:
-        compacts = bool(option_value(context.info.descriptor, _AUTO_COMPACTION))
+        compacts = bool(context.info.descriptor.option(_AUTO_COMPACTION))
         table = lake_table(self._options, context.info.path, {"write-only": "false" if compacts else "true"})
         return PaimonLakeWriter(table, context)
 
@@ -237,9 +237,9 @@ class PaimonLakeCommitter(LakeCommitter):
         """
         descriptor = self._context.info.descriptor
         table = self._table.with_options({"write-only": "false"})
-        if option_value(descriptor, _AUTO_COMPACTION) and table.context.options.bucket == UNAWARE:
+        if descriptor.option(_AUTO_COMPACTION) and table.context.options.bucket == UNAWARE:
             table.compact(expire=False)
-        if option_value(descriptor, _AUTO_EXPIRE):
+        if descriptor.option(_AUTO_EXPIRE):
             table.maintenance().after_commit(keep_from=self._base)
             if table.schema.partition_keys and table.context.options.partition_expiration_time_ms is not None:
                 table.expire_partitions()

@@ -22,7 +22,7 @@ import numpy as np
 
 from forebay.base.errors import CorruptData
 from forebay.codec.crc import crc32c
-from forebay.codec.log.log_batch import (
+from forebay.codec.log.header import (
     HEADER_SIZE_MAX,
     HEADER_SIZES,
     LENGTH_OVERHEAD,

@@ -45,7 +45,7 @@ from forebay.base.errors import (
     check,
 )
 from forebay.codec.log._plain_batches import PlainBatch, stamp_together
-from forebay.codec.log.log_batch import CRC_OFFSETS, MAGIC_V2, NO_LEADER_EPOCH, LogBatchHeader, iter_headers, verify_crc
+from forebay.codec.log.header import CRC_OFFSETS, MAGIC_V2, NO_LEADER_EPOCH, LogBatchHeader, iter_headers, verify_crc
 from forebay.fs import names
 from forebay.fs.interface import DiskFull, FileMissing, FileSystem
 from forebay.log.config import SEGMENT_BYTES_LIMIT, LogConfig

@@ -33,7 +33,7 @@ from typing import NamedTuple
 from forebay.base.errors import Conflict, CorruptData, ErrorCode
 from forebay.codec.crc import crc32c
 from forebay.codec.log._plain_batches import PlainBatch
-from forebay.codec.log.log_batch import BATCH_SEQUENCE_MAX, NO_BATCH_SEQUENCE, LogBatchHeader
+from forebay.codec.log.header import BATCH_SEQUENCE_MAX, NO_BATCH_SEQUENCE, LogBatchHeader
 
 BATCHES_REMEMBERED = 5
 """The number of batches that a client may have in flight per bucket."""
@@ -47,7 +47,7 @@ _CRC = struct.Struct("<I")
 
 
 RETRY_HORIZON_MS = 15 * 60_000
-"""Longer than clients repeat a batch (`client.writing.writer.delivery-timeout`, two minutes unless set otherwise)."""
+"""Longer than clients repeat a batch (`client.writer.delivery-timeout`, two minutes unless set otherwise)."""
 
 
 class WriterBatch(NamedTuple):

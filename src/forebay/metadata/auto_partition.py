@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.metadata.names import check_partition_value
-from forebay.metadata.table import TableDescriptor, option_value
+from forebay.metadata.table import TableDescriptor
 from forebay.metadata.types import TypeRoot
 
 DEFAULT_ZONE = "UTC"
@@ -164,20 +164,20 @@ class AutoPartitioning:
 
         With a time format but not `enabled`, values are checked and no partition is created or dropped automatically.
         """
-        enabled = bool(option_value(descriptor, _PREFIX + "enabled"))
-        pattern = option_value(descriptor, _PREFIX + "time-format")
+        enabled = bool(descriptor.option(_PREFIX + "enabled"))
+        pattern = descriptor.option(_PREFIX + "time-format")
         if not descriptor.is_partitioned or not (enabled or pattern is not None):
             return None
         keys = descriptor.partition_keys
-        key = option_value(descriptor, _PREFIX + "key") or keys[0]
-        unit: str = option_value(descriptor, _PREFIX + "time-unit").lower()
+        key = descriptor.option(_PREFIX + "key") or keys[0]
+        unit: str = descriptor.option(_PREFIX + "time-unit").lower()
         made = cls(
             key,
             unit,
             TimeFormat.of(_FORMATS[unit] if pattern is None else pattern, unit),
-            time_zone(option_value(descriptor, _PREFIX + "time-zone") or DEFAULT_ZONE),
-            option_value(descriptor, _PREFIX + "num-precreate"),
-            option_value(descriptor, _PREFIX + "num-retention"),
+            time_zone(descriptor.option(_PREFIX + "time-zone") or DEFAULT_ZONE),
+            descriptor.option(_PREFIX + "num-precreate"),
+            descriptor.option(_PREFIX + "num-retention"),
             enabled,
         )
         if enabled:

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from forebay.client.table import Table
 from forebay.codec._hash import checksums
-from forebay.codec.casting.cast import iter_record_batches
+from forebay.codec.casting.batches import iter_record_batches
 from forebay.codec.reference import RowFormat
-from forebay.codec.rows.rows import row_codec
+from forebay.codec.rows.row_codec import row_codec
 from forebay.metadata.table import Schema, TableBucket
 
 _MASK = (1 << 64) - 1

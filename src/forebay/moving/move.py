@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, Unavailable
 from forebay.client.connection import Connection
-from forebay.lake.storage import LakeStorage, create_lake_storage
-from forebay.metadata.table import TableDescriptor, TablePath, lake_options
+from forebay.lake.formats import create_lake_storage
+from forebay.lake.storage import LakeStorage
+from forebay.metadata.table import TableDescriptor, TablePath
 from forebay.moving.checksum import Checksum, live_checksum, union_checksum
 from forebay.moving.history import check_readable, hand_over, newest_snapshot, tell_again, was_made_for
 from forebay.moving.plan import ENABLED, LAKE_FORMAT, MovePlan, Side, plan_move
@@ -121,7 +122,7 @@ class _Move:
         self._on_progress(self._plan.path, name, rows)
 
     def _storage(self) -> LakeStorage:
-        options = {**lake_options(self._source.info), **self._lake.options}
+        options = {**self._source.info.lake_options(), **self._lake.options}
         return create_lake_storage(LAKE_FORMAT, options)
 
     def _is_handed_over(self, target: Side) -> bool:

@@ -14,7 +14,7 @@ from forebay.base.locations import location
 from forebay.client.connection import Connection
 from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, list_partitions, plan_buckets
 from forebay.client.results import LakeSnapshot
-from forebay.metadata.table import TableBucket, TableDescriptor, TableInfo, TablePath, lake_options, lake_options_prefix
+from forebay.metadata.table import TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.tiering.lag import newest_known
 
 MARK = "forebay.moved-from"
@@ -165,7 +165,7 @@ def _check_movable(source: Connection, target: Connection, info: TableInfo) -> N
             f"table {info.path} cannot be moved with its lake table in format '{info.descriptor.lake_format}': only "
             f"those of '{LAKE_FORMAT}' can be handed over; switch '{ENABLED}' off to move what the stream has"
         )
-    here, there = lake_options(info).get("warehouse"), _warehouse(target)
+    here, there = info.lake_options().get("warehouse"), _warehouse(target)
     if there is not None and here is not None and location(here) != location(there):
         raise InvalidRequest(
             f"table {info.path} has its lake in '{here}', and the target's lake is '{there}': both sides must have the "
@@ -184,7 +184,7 @@ def _warehouse(target: Connection) -> str | None:
 
 def _target_descriptor(info: TableInfo, leave_out: Sequence[str]) -> TableDescriptor:
     """The descriptor of the new table. Properties that its server sets for each table are omitted."""
-    prefix = lake_options_prefix(info.descriptor)
+    prefix = info.descriptor.lake_options_prefix
     unknown = sorted(set(leave_out) - {*info.descriptor.properties, *info.descriptor.custom_properties})
     if unknown:
         raise InvalidRequest(f"table {info.path} has no property {', '.join(map(repr, unknown))} to leave out")

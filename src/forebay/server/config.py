@@ -37,10 +37,10 @@ from forebay.base.options import (
 from forebay.kv.engines import AUTO, parse_engine
 from forebay.kv.scanner import ScannerLimits
 from forebay.kv.table_snapshots import TableSnapshotLimits
-from forebay.lake.shared_options import HIDDEN
-from forebay.lake.storage import datalake_options
+from forebay.lake.formats import datalake_options
+from forebay.lake.public_options import HIDDEN
 from forebay.log.config import LogConfig
-from forebay.metadata.table import lake_format_name
+from forebay.metadata.table_options import lake_format_name
 from forebay.server.metadata.catalog import CatalogLimits
 from forebay.server.metadata.lake_tables import LakeSettings
 from forebay.server.transactions.manager import TransactionLimits

@@ -28,7 +28,7 @@ from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.kv.engine import EngineFactory
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
-from forebay.lake.storage import create_lake_storage
+from forebay.lake.formats import create_lake_storage
 from forebay.log.checkpoints import DataDirectory
 from forebay.protocol.api import ApiKey, ServerNode, ServerRole, offered
 from forebay.protocol.listeners import (

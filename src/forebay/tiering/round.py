@@ -35,7 +35,8 @@ from forebay.client.reading.log_epochs import log_epoch
 from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.client.session.settings import Settings
-from forebay.lake.storage import LakeStorage, create_lake_storage
+from forebay.lake.formats import create_lake_storage
+from forebay.lake.storage import LakeStorage
 from forebay.lake.tiering import (
     KEEP_ALL_PREVIOUS,
     LOG_EPOCH_PROPERTY,
@@ -45,7 +46,7 @@ from forebay.lake.tiering import (
     LakeCommitter,
     LakeTieringFactory,
 )
-from forebay.metadata.table import TableBucket, TableInfo, lake_options, option_value
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.tiering.base import RoundBase, agreed_base
 from forebay.tiering.control import RoundControl
 from forebay.tiering.report import RoundReport
@@ -80,7 +81,7 @@ class TieringLake:
         name = info.descriptor.lake_format
         if not info.lake_enabled or name is None:
             raise InvalidRequest(f"table {info.path} is not tiered: 'table.datalake.enabled' is not true")
-        options = {**lake_options(info), **dict(settings.lake_options), **self.options}
+        options = {**info.lake_options(), **dict(settings.lake_options), **self.options}
         return self.create_storage(name, options)
 
 
@@ -208,7 +209,7 @@ def run_round(
     began = clock.monotonic()
     control.on_phase("planning")
     planned = plan_round(connection, table, lake)
-    control.begin(option_value(planned.info.descriptor, "table.datalake.freshness"))
+    control.begin(planned.info.descriptor.option("table.datalake.freshness"))
     control.reached("planned")
     results = write_round(connection, planned, runner, control, ids)
     report = commit_round(connection, planned, results, control, clock)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from forebay.client.session.views import array_of, integers
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.kv.key_index import KeyIndex, distinct_numbers
-from forebay.codec.rows.rows import KeyEncoder, primary_key_encoder
+from forebay.codec.rows.keys import KeyEncoder, primary_key_encoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.tail import changes
 

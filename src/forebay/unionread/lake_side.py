@@ -14,11 +14,12 @@ import pyarrow as pa
 from forebay.base.errors import InternalError
 from forebay.client.session.views import RowView, rows_without_columns
 from forebay.codec.arrow.arrow_types import arrow_type, storage_schema
-from forebay.codec.casting.cast import conform_array
+from forebay.codec.casting.conform import conform_array
 from forebay.lake.source import LakeSource, LakeSplit, SortedRecordReader
+from forebay.metadata.plain_types import is_plain
 from forebay.metadata.predicate import Compound, CompoundFunction, Predicate, all_of
 from forebay.metadata.table import Column, TableInfo
-from forebay.metadata.types import TypeRoot, is_plain
+from forebay.metadata.types import TypeRoot
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from forebay.lake.source import LakeSplit
 from forebay.metadata.predicate import Predicate, predicate_text
 from forebay.metadata.table import TableBucket
 from forebay.unionread.lake_side import conjuncts
-from forebay.unionread.reading import (
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import (
     KeyLookupSplit,
     KvSnapshotSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
-    UnionReader,
     UnionSplit,
 )
 

@@ -23,22 +23,23 @@ from forebay.client.reading.planning import (
 from forebay.client.results import LakeSnapshot
 from forebay.client.session.session import Session
 from forebay.client.session.views import RowView
+from forebay.lake.formats import create_lake_storage
 from forebay.lake.kept import Kept
 from forebay.lake.source import LakeSource, LakeSplit, Planner
-from forebay.lake.storage import LakeStorage, create_lake_storage
+from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate
-from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo, lake_options
+from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo
 from forebay.unionread.expired import check_stream_is_complete, planner_of, stand_in_for
 from forebay.unionread.lake_side import LakeSide, merge_columns
 from forebay.unionread.partitions import PartitionFilter, PartitionMatch, Values
 from forebay.unionread.plan import PlanFacts, UnionPlan
-from forebay.unionread.reading import (
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import (
     KeyLookupSplit,
     KvSnapshotSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
-    UnionReader,
     UnionSplit,
 )
 
@@ -160,7 +161,7 @@ def lake_of(table: Table) -> LakeStorage:
     info = table.info
     if info.descriptor.lake_format is None:
         raise InvalidRequest(f"table {info.path} is no lake table")
-    options = {**lake_options(info), **dict(table.connection.settings.lake_options)}
+    options = {**info.lake_options(), **dict(table.connection.settings.lake_options)}
     key, opened = (info.descriptor.lake_format, frozenset(options.items())), _lakes_of(table).opened
     found = opened.get(key)
     if found is None:

@@ -20,7 +20,7 @@ from forebay.client.table import Table
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_known, plan_union, readable_snapshot
-from forebay.unionread.reading import KeyLookupSplit, KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
+from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit, LakeSnapshotSplit, UnionSplit
 
 if TYPE_CHECKING:
     from forebay.client.reading.table_snapshot import TableSnapshot

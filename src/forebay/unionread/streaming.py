@@ -29,7 +29,8 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.expired import check_stream_is_complete, planner_of, stand_in_for
 from forebay.unionread.lake_side import LakeSide
 from forebay.unionread.planning import lake_of, readable_snapshot
-from forebay.unionread.reading import LakeSnapshotSplit, UnionReader
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import LakeSnapshotSplit
 
 if TYPE_CHECKING:
     from forebay.client.table import Table

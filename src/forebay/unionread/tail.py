@@ -22,9 +22,9 @@ from forebay.base.errors import InternalError
 from forebay.client.reading.log_reader import LogReader
 from forebay.client.session.views import RowView, array_of, integers
 from forebay.codec.arrow.arrow_types import storage_schema
-from forebay.codec.casting.cast import conform_array
+from forebay.codec.casting.conform import conform_array
 from forebay.codec.kv.key_index import KeyIndex
-from forebay.codec.rows.rows import KeyEncoder, primary_key_encoder
+from forebay.codec.rows.keys import KeyEncoder, primary_key_encoder
 from forebay.metadata.table import Column, TableBucket, TableInfo
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket
 from forebay.unionread.partitions import PartitionFilter
 from forebay.unionread.plan import PlanFacts, UnionPlan
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, LogSplit, UnionReader, UnionSplit
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit, UnionSplit
 
 if TYPE_CHECKING:
     from forebay.client.table import Table

@@ -16,18 +16,18 @@ from typing import NamedTuple
 import numpy as np
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
-from forebay.codec.log.log_batch import (
+from forebay.codec.log.header import (
     BASE_OFFSET_OFFSET,
     HEADER_SIZES,
     LENGTH_OFFSET,
     LENGTH_OVERHEAD,
     MAGIC_OFFSET,
     MAGIC_V0,
-    build_empty_batch,
     parse_header,
     stamp,
     verify_crc,
 )
+from forebay.codec.log.log_batch import build_empty_batch
 from forebay.fs import names
 from forebay.fs.interface import AppendFile, FileMissing, FileSystem, PositionalReader
 from forebay.log.config import SEGMENT_BYTES_LIMIT

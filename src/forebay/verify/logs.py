@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from forebay.base.errors import CorruptData
-from forebay.codec.log.log_batch import LogBatchHeader
+from forebay.codec.log.header import LogBatchHeader
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.log.config import LogConfig

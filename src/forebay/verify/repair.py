@@ -18,7 +18,7 @@ from pathlib import Path
 
 from forebay.base.errors import CorruptData, ErrorCode, NotFound
 from forebay.base.host import page_cache_witnesses
-from forebay.codec.log.log_batch import parse_header
+from forebay.codec.log.header import parse_header
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem

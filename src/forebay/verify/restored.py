@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from forebay.base.errors import CorruptData
 from forebay.codec.kv.value_batch import STORED_PREFIX_BYTES
-from forebay.codec.log.log_batch import ChangeType, stamp
+from forebay.codec.log.header import stamp
+from forebay.codec.log.log_batch import ChangeType
 from forebay.codec.rows._slices import RowSlices
 from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem

@@ -1,6 +1,6 @@
 """Lookups by primary key, and by a prefix of it.
 
-Flow: keys -> codec.casting.cast -> key bytes and buckets -> at most `client.lookups.lookup.max-batch-size` keys of a
+Flow: keys -> codec.casting.batches -> key bytes and buckets -> at most `client.lookup.max-batch-size` keys of a
 bucket in a request, all requests in flight together -> values by position -> one decode -> rows in the order of the
 keys.
 
@@ -28,9 +28,10 @@ from forebay.client.session.routing import PartitionRouter
 from forebay.client.session.rpc import Call
 from forebay.client.session.views import RowView, array_of
 from forebay.client.writing.encode import KeyRouter, group_rows
-from forebay.codec.casting.cast import iter_record_batches
+from forebay.codec.casting.batches import iter_record_batches
 from forebay.codec.kv.value_batch import parse_values
-from forebay.codec.rows.rows import bucket_ids, bucket_key_encoder, prefix_encoder
+from forebay.codec.rows.buckets import bucket_ids
+from forebay.codec.rows.keys import bucket_key_encoder, prefix_encoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol._short import decode_values

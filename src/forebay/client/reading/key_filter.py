@@ -34,7 +34,8 @@ from forebay.client.writing.encode import KeyRouter
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.casting.literals import is_floating, to_array
 from forebay.codec.filters import BoundCompound, BoundLeaf, BoundPredicate, bind, mask
-from forebay.codec.rows.rows import bucket_ids, bucket_key_encoder, rust_bucket_ids
+from forebay.codec.rows.buckets import bucket_ids, rust_bucket_ids
+from forebay.codec.rows.keys import bucket_key_encoder
 from forebay.metadata.partitions import partition_text, partition_value
 from forebay.metadata.predicate import CompoundFunction, LeafFunction, Predicate
 from forebay.metadata.table import Column, PartitionInfo, TableBucket, TableInfo

@@ -22,18 +22,12 @@ from forebay.base.errors import InvalidRequest
 from forebay.client.session.views import RowView, array_of, integers, rows_without_columns, text_array
 from forebay.codec.filters import mask
 from forebay.codec.kv.value_batch import ValueDecoder
-from forebay.codec.log.log_batch import (
-    LogBatchHeader,
-    align_batch,
-    change_types,
-    decode_arrow_batch,
-    decode_row_batch,
-    iter_headers,
-    verify_crc,
-)
+from forebay.codec.log.header import LogBatchHeader, iter_headers, verify_crc
+from forebay.codec.log.log_batch import align_batch, change_types, decode_arrow_batch, decode_row_batch
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows._slices import RowSlices
-from forebay.metadata.table import LogFormat, Schema, TableBucket
+from forebay.metadata.table import Schema, TableBucket
+from forebay.metadata.table_options import LogFormat
 
 LOG_OFFSET_COLUMN = "_log_offset"
 COMMIT_TIMESTAMP_COLUMN = "_commit_timestamp"

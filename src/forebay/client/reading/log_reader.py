@@ -45,9 +45,10 @@ from forebay.client.reading.planning import EARLIEST, list_offsets, plan_buckets
 from forebay.client.reading.remote_log import RemoteLog, read_remote
 from forebay.client.session.rpc import Call
 from forebay.client.session.views import RowView
-from forebay.codec.log.log_batch import iter_headers
+from forebay.codec.log.header import iter_headers
 from forebay.metadata.log_offset import LogPosition, epoch_of, with_epoch
-from forebay.metadata.table import LogFormat, TableBucket, TableInfo
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table_options import LogFormat
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
 from forebay.protocol.messages import error_of, partition_id_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.base.locations import check_path, is_local, local_path, split_uri
-from forebay.codec.log.log_batch import LENGTH_OFFSET, LENGTH_OVERHEAD
+from forebay.codec.log.header import LENGTH_OFFSET, LENGTH_OVERHEAD
 from forebay.protocol import fluss_pb2 as pb
 
 _BLOCK_BYTES = 4 << 20

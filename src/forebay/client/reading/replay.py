@@ -28,7 +28,7 @@ from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets
 from forebay.client.session.views import RowView, array_of, integers
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.kv.value_batch import parse_value_batch
-from forebay.codec.rows.rows import primary_key_encoder
+from forebay.codec.rows.keys import primary_key_encoder
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey

@@ -19,7 +19,7 @@ _ROUTINGS = 5
 
 
 class PartitionRouter:
-    """Partitions by name, created on demand by writers (`client.writing.writer.dynamic-create-partition.enabled`)."""
+    """Partitions by name, created on demand by writers (`client.writer.dynamic-create-partition.enabled`)."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster

@@ -1,6 +1,6 @@
 """The options of a connection: Fluss's `client.*` names, their types and defaults.
 
-Nouns: an *option* has a name (`client.writing.writer.batch-size`), a parser and a default; `Settings` are the values of
+Nouns: an *option* has a name (`client.writer.batch-size`), a parser and a default; `Settings` are the values of
 all options of one connection, and pickle as the values that the user set, so that a Spark worker can open the same
 connection.
 

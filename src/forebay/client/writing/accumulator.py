@@ -4,7 +4,7 @@ Nouns: a `Batch` is an encoded batch for one bucket on its way to the server; a 
 all batches of one call or one buffered writer; the `Accumulator` holds a queue of batches for each bucket.
 
 Rules: batches of one bucket are sent in the order in which they came. Unacknowledged batches count against
-`client.writing.writer.buffer.memory-size`; adding more blocks (back-pressure). Every batch completes: acknowledged, or
+`client.writer.buffer.memory-size`; adding more blocks (back-pressure). Every batch completes: acknowledged, or
 failed with an error that its tracker keeps until it is requested.
 
 Flow: `add` -> (sender) `take_ready` -> sent -> `complete`, `retry_later` or `fail`.
@@ -400,7 +400,7 @@ class Accumulator:
     def add(self, batch: Batch, wait: bool = True) -> None:
         """Queue a batch; with `wait`, block until there is memory for it.
 
-        Raises `LimitExceeded` if there is none within `client.writing.writer.buffer.wait-timeout`, and `Unavailable`
+        Raises `LimitExceeded` if there is none within `client.writer.buffer.wait-timeout`, and `Unavailable`
         when the connection is closed.
         """
         with self.lock:

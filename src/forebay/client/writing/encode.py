@@ -3,7 +3,7 @@
 Nouns: a `Piece` is an encoded log or KV batch for one bucket, complete but for writer id, sequence and checksum, which
 are set when it is sent (`seal`). A *group* is a (partition, bucket) pair.
 
-Flow: storage-schema batch (codec.casting.cast) -> groups of its rows -> rows in the order of groups -> one slice a
+Flow: storage-schema batch (codec.casting.batches) -> groups of its rows -> rows in the order of groups -> one slice a
 group -> pieces of at most `batch_bytes`. Rows of one group keep their order. Nothing here is processed row by row, and
 a batch that belongs to one group is not copied.
 
@@ -25,22 +25,19 @@ from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.session.views import array_of, integers, rows_without_columns
 from forebay.client.writing.accumulator import WriteTarget
 from forebay.codec.arrow.arrow_types import storage_schema
-from forebay.codec.casting.cast import check_not_null, iter_record_batches
-from forebay.codec.log.log_batch import build_arrow_batch, build_row_batch, seal_as
+from forebay.codec.casting.batches import check_not_null, iter_record_batches
+from forebay.codec.kv.kv_batch import KvRecordsBuilder, seal_kv_batch
+from forebay.codec.log.header import seal_as
+from forebay.codec.log.log_batch import build_arrow_batch, build_row_batch
 from forebay.codec.log.statistics import statistics_columns
 from forebay.codec.reference import RowFormat
-from forebay.codec.rows.rows import (
-    KvRecordsBuilder,
-    bucket_ids,
-    bucket_key_encoder,
-    primary_key_encoder,
-    row_codec,
-    seal_kv_batch,
-    split_by_group,
-)
+from forebay.codec.rows.buckets import bucket_ids, split_by_group
+from forebay.codec.rows.keys import bucket_key_encoder, primary_key_encoder
+from forebay.codec.rows.row_codec import row_codec
 from forebay.metadata.merge_engines import FIRST_ROW, VERSIONED
 from forebay.metadata.partitions import partition_name, partition_text
-from forebay.metadata.table import LogFormat, Schema, TableInfo, arrow_compression
+from forebay.metadata.table import Schema, TableInfo
+from forebay.metadata.table_options import LogFormat
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.protocol.frames import FRAME_BYTES_MAX
 
@@ -174,7 +171,7 @@ class LogEncoder:
         self._info = info
         self._batch_bytes = batch_bytes
         self._bucket_key = bucket_key_encoder(descriptor)
-        self._compression = arrow_compression(descriptor)
+        self._compression = descriptor.arrow_compression
         option = descriptor.properties.get("table.statistics.columns")
         self._statistics = statistics_columns(info.schema, option)
         self._row_codec = None

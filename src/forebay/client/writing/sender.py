@@ -14,7 +14,7 @@ What an error means for a batch (as in Fluss's clients; the order matters):
     anything else                             failed, and its tracker keeps the error
 
 The sender never drops a batch silently, and a batch never waits indefinitely: see
-`client.writing.writer.delivery-timeout`.
+`client.writer.delivery-timeout`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Writing rows through a buffer (`TableWriter`); `Table.append`, `upsert` and `delete` use `Sender.write`.
 
 Nouns: an *operation* is append, upsert (possibly of some columns) or delete; a *segment* is a run of buffered rows of
-one operation; *linger* (`client.writing.writer.batch-timeout`) is how long buffered rows wait for more.
+one operation; *linger* (`client.writer.batch-timeout`) is how long buffered rows wait for more.
 
 Rules: rows are written to each bucket in the order of the writer's calls. Arrow data is validated immediately; dicts
 are collected first and validated together, at the latest when they leave the buffer. After a batch has failed, the next
 call, `flush`, `close` and every later call raise its error: nothing is lost silently, and a writer that has lost rows
 accepts no more.
 
-Flow: rows -> codec.casting.cast -> segments -> (full, or lingered enough, or flush) -> forebay.client.writing.encode ->
+Flow: rows -> codec.casting.batches -> segments -> (full, or lingered enough, or flush) -> forebay.client.writing.encode ->
 accumulator.
 """
 
@@ -39,7 +39,7 @@ from forebay.client.writing.encode import (
     upsert_operation,
 )
 from forebay.client.writing.sender import Sender
-from forebay.codec.casting.cast import not_written
+from forebay.codec.casting.batches import not_written
 
 _DICT_ROWS_MAX = 1024
 """Rows written one at a time are collected up to this many before they are validated and encoded together."""

@@ -362,5 +362,5 @@ cdef object refusal(const Plan* plan):
         return InvalidRequest(f"column '{name}' is NOT NULL, but has {plan.culprit_nulls} nulls")
     return InvalidRequest(
         f"column '{name}' has Arrow format {plan.culprit.format.decode()!r}, which log batches do not hold; "
-        "bring the data through forebay.codec.casting.cast"
+        "bring the data through forebay.codec.casting.batches"
     )

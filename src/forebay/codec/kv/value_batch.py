@@ -24,7 +24,7 @@ from forebay.codec.filters import BoundPredicate, filter_rows, leaves
 from forebay.codec.kv._records import parse_value_records
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows._slices import RowSlices
-from forebay.codec.rows.rows import row_codec
+from forebay.codec.rows.row_codec import row_codec
 from forebay.metadata.table import Column, Schema
 
 _HEADER = struct.Struct("<ibi")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import Conflict, NotFound
-from forebay.codec.rows.rows import KeyEncoder
+from forebay.codec.rows.keys import KeyEncoder
 from forebay.metadata.table import Column
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.format.commit_message import CommitMessage

@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import UnsupportedOperation
-from forebay.codec.arrow.arrow_types import int8_array, with_offsets
+from forebay.codec.arrow.empty_offsets import with_offsets
 from forebay.codec.arrow.parquet_dictionaries import worth_a_dictionary
+from forebay.codec.arrow.small_arrays import int8_array
 from forebay.metadata.types import bigint, tinyint
 from forebay.paimon.files.column_stats import columns_with_nan, dense_stats, footer_ranges, in_mode, stamp_ranges
 from forebay.paimon.files.parquet_layout import has_nanoseconds, open_writer, parquet_schema

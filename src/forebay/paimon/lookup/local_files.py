@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import StorageFailure
-from forebay.codec.rows.rows import canonical_floats
+from forebay.codec.rows.floats import canonical_floats
 from forebay.paimon.format.binary_row import RowLayout
 from forebay.paimon.format.file_meta import DataFileMeta
 from forebay.paimon.format.split import DeletionFile

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import NotFound
-from forebay.codec.arrow.arrow_types import text_array
+from forebay.codec.arrow.small_arrays import text_array
 from forebay.codec.filters import filter_rows
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.format.binary_row import row_layout

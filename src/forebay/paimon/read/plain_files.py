@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import pyarrow.parquet as pq
 
-from forebay.metadata.types import DataType, TypeRoot, child, has_nanoseconds, is_plain, is_timestamp, walk
+from forebay.metadata.plain_types import has_nanoseconds, is_plain, is_timestamp
+from forebay.metadata.types import DataType, TypeRoot, child, walk
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta
 from forebay.paimon.format.schema import VALUE_KIND, DataField, TableSchema
 from forebay.paimon.format.split import DataSplit

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.arrow.arrow_types import int8_array
+from forebay.codec.arrow.small_arrays import int8_array
 from forebay.codec.filters import BoundPredicate, filter_rows
 from forebay.metadata.types import bigint, tinyint
 from forebay.paimon.files.pruning import columns_of

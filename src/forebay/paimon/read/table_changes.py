@@ -14,7 +14,7 @@ from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, INSERT
 from forebay.api.scan import ArrowStream, shown
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import Span, moment_ms, span_ms
-from forebay.codec.arrow.arrow_types import text_array
+from forebay.codec.arrow.small_arrays import text_array
 from forebay.metadata.predicate import Predicate
 from forebay.paimon.read.batch_modes import SCAN_OPTIONS, chooses_snapshot
 from forebay.paimon.read.change_planner import ChangeSplit

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.codec.rows.rows import split_by_group
+from forebay.codec.rows.buckets import split_by_group
 from forebay.paimon.bucket_function import bucket_function
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import EMPTY_ROW

@@ -1,6 +1,6 @@
 """Conversion of users' data to batches that a table stores: exact types, NOT NULL checks, row kinds.
 
-Conversion follows `forebay.codec.casting.cast`: columns are matched by name, values are never truncated or rounded
+Conversion follows `forebay.codec.casting.batches`: columns are matched by name, values are never truncated or rounded
 silently, and errors name the column and the row. Omitted columns get their default value, or null.
 """
 
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from forebay.api.changes import ROW_KINDS
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import InvalidRequest
-from forebay.codec.casting.cast import iter_record_batches
+from forebay.codec.casting.batches import iter_record_batches
 from forebay.metadata.table import Column, Schema
 from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.files.casts import evolve

@@ -23,7 +23,7 @@ from forebay.api.changes import split_changes
 from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.lake_events import LakeCompaction, table_of, tell
-from forebay.codec.arrow.arrow_types import with_offsets
+from forebay.codec.arrow.empty_offsets import with_offsets
 from forebay.paimon.format.commit_message import CommitMessage, CompactIncrement, DataIncrement
 from forebay.paimon.format.file_meta import DataFileMeta, IndexFileMeta, IndexManifestEntry, ManifestEntry
 from forebay.paimon.format.snapshot import Snapshot
@@ -154,7 +154,7 @@ class TableWrite:
     ) -> int:
         """Write rows, and return their number. With `columns`, only these are written, and merging keeps the others.
 
-        `data` is anything that `forebay.codec.casting.cast` accepts. `kinds` are the row kinds, one per row (a sequence
+        `data` is anything that `forebay.codec.casting.batches` accepts. `kinds` are the row kinds, one per row (a sequence
         or Arrow array of +I, -U, +U, -D or 0 to 3); by default, rows are inserts. With `is_whole`, data that lacks
         columns is an error.
         """

@@ -17,10 +17,11 @@ from typing import Any
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.codec.arrow.arrow_message import Projection
 from forebay.codec.filters import BoundPredicate, bind
-from forebay.codec.log.log_batch import iter_headers
+from forebay.codec.log.header import iter_headers
 from forebay.codec.log.statistics import StatisticsFilter
 from forebay.log.tablet import EARLIEST_OFFSET
-from forebay.metadata.table import LogFormat, TableBucket, TableInfo
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table_options import LogFormat
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, partition_id_of

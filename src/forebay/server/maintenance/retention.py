@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from forebay.base.ambient import Clock
 from forebay.base.errors import ForebayError
 from forebay.log.tablet import SegmentInfo
-from forebay.metadata.table import TableBucket, TableInfo, option_value
+from forebay.metadata.table import TableBucket, TableInfo
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.metadata.catalog import TableCatalog, buckets_of
 from forebay.server.storage.replica import BucketReplica
@@ -76,7 +76,7 @@ class LogRetention:
             return True
         parked = self._replicas.parked(bucket)
         if parked is not None:
-            ttl_ms: int = option_value(info.descriptor, _TTL)
+            ttl_ms: int = info.descriptor.option(_TTL)
             return parked.expirable_ms is not None and parked.expirable_ms < self._clock.now_ms() - ttl_ms
         return bucket not in self._closed_and_short and len(self._replicas.segment_offsets(bucket)) > 1
 
@@ -101,7 +101,7 @@ class LogRetention:
     def _expired_until(self, replica: BucketReplica) -> int:
         """The beginning of the first segment that has to stay, as the table is now."""
         log, info = replica.log, replica.table.info
-        ttl_ms: int = option_value(info.descriptor, _TTL)
+        ttl_ms: int = info.descriptor.option(_TTL)
         segments = log.segments()
         limit = first_unexpired_offset(segments, self._clock.now_ms() - ttl_ms)
         limit = min(limit, log.high_watermark, self._needed_by_lake(info, replica.bucket))

@@ -19,9 +19,11 @@ from dataclasses import dataclass, field, replace
 
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, InternalError, InvalidRequest, NotFound
-from forebay.lake.shared_options import SecretMask, public_options
-from forebay.lake.storage import LakeCatalog, LakeStorage, create_lake_storage
-from forebay.metadata.table import TableDescriptor, TableInfo, TablePath, option_value
+from forebay.lake.formats import create_lake_storage
+from forebay.lake.public_options import public_options
+from forebay.lake.secret_mask import SecretMask
+from forebay.lake.storage import LakeCatalog, LakeStorage
+from forebay.metadata.table import TableDescriptor, TableInfo, TablePath
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
 
@@ -246,5 +248,5 @@ class LakeTables:
 
 
 def _freshness_ms(info: TableInfo) -> int:
-    freshness: int = option_value(info.descriptor, "table.datalake.freshness")
+    freshness: int = info.descriptor.option("table.datalake.freshness")
     return freshness

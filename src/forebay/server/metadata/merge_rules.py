@@ -11,7 +11,7 @@ from forebay.metadata.merge_engines import (
     function_options,
     with_function_options,
 )
-from forebay.metadata.table import Schema, TableDescriptor, option_value
+from forebay.metadata.table import Schema, TableDescriptor
 from forebay.metadata.types import TypeRoot
 
 _VERSION_OPTION = "table.merge-engine.versioned.ver-column"
@@ -49,7 +49,7 @@ def check_merge_engine(descriptor: TableDescriptor) -> None:
 
 
 def _check_version_column(descriptor: TableDescriptor) -> None:
-    name = option_value(descriptor, _VERSION_OPTION)
+    name = descriptor.option(_VERSION_OPTION)
     if name is None:
         raise _invalid(f"the merge engine 'versioned' needs '{_VERSION_OPTION}', the column that has the version")
     if name not in descriptor.schema.names:

@@ -11,22 +11,19 @@ from dataclasses import replace
 
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.codec.log.statistics import statistics_columns
-from forebay.codec.rows.rows import bucket_key_encoder, primary_key_encoder
+from forebay.codec.rows.keys import bucket_key_encoder, primary_key_encoder
 from forebay.kv.engines import ENGINE_PROPERTY, check_engine
 from forebay.metadata import json_serde
 from forebay.metadata.auto_partition import AutoPartitioning
 from forebay.metadata.merge_engines import with_function_options
 from forebay.metadata.names import RESERVED_COLUMNS
 from forebay.metadata.partitions import UNSUPPORTED_ROOTS
-from forebay.metadata.table import (
+from forebay.metadata.table import Schema, TableDescriptor, TablePath
+from forebay.metadata.table_options import (
     TABLE_OPTIONS,
     TABLE_PREFIX,
     KvFormat,
     LogFormat,
-    Schema,
-    TableDescriptor,
-    TablePath,
-    option_value,
     parse_option,
     unserved_option,
 )
@@ -70,7 +67,7 @@ def with_defaults(descriptor: TableDescriptor, bucket_count: int, replication_fa
         properties.setdefault("table.kv.standby-replica.enabled", "true")
     if descriptor.merge_engine is not None:
         properties.setdefault("table.delete.behavior", descriptor.delete_behavior.upper())
-    if len(descriptor.partition_keys) > 1 and option_value(descriptor, "table.auto-partition.enabled"):
+    if len(descriptor.partition_keys) > 1 and descriptor.option("table.auto-partition.enabled"):
         properties.setdefault("table.auto-partition.num-precreate", "0")
     return replace(
         descriptor,
@@ -144,7 +141,7 @@ def _check_buckets(descriptor: TableDescriptor, bucket_count_max: int) -> None:
             f"{count} buckets are more than the {bucket_count_max} that 'max.bucket.num' allows",
             ErrorCode.BUCKET_MAX_NUM_EXCEPTION,
         )
-    factor = option_value(descriptor, "table.replication.factor")
+    factor = descriptor.option("table.replication.factor")
     if factor != 1:
         raise InvalidRequest(
             f"'table.replication.factor' must be 1, not {factor}: there is one tablet server",
@@ -215,10 +212,10 @@ def _check_keys(descriptor: TableDescriptor) -> None:
 
 
 def _check_formats(descriptor: TableDescriptor) -> None:
-    level = option_value(descriptor, "table.log.arrow.compression.zstd.level")
+    level = descriptor.option("table.log.arrow.compression.zstd.level")
     if not 1 <= level <= 22:
         raise _invalid_config(f"'table.log.arrow.compression.zstd.level' must be from 1 to 22, not {level}")
-    segments = option_value(descriptor, "table.log.tiered.local-segments")
+    segments = descriptor.option("table.log.tiered.local-segments")
     if segments < 1:
         raise _invalid_config(f"'table.log.tiered.local-segments' must be at least 1, not {segments}")
     if descriptor.has_primary_key:
@@ -239,7 +236,7 @@ def _check_partitioning(descriptor: TableDescriptor) -> None:
 
 
 def _check_auto_partitioning(descriptor: TableDescriptor) -> None:
-    if not descriptor.is_partitioned and option_value(descriptor, "table.auto-partition.enabled"):
+    if not descriptor.is_partitioned and descriptor.option("table.auto-partition.enabled"):
         raise _invalid_config("'table.auto-partition.enabled' needs a partitioned table")
     AutoPartitioning.of(descriptor)
 

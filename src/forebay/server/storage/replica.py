@@ -27,22 +27,18 @@ from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable, check
 from forebay.base.threads import Executor, Future, Lock
 from forebay.codec.arrow.arrow_message import DECODED_BYTES_MAX, message_codec
+from forebay.codec.kv.kv_batch import number_kv_batch
 from forebay.codec.log._plain_batches import PlainBatch, read_plain
-from forebay.codec.log.log_batch import (
-    LogBatchHeader,
-    decode_row_batch,
-    iter_headers,
-    seal_as,
-    validate_arrow_body,
-    verify_crc,
-)
+from forebay.codec.log.header import LogBatchHeader, iter_headers, seal_as, verify_crc
+from forebay.codec.log.log_batch import decode_row_batch, validate_arrow_body
 from forebay.codec.reference import RowFormat
-from forebay.codec.rows.rows import number_kv_batch, row_codec
+from forebay.codec.rows.row_codec import row_codec
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import KvEngine
 from forebay.kv.tablet import ACKS_ALL, KvTablet, PutRequest, PutResult
 from forebay.log.tablet import LogTablet
-from forebay.metadata.table import LogFormat, TableBucket
+from forebay.metadata.table import TableBucket
+from forebay.metadata.table_options import LogFormat
 from forebay.server.counters import BucketCounters, ServerCounters
 from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.metadata.catalog import LiveTable

@@ -52,7 +52,7 @@ from forebay.base.errors import (
     Unavailable,
 )
 from forebay.base.threads import Executor, Future, WriteGate
-from forebay.codec.log.log_batch import iter_headers, verify_crc
+from forebay.codec.log.header import iter_headers, verify_crc
 from forebay.kv.tablet import ChangelogCodec, PutRequest
 from forebay.metadata.table import TableBucket
 from forebay.server.flow.disk_reserve import DiskReserve

@@ -42,7 +42,7 @@ from forebay.spark.reading.native_files import is_local
 from forebay.spark.reading.plan import NativeFiles, Pushdown, ScanPlan
 from forebay.spark.reading.scan_builder import Readable, ScanProxy
 from forebay.spark.schemas import columns_of, spark_arrow_schema, to_spark_schema
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit
 
 _CLASS = "ForebayBucketPartitions"
 _READ = CONNECTOR + "read."

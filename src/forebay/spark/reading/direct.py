@@ -22,7 +22,8 @@ from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.session.rpc import SOFTWARE
 from forebay.client.session.views import RowView, arrow_rows
 from forebay.codec.arrow.arrow_types import storage_schema
-from forebay.metadata.table import LogFormat, TableBucket, TableInfo
+from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table_options import LogFormat
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message

@@ -43,7 +43,7 @@ from forebay.spark.reading.live_read import LakePart, LogInput, ReadFunction, Sp
 from forebay.spark.reading.plan import ChangesRange, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.lake_side import merge_columns
-from forebay.unionread.reading import LakeSnapshotAndLogSplit
+from forebay.unionread.splits import LakeSnapshotAndLogSplit
 from forebay.unionread.tail import read_tail
 from forebay.unionread.time_range import offsets_at
 

@@ -47,7 +47,7 @@ from forebay.spark.reading.plan import (
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.plan import UnionPlan
 from forebay.unionread.planning import plan_union
-from forebay.unionread.reading import KeyLookupSplit, KvSnapshotSplit, LogSplit
+from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit, LogSplit
 from forebay.unionread.time_range import plan_time_range
 
 AsOf = int | str | dt.datetime

@@ -35,19 +35,19 @@ from forebay.client.reading.snapshot_scan import GONE, SnapshotReader
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.session.settings import Settings
 from forebay.client.session.views import RowView, rows_without_columns
-from forebay.codec.casting.cast import cast_batch
+from forebay.codec.casting.conform import cast_batch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import SERVER_SCAN
 from forebay.spark.reading.plan import Marking, SplitsPartition
 from forebay.spark.workers import short_errors
-from forebay.unionread.reading import (
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import (
     KeyLookupSplit,
     KvSnapshotSplit,
     LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
-    UnionReader,
     UnionSplit,
 )
 

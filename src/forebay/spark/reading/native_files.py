@@ -29,7 +29,7 @@ from forebay.spark.reading.live_read import lake_rows
 from forebay.spark.reading.plan import NativeFiles, Serves, only_local
 from forebay.unionread.overridden import MarkBucket, local_path
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.reading import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionSplit
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit, UnionSplit
 
 ROWS_MIN = 400_000
 """The fewest rows in files for which files and Python tasks are mixed."""

@@ -20,7 +20,8 @@ from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.options import Option
 from forebay.metadata.merge_engines import with_function_options
-from forebay.metadata.table import TABLE_PREFIX, Column, Schema, TableDescriptor, TableInfo, lake_options_prefix
+from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo
+from forebay.metadata.table_options import TABLE_PREFIX
 from forebay.spark.schemas import default_option
 
 PRIMARY_KEY = "primary.key"
@@ -191,7 +192,7 @@ def table_properties(info: TableInfo, *, with_defaults: bool = True) -> dict[str
     if descriptor.comment is not None:
         shown[COMMENT] = descriptor.comment
     # Where the lake is comes from the server's settings, which CREATE TABLE may not repeat.
-    of_lake = lake_options_prefix(descriptor)
+    of_lake = descriptor.lake_options_prefix
     own = {key: value for key, value in descriptor.properties.items() if of_lake is None or not key.startswith(of_lake)}
     custom = descriptor.custom_properties
     if not with_defaults:

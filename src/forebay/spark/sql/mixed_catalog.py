@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
-from forebay.metadata.table import TABLE_PREFIX
+from forebay.metadata.table_options import TABLE_PREFIX
 from forebay.spark.jvm.gateway import JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.sql.catalog import SqlCatalog, names_in, texts_in

@@ -34,7 +34,8 @@ from forebay.spark.reading.live_changes import ChangesScan
 from forebay.spark.reading.live_plan import LiveScan, cut_logs, open_for_query, row_counts, task_partitions
 from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, Split, lake_rows
 from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
-from forebay.unionread.reading import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit, UnionReader
+from forebay.unionread.reading import UnionReader
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit
 from forebay.unionread.streaming import (
     FullRead,
     MicroBatch,

@@ -22,7 +22,7 @@ from forebay.client.table import Table
 from forebay.client.transaction import Transaction
 from forebay.codec.arrow.arrow_types import arrow_type
 from forebay.codec.casting.literals import is_floating
-from forebay.codec.rows.rows import whole_key_encoder
+from forebay.codec.rows.keys import whole_key_encoder
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import key_values

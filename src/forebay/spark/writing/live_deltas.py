@@ -27,8 +27,8 @@ from forebay.client.connection import shared_connection
 from forebay.client.table import Table
 from forebay.client.transaction import PlainWriter, StagedWriter
 from forebay.codec.arrow.arrow_types import user_schema
-from forebay.codec.casting.cast import cast_batch
-from forebay.codec.rows.rows import whole_key_encoder
+from forebay.codec.casting.conform import cast_batch
+from forebay.codec.rows.keys import whole_key_encoder
 from forebay.metadata.merge_engines import AGGREGATION, FIRST_ROW, VERSIONED
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.context import CatalogContext

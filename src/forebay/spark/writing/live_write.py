@@ -30,9 +30,9 @@ from forebay.base.errors import Conflict, ErrorCode, InternalError, InvalidReque
 from forebay.client.connection import shared_connection
 from forebay.client.session.settings import Settings
 from forebay.codec.arrow.arrow_types import arrow_type, user_schema
-from forebay.codec.casting.cast import cast_batch
+from forebay.codec.casting.conform import cast_batch
 from forebay.codec.filters import bind, mask
-from forebay.codec.rows.rows import whole_key_encoder
+from forebay.codec.rows.keys import whole_key_encoder
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.jvm.spark_jobs import RunTasks, run_here
