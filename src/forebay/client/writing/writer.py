@@ -8,8 +8,8 @@ are collected first and validated together, at the latest when they leave the bu
 call, `flush`, `close` and every later call raise its error: nothing is lost silently, and a writer that has lost rows
 accepts no more.
 
-Flow: rows -> codec.casting.batches -> segments -> (full, or lingered enough, or flush) -> forebay.client.writing.encode ->
-accumulator.
+Flow: rows -> codec.casting.batches -> segments -> (full, or lingered enough, or flush) -> forebay.client.writing.encode
+-> accumulator.
 """
 
 from __future__ import annotations

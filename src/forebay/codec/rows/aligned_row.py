@@ -12,8 +12,8 @@ beginning of the row or array. Decimals of more than 18 digits take 16 bytes the
 Values are those of `codec.reference`: what `to_pylist()` gives, but dates, times and timestamps as integers in the
 unit of the storage type, and maps as lists of pairs.
 
-The layout is Flink's and Paimon's BinaryRow, which Fluss calls AlignedRow. Hot paths use the kernels of codec.rows.row_codec
-(RowFormat.ALIGNED); this module is their oracle, and reads the single rows of statistics.
+The layout is Flink's and Paimon's BinaryRow, which Fluss calls AlignedRow. Hot paths use the kernels of
+codec.rows.row_codec (RowFormat.ALIGNED); this module is their oracle, and reads the single rows of statistics.
 """
 
 from __future__ import annotations

@@ -154,9 +154,9 @@ class TableWrite:
     ) -> int:
         """Write rows, and return their number. With `columns`, only these are written, and merging keeps the others.
 
-        `data` is anything that `forebay.codec.casting.batches` accepts. `kinds` are the row kinds, one per row (a sequence
-        or Arrow array of +I, -U, +U, -D or 0 to 3); by default, rows are inserts. With `is_whole`, data that lacks
-        columns is an error.
+        `data` is anything that `forebay.codec.casting.batches` accepts. `kinds` are the row kinds, one per row (a
+        sequence or Arrow array of +I, -U, +U, -D or 0 to 3); by default, rows are inserts. With `is_whole`, data that
+        lacks columns is an error.
         """
         given = None if kinds is None else parse_kinds(_array(kinds), "argument 'kinds'")
         chosen = None if columns is None else partial_columns(self._table, self._spec, columns)
