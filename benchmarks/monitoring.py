@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import forebay
 from forebay.base.ambient import SYSTEM_CLOCK
-from forebay.client.session.counters import CallCounter, WriteCounters
+from forebay.client.counters import CallCounter, WriteCounters
 from forebay.server.counters import ServerCounters
 from forebay.testing.server import ServerProcess
 

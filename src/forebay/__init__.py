@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from forebay.base import errors as errors
+    from forebay.client import metrics
     from forebay.client.connection import Connection as Connection
     from forebay.client.connection import connect as connect
-    from forebay.client.session import metrics
     from forebay.client.table import Table as Table
     from forebay.inprocess import embedded as embedded
     from forebay.metadata import types as types
@@ -42,7 +42,7 @@ _PLACES = {
     "connect": ("forebay.client.connection", "connect"),
     "embedded": ("forebay.inprocess", "embedded"),
     "errors": ("forebay.base.errors", None),
-    "metrics": ("forebay.client.session.metrics", None),
+    "metrics": ("forebay.client.metrics", None),
     "sql": ("forebay.query.run", "sql"),
     "types": ("forebay.metadata.types", None),
 }

@@ -11,7 +11,7 @@ from typing import Any
 from forebay.base import threads
 from forebay.base.quantity import Span
 from forebay.client.connection import Connection
-from forebay.client.session.settings import LAKE_OPTIONS, make_settings
+from forebay.client.settings import LAKE_OPTIONS, make_settings
 from forebay.server.embedded import EmbeddedServer
 
 

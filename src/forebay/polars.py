@@ -18,7 +18,7 @@ from forebay.api.filters import as_predicate, negated, python_value
 from forebay.api.scan import Scan
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.session.settings import LAKE_OPTIONS, make_settings
+from forebay.client.settings import LAKE_OPTIONS, make_settings
 from forebay.client.table import Table
 from forebay.metadata.predicate import Compound, CompoundFunction, Leaf, LeafFunction, Predicate, all_of
 

@@ -18,9 +18,9 @@ from forebay.base.errors import (
     NotFound,
     UnsupportedOperation,
 )
+from forebay.client.cluster import cluster as cluster_module
 from forebay.client.connection import Connection
 from forebay.client.results import HealthStatus
-from forebay.client.session import cluster as cluster_module
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableBucket
 from forebay.protocol.api import ApiKey, ServerRole

@@ -13,8 +13,8 @@ import forebay
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.admin.server_description import ApiLoad, Timings
+from forebay.client.cluster.rpc import SOFTWARE
 from forebay.client.connection import Connection
-from forebay.client.session.rpc import SOFTWARE
 from forebay.metadata.table import TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, NegotiatedVersions

@@ -13,7 +13,7 @@ from forebay.client.connection import Connection, connect
 from forebay.client.display import Listing, grid, table_html
 from forebay.client.reading.live_scan import bucket_scan
 from forebay.client.results import ConfigEntry
-from forebay.client.session.settings import make_settings
+from forebay.client.settings import make_settings
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo, TablePath
 from forebay.metadata.types import int_, string
 from tests.client.conftest import MakeTable

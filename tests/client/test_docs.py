@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forebay.base import errors
-from forebay.client.session.settings import OPTIONS, Option
+from forebay.client.settings import OPTIONS, Option
 
 GUIDE = Path(__file__).parents[2] / "docs" / "client"
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from forebay import col
+from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.reading import key_filter, key_reader
-from forebay.client.session.cluster import ClusterClient
 from forebay.client.table import Table
 from forebay.protocol.api import ApiKey
 from tests.client.conftest import MakeTable, own_server

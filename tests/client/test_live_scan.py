@@ -21,12 +21,12 @@ import forebay
 from forebay.api.scan import RowReader, ScanRequest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, Unavailable
+from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.cluster.rpc import Call
 from forebay.client.connection import Connection, connect
 from forebay.client.reading.live_scan import BucketScan, LiveReader, bucket_scan
 from forebay.client.reading.table_scan import register_source
-from forebay.client.session.cluster import ClusterClient
-from forebay.client.session.rpc import Call
-from forebay.client.session.session import Session
+from forebay.client.session import Session
 from forebay.client.table import Table
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey, ServerNode

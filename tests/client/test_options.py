@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from forebay.base.errors import InvalidRequest
-from forebay.client.session.settings import OPTIONS, Address, make_settings, option_name, parse_addresses
+from forebay.client.settings import OPTIONS, Address, make_settings, option_name, parse_addresses
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from forebay.base.errors import (
 from forebay.client.connection import Connection, connect
 from forebay.client.reading import table_snapshot
 from forebay.client.reading.log_reader import LogReader
-from forebay.client.session.settings import make_settings
+from forebay.client.settings import make_settings
 from forebay.client.writing.accumulator import Batch, WriteTarget, WriteTracker
 from forebay.client.writing.encode import WriteEncoder
 from forebay.client.writing.sender import Sender

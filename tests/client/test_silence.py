@@ -20,17 +20,17 @@ from forebay.base.errors import (
     NotFound,
     Unavailable,
 )
+from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.cluster.rpc import Call
 from forebay.client.connection import Connection, connect
 from forebay.client.reading import live_scan, replay
 from forebay.client.reading.live_scan import bucket_scan
 from forebay.client.reading.planning import list_partitions
 from forebay.client.reading.snapshot_scan import SnapshotReader
 from forebay.client.results import AccessRule, AclOperation, AclResourceType
-from forebay.client.session.cluster import ClusterClient
-from forebay.client.session.rpc import Call
-from forebay.client.session.settings import make_settings
-from forebay.client.session.views import RowView
+from forebay.client.settings import make_settings
 from forebay.client.table import Table
+from forebay.client.views import RowView
 from forebay.client.writing.sender import Sender
 from forebay.metadata import types
 from forebay.metadata.predicate import col

@@ -19,7 +19,7 @@ import pytest
 
 import forebay
 from forebay.base.monitoring import Monitoring
-from forebay.client.session.metrics import collector
+from forebay.client.metrics import collector
 from forebay.lake.metrics import LakeMetrics
 from forebay.server.embedded import EmbeddedServer
 from tests.patience import PATIENCE

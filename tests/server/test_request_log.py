@@ -19,7 +19,7 @@ from forebay.server.context import HANDLERS
 from forebay.server.embedded import EmbeddedServer
 from tests.patience import until
 
-CLIENT, SERVER = "forebay.client.session.rpc", "forebay.server.counters"
+CLIENT, SERVER = "forebay.client.cluster.rpc", "forebay.server.counters"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 ROWS = pa.table({"id": [1, 2], "name": ["a", "b"]}, SCHEMA)
 

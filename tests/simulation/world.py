@@ -21,10 +21,10 @@ from unittest.mock import patch
 from forebay.base import threads
 from forebay.base.ambient import SeededIds
 from forebay.base.errors import Conflict, CorruptData, ForebayError, InternalError, StorageFailure, Unavailable
+from forebay.client import session
+from forebay.client.cluster.rpc import Call
 from forebay.client.connection import Connection
-from forebay.client.session import session
-from forebay.client.session.rpc import Call
-from forebay.client.session.settings import make_settings
+from forebay.client.settings import make_settings
 from forebay.client.writing.writer import TableWriter
 from forebay.server.config import server_config
 from forebay.server.server import ForebayServer, Injected

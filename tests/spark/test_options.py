@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from forebay.base.errors import ForebayError, InvalidRequest, UnsupportedOperation
-from forebay.client.session.settings import Settings, make_settings
+from forebay.client.settings import Settings, make_settings
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor
 from forebay.spark.options import (

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from forebay import col
+from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.connection import Connection
 from forebay.client.reading import key_reader
-from forebay.client.session.cluster import ClusterClient
 from forebay.spark.context import CatalogContext
 from forebay.spark.options import ReadOptions
 from forebay.spark.reading import scan_builder

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from forebay.base.monitoring import Monitoring
-from forebay.client.session.metrics import collector
+from forebay.client.metrics import collector
 from forebay.lake.metrics import LakeMetrics
 from forebay.tiering.metrics import TieringMetrics, faults, problems
 from forebay.tiering.service import TieringService

@@ -13,7 +13,7 @@ import pytest
 import forebay
 from forebay.base.errors import ForebayError, InvalidRequest
 from forebay.client.connection import Connection
-from forebay.client.session.settings import make_settings
+from forebay.client.settings import make_settings
 from forebay.paimon.io.opening import open_file_io
 from forebay.server.embedded import EmbeddedServer
 from forebay.tiering.now import tier_table

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from forebay import col
-from forebay.client.session.settings import Settings
+from forebay.client.settings import Settings
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.metadata import types
 from forebay.metadata.predicate import Predicate, predicate_text

@@ -10,7 +10,7 @@ import pytest
 
 from forebay import col
 from forebay.base.errors import InvalidRequest
-from forebay.client.session.cluster import ClusterClient
+from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.table import Table
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import opened

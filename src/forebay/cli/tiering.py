@@ -24,7 +24,7 @@ from forebay.cli.lag import show
 from forebay.cli.logs import add_log_arguments, configure_logs
 from forebay.cli.output import output_argument
 from forebay.client.connection import Connection, connect
-from forebay.client.session.settings import make_settings
+from forebay.client.settings import make_settings
 from forebay.tiering.now import TierOutcome, lake_tables, tier_now
 from forebay.tiering.round import TieringLake
 from forebay.tiering.runner import SplitRunner, ThreadRunner
@@ -230,7 +230,7 @@ def _monitoring(connection: Connection, service: TieringService, options: argpar
     """What serves metrics and health, if that is wanted."""
     if options.metrics_port is None:
         return None
-    from forebay.client.session.metrics import collector
+    from forebay.client.metrics import collector
     from forebay.lake.metrics import LakeMetrics
     from forebay.tiering.metrics import TieringMetrics, faults, problems
 

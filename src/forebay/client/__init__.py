@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from forebay.client.connection import connect as connect
     from forebay.client.connection import shared_connection as shared_connection
     from forebay.client.reading.table_scan import register_source as register_source
-    from forebay.client.session.settings import Settings as Settings
-    from forebay.client.session.settings import make_settings as make_settings
+    from forebay.client.settings import Settings as Settings
+    from forebay.client.settings import make_settings as make_settings
     from forebay.client.table import Table as Table
 
 __all__ = ["Connection", "Settings", "Table", "connect", "make_settings", "register_source", "shared_connection"]

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from forebay.base import threads
 from forebay.base.completion import hides
 from forebay.base.errors import UnsupportedOperation
-from forebay.client.session.session import Session
-from forebay.client.session.settings import LAKE_OPTIONS, Settings, make_settings
+from forebay.client.session import Session
+from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
@@ -116,7 +116,7 @@ class Connection(Session):
         """What this connection has done so far, as plain values: requests by API, batches of writers, fetches of
         readers, lookups (docs/metrics.md). `forebay.metrics.collector` has the same for Prometheus.
         """
-        from forebay.client.session.metrics import metrics_of
+        from forebay.client.metrics import metrics_of
 
         return metrics_of(self)
 

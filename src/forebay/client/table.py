@@ -19,6 +19,7 @@ from forebay.api.keys import key_rows
 from forebay.api.scan import ArrowStream, ScanRequest
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import Span, span_seconds
+from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.reading.planning import (
     LogPlace,
     PartitionSelector,
@@ -27,7 +28,6 @@ from forebay.client.reading.planning import (
     partition_texts,
     plan_buckets,
 )
-from forebay.client.session.cluster import ClusterClient
 from forebay.codec.arrow.arrow_types import user_schema
 from forebay.metadata.table import PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from forebay.client.lookups.lookup_table import LookupTable
     from forebay.client.reading.log_reader import LogReader
     from forebay.client.reading.table_snapshot import TableSnapshot
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
     from forebay.client.writing.encode import MergeMode, WriteEncoder
     from forebay.client.writing.writer import TableWriter
 

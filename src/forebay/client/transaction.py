@@ -45,8 +45,8 @@ from forebay.base.errors import (
     UnsupportedOperation,
 )
 from forebay.base.retrying import may_repeat
-from forebay.client.session.cluster import ClusterClient
-from forebay.client.session.rpc import Call
+from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.cluster.rpc import Call
 from forebay.client.writing.accumulator import NO_SEQUENCE, NO_WRITER_ID, WriteTarget
 from forebay.client.writing.encode import APPEND, CHANGES, DELETE, Piece, WriteEncoder, seal, upsert_operation
 from forebay.metadata.log_offset import epoch_of
@@ -55,7 +55,7 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey, ServerNode
 
 if TYPE_CHECKING:
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
     from forebay.client.table import Table
 
 _LOGGER = logging.getLogger("forebay")

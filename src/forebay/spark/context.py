@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from forebay.client.admin.admin import Admin
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.session.settings import Settings
+from forebay.client.settings import Settings
 from forebay.spark.jvm.gateway import JavaObject, Jvm
 from forebay.spark.options import (
     LEASE_DURATION,

@@ -34,7 +34,7 @@ from forebay.base import options as parsers
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.options import Option, by_name
 from forebay.client.connection import shared_connection
-from forebay.client.session.settings import LAKE_OPTIONS, Settings, make_settings
+from forebay.client.settings import LAKE_OPTIONS, Settings, make_settings
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableInfo, TablePath
 from forebay.spark.filters import predicate_of

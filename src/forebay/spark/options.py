@@ -20,7 +20,7 @@ from forebay.base.arguments import did_you_mean
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.options import Option, by_name
 from forebay.base.quantity import moment_ms
-from forebay.client.session.settings import Settings, make_settings
+from forebay.client.settings import Settings, make_settings
 from forebay.metadata.table import TableDescriptor
 
 FORMAT_NAME = "forebay"

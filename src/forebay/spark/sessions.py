@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from forebay.base.allocator import settle as settle_allocator
 from forebay.base.errors import InvalidRequest
 from forebay.base.locations import located
-from forebay.client.session.settings import LAKE_OPTIONS, make_settings
+from forebay.client.settings import LAKE_OPTIONS, make_settings
 from forebay.spark.jvm.java_home import ensure_java
 
 if TYPE_CHECKING:

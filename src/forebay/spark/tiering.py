@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.session.settings import Settings, make_settings
+from forebay.client.settings import Settings, make_settings
 from forebay.spark.jvm.spark_jobs import active_context, run_job
 from forebay.tiering.control import RoundControl
 from forebay.tiering.now import TierOutcome, tier_now

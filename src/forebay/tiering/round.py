@@ -34,7 +34,7 @@ from forebay.client.connection import Connection
 from forebay.client.reading.log_epochs import log_epoch
 from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of
-from forebay.client.session.settings import Settings
+from forebay.client.settings import Settings
 from forebay.lake.formats import create_lake_storage
 from forebay.lake.storage import LakeStorage
 from forebay.lake.tiering import (

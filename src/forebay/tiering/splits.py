@@ -31,7 +31,7 @@ from forebay.client.connection import Connection
 from forebay.client.reading.live_scan import bucket_scan
 from forebay.client.reading.planning import list_partitions
 from forebay.client.reading.table_snapshot import TableSnapshot
-from forebay.client.session.views import array_of, integers
+from forebay.client.views import array_of, integers
 from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import LakeTieringFactory, LakeWriter, WriterContext

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.client.session.views import array_of, integers
+from forebay.client.views import array_of, integers
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.kv.key_index import KeyIndex, distinct_numbers
 from forebay.codec.rows.keys import KeyEncoder, primary_key_encoder
@@ -21,7 +21,7 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.tail import changes
 
 if TYPE_CHECKING:
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
 
 FLAGS_MAX = 1 << 26
 """Maximum number of flags, of a byte each."""

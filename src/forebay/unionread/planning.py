@@ -21,8 +21,8 @@ from forebay.client.reading.planning import (
     list_partitions,
 )
 from forebay.client.results import LakeSnapshot
-from forebay.client.session.session import Session
-from forebay.client.session.views import RowView
+from forebay.client.session import Session
+from forebay.client.views import RowView
 from forebay.lake.formats import create_lake_storage
 from forebay.lake.kept import Kept
 from forebay.lake.source import LakeSource, LakeSplit, Planner

@@ -18,8 +18,8 @@ from forebay.base.errors import InternalError
 from forebay.client.connection import shared_connection
 from forebay.client.reading.live_scan import LiveReader
 from forebay.client.reading.log_reader import LogReader
-from forebay.client.session.settings import Settings
-from forebay.client.session.views import RowView
+from forebay.client.settings import Settings
+from forebay.client.views import RowView
 from forebay.codec.rows.keys import primary_key_encoder
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
@@ -37,7 +37,7 @@ from forebay.unionread.splits import (
 from forebay.unionread.tail import Tail, check_read_to_the_end, read_tail, read_tails
 
 if TYPE_CHECKING:
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
 
 _Range = LakeSnapshotAndLogSplit | LogSplit
 

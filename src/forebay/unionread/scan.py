@@ -15,7 +15,7 @@ from forebay.client.reading.live_scan import LiveReader
 from forebay.client.reading.planning import LATEST, list_offsets
 from forebay.client.reading.table_scan import TableScan
 from forebay.client.results import LakeSnapshot
-from forebay.client.session.session import Session
+from forebay.client.session import Session
 from forebay.client.table import Table
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.plan import UnionPlan

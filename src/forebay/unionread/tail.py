@@ -20,7 +20,7 @@ import pyarrow as pa
 from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
 from forebay.base.errors import InternalError
 from forebay.client.reading.log_reader import LogReader
-from forebay.client.session.views import RowView, array_of, integers
+from forebay.client.views import RowView, array_of, integers
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.casting.conform import conform_array
 from forebay.codec.kv.key_index import KeyIndex
@@ -28,7 +28,7 @@ from forebay.codec.rows.keys import KeyEncoder, primary_key_encoder
 from forebay.metadata.table import Column, TableBucket, TableInfo
 
 if TYPE_CHECKING:
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
 
 _FOLD_ROWS_MIN = 1 << 18
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.client.reading.planning import EARLIEST, LATEST, PartitionSelector, list_offsets, list_partitions
-from forebay.client.session.views import RowView
+from forebay.client.views import RowView
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket
 from forebay.unionread.partitions import PartitionFilter

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forebay.base.errors import ErrorCode, ForebayError, error_from_wire
 from forebay.base.quantity import Span, span_ms
 from forebay.client.admin.definition import config_changes
+from forebay.client.cluster.rpc import Call
 from forebay.client.display import Listing
 from forebay.client.reading.planning import (
     BucketItem,
@@ -41,7 +42,6 @@ from forebay.client.results import (
     TransactionInfo,
     transaction_from_pb,
 )
-from forebay.client.session.rpc import Call
 from forebay.metadata import json_serde
 from forebay.metadata.table import DatabaseInfo, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
@@ -50,9 +50,9 @@ from forebay.protocol.messages import Message, error_of, partition_id_of, table_
 
 if TYPE_CHECKING:
     from forebay.client.admin.server_description import ServerDescription, ServerList
+    from forebay.client.cluster.cluster import ClusterClient
     from forebay.client.reading.table_snapshot import TableSnapshotInfo
-    from forebay.client.session.cluster import ClusterClient
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
 
 
 # The cluster itself: servers, health, settings, access rules; snapshots, leases and registered offsets.

@@ -25,7 +25,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import error_of, table_path_from_pb, table_path_to_pb
 
 if TYPE_CHECKING:
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ import pyarrow as pa
 from forebay.api.data import Missing
 from forebay.api.keys import check_missing, key_rows
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
+from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.cluster.routing import PartitionRouter
+from forebay.client.cluster.rpc import Call
 from forebay.client.reading.planning import Scatter, pair_up
-from forebay.client.session.cluster import ClusterClient
-from forebay.client.session.routing import PartitionRouter
-from forebay.client.session.rpc import Call
-from forebay.client.session.views import RowView, array_of
+from forebay.client.views import RowView, array_of
 from forebay.client.writing.encode import KeyRouter, group_rows
 from forebay.codec.casting.batches import iter_record_batches
 from forebay.codec.kv.value_batch import parse_values
@@ -38,7 +38,7 @@ from forebay.protocol._short import decode_values
 from forebay.protocol.api import ApiKey, ServerNode
 
 if TYPE_CHECKING:
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
 
 PREFIX_COLUMN = "_prefix_index"
 """The column of a prefix lookup's result with the index of the row's prefix, counted from 0."""

@@ -16,8 +16,8 @@ from forebay.api.data import Missing, Rows
 from forebay.api.joins import KeyJoin
 from forebay.client.lookups.lookup import Lookup
 from forebay.client.lookups.lookup_cache import CachedLookup
-from forebay.client.session.session import Session
-from forebay.client.session.views import array_of
+from forebay.client.session import Session
+from forebay.client.views import array_of
 from forebay.metadata.table import TableInfo
 
 ROWS_KEPT = 100_000

@@ -18,12 +18,12 @@ from forebay.base.errors import CorruptData, ErrorCode, UnsupportedOperation
 from forebay.base.quantity import Span, span_ms
 from forebay.client.reading.log_reader import LogReader
 from forebay.client.reading.planning import LATEST, list_offsets
-from forebay.client.session.views import RowView, array_of, text_array
+from forebay.client.views import RowView, array_of, text_array
 from forebay.metadata.log_offset import LogPosition, epoch_of, with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
 
 if TYPE_CHECKING:
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
 
 METADATA = ("change_type", "offset", "timestamp")
 """What changes say of themselves, in front of their rows, where they are to become a binlog."""

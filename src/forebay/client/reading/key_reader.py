@@ -30,14 +30,14 @@ from forebay.client.reading.planning import (
     plan_buckets,
     select_partitions,
 )
-from forebay.client.session.views import RowView
+from forebay.client.views import RowView
 from forebay.codec.kv.value_batch import ValueDecoder, parse_values
 from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo
 from forebay.protocol.api import ApiKey
 
 if TYPE_CHECKING:
-    from forebay.client.session.cluster import ClusterClient
-    from forebay.client.session.session import Session
+    from forebay.client.cluster.cluster import ClusterClient
+    from forebay.client.session import Session
 
 AT_ONCE_MAX = 16
 """Keys of a bucket that a Forebay server reads at one point in time."""

@@ -46,9 +46,9 @@ from forebay.base.errors import (
     Unavailable,
 )
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
+from forebay.client.cluster.rpc import Call
 from forebay.client.reading.planning import check_bucket, plan_buckets
-from forebay.client.session.rpc import Call
-from forebay.client.session.views import Pages, RowView
+from forebay.client.views import Pages, RowView
 from forebay.metadata.log_offset import with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
@@ -56,7 +56,7 @@ from forebay.protocol.api import ApiKey, ServerNode
 from forebay.protocol.messages import error_of
 
 if TYPE_CHECKING:
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
 
 _GONE = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
 _CANNOT_REPEAT = (*_GONE, ErrorCode.INVALID_SCAN_REQUEST)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from forebay.api import changes
 from forebay.base.errors import InvalidRequest
-from forebay.client.session.views import RowView, array_of, integers, rows_without_columns, text_array
+from forebay.client.views import RowView, array_of, integers, rows_without_columns, text_array
 from forebay.codec.filters import mask
 from forebay.codec.kv.value_batch import ValueDecoder
 from forebay.codec.log.header import LogBatchHeader, iter_headers, verify_crc

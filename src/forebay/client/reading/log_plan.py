@@ -27,8 +27,8 @@ from forebay.client.reading.planning import (
     plan_buckets,
 )
 from forebay.client.reading.table_snapshot import open_table_snapshot
-from forebay.client.session.session import Session
-from forebay.client.session.views import RowView
+from forebay.client.session import Session
+from forebay.client.views import RowView
 from forebay.metadata.log_offset import LogPosition, epoch_of, is_position_json
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo

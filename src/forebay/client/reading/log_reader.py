@@ -39,12 +39,12 @@ from forebay.base.completion import hides
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
 from forebay.base.quantity import Span, span_ms
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
+from forebay.client.cluster.rpc import Call
 from forebay.client.reading.log_decode import ChunkDecoder
 from forebay.client.reading.log_epochs import check_offsets
 from forebay.client.reading.planning import EARLIEST, list_offsets, plan_buckets
 from forebay.client.reading.remote_log import RemoteLog, read_remote
-from forebay.client.session.rpc import Call
-from forebay.client.session.views import RowView
+from forebay.client.views import RowView
 from forebay.codec.log.header import iter_headers
 from forebay.metadata.log_offset import LogPosition, epoch_of, with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
@@ -54,7 +54,7 @@ from forebay.protocol.api import ApiKey, ServerNode
 from forebay.protocol.messages import error_of, partition_id_of
 
 if TYPE_CHECKING:
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
 
 _CLIENT = -1
 _BATCH_BYTES_MAX = 1 << 29

@@ -20,8 +20,8 @@ from forebay.api.scan import ScanRequest
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, NotFound
 from forebay.base.quantity import Moment, moment_ms
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
-from forebay.client.session.cluster import ClusterClient
-from forebay.client.session.rpc import Call
+from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.cluster.rpc import Call
 from forebay.metadata.log_offset import with_epoch
 from forebay.metadata.partitions import matches_partial, partition_text
 from forebay.metadata.predicate import Compound, Leaf, LeafFunction, Predicate, predicate_text

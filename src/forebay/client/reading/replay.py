@@ -25,7 +25,7 @@ from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
 from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.client.reading.log_reader import LogReader
 from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets
-from forebay.client.session.views import RowView, array_of, integers
+from forebay.client.views import RowView, array_of, integers
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.kv.value_batch import parse_value_batch
 from forebay.codec.rows.keys import primary_key_encoder
@@ -35,7 +35,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import error_of
 
 if TYPE_CHECKING:
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
 
 _EVERYTHING = (1 << 31) - 1
 _FOLD_ROWS = 1 << 19

@@ -20,9 +20,9 @@ import pyarrow as pa
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, NotFound
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
+from forebay.client.cluster.rpc import Call
 from forebay.client.reading.planning import explained, fixes_keys
-from forebay.client.session.rpc import Call
-from forebay.client.session.views import Pages, RowView
+from forebay.client.views import Pages, RowView
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
@@ -30,7 +30,7 @@ from forebay.protocol.messages import error_of
 
 if TYPE_CHECKING:
     from forebay.client.reading.live_scan import BucketScan
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
 
 GONE = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
 

@@ -37,10 +37,10 @@ from forebay.base.completion import hides
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.base.quantity import Span, span_ms
 from forebay.base.retrying import BackOff
+from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.reading.planning import LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
 from forebay.client.reading.snapshot_scan import GONE, LiveBucketScan, SnapshotBucketScan, SnapshotScan, gone
-from forebay.client.session.cluster import ClusterClient
-from forebay.client.session.views import Pages, RowView
+from forebay.client.views import Pages, RowView
 from forebay.codec.arrow.arrow_types import user_schema
 from forebay.metadata.log_offset import with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
@@ -49,7 +49,7 @@ from forebay.protocol.api import ApiKey, ServerNode
 from forebay.protocol.messages import partition_id_of
 
 if TYPE_CHECKING:
-    from forebay.client.session.session import Session
+    from forebay.client.session import Session
     from forebay.metadata.predicate import Predicate
 
 

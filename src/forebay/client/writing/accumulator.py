@@ -42,7 +42,7 @@ from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import ErrorCode, ForebayError, LimitExceeded, OutcomeUnknown, Unavailable, check
 from forebay.base.retrying import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, backoff
-from forebay.client.session.counters import WriteCounters
+from forebay.client.counters import WriteCounters
 from forebay.metadata.table import TableBucket, TablePath
 
 NO_WRITER_ID = -1

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.client.session.views import array_of, integers, rows_without_columns
+from forebay.client.views import array_of, integers, rows_without_columns
 from forebay.client.writing.accumulator import WriteTarget
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.casting.batches import check_not_null, iter_record_batches
@@ -42,7 +42,7 @@ from forebay.metadata.types import DataType, TypeRoot
 from forebay.protocol.frames import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
-    from forebay.client.session.settings import Settings
+    from forebay.client.settings import Settings
 
 MergeMode: TypeAlias = Literal["default", "overwrite"]
 """What a write does under a merge engine: it is merged, or it replaces rows and deletes them (Fluss's `MergeMode`)."""

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from forebay.base.errors import ForebayError
+from forebay.client.cluster.rpc import SOFTWARE
 from forebay.client.connection import Connection
 from forebay.client.reading.table_snapshot import TableSnapshot
-from forebay.client.session.rpc import SOFTWARE
-from forebay.client.session.views import RowView, arrow_rows
+from forebay.client.views import RowView, arrow_rows
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.metadata.table_options import LogFormat

@@ -14,7 +14,7 @@ from forebay.client.reading.key_filter import KeyFilter
 from forebay.client.reading.key_reader import AT_ONCE_MAX, KeyPlan, choose, knows_log_ends, look_up
 from forebay.client.reading.planning import LATEST, list_offsets
 from forebay.client.reading.table_snapshot import TableSnapshot
-from forebay.client.session.views import RowView
+from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
 from forebay.spark.reading.live_read import FoundRows, KeysInput, KvBatchSplit, Split

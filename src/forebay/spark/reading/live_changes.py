@@ -26,7 +26,7 @@ from forebay.api.changes import (
 )
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
-from forebay.client.session.views import RowView, array_of, integers, text_array
+from forebay.client.views import RowView, array_of, integers, text_array
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import DELETE_BEHAVIOR, FAIL, IGNORE, INCLUDE, ReadOptions
 from forebay.spark.reading.live_plan import (

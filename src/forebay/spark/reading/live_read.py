@@ -33,8 +33,8 @@ from forebay.client.reading.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_CO
 from forebay.client.reading.replay import current_rows, rows_at
 from forebay.client.reading.snapshot_scan import GONE, SnapshotReader
 from forebay.client.reading.table_snapshot import TableSnapshot
-from forebay.client.session.settings import Settings
-from forebay.client.session.views import RowView, rows_without_columns
+from forebay.client.settings import Settings
+from forebay.client.views import RowView, rows_without_columns
 from forebay.codec.casting.conform import cast_batch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo

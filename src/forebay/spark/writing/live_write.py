@@ -28,7 +28,7 @@ from forebay.api.changes import CHANGE_TYPE_COLUMN, CHANGE_TYPES, DELETE, UPDATE
 from forebay.base.arguments import did_you_mean
 from forebay.base.errors import Conflict, ErrorCode, InternalError, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import shared_connection
-from forebay.client.session.settings import Settings
+from forebay.client.settings import Settings
 from forebay.codec.arrow.arrow_types import arrow_type, user_schema
 from forebay.codec.casting.conform import cast_batch
 from forebay.codec.filters import bind, mask

@@ -17,11 +17,11 @@ from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import ForebayError, Unavailable
 from forebay.base.quantity import Span, span_seconds
-from forebay.client.session.cluster import ClusterClient
-from forebay.client.session.settings import Settings
+from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.settings import Settings
 
 if TYPE_CHECKING:
-    from forebay.client.session.rpc import Dial
+    from forebay.client.cluster.rpc import Dial
     from forebay.client.writing.sender import Sender
 
 _live: weakref.WeakSet[Session] = weakref.WeakSet()

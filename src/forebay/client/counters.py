@@ -1,4 +1,4 @@
-"""What a connection counts while it works, for its metrics (forebay.client.session.metrics).
+"""What a connection counts while it works, for its metrics (forebay.client.metrics).
 
 Counting has to cost nothing that a program notices: no labels, no time that is not looked up anyway, and no lock beyond
 those that are held anyway. Each counter has one writer at a time: `CallCounter` belongs to a channel, where requests

@@ -25,8 +25,8 @@ from prometheus_client.registry import Collector
 from forebay.base import threads
 from forebay.base.counting import Histogram, add_histogram, per_second
 from forebay.base.errors import error_name
-from forebay.client.session.counters import CallCounter, ReadCounters
-from forebay.client.session.session import Session, live_sessions
+from forebay.client.counters import CallCounter, ReadCounters
+from forebay.client.session import Session, live_sessions
 from forebay.metadata.table import TablePath
 from forebay.protocol.api import ApiKey
 

@@ -34,8 +34,8 @@ from forebay.base.errors import (
     error_name,
 )
 from forebay.base.retrying import NOTICE_SECONDS, WaitNotice, backoff
-from forebay.client.session.counters import CallCounter
-from forebay.client.session.settings import Address
+from forebay.client.counters import CallCounter
+from forebay.client.settings import Address
 from forebay.protocol.api import ApiKey, NegotiatedVersions, ServerRole
 from forebay.protocol.connection import (
     ClientConnection,

@@ -25,8 +25,8 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.predicates import predicate_to_pb
 
 if TYPE_CHECKING:
-    from forebay.client.session.cluster import ClusterClient
-    from forebay.client.session.settings import Settings
+    from forebay.client.cluster.cluster import ClusterClient
+    from forebay.client.settings import Settings
     from forebay.protocol.api import ServerNode
 
 

@@ -33,9 +33,9 @@ from forebay.base.errors import (
     UnsupportedOperation,
 )
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again, may_repeat
-from forebay.client.session.counters import CallCounter, ClientCounters, add_calls
-from forebay.client.session.rpc import Call, Callback, Channel, Dial
-from forebay.client.session.settings import Address, Settings
+from forebay.client.cluster.rpc import Call, Callback, Channel, Dial
+from forebay.client.counters import CallCounter, ClientCounters, add_calls
+from forebay.client.settings import Address, Settings
 from forebay.metadata import json_serde
 from forebay.metadata.table import PhysicalTablePath, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb

@@ -1,1 +1,0 @@
-"""What all parts of a connection share: settings, channels to servers, counters."""
