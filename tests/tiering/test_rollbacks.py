@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest
-from forebay.client.reading.planning import EARLIEST, list_offsets
+from forebay.client.cluster.offsets import EARLIEST, list_offsets
 from forebay.client.table import Table
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import load_table, opened

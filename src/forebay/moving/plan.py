@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 
 from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.locations import location
+from forebay.client.cluster.buckets import plan_buckets
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
-from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, list_partitions, plan_buckets
 from forebay.client.results import LakeSnapshot
 from forebay.metadata.table import TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.tiering.lag import newest_known

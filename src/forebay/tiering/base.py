@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InternalError, InvalidRequest
 from forebay.client.admin.lake import LakeTieringClient, TieringTable
 from forebay.client.admin.lake_history import is_same, known_before
+from forebay.client.cluster.offsets import EARLIEST, list_offsets
 from forebay.client.connection import Connection
 from forebay.client.reading.log_epochs import log_epoch
-from forebay.client.reading.planning import EARLIEST, list_offsets
 from forebay.client.results import LakeSnapshot
 from forebay.lake.tiering import (
     KEEP_ALL_PREVIOUS,

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from forebay.base.errors import ErrorCode, NotFound
 from forebay.client.admin.admin import Admin
+from forebay.client.cluster.buckets import plan_buckets
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.connection import Connection
-from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, plan_buckets
 from forebay.client.results import LakeSnapshot
 from forebay.metadata.table import TableBucket, TableInfo, TablePath
 

@@ -30,9 +30,10 @@ from typing import TypeAlias
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, OutcomeUnknown
 from forebay.client.admin.lake import LakeTieringClient, TieringTable
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
 from forebay.client.reading.log_epochs import log_epoch
-from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.client.settings import Settings
 from forebay.lake.formats import create_lake_storage

@@ -27,9 +27,9 @@ import pyarrow.compute as pc
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, NotFound, Unavailable
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
 from forebay.client.reading.live_scan import bucket_scan
-from forebay.client.reading.planning import list_partitions
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.views import array_of, integers
 from forebay.codec.log.log_batch import ChangeType

@@ -12,14 +12,9 @@ from typing import TYPE_CHECKING
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.admin.admin import Admin
-from forebay.client.reading.planning import (
-    EARLIEST,
-    LATEST,
-    PartitionSelector,
-    fixes_keys,
-    list_offsets,
-    list_partitions,
-)
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import PartitionSelector, list_partitions
+from forebay.client.reading.planning import fixes_keys
 from forebay.client.results import LakeSnapshot
 from forebay.client.session import Session
 from forebay.client.views import RowView

@@ -22,9 +22,10 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, UnsupportedOperation
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.log_epochs import check_offsets
-from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.metadata.log_offset import LogOffset, epoch_of
 from forebay.metadata.table import TableBucket

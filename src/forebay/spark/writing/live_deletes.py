@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
+from forebay.client.cluster.buckets import plan_buckets
 from forebay.client.connection import Connection, shared_connection
-from forebay.client.reading.planning import plan_buckets
 from forebay.client.table import Table
 from forebay.client.transaction import Transaction
 from forebay.codec.arrow.arrow_types import arrow_type
