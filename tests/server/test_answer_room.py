@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import Unavailable
-from forebay.server.context import AnswerRoom
-from forebay.server.wire.connections import MemoryBudget
+from forebay.server.flow.memory_pool import MemoryBudget
+from forebay.server.flow.response_memory import AnswerRoom
 from tests.virtual_time import run
 
 LIMIT = 1600

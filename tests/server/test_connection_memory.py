@@ -9,7 +9,8 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
-from forebay.server.wire.connections import _STILL_SECONDS, ConnectionMemory, MemoryBudget
+from forebay.server.flow.connection_memory import _STILL_SECONDS, ConnectionMemory
+from forebay.server.flow.memory_pool import MemoryBudget
 from tests.virtual_time import run
 
 LIMIT = 1000

@@ -9,7 +9,7 @@ import pytest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import LimitExceeded
 from forebay.server import context
-from forebay.server.context import Gate
+from forebay.server.flow.request_limits import Gate
 from tests.virtual_time import run
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from forebay.base import threads
 from forebay.base.threads import Executor, Future
-from forebay.server.storage.replica import (
+from forebay.server.flow.write_queue import (
     GROUP_BYTES_MAX,
     GROUP_ITEMS_MAX,
     SHORT_BYTES,

@@ -11,7 +11,7 @@ import pytest
 from forebay.base.errors import ErrorCode, LimitExceeded
 from forebay.codec.kv.value_batch import parse_value_batch
 from forebay.codec.log.header import iter_headers
-from forebay.server.context import RequestCosts
+from forebay.server.flow.request_limits import RequestCosts
 from forebay.server.handlers import lookups
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records

@@ -11,7 +11,8 @@ from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, Unavailable
 from forebay.base.host import machine_memory
 from forebay.server.config import ServerConfig
-from forebay.server.wire.connections import NEW_IN_A_ROW, REQUESTS_PER_TURN, Half, MemoryBudget, RoundRobin
+from forebay.server.flow.fair_queue import NEW_IN_A_ROW, REQUESTS_PER_TURN, RoundRobin
+from forebay.server.flow.memory_pool import Half, MemoryBudget
 from tests.virtual_time import run
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forebay.server.wire.connections import Outgoing
+from forebay.server.wire.send_queue import Outgoing
 from tests.patience import PATIENCE
 
 HIGH_WATER = 64 << 10

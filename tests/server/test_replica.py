@@ -18,8 +18,10 @@ from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
+from forebay.server.flow.write_queue import LaneScheduler
 from forebay.server.metadata.catalog import CatalogTable, LiveTable
-from forebay.server.storage.replica import AppendRequest, BucketReplica, LaneScheduler, SlowProgress
+from forebay.server.storage.replica import AppendRequest, BucketReplica
+from forebay.server.storage.slow_progress import SlowProgress
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import faulty_fs, open_log
 from tests.patience import PATIENCE, until

@@ -16,8 +16,9 @@ from forebay.log.checkpoints import DataDirectory, OffsetCheckpoint
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.server.storage import replicas as replicas_module
+from forebay.server.storage.open_buckets import OpenBuckets
 from forebay.server.storage.replica import BucketReplica
-from forebay.server.storage.replicas import OpenBuckets, ReplicaManager
+from forebay.server.storage.replicas import ReplicaManager
 from tests.patience import until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running

@@ -8,7 +8,7 @@ import pytest
 
 from forebay.base import threads
 from forebay.base.threads import Event, Executor, Future
-from forebay.server.context import Rotation, context_of
+from forebay.server.flow.fair_executor import Rotation, context_of
 from tests.patience import PATIENCE
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from forebay.base import threads
 from forebay.base.ambient import ManualClock
+from forebay.base.eager_task import begun
 from forebay.base.errors import AccessDenied, ErrorCode, InvalidRequest
 from forebay.base.threads import Future
 from forebay.protocol import fluss_pb2 as pb
@@ -23,10 +24,12 @@ from forebay.protocol.frames import FrameDecoder, FrameType, encode_request
 from forebay.protocol.messages import parse
 from forebay.protocol.sasl import PlaintextAuthenticator, SaslAuthenticator, credential_verifier
 from forebay.server.config import ServerConfig
-from forebay.server.context import HANDLERS, RequestCosts, ServerCall, begun
+from forebay.server.context import HANDLERS, ServerCall
 from forebay.server.counters import ServerCounters
+from forebay.server.flow.fair_queue import REQUESTS_PER_TURN
+from forebay.server.flow.request_limits import RequestCosts
 from forebay.server.wire import connections, rpc
-from forebay.server.wire.connections import REQUESTS_PER_TURN, Connections
+from forebay.server.wire.connections import Connections
 from forebay.server.wire.rpc import RpcProtocol
 
 APIS = offered(ApiKey, ServerRole.TABLET)

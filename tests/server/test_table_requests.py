@@ -14,7 +14,8 @@ from forebay.kv.tablet import PutResult
 from forebay.metadata import types
 from forebay.metadata.table import TableBucket
 from forebay.protocol.messages import partition_spec_to_pb
-from forebay.server.context import ITEM_BYTES, AnswerRoom
+from forebay.server.flow.request_limits import ITEM_BYTES
+from forebay.server.flow.response_memory import AnswerRoom
 from forebay.server.handlers import offsets as offset_requests
 from forebay.server.handlers.lookups import _last_batches
 from forebay.server.storage.replica import BucketReplica

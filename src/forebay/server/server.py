@@ -39,9 +39,11 @@ from forebay.protocol.listeners import (
 )
 from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
 from forebay.server.config import ServerConfig
-from forebay.server.context import HANDLERS, LakeParts, ProgressNotifier, RequestCosts, ServerContext
+from forebay.server.context import HANDLERS, LakeParts, ServerContext
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.disk_reserve import DiskReserve
+from forebay.server.flow.progress_notifier import ProgressNotifier
+from forebay.server.flow.request_limits import RequestCosts
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
 from forebay.server.maintenance.auto_partitions import follow_the_clock

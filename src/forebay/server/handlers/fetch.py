@@ -26,7 +26,8 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, partition_id_of
 from forebay.protocol.predicates import predicate_from_pb
-from forebay.server.context import ITEM_BYTES, SHORT_LIST, Answer, ServerCall, ServerContext, put_error, serves
+from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
+from forebay.server.flow.request_limits import ITEM_BYTES, SHORT_LIST
 from forebay.server.metadata.catalog import LiveTable
 from forebay.server.storage.log_epochs import LogEpochs
 from forebay.server.storage.replica import BucketReplica

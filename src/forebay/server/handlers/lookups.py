@@ -21,7 +21,8 @@ from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, Message, partition_id_of
-from forebay.server.context import ITEM_BYTES, SHORT_LIST, Answer, ServerCall, ServerContext, put_error, serves
+from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
+from forebay.server.flow.request_limits import ITEM_BYTES, SHORT_LIST
 from forebay.server.handlers.writes import acknowledged, check_key_version
 from forebay.server.storage.replica import BucketReplica
 

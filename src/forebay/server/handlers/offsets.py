@@ -9,7 +9,8 @@ from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
-from forebay.server.context import SHORT_LIST, ServerCall, ServerContext, put_error, serves
+from forebay.server.context import ServerCall, ServerContext, put_error, serves
+from forebay.server.flow.request_limits import SHORT_LIST
 from forebay.server.storage.log_epochs import LogEpochs
 from forebay.server.storage.replica import BucketReplica, ParkedBucket
 from forebay.server.storage.replicas import ReplicaManager

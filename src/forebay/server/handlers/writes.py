@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from forebay.base.eager_task import begun
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.base.threads import Future
 from forebay.kv.tablet import PutRequest, PutResult
@@ -13,16 +14,9 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
-from forebay.server.context import (
-    SHORT_LIST,
-    AnswerRoom,
-    ServerCall,
-    ServerContext,
-    begun,
-    put_error,
-    serves,
-    write_too_late,
-)
+from forebay.server.context import ServerCall, ServerContext, put_error, serves, write_too_late
+from forebay.server.flow.request_limits import SHORT_LIST
+from forebay.server.flow.response_memory import AnswerRoom
 from forebay.server.storage.replica import AppendRequest, AppendResult
 
 _ACKS = (-1, 0, 1)

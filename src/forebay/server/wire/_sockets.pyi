@@ -6,8 +6,8 @@ from typing import Any
 from forebay.base.ambient import Clock
 from forebay.protocol._short import ShortRequest
 from forebay.protocol.api import Api
+from forebay.server.flow.memory_pool import Half
 from forebay.server.storage.replica import BucketReplica
-from forebay.server.wire.connections import Half
 
 AVAILABLE: bool
 OPEN_REQUEST_BYTES: int

@@ -208,7 +208,7 @@ cdef class ShortGroups:
     cdef readonly object loop, receiving
 
     def __init__(self, loop, receiving):
-        """`receiving`: the memory of requests (`forebay.server.wire.connections.Half`)."""
+        """`receiving`: the memory of requests (`forebay.server.flow.memory_pool.Half`)."""
         self.loop = loop
         self.receiving = receiving
         self.groups = {}

@@ -23,6 +23,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from forebay.base.eager_task import begun
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, error_name
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol._short import ShortRequest
@@ -36,26 +37,16 @@ from forebay.protocol.connection import (
 )
 from forebay.protocol.messages import Buffer, Message, check_list_of_records, error_to_wire, has_more_entries, serialize
 from forebay.protocol.sasl import ANONYMOUS, Authenticator
-from forebay.server.context import (
-    HANDLERS,
-    SHORT_LIST,
-    Answer,
-    AnswerRoom,
-    ServerCall,
-    ServerContext,
-    begun,
-    context_of,
-)
+from forebay.server.context import HANDLERS, Answer, ServerCall, ServerContext
 from forebay.server.counters import request_name
+from forebay.server.flow.connection_memory import ConnectionMemory
+from forebay.server.flow.fair_executor import context_of
+from forebay.server.flow.fair_queue import REQUESTS_PER_TURN
+from forebay.server.flow.request_limits import SHORT_LIST
+from forebay.server.flow.response_memory import AnswerRoom
 from forebay.server.wire._sockets import OPEN_REQUEST_BYTES, Peer, Socket
-from forebay.server.wire.connections import (
-    FIRST_FRAME_BYTES_MAX,
-    REQUESTS_PER_TURN,
-    ConnectionDescription,
-    ConnectionMemory,
-    Connections,
-    Outgoing,
-)
+from forebay.server.wire.connections import FIRST_FRAME_BYTES_MAX, ConnectionDescription, Connections
+from forebay.server.wire.send_queue import Outgoing
 from forebay.server.wire.short_requests import VERSIONS_MIN as SHORT_VERSIONS_MIN
 from forebay.server.wire.short_requests import ShortRequests
 

@@ -1,0 +1,140 @@
+"""Memory for the responses that requests build."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from forebay.base.threads import Future
+from forebay.server.flow.memory_pool import Consumer, Half, MemoryBudget
+from forebay.server.flow.request_limits import ITEM_BYTES, SHORT_LIST
+
+_LOGGER = logging.getLogger(__name__)
+
+
+_SHARE_OF_ONE_ANSWER = 2
+"""The reservation for one response is at most this part of all memory for responses."""
+
+
+class AnswerRoom:
+    """Memory for the response to one call, if it may be large: a place among the connection's responses, and bytes of
+    the server's budget.
+
+    It is entered before the response is built, and left when the client has read it, or when there is none yet.
+    """
+
+    def __init__(self, room: asyncio.Semaphore, budget: MemoryBudget, consumer: Consumer) -> None:
+        self._room = room
+        self._budget = budget
+        self._half: Half = budget.answering
+        self._consumer = consumer
+        self.reserved = 0
+        self.is_held = False
+        self._has_place = False
+        self._unwritten: list[Future[Any]] = []
+
+    async def take_place(self) -> None:
+        """Wait until the client has read enough of its earlier responses, and keep the place until `close`.
+
+        For long requests, before their gate: inside, other requests would wait for them.
+        """
+        if not self.is_held:
+            await self._room.acquire()
+        self._has_place = True
+
+    async def enter(self, size: int) -> None:
+        """Wait until the client has read enough of its earlier responses, and there is memory for one of `size` bytes.
+
+        Raises `Unavailable` if there is none in bounded time.
+        """
+        if self.is_held:
+            return
+        if not self._has_place:
+            await self._room.acquire()
+        try:
+            await self._reserve(min(size, self._budget.answering.limit // _SHARE_OF_ONE_ANSWER))
+        except BaseException:
+            self._give_place()
+            raise
+        self.is_held = True
+
+    async def _reserve(self, size: int) -> None:
+        budget = self._budget
+        if size <= budget.short_answer_bytes and budget.short_answers.try_take(size):
+            self._half = budget.short_answers
+        else:
+            self._half = budget.answering
+            await self._half.reserve(self._consumer, size)
+        self.reserved = size
+
+    async def enter_for(self, items: int) -> None:
+        """Enter with memory for a response about `items` things; a short one needs no reservation."""
+        if items > SHORT_LIST:
+            await self.enter(items * ITEM_BYTES)
+
+    async def change_to(self, size: int) -> None:
+        """Reserve memory for another attempt at the response, of `size` bytes; the earlier one must be released.
+
+        Raises as `enter` does.
+        """
+        if self.is_held:
+            self.settle()
+            await self._reserve(min(size, self._budget.answering.limit))
+
+    async def grow_to(self, size: int) -> None:
+        """Reserve more memory for a response that is larger than its reservation. Raises as `enter` does."""
+        answering = self._budget.answering
+        size = min(size, answering.limit)
+        missing = size - self.reserved
+        if not self.is_held or missing <= 0:
+            return
+        if self._half is answering:
+            await answering.reserve(self._consumer, missing)
+        else:
+            await answering.reserve(self._consumer, size)
+            self.settle()
+            self._half = answering
+        self.reserved = size
+
+    def settle(self) -> None:
+        """Release the reservation: the response is built, and its unsent part is counted elsewhere."""
+        self._half.give(self.reserved)
+        self.reserved = 0
+
+    def leave(self) -> None:
+        """Release the place and memory, if any are held."""
+        if self.is_held:
+            self.is_held = False
+            self.settle()
+            self._give_place()
+
+    def close(self) -> None:
+        """Leave for good."""
+        self.leave()
+        if self._has_place:
+            self._has_place = False
+            self._give_place()
+
+    # ---- the request, where it is a write ---------------------------------------------------------------------------
+
+    def keep_until(self, written: Future[Any]) -> None:
+        """Keep the request's bytes until its queued write is done, even if its response is no longer awaited."""
+        self._unwritten.append(written)
+
+    def when_written(self, call: Callable[[], object]) -> None:
+        """Call `call` once none of the writes is queued any more; immediately if they are done."""
+        queued = [asyncio.wrap_future(written) for written in self._unwritten if not written.done()]
+        self._unwritten.clear()
+        if not queued:
+            call()
+            return
+        ended = asyncio.gather(*queued, return_exceptions=True)
+        ended.add_done_callback(lambda _: call())
+
+    # ---- places -----------------------------------------------------------------------------------------------------
+
+    def _give_place(self) -> None:
+        if not self._has_place:
+            self._room.release()
