@@ -36,7 +36,7 @@ from forebay.unionread.planning import plan_union
 
 _SOURCES = f"{Path(forebay.__file__).parent}/"
 _TIMERS = f"{_SOURCES}server/server.py"
-"""Where the server waits for the next round of its upkeep. Requests begin elsewhere: `server/wire/connections.py`."""
+"""Where the server waits for the next round of its upkeep. Requests begin elsewhere: `server/connections.py`."""
 
 _NO_UPKEEP = dict.fromkeys(
     (

@@ -11,9 +11,9 @@ import pytest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError
 from forebay.protocol.api import ApiKey, ServerRole, offered
+from forebay.server import connections as module
 from forebay.server.config import ServerConfig
-from forebay.server.wire import connections as module
-from forebay.server.wire.connections import Connections
+from forebay.server.connections import Connections
 
 
 class Peer:

@@ -29,12 +29,12 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata import json_serde
 from forebay.metadata.table import TableBucket
 from forebay.server import server
+from forebay.server.connections import FIRST_FRAME_BYTES_MAX
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.handlers import fetch
 from forebay.server.metadata.table_rules import COLUMNS_MAX
 from forebay.server.server import Injected
 from forebay.server.wire import rpc
-from forebay.server.wire.connections import FIRST_FRAME_BYTES_MAX
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_key, kv_records, log_records, running

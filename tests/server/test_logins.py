@@ -8,9 +8,9 @@ import pytest
 
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError
+from forebay.server import connections
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.flow.logins import _FREE_FAILURES, _REMEMBERED, _USER_SLOTS, Logins, _Remembered, network_of
-from forebay.server.wire import connections
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, pb
 
 HERE, ELSEWHERE = "192.0.2.1", "192.0.2.2"

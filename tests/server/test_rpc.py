@@ -23,13 +23,14 @@ from forebay.protocol.api import ApiKey, ServerRole, offered
 from forebay.protocol.frames import FrameDecoder, FrameType, encode_request
 from forebay.protocol.messages import parse
 from forebay.protocol.sasl import PlaintextAuthenticator, SaslAuthenticator, credential_verifier
+from forebay.server import connections
 from forebay.server.config import ServerConfig
+from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, ServerCall
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.fair_queue import REQUESTS_PER_TURN
 from forebay.server.flow.request_limits import RequestCosts
-from forebay.server.wire import connections, rpc
-from forebay.server.wire.connections import Connections
+from forebay.server.wire import rpc
 from forebay.server.wire.rpc import RpcProtocol
 
 APIS = offered(ApiKey, ServerRole.TABLET)

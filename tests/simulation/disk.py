@@ -479,7 +479,7 @@ class _Database:
 
 
 class SimDatabaseFile:
-    """A `forebay.server.metadata.metadata_store.DatabaseFile` on the simulated disk."""
+    """A `forebay.server.metadata_store.DatabaseFile` on the simulated disk."""
 
     def __init__(self, path: str, vfs: SimVfs) -> None:
         self.path, self._vfs = path, vfs

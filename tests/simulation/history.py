@@ -17,8 +17,8 @@ from forebay.log.scan import CorruptBatch
 from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
 from forebay.log.writer_state import WriterStates
-from forebay.server.metadata import metadata_store
-from forebay.server.metadata.metadata_store import StoredTransaction
+from forebay.server import metadata_store
+from forebay.server.metadata_store import StoredTransaction
 from forebay.server.transactions.commit_conditions import UnchangedKeys
 from forebay.server.transactions.manager import TransactionManager
 from forebay.server.transactions.stages import StageFiles

@@ -9,7 +9,6 @@ from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
-
 T = TypeVar("T")
 
 

@@ -23,6 +23,7 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.protocol.api import ApiKey, ServerNode, ServerRole
 from forebay.protocol.messages import Buffer, Message, PerBucketAnswer, error_to_wire
 from forebay.server.config import ServerConfig
+from forebay.server.connections import Connections
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.fair_executor import Rotation
 from forebay.server.flow.progress_notifier import ProgressNotifier
@@ -32,13 +33,12 @@ from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
 from forebay.server.metadata.catalog import Descriptions, LiveTable, TableCatalog, buckets_of
 from forebay.server.metadata.lake_tables import LakeTables
-from forebay.server.metadata.metadata_store import MetadataStore
+from forebay.server.metadata_store import MetadataStore
 from forebay.server.storage.log_epochs import LogEpochs
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.replicas import ReplicaManager
 from forebay.server.storage.writer_ids import WriterIds
 from forebay.server.transactions.manager import TransactionManager
-from forebay.server.wire.connections import Connections
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -33,11 +33,11 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.metadata.table import TablePath
 from forebay.protocol.api import ApiKey
+from forebay.server.connections import Connections
 from forebay.server.context import ServerContext
 from forebay.server.lake.lake_tiering import TieringState
 from forebay.server.metadata.catalog import LiveTable
 from forebay.server.storage.replicas import WrittenAndRead
-from forebay.server.wire.connections import Connections
 
 _WINDOW_SECONDS = 60.0
 SAMPLE_SECONDS = 5.0

@@ -39,6 +39,7 @@ from forebay.protocol.listeners import (
 )
 from forebay.server import handlers as _handlers  # noqa: F401 - importing the package registers the handlers
 from forebay.server.config import ServerConfig
+from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, LakeParts, ServerContext
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.disk_reserve import DiskReserve
@@ -50,7 +51,7 @@ from forebay.server.maintenance.auto_partitions import follow_the_clock
 from forebay.server.maintenance.retention import LogRetention
 from forebay.server.metadata.catalog import TableCatalog
 from forebay.server.metadata.lake_tables import LakeStorageFactory, LakeTables
-from forebay.server.metadata.metadata_store import (
+from forebay.server.metadata_store import (
     COORDINATOR_EPOCH_COUNTER,
     METADATA_FILE,
     DatabaseFile,
@@ -63,7 +64,6 @@ from forebay.server.transactions.manager import TransactionManager
 from forebay.server.transactions.stages import StageFiles
 from forebay.server.wire._sockets import AVAILABLE as HAS_SOCKETS
 from forebay.server.wire._sockets import ServingLoop, Sockets
-from forebay.server.wire.connections import Connections
 from forebay.server.wire.rpc import RpcProtocol
 from forebay.server.wire.short_requests import ShortRequests
 

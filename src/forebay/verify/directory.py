@@ -29,7 +29,7 @@ from forebay.log.checkpoints import OffsetCheckpoint, read_clean_shutdown
 from forebay.log.log_ends import KnownEnd, KnownLog, read_log_ends
 from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.metadata.catalog import CatalogTable, LiveTable
-from forebay.server.metadata.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
+from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
 from forebay.server.transactions.manager import TransactionState
 from forebay.server.transactions.stages import StageFiles
 from forebay.verify.logs import LogImage, check_log

@@ -32,7 +32,7 @@ from forebay.base.errors import LimitExceeded, Unavailable
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import checkpoints
-from forebay.server.metadata.metadata_store import METADATA_FILE
+from forebay.server.metadata_store import METADATA_FILE
 
 OnBytes = Callable[[int, int], None]
 """Takes the number of bytes that are copied, and of those that are known."""

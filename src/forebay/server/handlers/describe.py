@@ -17,12 +17,12 @@ from forebay.base.host import resident_bytes
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, parse, table_path_to_pb
+from forebay.server.connections import ConnectionDescription, Connections
 from forebay.server.context import ServerCall, ServerContext, serves
 from forebay.server.handlers.staging import transaction_to_pb
 from forebay.server.handlers.table_snapshots import table_snapshot_to_pb
 from forebay.server.lake.lake_tiering import TieringState
 from forebay.server.transactions.manager import TransactionState
-from forebay.server.wire.connections import ConnectionDescription, Connections
 
 T = TypeVar("T")
 

@@ -37,7 +37,7 @@ from forebay.server.counters import ServerCounters
 from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.flow.write_queue import LaneScheduler
 from forebay.server.metadata.catalog import LiveTable, TableCatalog, buckets_of
-from forebay.server.metadata.metadata_store import MetadataStore
+from forebay.server.metadata_store import MetadataStore
 from forebay.server.storage.log_epochs import LogEpochs
 from forebay.server.storage.open_buckets import OpenBuckets
 from forebay.server.storage.replica import BucketReplica, ParkedBucket

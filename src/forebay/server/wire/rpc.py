@@ -5,12 +5,12 @@ responses leave when they are ready (clients match them by id). A failing reques
 affect others; a stream that does not speak the Fluss protocol is closed.
 
 Turns: a connection starts a few requests when bytes arrive, and more of the pending ones when its turn comes again
-(`forebay.server.wire.connections`).
+(`forebay.server.connections`).
 
 Back-pressure: a connection with too many unanswered requests, or too many bytes of them, or whose peer does not read,
 is neither served nor read from. Only two responses that may be large are built at a time, and the next one when the
 peer has read one of them (`AnswerRoom`). Memory for large requests, for bodies of unanswered ones, and for large
-responses comes from the server's budget (`forebay.server.wire.connections`).
+responses comes from the server's budget (`forebay.server.connections`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from forebay.protocol.connection import (
 )
 from forebay.protocol.messages import Buffer, Message, check_list_of_records, error_to_wire, has_more_entries, serialize
 from forebay.protocol.sasl import ANONYMOUS, Authenticator
+from forebay.server.connections import FIRST_FRAME_BYTES_MAX, ConnectionDescription, Connections
 from forebay.server.context import HANDLERS, Answer, ServerCall, ServerContext
 from forebay.server.counters import request_name
 from forebay.server.flow.connection_memory import ConnectionMemory
@@ -45,7 +46,6 @@ from forebay.server.flow.fair_queue import REQUESTS_PER_TURN
 from forebay.server.flow.request_limits import SHORT_LIST
 from forebay.server.flow.response_memory import AnswerRoom
 from forebay.server.wire._sockets import OPEN_REQUEST_BYTES, Peer, Socket
-from forebay.server.wire.connections import FIRST_FRAME_BYTES_MAX, ConnectionDescription, Connections
 from forebay.server.wire.send_queue import Outgoing
 from forebay.server.wire.short_requests import VERSIONS_MIN as SHORT_VERSIONS_MIN
 from forebay.server.wire.short_requests import ShortRequests

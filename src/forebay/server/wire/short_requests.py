@@ -27,9 +27,9 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol._short import ShortRequest, encode_values
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
+from forebay.server.connections import Connections
 from forebay.server.context import ServerContext, put_error, write_too_late
 from forebay.server.wire._sockets import Group, ShortGroups
-from forebay.server.wire.connections import Connections
 
 _LOGGER = logging.getLogger(__name__)
 
