@@ -9,9 +9,9 @@ import pytest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, LimitExceeded
 from forebay.metadata.table import TableBucket
-from forebay.server.flow.progress_notifier import ProgressNotifier
 from forebay.server.flow.request_limits import Gate, RequestCosts
 from forebay.server.lake.lake_tiering import TieringManager
+from forebay.server.storage.progress_notifier import ProgressNotifier
 from tests.virtual_time import run
 
 

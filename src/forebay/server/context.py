@@ -26,7 +26,6 @@ from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.fair_executor import Rotation
-from forebay.server.flow.progress_notifier import ProgressNotifier
 from forebay.server.flow.request_limits import SHORT_LIST, RequestCosts, T
 from forebay.server.flow.response_memory import AnswerRoom
 from forebay.server.lake.lake_snapshots import LakeSnapshots
@@ -35,6 +34,7 @@ from forebay.server.metadata.catalog import Descriptions, LiveTable, TableCatalo
 from forebay.server.metadata.lake_tables import LakeTables
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.storage.log_epochs import LogEpochs
+from forebay.server.storage.progress_notifier import ProgressNotifier
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.replicas import ReplicaManager
 from forebay.server.storage.writer_ids import WriterIds

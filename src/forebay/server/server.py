@@ -43,7 +43,6 @@ from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, LakeParts, ServerContext
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.disk_reserve import DiskReserve
-from forebay.server.flow.progress_notifier import ProgressNotifier
 from forebay.server.flow.request_limits import RequestCosts
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
@@ -59,6 +58,7 @@ from forebay.server.metadata_store import (
     MetadataStore,
 )
 from forebay.server.storage.log_epochs import LogEpochs, begin_epoch_if_needed
+from forebay.server.storage.progress_notifier import ProgressNotifier
 from forebay.server.storage.replicas import ReplicaManager
 from forebay.server.transactions.manager import TransactionManager
 from forebay.server.transactions.stages import StageFiles
