@@ -15,7 +15,7 @@ MODULES = {path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__ini
 def layers() -> list[set[str]]:
     """The layers of the contract in pyproject.toml, from the top."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (down,) = (contract for contract in contracts if contract["type"] == "layers")
+    (down,) = (contract for contract in contracts if contract["type"] == "layers" and "containers" not in contract)
     return [{name.strip().removeprefix("forebay.") for name in layer.split("|")} for layer in down["layers"]]
 
 
