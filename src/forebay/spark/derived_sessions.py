@@ -27,7 +27,7 @@ from py4j.protocol import Py4JJavaError
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.spark.jvm.gateway import JavaObject, Jvm
-from forebay.spark.jvm.kept_classes import CLASS_FILE, classes_of, kept_jar
+from forebay.spark.jvm.jar_cache import CLASS_FILE, classes_of, cached_jar
 from forebay.spark.jvm.proxy import JavaProxy
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def class_files(jvm: Jvm) -> dict[str, bytes]:
     # What the generated source is made of: its own order is another one in each JVM.
     sources = "\0".join([jvm.java_source("ForebayCatalogSource"), python, *SqlCatalog.interfaces, *of_views])
     with jvm.known_layout("compiler of catalogs"):
-        return classes_of(kept_jar("ForebayCatalog", sources, jvm.spark_version, compiled))
+        return classes_of(cached_jar("ForebayCatalog", sources, jvm.spark_version, compiled))
 
 
 def _shared_loader(jvm: Jvm) -> JavaObject:

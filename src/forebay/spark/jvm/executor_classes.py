@@ -2,7 +2,7 @@
 
 Each source `executor_java/<name>.java` is compiled by Janino, which every Spark has, into a jar that `addJar` sends to
 the executors; tasks then find its classes as they find those of any application. Jars are kept for later sessions
-(forebay.spark.jvm.kept_classes). A session that has files of its own for its jobs (artifacts) shares no jars with
+(forebay.spark.jvm.jar_cache). A session that has files of its own for its jobs (artifacts) shares no jars with
 others, and is sent its own.
 
 The driver loads the classes from the same jar, by a class loader of its own that is kept as long as the JVM. So it can
@@ -17,7 +17,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from forebay.spark.jvm.gateway import JavaObject, Jvm, joined_source
-from forebay.spark.jvm.kept_classes import kept_jar
+from forebay.spark.jvm.jar_cache import cached_jar
 
 _PARTS = {
     "ForebayColumnarFactory": ("ForebayArrow", "ForebayDirect", "ForebayLogs", "ForebayMixedScan", "ForebayPages")
@@ -52,7 +52,7 @@ def executor_class(jvm: Jvm, name: str, cache: Path | None = None) -> Callable[.
 
 def class_jar(jvm: Jvm, name: str, cache: Path | None = None) -> Path:
     """The jar with the class `name`, compiled for the Spark of `jvm` unless `cache` has it."""
-    return kept_jar(name, java_source(name), jvm.spark_version, jvm.bytecodes, cache)
+    return cached_jar(name, java_source(name), jvm.spark_version, jvm.bytecodes, cache)
 
 
 def java_source(name: str) -> str:

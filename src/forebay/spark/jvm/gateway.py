@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 
 from forebay.base.errors import ErrorCode, ForebayError, UnsupportedOperation
 from forebay.spark.jvm.expressions import Expression, Function, Literal, Literals, Reference
-from forebay.spark.jvm.kept_classes import kept_jar
+from forebay.spark.jvm.jar_cache import cached_jar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -453,13 +453,13 @@ class Jvm:
 
     def compiled(self, name: str) -> Any:
         """A constructor of the Java class `driver_java/<name>.java`; it exists on the driver only. Compiled once, and
-        kept for later sessions (forebay.spark.jvm.kept_classes).
+        kept for later sessions (forebay.spark.jvm.jar_cache).
 
         forebay.spark.jvm.executor_classes has those of executors.
         """
         if name not in self._compiled:
             with self.known_layout("compiler"):
-                jar = kept_jar(name, self.java_source(name), self.spark_version, self.bytecodes)
+                jar = cached_jar(name, self.java_source(name), self.spark_version, self.bytecodes)
                 self._compiled[name] = self.class_of_jar(jar, name).getConstructors()[0]
         return self.maker(self._compiled[name])
 
@@ -652,7 +652,7 @@ class Jvm:
         if name not in self._compiled:
             try:
                 with self.known_layout("compiler"):
-                    jar = kept_jar(name, self.java_source(name), self.spark_version, self.bytecodes)
+                    jar = cached_jar(name, self.java_source(name), self.spark_version, self.bytecodes)
                 loader = self.class_("java.lang.Thread").currentThread().getContextClassLoader()
                 loader.addURL(self.class_("java.net.URI").create(jar.as_uri()).toURL())
                 makers = self.class_("java.lang.Class").forName(name, True, loader).getConstructors()
