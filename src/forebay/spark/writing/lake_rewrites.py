@@ -29,6 +29,8 @@ from forebay.paimon.table import Table
 from forebay.spark.context import PaimonContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.python_tasks import python_metrics
+from forebay.spark.jvm.spark_values import column_reference, python_options
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import FILE_PATH
 from forebay.spark.reading.lake_plan import PaimonScan, deal, opened
@@ -65,7 +67,7 @@ class LakeRewrite(RowLevelOperation):
         return self._references([FILE_PATH])
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return CopyOnWriteScanBuilder(self, self._readable(self.jvm.options(options)))
+        return CopyOnWriteScanBuilder(self, self._readable(python_options(options)))
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         return RewriteBuilder(self)
@@ -162,7 +164,7 @@ class CopyOnWriteScan(ScanProxy):
     # ---- SupportsRuntimeV2Filtering ----------------------------------------------------------------------------------
 
     def filterAttributes(self) -> JavaObject:
-        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [self.jvm.column(FILE_PATH)])
+        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [column_reference(self.jvm, FILE_PATH)])
 
     def filter(self, predicates: JavaObject) -> None:
         """Leave out the files that are not among the paths that Spark has found."""
@@ -234,7 +236,7 @@ class RewriteWrite(WriteProxy, BatchTasks):
         return self.jvm.array(CONNECTOR + "expressions.SortOrder", [])
 
     def supportedCustomMetrics(self) -> JavaObject:
-        return self.jvm.python_metrics()
+        return python_metrics(self.jvm)
 
     def _task(self, physical: JavaObject) -> LakeWriteFunction:
         return LakeWriteFunction(self._table.context, self._name, tasks=max(int(physical.numPartitions()), 1))

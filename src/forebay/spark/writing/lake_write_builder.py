@@ -37,9 +37,11 @@ from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.bucket_functions import lake_bucketing, letter, runs_on_executors
 from forebay.spark.context import PaimonContext, SessionContext
 from forebay.spark.filters import to_predicate
-from forebay.spark.jvm.expressions import ALWAYS_TRUE
+from forebay.spark.jvm.expressions import ALWAYS_TRUE, read_expression
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.python_tasks import python_metrics, stream_writer_factory
+from forebay.spark.jvm.spark_values import python_schema
 from forebay.spark.lake_options import (
     SINK_PARALLELISM,
     SINK_STRATEGY,
@@ -111,7 +113,7 @@ class PaimonWriteBuilder(JavaProxy):
         schema = self._table.schema
         found: dict[str, Any] = {}
         for java in predicates:
-            expression = self.jvm.expression(java)
+            expression = read_expression(java)
             if expression == ALWAYS_TRUE:
                 continue
             predicate = to_predicate(expression, columns_of(schema))
@@ -177,7 +179,7 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
     def _has_types_of_table(self, builder: PaimonWriteBuilder) -> bool:
         """Whether the catalog's function takes the data as it is: in a stream Spark does not cast it to the table."""
         names = set(self._dealing.columns)
-        given, own = self.jvm.python_schema(builder._schema), table_schema(builder._table.schema.fields)
+        given, own = python_schema(builder._schema), table_schema(builder._table.schema.fields)
         return {f.name: _type_of(f) for f in own if f.name in names}.items() <= {
             f.name: _type_of(f) for f in given
         }.items()
@@ -200,7 +202,7 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
         return self.jvm.array(_EXPRESSIONS + "SortOrder", [])
 
     def supportedCustomMetrics(self) -> JavaObject:
-        return self.jvm.python_metrics()
+        return python_metrics(self.jvm)
 
     def toBatch(self) -> JavaProxy:
         return self
@@ -227,7 +229,7 @@ class PaimonStreamingWrite(_LakeTasks):
         self._commits = stream_commits(builder._context, self._name, builder._proxied, builder._query, builder._options)
 
     def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:
-        return self.jvm.streaming_writer_factory(self._command(physical), self._schema)
+        return stream_writer_factory(self.jvm, self._command(physical), self._schema)
 
     def commit(self, epoch: int, messages: JavaObject) -> None:
         self._is_settled = True

@@ -34,6 +34,7 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import python_options
 from forebay.spark.options import END, READ_OPTIMIZED, START, WriteOptions, write_options
 from forebay.spark.reading.scan_builder import Readable, ScanBuilder
 from forebay.spark.schemas import to_spark_schema
@@ -73,7 +74,7 @@ class LiveDelta(DeltaOperation):
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
         # Before the scan is planned: what is logged from here on, and only that, can be unknown to it.
         self._ends = self._context.connection.admin.list_offsets(self._info)
-        given = self.jvm.options(options)
+        given = python_options(options)
         windows = [name for name in (START, END) if name in given]
         if windows:
             raise InvalidRequest(f"{self.statement} {self._name}: all rows are read, so {windows} cannot be given")

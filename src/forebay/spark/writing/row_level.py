@@ -24,6 +24,9 @@ from forebay.spark.context import SessionContext
 from forebay.spark.jvm.executor_classes import executor_class
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.python_tasks import python_metrics, writer_factory
+from forebay.spark.jvm.spark_values import column_reference, python_options, struct_type
+from forebay.spark.jvm.values import int_array
 from forebay.spark.reading.scan_builder import Readable, ScanBuilder
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
 
@@ -81,13 +84,15 @@ class RowLevelOperation(JavaProxy):
         return self._references(())
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return ScanBuilder(self._context, self._readable(self.jvm.options(options)))
+        return ScanBuilder(self._context, self._readable(python_options(options)))
 
     def _readable(self, options: dict[str, str]) -> Readable:
         return replace(self._read(options), is_target=True)
 
     def _references(self, names: Sequence[str]) -> JavaObject:
-        return self.jvm.array(CONNECTOR + "expressions.NamedReference", [self.jvm.column(name) for name in names])
+        return self.jvm.array(
+            CONNECTOR + "expressions.NamedReference", [column_reference(self.jvm, name) for name in names]
+        )
 
 
 class DeltaOperation(RowLevelOperation):
@@ -106,7 +111,7 @@ class DeltaOperation(RowLevelOperation):
         return False
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
-        return DeltaWriteBuilder(self.jvm, lambda: self._write(self.jvm.options(info.options())))
+        return DeltaWriteBuilder(self.jvm, lambda: self._write(python_options(info.options())))
 
     def _write(self, options: dict[str, str]) -> DeltaWrite:
         raise NotImplementedError(f"{type(self).__name__} does not say how the table is written")
@@ -150,10 +155,10 @@ class DeltaRows:
 
 def row_writer_factory(jvm: Jvm, command: bytes, rows: DeltaRows) -> JavaObject:
     """A DeltaWriterFactory whose tasks run the pickled `command` of a Python writer on `rows`."""
-    written = jvm.struct_type(rows.schema)
+    written = struct_type(jvm, rows.schema)
     names = rows.schema.names
-    places = [jvm.int_array([names.index(name) for name in part]) for part in (rows.key, rows.old)]
-    python = jvm.writer_factory(command, written)
+    places = [int_array(jvm, [names.index(name) for name in part]) for part in (rows.key, rows.old)]
+    python = writer_factory(jvm, command, written)
     return executor_class(jvm, _FACTORY)(python, written, *places, rows.moved_keys)
 
 
@@ -179,7 +184,7 @@ class DeltaWrite(WriteProxy, BatchTasks):
         return row_writer_factory(self.jvm, self._command(physical), self._rows())
 
     def supportedCustomMetrics(self) -> JavaObject:
-        return self.jvm.python_metrics()
+        return python_metrics(self.jvm)
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         raise NotImplementedError(f"{type(self).__name__} does not commit")

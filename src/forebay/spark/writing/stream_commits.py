@@ -29,6 +29,7 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.context import PaimonContext
+from forebay.spark.jvm.session_state import stream_is_active
 from forebay.spark.lake_options import (
     COMPACTION_PARALLELISM,
     LakeWriteOptions,
@@ -250,7 +251,7 @@ def stream_commits(
         if known is None or known.table is not table:
 
             def is_active() -> bool:  # the session is held weakly
-                return context.jvm.query_is_active(context.session, query)
+                return stream_is_active(context.jvm, context.session, query)
 
             runner = partial(SparkTasks, context.jvm.context)
             known = StreamCommits(name, table, query, options, runner, is_active, context.cores, proxied)

@@ -24,8 +24,11 @@ from forebay.metadata.table import TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.filters import predicates_of, to_text
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
+from forebay.spark.jvm.planning import omitted_columns
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.python_tasks import pickled_message, stream_writer_factory, writer_factory
 from forebay.spark.jvm.spark_jobs import run_job
+from forebay.spark.jvm.spark_values import column_reference, python_schema
 from forebay.spark.options import (
     ATOMIC,
     CHANGES,
@@ -73,7 +76,7 @@ def clustered(jvm: Jvm, columns: Sequence[str], function: str | None = None) -> 
     distributions = jvm.class_(CONNECTOR + "distributions.Distributions")
     if not columns:
         return distributions.unspecified()
-    keys = jvm.array(_EXPRESSIONS + "Expression", [jvm.column(name) for name in columns])
+    keys = jvm.array(_EXPRESSIONS + "Expression", [column_reference(jvm, name) for name in columns])
     if function is not None:
         transform = jvm.class_(_EXPRESSIONS + "Expressions").apply(function, keys)
         keys = jvm.array(_EXPRESSIONS + "Expression", [transform])
@@ -94,7 +97,7 @@ class WriteTasks(JavaProxy):
 
     def _written(self, messages: JavaObject) -> list[Any]:
         """What the tasks have reported."""
-        pickled = (self.jvm.commit_message(message) for message in messages)
+        pickled = (pickled_message(message) for message in messages)
         return [pickle.loads(found) for found in pickled if found is not None]
 
     def useCommitCoordinator(self) -> bool:
@@ -107,7 +110,7 @@ class BatchTasks(WriteTasks):
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "BatchWrite",)
 
     def createBatchWriterFactory(self, physical: JavaObject) -> JavaObject:
-        return self.jvm.writer_factory(self._command(physical), self._schema)
+        return writer_factory(self.jvm, self._command(physical), self._schema)
 
     def onDataWriterCommit(self, message: JavaObject) -> None:
         """Do nothing: `commit` receives all messages."""
@@ -158,7 +161,7 @@ class WriteBuilder(JavaProxy):
 
     def overwrite(self, predicates: JavaObject) -> JavaProxy:
         """INSERT OVERWRITE ... PARTITION, and REPLACE WHERE."""
-        found, is_whole = predicates_of(self.jvm, predicates, self.info.schema.columns)
+        found, is_whole = predicates_of(predicates, self.info.schema.columns)
         if not is_whole:
             shown = " AND ".join(str(p.toString()) for p in predicates)
             raise InvalidRequest(
@@ -187,7 +190,7 @@ class WriteBuilder(JavaProxy):
 
     def build(self) -> JavaProxy:
         if self.info.has_primary_key and self._leaves_out_columns():
-            left_out = self.jvm.columns_left_out()
+            left_out = omitted_columns(self.jvm)
             self.is_understood = left_out is not None
             if left_out:
                 given = tuple(name for name in self.info.schema.names if name not in left_out)
@@ -298,7 +301,7 @@ class OrderedLiveWrite(LiveWrite):
     def requiredOrdering(self) -> JavaObject:
         ascending = self.jvm.class_(_EXPRESSIONS + "SortDirection").ASCENDING
         sort = self.jvm.class_(_EXPRESSIONS + "Expressions").sort
-        column = self.jvm.column(str(self._options.sequence_field))
+        column = column_reference(self.jvm, str(self._options.sequence_field))
         return self.jvm.array(_EXPRESSIONS + "SortOrder", [sort(column, ascending)])
 
 
@@ -316,7 +319,7 @@ class LiveStreamingWrite(WriteTasks):
                 f"a stream has no options '{TRANSACTION_OPTIONS[0].name}' and '{ATOMIC}': each of its micro-batches is "
                 "a transaction, named by the query and the batch"
             )
-        given = spark_arrow_schema(self.jvm.python_schema(builder.schema))
+        given = spark_arrow_schema(python_schema(builder.schema))
         with short_errors(f"writing to table {self._info.path}"):
             builder.function.check(given)
             if self._replaced is not None:
@@ -325,7 +328,7 @@ class LiveStreamingWrite(WriteTasks):
         self._may_abort = True
 
     def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:
-        return self.jvm.streaming_writer_factory(self._command(physical), self._schema)
+        return stream_writer_factory(self.jvm, self._command(physical), self._schema)
 
     def _task(self, physical: JavaObject) -> WriteFunction:
         return self._function.among(int(physical.numPartitions()))
