@@ -49,7 +49,7 @@ def new_files(messages: Iterable[CommitMessage]) -> NewFiles:
     return found
 
 
-class FewAtATime:
+class LimitedRunner:
     """A `TaskRunner` that passes tasks to another one, a few at a time."""
 
     def __init__(self, inner: TaskRunner, parallelism: int) -> None:

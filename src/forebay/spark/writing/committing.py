@@ -51,7 +51,7 @@ def commit_batch(
 
     Raises `Conflict` and `InvalidRequest` after deleting all files; after other errors it is not known what was done.
     """
-    return commit_and_compact(table, put_together(table, messages, runner), overwrite, runner)
+    return commit_and_compact(table, with_precommit_compaction(table, messages, runner), overwrite, runner)
 
 
 def commit_and_compact(
@@ -81,7 +81,7 @@ def commit_and_compact(
     return made
 
 
-def put_together(
+def with_precommit_compaction(
     table: Table, messages: Sequence[CommitMessage], runner: Callable[[str], TaskRunner]
 ) -> list[CommitMessage]:
     """`messages` with small files put together where the table has `precommit-compact`.
@@ -99,7 +99,7 @@ def put_together(
     chosen = TaskThreads() if is_little else runner(f"precommit compaction of {table.name}")
     try:
         done = chosen.run(
-            partial(_put_together, table.context),
+            partial(_precompact, table.context),
             tasks,
             rows=[rows_read(t.files) for t in tasks],
             discard=lambda results: _discard(table, results),
@@ -110,14 +110,14 @@ def put_together(
     return replace_files(table.context, messages, done)
 
 
-_Together = tuple[PrecommitTask, tuple[DataFileMeta, ...]]
+_PrecommitResult = tuple[PrecommitTask, tuple[DataFileMeta, ...]]
 
 
-def _put_together(context: TableContext, task: PrecommitTask) -> _Together:
+def _precompact(context: TableContext, task: PrecommitTask) -> _PrecommitResult:
     return task, run_precommit(context, task)
 
 
-def _discard(table: Table, results: Sequence[_Together]) -> None:
+def _discard(table: Table, results: Sequence[_PrecommitResult]) -> None:
     for task, files in results:
         for f in files:
             for path in table.context.paths.data_file_and_companions(task.partition, task.bucket, f):
@@ -151,7 +151,7 @@ class InlineCompaction:
         try:
             runner = self._runner(f"compaction of {self._table.name}")
             if replaced:
-                runner = _Untold(self._table, runner)
+                runner = _NoChangelogRunner(self._table, runner)
             self._table.compact(full=full, partitions=partitions.__contains__, runner=runner)
         except (Conflict, NotFound) as e:
             _log.info("compaction of %s after a commit is abandoned: %s", self._table.name, e)
@@ -160,7 +160,7 @@ class InlineCompaction:
 
 
 @dataclass(frozen=True)
-class _Untold:
+class _NoChangelogRunner:
     """Runs compaction without writing a changelog."""
 
     table: Table

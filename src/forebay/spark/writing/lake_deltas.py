@@ -40,10 +40,10 @@ from forebay.spark.reading.scan_builder import Readable
 from forebay.spark.schemas import table_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing import row_level
-from forebay.spark.writing.committing import commit_and_compact, put_together
+from forebay.spark.writing.committing import commit_and_compact, with_precommit_compaction
 from forebay.spark.writing.lake_deletes import check_takes_deletes
 from forebay.spark.writing.lake_write import LakeWriteFunction, WrittenFiles, messages_of, new_write
-from forebay.spark.writing.lake_write_builder import Dealing, dealing
+from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
 from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
 from forebay.spark.writing.write_builder import WRITE
 
@@ -101,16 +101,16 @@ class LakeDeltaWrite(DeltaWrite):
         self._what = f"{operation.statement} {operation._name}"
         self._is_merge = operation.statement == row_level.MERGE
         self._name, self._table, self._base = operation._name, table, base
-        self._dealing: Dealing = dealing(table, operation._context)
+        self._distribution: RowDistribution = row_distribution(table, operation._context)
         self._is_settled = False
 
     # ---- how rows are dealt to tasks: all that concerns a key to one, in order ---------------------------------------
 
     def requiredDistribution(self) -> JavaObject:
-        return self._dealing.distribution(self.jvm)
+        return self._distribution.to_java(self.jvm)
 
     def requiredNumPartitions(self) -> int:
-        return self._dealing.tasks
+        return self._distribution.tasks
 
     def requiredOrdering(self) -> JavaObject:
         expressions = CONNECTOR + "expressions."
@@ -134,7 +134,7 @@ class LakeDeltaWrite(DeltaWrite):
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
         runner = partial(SparkTasks, self.jvm.context)
-        made = put_together(self._table, messages_of(self._written(messages)), runner)
+        made = with_precommit_compaction(self._table, messages_of(self._written(messages)), runner)
         may_follow = RowConflicts(self._table.context, self._base, made, self._what)
         commit_and_compact(self._table, made, None, runner, may_follow)
 

@@ -37,9 +37,9 @@ from forebay.spark.reading.lake_plan import PaimonScan, deal, opened
 from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.reading.scan_builder import Readable, ScanBuilder, ScanProxy
 from forebay.spark.schemas import table_schema
-from forebay.spark.writing.committing import InlineCompaction, put_together
+from forebay.spark.writing.committing import InlineCompaction, with_precommit_compaction
 from forebay.spark.writing.lake_write import LakeWriteFunction, messages_of
-from forebay.spark.writing.lake_write_builder import Dealing, dealing
+from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
 from forebay.spark.writing.row_level import DeltaRows, RowLevelOperation, row_writer_factory
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
 
@@ -217,7 +217,7 @@ class RewriteWrite(WriteProxy, BatchTasks):
         super().__init__(operation.jvm)
         self._operation = operation
         self._name, self._table = operation._name, operation.table
-        self._dealing: Dealing = dealing(operation.table, operation._context)
+        self._distribution: RowDistribution = row_distribution(operation.table, operation._context)
         self._is_settled = False
 
     def description(self) -> str:
@@ -227,10 +227,10 @@ class RewriteWrite(WriteProxy, BatchTasks):
         return self
 
     def requiredDistribution(self) -> JavaObject:
-        return self._dealing.distribution(self.jvm)
+        return self._distribution.to_java(self.jvm)
 
     def requiredNumPartitions(self) -> int:
-        return self._dealing.tasks
+        return self._distribution.tasks
 
     def requiredOrdering(self) -> JavaObject:
         return self.jvm.array(CONNECTOR + "expressions.SortOrder", [])
@@ -247,7 +247,7 @@ class RewriteWrite(WriteProxy, BatchTasks):
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
         table, runner = self._table, partial(SparkTasks, self.jvm.context)
-        new = put_together(table, messages_of(self._written(messages)), runner)
+        new = with_precommit_compaction(table, messages_of(self._written(messages)), runner)
         scan = self._operation.scan
         removed = [] if scan is None else scan.removed()
         if not (new or removed):

@@ -172,13 +172,13 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
 
     def __init__(self, builder: PaimonWriteBuilder) -> None:
         super().__init__(builder)
-        self._dealing = dealing(builder._table, builder._context)
-        if self._dealing.function is not None and not self._has_types_of_table(builder):
-            self._dealing = replace(self._dealing, function=None)
+        self._distribution = row_distribution(builder._table, builder._context)
+        if self._distribution.function is not None and not self._has_types_of_table(builder):
+            self._distribution = replace(self._distribution, function=None)
 
     def _has_types_of_table(self, builder: PaimonWriteBuilder) -> bool:
         """Whether the catalog's function takes the data as it is: in a stream Spark does not cast it to the table."""
-        names = set(self._dealing.columns)
+        names = set(self._distribution.columns)
         given, own = python_schema(builder._schema), table_schema(builder._table.schema.fields)
         return {f.name: _type_of(f) for f in own if f.name in names}.items() <= {
             f.name: _type_of(f) for f in given
@@ -193,10 +193,10 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
         return f"forebay: {what} {self._name}{partition}"
 
     def requiredDistribution(self) -> JavaObject:
-        return self._dealing.distribution(self.jvm)
+        return self._distribution.to_java(self.jvm)
 
     def requiredNumPartitions(self) -> int:
-        return self._dealing.tasks
+        return self._distribution.tasks
 
     def requiredOrdering(self) -> JavaObject:
         return self.jvm.array(_EXPRESSIONS + "SortOrder", [])
@@ -253,7 +253,7 @@ def _named_value(predicate: Predicate | None) -> tuple[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class Dealing:
+class RowDistribution:
     """Rows with equal `columns` go to one of `tasks` tasks (0: Spark chooses); without columns rows stay in place.
 
     `function` is that of the catalog which numbers the tasks by these columns, if there is one.
@@ -263,7 +263,7 @@ class Dealing:
     tasks: int = 0
     function: str | None = None
 
-    def distribution(self, jvm: Jvm) -> JavaObject:
+    def to_java(self, jvm: Jvm) -> JavaObject:
         return clustered(jvm, self.columns, self.function)
 
 
@@ -273,7 +273,7 @@ def _type_of(field: StructField) -> str:
     return "string" if name.startswith(("char(", "varchar(")) else name
 
 
-def dealing(table: Table, context: SessionContext) -> Dealing:
+def row_distribution(table: Table, context: SessionContext) -> RowDistribution:
     """The distribution of the rows of a write."""
     schema = table.schema
     asked = value_in(table.schema.options, SINK_PARALLELISM)
@@ -286,20 +286,20 @@ def dealing(table: Table, context: SessionContext) -> Dealing:
             raise InvalidRequest(
                 f"{table.name} has dynamic buckets, whose keys one task assigns: 'sink.parallelism' can only be 1"
             )
-        return Dealing(tuple(schema.primary_keys), 1)
+        return RowDistribution(tuple(schema.primary_keys), 1)
     strategy = schema.options.get(SINK_STRATEGY, "none").lower()
     if strategy not in ("none", "hash"):
         raise InvalidRequest(f"option '{SINK_STRATEGY}' is '{strategy}': write none or hash")
     if strategy == "hash" and schema.partition_keys:
-        return Dealing(tuple(schema.partition_keys), asked or 0)
-    return Dealing()
+        return RowDistribution(tuple(schema.partition_keys), asked or 0)
+    return RowDistribution()
 
 
-def _by_bucket(schema: TableSchema, tasks: int, jvm: Jvm) -> Dealing:
+def _by_bucket(schema: TableSchema, tasks: int, jvm: Jvm) -> RowDistribution:
     """Rows of a bucket of a partition together or, where Spark cannot tell buckets, rows with equal bucket keys."""
     function = lake_bucketing(schema) if tasks > 1 else None
     of_partition = [letter(f.type) for f in schema.partition_fields]
     known = [t for t in of_partition if t is not None]
     if function is None or len(known) < len(of_partition) or not runs_on_executors(jvm):
-        return Dealing(tuple(dict.fromkeys((*schema.partition_keys, *schema.bucket_keys))), tasks)
-    return Dealing((*function.columns, *schema.partition_keys), tasks, function.dealt(known, tasks))
+        return RowDistribution(tuple(dict.fromkeys((*schema.partition_keys, *schema.bucket_keys))), tasks)
+    return RowDistribution((*function.columns, *schema.partition_keys), tasks, function.dealt(known, tasks))

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """What Spark tells the tasks of a streaming query."""
 
-KEPT_KEYS_MAX = 1_000_000
+DRIVER_KEYS_MAX = 1_000_000
 """Keys that the driver takes of the tasks of a statement, so that none of these is deleted before it is written."""
 
 _PartitionValues = tuple[tuple[str, Any], ...]
@@ -199,7 +199,7 @@ class WriteFunction(TaskWrite):
 
     def among(self, tasks: int) -> WriteFunction:
         """The function of each of so many tasks."""
-        return replace(self, keys_max=KEPT_KEYS_MAX // max(tasks, 1)) if self.replaces else self
+        return replace(self, keys_max=DRIVER_KEYS_MAX // max(tasks, 1)) if self.replaces else self
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenMessage:
         """Write or stage all rows. Raises `ForebayError` if any of them was not."""

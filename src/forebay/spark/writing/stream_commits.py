@@ -40,12 +40,12 @@ from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.writing.background import (
     BackgroundCompaction,
     BucketRounds,
-    FewAtATime,
+    LimitedRunner,
     PackRounds,
     Rounds,
     new_files,
 )
-from forebay.spark.writing.committing import InlineCompaction, Overwrite, put_together
+from forebay.spark.writing.committing import InlineCompaction, Overwrite, with_precommit_compaction
 
 USER_PREFIX = "commit.user-prefix"
 STOP_TRIGGER = Option("num-sorted-run.stop-trigger", positive)
@@ -116,7 +116,7 @@ class StreamCommits:
         few = value_in(table.schema.options, COMPACTION_PARALLELISM) or max(1, self.cores // 2)
 
         def runner(what: str) -> TaskRunner:
-            return FewAtATime(self.runner(what), few) if self.beside else self.runner(what)
+            return LimitedRunner(self.runner(what), few) if self.beside else self.runner(what)
 
         if table.context.options.bucket == UNAWARE and not table.schema.has_primary_key:
             has_vectors = table.context.options.deletion_vectors_enabled
@@ -134,7 +134,7 @@ class StreamCommits:
         started = SYSTEM_CLOCK.monotonic()
         committer = self.table.new_commit(self.user)
         self._check_memory(committer, epoch)
-        epoch = replace(epoch, messages=put_together(self.table, epoch.messages, self.runner))
+        epoch = replace(epoch, messages=with_precommit_compaction(self.table, epoch.messages, self.runner))
         full = self.inline.full_is_due()
         try:
             made = self._commit_once(committer, epoch)
