@@ -62,7 +62,7 @@ class LakeStreamPlanner:
     def __init__(
         self,
         scan: PaimonScan,
-        wanted: Pushdown,
+        pushdown: Pushdown,
         schema: StructType,
         limits: StreamLimits,
         cores: int,
@@ -70,10 +70,10 @@ class LakeStreamPlanner:
     ) -> None:
         """Raises `UnsupportedOperation` for tables whose changes are not recorded."""
         table = scan.table
-        check_streamable(table, ScanFilter.of(table.schema, wanted.filter))
+        check_streamable(table, ScanFilter.of(table.schema, pushdown.filter))
         self.name, self.limits = scan.name, limits
-        self._scan, self._wanted, self._cores, self._clock = scan, wanted, cores, clock
-        self._function = scan.read_function(wanted, schema)
+        self._scan, self._pushdown, self._cores, self._clock = scan, pushdown, cores, clock
+        self._function = scan.read_function(pushdown, schema)
         self._first: PaimonOffset | None = None
         self._target: int | None = None
         self._last_batch_ms = 0
@@ -106,7 +106,7 @@ class LakeStreamPlanner:
         table = self._scan.table
         return StreamScan(
             replace(table, clock=self._clock),
-            ScanFilter.of(table.schema, self._wanted.filter),
+            ScanFilter.of(table.schema, self._pushdown.filter),
             # In a binlog the two halves of an update are one row, and may lie in two files.
             cut_by_file=self._scan.form != BINLOG,
         )
@@ -123,14 +123,14 @@ class LakeStreamPlanner:
         return self._first
 
     def _begin(self, start: PaimonOffset | None = None) -> PaimonOffset:
-        """Where a stream begins that is new, or (at `start`) has found its table empty so far; it may still be."""
+        """The offset at which a new stream begins, or a stream whose table was empty at `start`, and may still be."""
         if start is not None:
             self._stream.restore(start.state())
         self._stream.begin()
-        found = self._here()
-        if self._target is not None and found.full is not None:
-            self._target = max(self._target, found.full)  # "now" is when a stream begins
-        return found
+        beginning = self._here()
+        if self._target is not None and beginning.full is not None:
+            self._target = max(self._target, beginning.full)  # "now" is when a stream begins
+        return beginning
 
     # ---- how far it can go ------------------------------------------------------------------------------------------
 
@@ -203,12 +203,12 @@ class LakeStreamPlanner:
         def accept(place: int, split: ChangeSplit) -> bool:
             return (split.snapshot_id, place) < end.place
 
-        found: list[ChangeSplit] = []
+        splits: list[ChangeSplit] = []
         while self._here().place < end.place:
             plan = stream.plan(accept=accept)
             if plan is None:
                 break
-            found += plan.splits
+            splits += plan.splits
             if not plan.is_last:
                 break
         reached = self._here()
@@ -225,7 +225,7 @@ class LakeStreamPlanner:
                 f"a batch of table {self._scan.name} from (snapshot, file) {start.place} to {end.place} cannot be read "
                 f"again, it ends at {reached.place} now: a stream goes on with the filter and options that it had"
             )
-        return found
+        return splits
 
     # ---- what others may forget -------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class LakeChangesPlanner(LakeStreamPlanner):
     @cached_property
     def _stream(self) -> CommitScan:
         scan = replace(self._scan, table=replace(self._scan.table, clock=self._clock))
-        return scan.commits(ScanFilter.of(scan.table.schema, self._wanted.filter), cut_by_file=True)
+        return scan.commits(ScanFilter.of(scan.table.schema, self._pushdown.filter), cut_by_file=True)
 
 
 _OF_SCANS = ("full", "next", "split", "plan", "began_empty", "finished", "passed")
@@ -325,15 +325,15 @@ class PaimonOffset:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> PaimonOffset:
         """Raises `InvalidRequest` unless it is an offset of such a stream."""
-        known = {f.name for f in fields(cls)}
+        names = {f.name for f in fields(cls)}
         try:
-            given = {name: value for name, value in values.items() if name in known}
-            if given.get("began") is not None:
-                full, following = given["began"]
-                given["began"] = (full, following)
-            made = cls(**given)
-            if not isinstance(made.split, int) or not isinstance(made.table, str):
+            attributes = {name: value for name, value in values.items() if name in names}
+            if attributes.get("began") is not None:
+                full, following = attributes["began"]
+                attributes["began"] = (full, following)
+            offset = cls(**attributes)
+            if not isinstance(offset.split, int) or not isinstance(offset.table, str):
                 raise TypeError("'split' is a number, and 'table' a text")
         except (TypeError, ValueError) as e:
             raise InvalidRequest(f"this is no offset of a stream of a Paimon table: {dict(values)!r} ({e})") from e
-        return made
+        return offset

@@ -63,13 +63,13 @@ class LiveStreamPlanner:
     """Plans the micro-batches of one stream; a `forebay.spark.streaming.reader.StreamPlanner`."""
 
     def __init__(
-        self, scan: LiveScan, options: StreamOptions, wanted: Pushdown, schema: StructType, cores: int
+        self, scan: LiveScan, options: StreamOptions, pushdown: Pushdown, schema: StructType, cores: int
     ) -> None:
         if options.mode == FULL and scan.info.lake_enabled and not scan.is_changelog:
-            scan.refuse_metadata(wanted.columns)
-        self._scan, self._options, self._wanted, self._cores = scan, options, wanted, cores
+            scan.refuse_metadata(pushdown.columns)
+        self._scan, self._options, self._pushdown, self._cores = scan, options, pushdown, cores
         self._info = scan.info
-        self._function = scan.read_function(wanted, schema)
+        self._function = scan.read_function(pushdown, schema)
         self.name, self.limits = str(scan.info.path), options.limits
         self._columns = self._function.columns
         self._partitions: list[int] | None = None
@@ -115,18 +115,18 @@ class LiveStreamPlanner:
     def _at_time(self, buckets: Sequence[TableBucket], time_ms: int) -> dict[TableBucket, int]:
         """The first offsets written then or later; where the logs end, for a time that has not come yet."""
         try:
-            found = self._ask(buckets, time_ms)
+            offsets = self._ask(buckets, time_ms)
         except ForebayError as e:
             if e.code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
                 raise
             return self._ask(buckets, LATEST)
         earliest = self._ask(buckets, EARLIEST)
-        return {bucket: max(found[bucket], earliest[bucket]) for bucket in buckets}
+        return {bucket: max(offsets[bucket], earliest[bucket]) for bucket in buckets}
 
     def _begin_full(self, buckets: Sequence[TableBucket]) -> tuple[dict[TableBucket, int], FullRead | None]:
         table = self._connection.table(self._info)
-        found = lake_snapshot_to_begin_with(table, buckets, lambda asked: self._ask(asked, EARLIEST))
-        snapshot, identity = (None, None) if found is None else found
+        start = lake_snapshot_to_begin_with(table, buckets, lambda part: self._ask(part, EARLIEST))
+        snapshot, identity = (None, None) if start is None else start
         held = {} if snapshot is None else snapshot.log_offsets
         log = {bucket: held[bucket] for bucket in buckets if bucket in held}
         rest = [bucket for bucket in buckets if bucket not in held]
@@ -236,19 +236,19 @@ class LiveStreamPlanner:
         return self._pieces[1]
 
     def _make_pieces(self, full: FullRead) -> list[Split]:
-        made: list[Split] = []
+        pieces: list[Split] = []
         connection = self._connection
         if full.lake_snapshot is not None:
             table = connection.table(self._info)
             reader, splits = lake_pieces(
-                table, full.lake_snapshot, self._columns, self._wanted.row_filter, identity=full.lake_identity
+                table, full.lake_snapshot, self._columns, self._pushdown.row_filter, identity=full.lake_identity
             )
-            made += [LakePart(reader, split, lake_rows(split)) for split in splits]
+            pieces += [LakePart(reader, split, lake_rows(split)) for split in splits]
         if full.buckets:
             present = [bucket for bucket in full.buckets if self._exists(bucket)]
             counts = row_counts(connection, self._info, present)
-            made += [KvBatchSplit(bucket, counts.get(bucket)) for bucket in full.buckets]
-        return made
+            pieces += [KvBatchSplit(bucket, counts.get(bucket)) for bucket in full.buckets]
+        return pieces
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[SplitsPartition]:
         """The tasks of a batch. The same offsets always give the same rows.
@@ -264,7 +264,7 @@ class LiveStreamPlanner:
         logs = {bucket: span for bucket, span in batch.logs.items() if self._exists(bucket)}
         if self._info.has_primary_key and not self._scan.is_changelog:  # merged rows rather than changes
             read = self._options.read.settings
-            reader = UnionReader(read, self._info, self._columns, self._wanted.row_filter)
+            reader = UnionReader(read, self._info, self._columns, self._pushdown.row_filter)
             for bucket, (first, stop) in logs.items():
                 # One split for a bucket: what is known of a key must not come to two tasks.
                 pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop), stop - first))
@@ -278,14 +278,14 @@ class LiveStreamPlanner:
         full = batch.full
         if full is None or full.table_snapshot is None:
             return None
-        known = self._snapshots.get(full.table_snapshot)
-        if known is None:
+        snapshot = self._snapshots.get(full.table_snapshot)
+        if snapshot is None:
             offsets = {bucket: batch.start.log[bucket] for bucket in full.buckets}
-            known = TableSnapshot(
+            snapshot = TableSnapshot(
                 self._connection, self._info, full.table_snapshot, offsets, dict.fromkeys(full.buckets)
             )
-            self._snapshots[full.table_snapshot] = known
-        return known
+            self._snapshots[full.table_snapshot] = snapshot
+        return snapshot
 
     def read_until(self, offset: StreamOffset) -> None:
         """All before `offset` has been read for good: snapshots that are no longer needed are released."""

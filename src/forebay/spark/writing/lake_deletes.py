@@ -69,10 +69,10 @@ def _drop_partitions(table: Table, predicate: Predicate) -> None:
     latest = table.context.snapshots.latest()
     if latest is None:
         return
-    there = {e.partition for e in table.context.manifests.live_files(latest)}
+    existing = {e.partition for e in table.context.manifests.live_files(latest)}
     layout = row_layout(table.schema.partition_fields)
-    chosen = ScanFilter.of(table.schema, predicate).partitions_matching(there)
-    values = [dict(zip(table.schema.partition_keys, layout.decode(p), strict=True)) for p in sorted(chosen)]
+    matching = ScanFilter.of(table.schema, predicate).partitions_matching(existing)
+    values = [dict(zip(table.schema.partition_keys, layout.decode(p), strict=True)) for p in sorted(matching)]
     if values:
         table.new_commit().drop_partitions(values)
         table.maintenance().after_commit(batch=True)
@@ -83,12 +83,12 @@ def _drop_partitions(table: Table, predicate: Predicate) -> None:
 
 def _delete_keys(table: Table, predicate: Predicate) -> None:
     check_takes_deletes(table)
-    for left in reversed(range(TRIES)):
+    for tries_left in reversed(range(TRIES)):
         try:
             _delete_keys_once(table, predicate)
             return
         except Conflict:
-            if not left:
+            if not tries_left:
                 raise
 
 
@@ -164,12 +164,12 @@ class _File:
 
 def _rewrite_files(table: Table, predicate: Predicate) -> None:
     assert not table.context.options.deletion_vectors_enabled  # those are written again by LakeRewrite
-    for left in reversed(range(TRIES)):
+    for tries_left in reversed(range(TRIES)):
         try:
             _rewrite_once(table, predicate)
             return
         except (Conflict, NotFound):
-            if not left:
+            if not tries_left:
                 raise
 
 
@@ -213,13 +213,13 @@ class _RewriteWithout:
             if not any(pc.any(mask(bound, batch)).as_py() for batch in batches):
                 return None
 
-        def kept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def remaining(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 rest = batch.filter(pc.invert(mask(bound, batch)))
                 if rest.num_rows:
                     yield rest
 
-        rewritten = rewrite_files(self.table, task.partition, task.bucket, [task.file], arrange=kept)
+        rewritten = rewrite_files(self.table, task.partition, task.bucket, [task.file], arrange=remaining)
         # To all readers the rows are what a writer wrote.
         new_files = tuple(replace(f, file_source=task.file.file_source) for f in rewritten.compact_after)
         increment = DataIncrement(new_files, (task.file,))

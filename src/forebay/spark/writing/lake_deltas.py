@@ -116,9 +116,9 @@ class LakeDeltaWrite(DeltaWrite):
         expressions = CONNECTOR + "expressions."
         orders = []
         if self._is_merge:
-            made = self.jvm.class_(expressions + "Expressions")
+            make = self.jvm.class_(expressions + "Expressions")
             ascending = self.jvm.class_(expressions + "SortDirection").ASCENDING
-            orders = [made.sort(made.column(_OPERATION_COLUMN), ascending)]
+            orders = [make.sort(make.column(_OPERATION_COLUMN), ascending)]
         return self.jvm.array(expressions + "SortOrder", orders)
 
     # ---- the write ---------------------------------------------------------------------------------------------------
@@ -134,9 +134,9 @@ class LakeDeltaWrite(DeltaWrite):
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
         runner = partial(SparkTasks, self.jvm.context)
-        made = with_precommit_compaction(self._table, messages_of(self._written(messages)), runner)
-        may_follow = RowConflicts(self._table.context, self._base, made, self._what)
-        commit_and_compact(self._table, made, None, runner, may_follow)
+        merged = with_precommit_compaction(self._table, messages_of(self._written(messages)), runner)
+        may_follow = RowConflicts(self._table.context, self._base, merged, self._what)
+        commit_and_compact(self._table, merged, None, runner, may_follow)
 
     def abort(self, messages: JavaObject) -> None:
         if not self._is_settled:
@@ -161,13 +161,13 @@ class LakeDeltaFunction(LakeWriteFunction):
     def _changes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Any]]:
         schema = self.table.schema
         intake = Intake(schema)
-        kept = [*schema.primary_keys, *(n for n in sequence_columns(schema) if n not in schema.primary_keys)]
+        delete_columns = [*schema.primary_keys, *(n for n in sequence_columns(schema) if n not in schema.primary_keys)]
         for batch in batches:
             kinds = change_numbers(batch.column(CHANGE_TYPE_COLUMN))
             rows = batch.drop_columns([CHANGE_TYPE_COLUMN])
             is_delete = kinds == CHANGE_TYPES.index("delete")
             if is_delete.any():
-                for ready in intake.batches(rows.filter(pa.array(is_delete)).select(kept), deletes=True):
+                for ready in intake.batches(rows.filter(pa.array(is_delete)).select(delete_columns), deletes=True):
                     yield ready, np.full(ready.num_rows, DELETE, np.int8)
             others, done = kinds[~is_delete], 0
             for ready in intake.batches(rows.filter(pa.array(~is_delete))) if len(others) else ():

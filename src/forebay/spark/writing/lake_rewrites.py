@@ -97,10 +97,10 @@ class CopyOnWriteScan(ScanProxy):
     def __init__(
         self, operation: LakeRewrite, readable: Readable, filters: Sequence[Predicate], schema: JavaObject
     ) -> None:
-        wanted = Pushdown(tuple(schema.fieldNames()))
-        super().__init__(operation._context, readable, wanted, schema)
+        pushdown = Pushdown(tuple(schema.fieldNames()))
+        super().__init__(operation._context, readable, pushdown, schema)
         self._table, self._base = operation.table, operation.base
-        self._chosen: frozenset[str] | None = None
+        self._selected_paths: frozenset[str] | None = None
         self._filters = filters
 
     def _splits(self) -> list[DataSplit]:
@@ -129,27 +129,27 @@ class CopyOnWriteScan(ScanProxy):
     def read_splits(self) -> list[DataSplit]:
         """The files that are read, each as one split: those that the commit removes."""
         together = {file for entry in self._removed_vectors() for file in _marked(entry)}
-        return [s for s in self._splits() if self._is_chosen(s) or _file_of(s) in together]
+        return [s for s in self._splits() if self._is_selected(s) or _file_of(s) in together]
 
     def _removed_vectors(self) -> list[IndexManifestEntry]:
         """The index files that mark rows of files that change."""
-        chosen = {_file_of(split) for split in self._splits() if self._is_chosen(split)}
-        return [entry for entry in self._vectors if not chosen.isdisjoint(_marked(entry))]
+        changed = {_file_of(split) for split in self._splits() if self._is_selected(split)}
+        return [entry for entry in self._vectors if not changed.isdisjoint(_marked(entry))]
 
     def removed(self) -> list[CommitMessage]:
         """What the commit removes: the files that were read, and the index files that mark rows of them."""
         vectors: dict[tuple[bytes, int], list[IndexFileMeta]] = {}
         for entry in self._removed_vectors():
             vectors.setdefault((entry.partition, entry.bucket), []).append(entry.index_file)
-        made = []
+        messages = []
         for s in self.read_splits():
             gone = tuple(vectors.pop((s.partition, s.bucket), ()))
             increment = DataIncrement((), s.files, deleted_index_files=gone)
-            made.append(CommitMessage(s.partition, s.bucket, s.total_buckets, increment))
-        return made
+            messages.append(CommitMessage(s.partition, s.bucket, s.total_buckets, increment))
+        return messages
 
-    def _is_chosen(self, split: DataSplit) -> bool:
-        return self._chosen is None or self.path(split) in self._chosen
+    def _is_selected(self, split: DataSplit) -> bool:
+        return self._selected_paths is None or self.path(split) in self._selected_paths
 
     def _plan(self) -> ScanPlan:
         splits = self.read_splits()
@@ -167,19 +167,19 @@ class CopyOnWriteScan(ScanProxy):
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", [column_reference(self.jvm, FILE_PATH)])
 
     def filter(self, predicates: JavaObject) -> None:
-        """Leave out the files that are not among the paths that Spark has found."""
+        """Leave out the files that are not among the paths that Spark has selected."""
         for predicate in predicates:
             if str(predicate.name()) != "IN":
                 continue
             _, *paths = predicate.children()
-            found = frozenset(str(path.value().toString()) for path in paths)
-            if not found <= {self.path(split) for split in self._splits()}:
+            selected = frozenset(str(path.value().toString()) for path in paths)
+            if not selected <= {self.path(split) for split in self._splits()}:
                 raise Conflict(
                     f"{self._readable.name} has rows to change in files that are not in snapshot "
                     f"{self._base and self._base.id}, which the statement reads; run it again, without options that "
                     "choose what is read"
                 )
-            self._chosen = found if self._chosen is None else self._chosen & found
+            self._selected_paths = selected if self._selected_paths is None else self._selected_paths & selected
 
 
 _File = tuple[bytes, int, str]

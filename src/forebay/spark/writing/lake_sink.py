@@ -31,9 +31,11 @@ from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, Writte
 class Sink:
     """A write to `table` that Spark passes between processes. With `overwrite` it replaces the existing rows."""
 
-    def __init__(self, name: str, table: Table, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+    def __init__(
+        self, name: str, table: Table, options: Mapping[str, str], schema: StructType, overwrite: bool
+    ) -> None:
         self._name, self._proxied = name, table
-        self._options: LakeWriteOptions = write_options(name, table, given)
+        self._options: LakeWriteOptions = write_options(name, table, options)
         self._table = with_write_options(table, self._options)
         with short_errors(f"writing to table {name}"):
             Incoming(self._table.schema, schema.names)

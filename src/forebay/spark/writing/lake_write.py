@@ -120,20 +120,20 @@ class Incoming:
     `KIND_COLUMNS` that the table does not have tells what each row is: +I, -U, +U, -D, or in a changelog's words.
     """
 
-    def __init__(self, schema: TableSchema, given: Sequence[str]) -> None:
-        """`given` are the data's columns. Raises `InvalidRequest` for unknown ones, and for NOT NULL ones that lack."""
+    def __init__(self, schema: TableSchema, columns: Sequence[str]) -> None:
+        """`columns` are those of the data. Raises `InvalidRequest` for unknown and for missing NOT NULL columns."""
         own = schema.names
         self._intake = Intake(schema)
-        self._kinds = next((n for n in KIND_COLUMNS if n in given and n not in own), None)
+        self._kinds = next((n for n in KIND_COLUMNS if n in columns and n not in own), None)
         extras = CHANGELOG_EXTRAS if self._kinds is not None else ()
         if self._kinds is not None and not schema.has_primary_key:
             raise InvalidRequest(
                 f"the data has row kinds in column '{self._kinds}', and a table without primary key takes inserts "
                 "only: leave the column out"
             )
-        self._kept = [n for n in given if n in own or not (n == self._kinds or n in extras)]
+        self._columns = [n for n in columns if n in own or not (n == self._kinds or n in extras)]
         by_case = {name.lower(): name for name in own}
-        self._names = [n if n in own else by_case.get(n.lower(), n) for n in self._kept]
+        self._names = [n if n in own else by_case.get(n.lower(), n) for n in self._columns]
         for name in self._names:
             if name not in own or self._names.count(name) > 1:
                 what = "which the table does not have" if name not in own else "twice"
@@ -145,7 +145,7 @@ class Incoming:
     def ready(self, batch: pa.RecordBatch) -> Iterator[_Ready]:
         """`batch` in the table's Arrow schema, in pieces, each with the kinds of its rows."""
         kinds = None if self._kinds is None else _kinds(batch.column(self._kinds), self._kinds)
-        data = batch.select(self._kept).rename_columns(self._names)
+        data = batch.select(self._columns).rename_columns(self._names)
         done = 0
         for piece in self._intake.batches(data):
             if kinds is None:

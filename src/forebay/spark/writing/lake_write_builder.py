@@ -111,18 +111,18 @@ class PaimonWriteBuilder(JavaProxy):
     def _partition(self, predicates: JavaObject) -> dict[str, Any] | None:
         """The partition values named by the predicates; None if they contain anything else."""
         schema = self._table.schema
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for java in predicates:
             expression = read_expression(java)
             if expression == ALWAYS_TRUE:
                 continue
             predicate = to_predicate(expression, columns_of(schema))
             for part in [None] if predicate is None else split_conjuncts(predicate):
-                value = _named_value(part)
-                if value is None or value[0] not in schema.partition_keys or value[0] in found:
+                item = _named_value(part)
+                if item is None or item[0] not in schema.partition_keys or item[0] in values:
                     return None
-                found[value[0]] = value[1]
-        return found
+                values[item[0]] = item[1]
+        return values
 
     # ---- the write --------------------------------------------------------------------------------------------------
 
@@ -179,9 +179,9 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
     def _has_types_of_table(self, builder: PaimonWriteBuilder) -> bool:
         """Whether the catalog's function takes the data as it is: in a stream Spark does not cast it to the table."""
         names = set(self._distribution.columns)
-        given, own = python_schema(builder._schema), table_schema(builder._table.schema.fields)
-        return {f.name: _type_of(f) for f in own if f.name in names}.items() <= {
-            f.name: _type_of(f) for f in given
+        data, table = python_schema(builder._schema), table_schema(builder._table.schema.fields)
+        return {f.name: _type_of(f) for f in table if f.name in names}.items() <= {
+            f.name: _type_of(f) for f in data
         }.items()
 
     def description(self) -> str:
@@ -276,13 +276,13 @@ def _type_of(field: StructField) -> str:
 def row_distribution(table: Table, context: SessionContext) -> RowDistribution:
     """The distribution of the rows of a write."""
     schema = table.schema
-    asked = value_in(table.schema.options, SINK_PARALLELISM)
+    parallelism = value_in(table.schema.options, SINK_PARALLELISM)
     buckets = table.context.options.bucket
     if buckets != UNAWARE:
-        most = context.cores if schema.partition_keys else min(context.cores, buckets)
-        return _by_bucket(schema, asked or most, context.jvm)
+        tasks_max = context.cores if schema.partition_keys else min(context.cores, buckets)
+        return _by_bucket(schema, parallelism or tasks_max, context.jvm)
     if schema.has_primary_key:
-        if (asked or 1) > 1:
+        if (parallelism or 1) > 1:
             raise InvalidRequest(
                 f"{table.name} has dynamic buckets, whose keys one task assigns: 'sink.parallelism' can only be 1"
             )
@@ -291,15 +291,15 @@ def row_distribution(table: Table, context: SessionContext) -> RowDistribution:
     if strategy not in ("none", "hash"):
         raise InvalidRequest(f"option '{SINK_STRATEGY}' is '{strategy}': write none or hash")
     if strategy == "hash" and schema.partition_keys:
-        return RowDistribution(tuple(schema.partition_keys), asked or 0)
+        return RowDistribution(tuple(schema.partition_keys), parallelism or 0)
     return RowDistribution()
 
 
 def _by_bucket(schema: TableSchema, tasks: int, jvm: Jvm) -> RowDistribution:
     """Rows of a bucket of a partition together or, where Spark cannot tell buckets, rows with equal bucket keys."""
     function = lake_bucketing(schema) if tasks > 1 else None
-    of_partition = [letter(f.type) for f in schema.partition_fields]
-    known = [t for t in of_partition if t is not None]
-    if function is None or len(known) < len(of_partition) or not runs_on_executors(jvm):
+    letters = [letter(f.type) for f in schema.partition_fields]
+    supported = [t for t in letters if t is not None]
+    if function is None or len(supported) < len(letters) or not runs_on_executors(jvm):
         return RowDistribution(tuple(dict.fromkeys((*schema.partition_keys, *schema.bucket_keys))), tasks)
-    return RowDistribution((*function.columns, *schema.partition_keys), tasks, function.dealt(known, tasks))
+    return RowDistribution((*function.columns, *schema.partition_keys), tasks, function.dealt(supported, tasks))

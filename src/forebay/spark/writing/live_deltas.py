@@ -74,21 +74,21 @@ class LiveDelta(DeltaOperation):
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
         # Before the scan is planned: what is logged from here on, and only that, can be unknown to it.
         self._ends = self._context.connection.admin.list_offsets(self._info)
-        given = python_options(options)
-        windows = [name for name in (START, END) if name in given]
+        read_options = python_options(options)
+        windows = [name for name in (START, END) if name in read_options]
         if windows:
             raise InvalidRequest(f"{self.statement} {self._name}: all rows are read, so {windows} cannot be given")
         # Rows that the lake does not have yet, or has in an old form, would be missed or written back.
-        return ScanBuilder(self._context, self._readable({**given, READ_OPTIMIZED: "false"}))
+        return ScanBuilder(self._context, self._readable({**read_options, READ_OPTIMIZED: "false"}))
 
     def _write(self, options: dict[str, str]) -> DeltaWrite:
-        chosen = write_options(self._context.settings, options)
-        if not chosen.is_atomic or chosen.columns is not None or chosen.sequence_field is not None:
+        parsed = write_options(self._context.settings, options)
+        if not parsed.is_atomic or parsed.columns is not None or parsed.sequence_field is not None:
             raise InvalidRequest(
                 f"{self.statement} {self._name}: its rows are written whole, together, so 'write.atomic', 'columns' "
                 "and 'write.sequence.field' cannot be given"
             )
-        return LiveDeltaWrite(self, self._info, chosen, self._ends)
+        return LiveDeltaWrite(self, self._info, parsed, self._ends)
 
 
 def _check_changeable(statement: str, name: str, info: TableInfo) -> None:
@@ -241,13 +241,13 @@ class DeltaFunction(TaskWrite):
                 yield _UPSERTS, cast_batch(others.select(written.names), written, truncate=True)
 
     def _check_numbers(self, table: Table, rows: pa.RecordBatch, is_new: npt.NDArray[np.bool_]) -> None:
-        """Raise `InvalidRequest` for numbers that the server has not given to these rows."""
+        """Raise `InvalidRequest` for numbers that the server has not assigned to these rows."""
         name = str(self.info.schema.auto_increment_column)
         keys = rows.select(list(self.info.schema.primary_key))
-        there = table.lookup(keys, [name]).column(0).combine_chunks()
-        given = rows.column(name).cast(there.type)
-        is_same = pc.fill_null(pc.equal(given, there), pc.is_null(there))  # a row that is gone fails the commit
-        is_wrong = pc.if_else(pa.array(is_new), pc.is_valid(given), pc.invert(is_same))
+        stored = table.lookup(keys, [name]).column(0).combine_chunks()
+        incoming = rows.column(name).cast(stored.type)
+        is_same = pc.fill_null(pc.equal(incoming, stored), pc.is_null(stored))  # a row that is gone fails the commit
+        is_wrong = pc.if_else(pa.array(is_new), pc.is_valid(incoming), pc.invert(is_same))
         if pc.any(is_wrong).as_py():
             raise InvalidRequest(
                 f"column '{name}' is numbered by the server: rows keep the number that they have, new ones get one, "

@@ -98,7 +98,7 @@ class WriteTasks(JavaProxy):
     def _written(self, messages: JavaObject) -> list[Any]:
         """What the tasks have reported."""
         pickled = (pickled_message(message) for message in messages)
-        return [pickle.loads(found) for found in pickled if found is not None]
+        return [pickle.loads(data) for data in pickled if data is not None]
 
     def useCommitCoordinator(self) -> bool:
         return True
@@ -130,12 +130,14 @@ class WriteBuilder(JavaProxy):
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "SupportsOverwriteV2", WRITE + "SupportsDynamicOverwrite")
 
-    def __init__(self, context: CatalogContext, info: TableInfo, options: dict[str, str], asked: JavaObject) -> None:
-        """`asked` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
+    def __init__(
+        self, context: CatalogContext, info: TableInfo, options: dict[str, str], write_info: JavaObject
+    ) -> None:
+        """`write_info` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
         super().__init__(context.jvm)
         self.context, self.info = context, info
         self.options = write_options(context.settings, options)
-        self.schema, self.query = asked.schema(), str(asked.queryId())
+        self.schema, self.query = write_info.schema(), str(write_info.queryId())
         if self.options.has_changes and CHANGE_TYPE_COLUMN not in [str(name) for name in self.schema.fieldNames()]:
             raise InvalidRequest(
                 f"write option '{CHANGES}' = 'true': the data has no column '{CHANGE_TYPE_COLUMN}' (a catalog's tables "
@@ -161,19 +163,19 @@ class WriteBuilder(JavaProxy):
 
     def overwrite(self, predicates: JavaObject) -> JavaProxy:
         """INSERT OVERWRITE ... PARTITION, and REPLACE WHERE."""
-        found, is_whole = predicates_of(predicates, self.info.schema.columns)
+        conditions, is_whole = predicates_of(predicates, self.info.schema.columns)
         if not is_whole:
             shown = " AND ".join(str(p.toString()) for p in predicates)
             raise InvalidRequest(
                 f"overwriting {self.context.full_name(self.info.path)}: cannot find the rows where {shown}; compare "
                 "columns with values, by =, <, IN, LIKE 'x%', IS NULL and the like"
             )
-        if found is None:
+        if conditions is None:
             raise InvalidRequest(
                 f"overwriting {self.context.full_name(self.info.path)}: no row can match the condition, so none can "
                 "replace others: correct it, or use INSERT INTO without it"
             )
-        return self._replacing(Replaced(tuple(found)))
+        return self._replacing(Replaced(tuple(conditions)))
 
     def _replacing(self, replaced: Replaced) -> JavaProxy:
         check_replaceable(self.info)
@@ -190,12 +192,12 @@ class WriteBuilder(JavaProxy):
 
     def build(self) -> JavaProxy:
         if self.info.has_primary_key and self._leaves_out_columns():
-            left_out = omitted_columns(self.jvm)
-            self.is_understood = left_out is not None
-            if left_out:
-                given = tuple(name for name in self.info.schema.names if name not in left_out)
-                function = write_function(self.info, self.options.settings, given)
-                has_defaults = not default_values(self.info).keys().isdisjoint(left_out)
+            omitted = omitted_columns(self.jvm)
+            self.is_understood = omitted is not None
+            if omitted:
+                columns = tuple(name for name in self.info.schema.names if name not in omitted)
+                function = write_function(self.info, self.options.settings, columns)
+                has_defaults = not default_values(self.info).keys().isdisjoint(omitted)
                 self.function = replace(function, fills_new_rows=has_defaults and not self.options.has_changes)
         kind = LiveWrite if self.options.sequence_field is None else OrderedLiveWrite
         return kind(self)
@@ -205,8 +207,8 @@ class WriteBuilder(JavaProxy):
 
         With merge engine first_row there is nothing to leave: rows are new, or ignored.
         """
-        chosen = self.options.columns is None and self.options.is_partial
-        return chosen and self.replaced is None and self.info.descriptor.merge_engine != FIRST_ROW
+        is_partial = self.options.columns is None and self.options.is_partial
+        return is_partial and self.replaced is None and self.info.descriptor.merge_engine != FIRST_ROW
 
 
 class UpsertBuilder(WriteBuilder):
@@ -225,9 +227,11 @@ class NewTableWriteBuilder(WriteBuilder):
         return False
 
 
-def write_builder(context: CatalogContext, info: TableInfo, options: dict[str, str], asked: JavaObject) -> WriteBuilder:
+def write_builder(
+    context: CatalogContext, info: TableInfo, options: dict[str, str], write_info: JavaObject
+) -> WriteBuilder:
     """The builder for a write to a table that is there."""
-    return (UpsertBuilder if info.has_primary_key else WriteBuilder)(context, info, options, asked)
+    return (UpsertBuilder if info.has_primary_key else WriteBuilder)(context, info, options, write_info)
 
 
 class LiveWrite(WriteProxy, BatchTasks):
@@ -250,14 +254,14 @@ class LiveWrite(WriteProxy, BatchTasks):
         return f"forebay: {how} {self._builder.context.full_name(self._info.path)}{columns}{where}"
 
     def toBatch(self) -> JavaProxy:
-        chosen = self._options
+        options = self._options
         if not self._builder.is_understood:
             raise InternalError(
                 f"writing to {self._builder.context.full_name(self._info.path)}: Spark does not show which columns the "
                 f"data has; name them by the option '{WRITE_COLUMNS}', or set '{PARTIAL_UPDATE}' = 'false'"
             )
         staged = begin_statement(
-            chosen.settings, chosen.transaction, self._replaced is not None, self._info, chosen.is_atomic
+            options.settings, options.transaction, self._replaced is not None, self._info, options.is_atomic
         )
         self._function = replace(self._function, staged=staged)
         return self
@@ -287,12 +291,12 @@ class OrderedLiveWrite(LiveWrite):
     def __init__(self, builder: WriteBuilder) -> None:
         super().__init__(builder)
         check_replaceable(self._info)
-        given = [str(name) for name in builder.schema.fieldNames()]
+        data_columns = [str(name) for name in builder.schema.fieldNames()]
         for name in (*self._info.schema.primary_key, str(builder.options.sequence_field)):
-            if name not in given:
+            if name not in data_columns:
                 raise InvalidRequest(
                     f"the rows of each key cannot be ordered ('{SEQUENCE_FIELD}'): the data has no column '{name}', "
-                    f"only {', '.join(given)}"
+                    f"only {', '.join(data_columns)}"
                 )
 
     def requiredDistribution(self) -> JavaObject:
@@ -319,9 +323,9 @@ class LiveStreamingWrite(WriteTasks):
                 f"a stream has no options '{TRANSACTION_OPTIONS[0].name}' and '{ATOMIC}': each of its micro-batches is "
                 "a transaction, named by the query and the batch"
             )
-        given = spark_arrow_schema(python_schema(builder.schema))
+        data_schema = spark_arrow_schema(python_schema(builder.schema))
         with short_errors(f"writing to table {self._info.path}"):
-            builder.function.check(given)
+            builder.function.check(data_schema)
             if self._replaced is not None:
                 require_transactions(self._settings, self._info)
         self._function = replace(builder.function, in_stream=True)
