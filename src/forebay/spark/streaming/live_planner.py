@@ -1,15 +1,15 @@
-"""Planning a stream on a cluster: where it begins, how far it can go, and the tasks of a micro-batch.
+"""Plans the micro-batches of a stream of a cluster's table: the beginning, the end of each batch, and its tasks.
 
-What a stream delivers. Of a log table: the rows that are appended. Of a primary-key table: for each micro-batch the
-newest row of every key that was written in it and not deleted; each key once; with `scan.delete.behavior` = include
-the deleted keys, too. Of a `t$changelog`: every change, with `_change_type`, `_log_offset` and `_commit_timestamp`,
-deletes and old images too; of a `t$binlog` the same, an update in one row; of CHANGES the same, as Spark says it. With
-`scan.startup.mode` full (the default for tables) all rows of the table come first; in a changelog they are inserts with
-the offset -1 and no time.
+A stream of a log table has the appended rows. A stream of a primary-key table has, in each micro-batch, the newest row
+of every key that was written and not deleted, each key once; with `scan.delete.behavior` = include it also has the
+deleted keys. A stream of `t$changelog` has every change, deletes and old images included, with `_change_type`,
+`_log_offset` and `_commit_timestamp`; `t$binlog` has each update in one row; CHANGES has Spark's columns. With
+`scan.startup.mode` full (the default for tables) the stream begins with all rows of the table; in a changelog these are
+inserts with the offset -1 and no time.
 
-The arithmetic of offsets is that of `forebay.unionread.streaming`; here are the calls to servers and lake around it. A
-`LiveStreamPlanner` lives in the one Python process that Spark keeps for a running query, and remembers between calls
-what is dear to ask for. Nothing that it remembers is needed to go on after a restart: all of that is in the offsets.
+`forebay.unionread.streaming` computes offsets; this module calls servers and lake for it. A `LiveStreamPlanner` lives
+in the Python process that Spark runs for a query, and caches what is expensive to request. A restart needs nothing of
+the cache: offsets have all state.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from forebay.unionread.streaming import (
 T = TypeVar("T")
 
 GONE = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
-"""How servers answer for a partition that was dropped."""
+"""The error codes of servers for a dropped partition."""
 
 _OF_BUCKET = (KvBatchSplit, LogInput, KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit)
 
 _BEHIND_SECONDS = 10.0
-"""How long the end of a log may be before an offset that a stream has already: a snapshot can be that much ahead."""
+"""How long the end of a log may be behind the stream's offset, because a snapshot can be ahead of the log's end."""
 
 
 class LiveStreamPlanner:
@@ -80,7 +80,7 @@ class LiveStreamPlanner:
         self._snapshots: dict[str, TableSnapshot] = {}
         self._pieces: tuple[FullRead, list[Split]] | None = None
         self.newest: StreamOffset | None = None
-        """Where the logs ended when they were last asked."""
+        """The ends of the logs when they were last listed."""
 
     @property
     def _connection(self) -> Connection:
@@ -89,7 +89,7 @@ class LiveStreamPlanner:
     def offset(self, values: Mapping[str, Any]) -> StreamOffset:
         return StreamOffset.from_json(values)
 
-    # ---- where a stream begins --------------------------------------------------------------------------------------
+    # ---- beginning --------------------------------------------------------------------------------------------------
 
     def first_offset(self) -> StreamOffset:
         """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
@@ -113,7 +113,7 @@ class LiveStreamPlanner:
                 return self._ask(buckets, EARLIEST), None
 
     def _at_time(self, buckets: Sequence[TableBucket], time_ms: int) -> dict[TableBucket, int]:
-        """The first offsets written then or later; where the logs end, for a time that has not come yet."""
+        """The first offsets written at `time_ms` or later; the ends of the logs for a time in the future."""
         try:
             offsets = self._ask(buckets, time_ms)
         except ForebayError as e:
@@ -162,7 +162,7 @@ class LiveStreamPlanner:
             )
         return starts
 
-    # ---- how far it can go ------------------------------------------------------------------------------------------
+    # ---- end of a batch ---------------------------------------------------------------------------------------------
 
     def next_offset(self, start: StreamOffset, limits: StreamLimits) -> StreamOffset:
         """The end of the batch that begins at `start`, within the record limit; `start` if nothing is new."""
@@ -205,7 +205,7 @@ class LiveStreamPlanner:
             clock.sleep(_BEHIND_SECONDS / 50)
 
     def _check_epochs(self, start: StreamOffset, ends: Mapping[TableBucket, int]) -> None:
-        """Raise `InvalidRequest` if the stream has read what the servers have never had, or have no longer."""
+        """Raise `InvalidRequest` if the stream has read records that the servers never had, or have lost."""
         doubtful = {
             bucket: LogOffset(offset, epoch)
             for bucket, offset in start.log.items()
@@ -223,10 +223,10 @@ class LiveStreamPlanner:
                 ErrorCode.TABLE_NOT_EXIST,
             )
 
-    # ---- what it reads ----------------------------------------------------------------------------------------------
+    # ---- tasks of a batch -------------------------------------------------------------------------------------------
 
     def pieces(self, start: StreamOffset) -> list[Split]:
-        """All pieces of the full read that `start` is part of, in the order in which they are counted."""
+        """All pieces of the full read of which `start` is a part, in the order of their numbers."""
         full = start.full
         if full is None:
             return []
@@ -266,7 +266,7 @@ class LiveStreamPlanner:
             read = self._options.read.settings
             reader = UnionReader(read, self._info, self._columns, self._pushdown.row_filter)
             for bucket, (first, stop) in logs.items():
-                # One split for a bucket: what is known of a key must not come to two tasks.
+                # One split for a bucket, so that all changes of a key are in one task.
                 pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop), stop - first))
             logs = {}
         tasks = cut_logs(logs, self._cores)
@@ -288,7 +288,7 @@ class LiveStreamPlanner:
         return snapshot
 
     def read_until(self, offset: StreamOffset) -> None:
-        """All before `offset` has been read for good: snapshots that are no longer needed are released."""
+        """Note that everything before `offset` has been processed, and release snapshots that it does not need."""
         if offset.full is not None:
             return
         while self._snapshots:
@@ -305,12 +305,12 @@ class LiveStreamPlanner:
             yield from self._read_while_it_exists(split, partition)
 
     def _read_while_it_exists(self, split: Split, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a split, as far as they can be had before its partition is dropped."""
+        """The rows of a split, or those that were read before its partition was dropped."""
         try:
             yield from self._function.read(SplitsPartition((split,), partition.snapshot))
         except ForebayError as e:
             inner = split.split if isinstance(split, LakePart) else split
-            # Of a split that is all in the lake no partition is dropped. (Streams look no keys up.)
+            # A split that is only in the lake has no partition to drop. (Streams do not look up keys.)
             partition_id = inner.bucket.partition_id if isinstance(inner, _OF_BUCKET) else None
             if e.code not in GONE or partition_id is None:
                 raise
@@ -342,7 +342,7 @@ class LiveStreamPlanner:
         return bucket.partition_id in (self._partitions or ())
 
     def _known_partitions(self, ask: Callable[[], T]) -> T:
-        """`ask()`, once more with the partitions of then if one of them was dropped meanwhile."""
+        """The result of `ask()`, which is repeated with the current partitions if one of them has been dropped."""
         try:
             return ask()
         except ForebayError as e:

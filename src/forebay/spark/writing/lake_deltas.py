@@ -1,7 +1,7 @@
 """UPDATE, MERGE and DELETE on lake tables with a primary key: deltas by key, one commit for a statement.
 
-A row that changes is written again under its key, and a deleted one as a delete; the table's merge engine makes the
-new state of them. What it does not take is refused, as Paimon refuses it:
+A changed row is written again under its key, and a deleted row is written as a delete; the table's merge engine merges
+them. Statements that the merge engine does not support are refused, as in Paimon:
 
 | merge engine | UPDATE, MERGE | DELETE |
 |---|---|---|
@@ -49,7 +49,7 @@ from forebay.spark.writing.write_builder import WRITE
 
 _CHANGING = ("deduplicate", "partial-update")
 _OPERATION_COLUMN = "__row_operation"
-"""Where Spark says what a row is: its numbers are in the order in which they must be written, deletes first."""
+"""The column with Spark's number for the kind of a row. Rows must be written in the order of the numbers."""
 
 
 class LakeDelta(DeltaOperation):
@@ -104,7 +104,7 @@ class LakeDeltaWrite(DeltaWrite):
         self._distribution: RowDistribution = row_distribution(table, operation._context)
         self._is_settled = False
 
-    # ---- how rows are dealt to tasks: all that concerns a key to one, in order ---------------------------------------
+    # ---- distribution: all rows of a key go to one task, in order ----------------------------------------------------
 
     def requiredDistribution(self) -> JavaObject:
         return self._distribution.to_java(self.jvm)
@@ -113,6 +113,7 @@ class LakeDeltaWrite(DeltaWrite):
         return self._distribution.tasks
 
     def requiredOrdering(self) -> JavaObject:
+        """The order of a MERGE's rows in a task: deletes before other rows. Other statements need no order."""
         expressions = CONNECTOR + "expressions."
         orders = []
         if self._is_merge:
@@ -145,9 +146,10 @@ class LakeDeltaWrite(DeltaWrite):
 
 @dataclass(frozen=True)
 class LakeDeltaFunction(LakeWriteFunction):
-    """How the tasks of a statement write changed rows: the deletes of each batch, and then its other rows."""
+    """The function with which tasks write changed rows: first the deletes of each batch, then its other rows."""
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenFiles:
+        """Write the changed rows of a task; returns its files. Raises `ForebayError`, after deleting them."""
         task = TaskContext.get()
         lane = WriterShard(0 if task is None else task.partitionId() % self.tasks, self.tasks)
         rows = 0

@@ -1,12 +1,13 @@
-"""UPDATE, MERGE and DELETE on append tables of a lake: files with rows that change are written again (copy on write).
+"""UPDATE, MERGE and DELETE on append tables of a lake: files with changed rows are rewritten (copy on write).
 
-Spark first looks for the files that have such rows, by a query of their paths (`CopyOnWriteScan.filter`). It then reads
-all rows of these files, and writes those that stay and those that are new. One commit removes the files that were read
-and adds the new ones. If another commit has removed or replaced one of them meanwhile, nothing is committed
-(`Conflict`). Rows that are appended meanwhile stay as they are.
+Spark first queries the paths of files that have such rows (`CopyOnWriteScan.filter`). It then reads all rows of these
+files, and writes the unchanged rows and the new ones. One commit removes the files that were read and adds the new
+files. If another commit has removed or replaced one of them since the statement began, nothing is committed
+(`Conflict`). Rows that other commits append are not changed.
 
-A table may have deletion vectors, which other software has written. Files are then written again without the rows that
-these mark; and since an index file has the vectors of several files, these are written again together, and it goes.
+A table may have deletion vectors, which other software has written. Rewritten files lack the rows that these mark. An
+index file has the vectors of several files, so all of these are rewritten together, and the commit removes the index
+file.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class LakeRewrite(RowLevelOperation):
 
 
 class CopyOnWriteScanBuilder(ScanBuilder):
-    """Builds the scan of the files that a statement may change. Filters choose files; of these all rows are read."""
+    """Builds the scan of the files that a statement may change. Filters select files, whose rows are all read."""
 
     def __init__(self, operation: LakeRewrite, readable: Readable) -> None:
         super().__init__(operation._context, readable)
@@ -90,7 +91,7 @@ class CopyOnWriteScanBuilder(ScanBuilder):
 
 
 class CopyOnWriteScan(ScanProxy):
-    """The scan of whole files. Planned once; Spark may then leave out files that have no row that changes."""
+    """The scan of whole files. It is planned once; Spark may then leave out files without changed rows."""
 
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "read.SupportsRuntimeV2Filtering",)
 
@@ -110,7 +111,7 @@ class CopyOnWriteScan(ScanProxy):
         context = self._table.context
         if self._base is None:
             return []
-        # Filters would leave out files that are marked by the same index file as one that changes.
+        # Filters would leave out unchanged files whose vectors are in the index file of a changed file.
         filters = [] if self._vectors else self._filters
         scan_filter = ScanFilter.of(context.schema, all_of(filters))
         pieces = by_file(SnapshotPlanner(context).plan(self._base, scan_filter, None).splits)
@@ -127,7 +128,7 @@ class CopyOnWriteScan(ScanProxy):
         return self._table.context.paths.data_file(split.partition, split.bucket, split.files[0])
 
     def read_splits(self) -> list[DataSplit]:
-        """The files that are read, each as one split: those that the commit removes."""
+        """The files that are read, and that the commit removes, each as one split."""
         together = {file for entry in self._removed_vectors() for file in _marked(entry)}
         return [s for s in self._splits() if self._is_selected(s) or _file_of(s) in together]
 
@@ -137,7 +138,7 @@ class CopyOnWriteScan(ScanProxy):
         return [entry for entry in self._vectors if not changed.isdisjoint(_marked(entry))]
 
     def removed(self) -> list[CommitMessage]:
-        """What the commit removes: the files that were read, and the index files that mark rows of them."""
+        """The messages that remove the files that were read, and the index files that mark rows of them."""
         vectors: dict[tuple[bytes, int], list[IndexFileMeta]] = {}
         for entry in self._removed_vectors():
             vectors.setdefault((entry.partition, entry.bucket), []).append(entry.index_file)
@@ -158,7 +159,7 @@ class CopyOnWriteScan(ScanProxy):
         return ScanPlan(read, deal(splits, self._context.cores), rows, opened)
 
     def planInputPartitions(self) -> JavaObject:
-        # Not kept: Spark asks again when it has left out files.
+        # Not cached: Spark asks again after it has left out files.
         return self._partitions(self._plan())
 
     # ---- SupportsRuntimeV2Filtering ----------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Writing Paimon tables: the proxies between INSERT, `writeTo`, `writeStream` and the workers' `LakeWriteFunction`.
 
-A statement is one commit, made on the driver from the messages of all tasks. An overwrite replaces, in that commit,
-what is there at that moment. For a streaming query Spark makes a new builder for every micro-batch; what lasts as long
-as the query is kept by forebay.spark.writing.stream_commits.
+A statement is one commit, which the driver makes from the messages of all tasks. An overwrite replaces the rows that
+the table has at the time of the commit. For a streaming query Spark makes a new builder for every micro-batch; the
+state of the query is in forebay.spark.writing.stream_commits.
 
-How rows are dealt to the tasks:
+The distribution of rows to tasks:
 
 | table | tasks |
 |---|---|
@@ -13,11 +13,11 @@ How rows are dealt to the tasks:
 | fixed buckets, with or without primary key | rows of a bucket of a partition together, in few tasks |
 | dynamic buckets | one: keys have one assigner |
 
-Rows are shuffled by the table's bucket function (forebay.spark.bucket_functions), so a commit has one file of each
-partition and bucket, or a few if it is large. All versions of a key keep their order. Where Spark cannot run that
-function, rows are shuffled by the columns of the bucket key: then a bucket's rows are in each of the tasks, those with
-one key in one of them. Either way no task needs to know of another's (forebay.spark.writing.lake_write says how
-sequence numbers stay apart). Tasks are as many as run at a time, or `sink.parallelism`.
+Rows are shuffled by the table's bucket function (forebay.spark.bucket_functions), so a commit has one file for each
+partition and bucket, or a few if it is large. All versions of a key keep their order. Where Spark cannot run the
+function, rows are shuffled by the columns of the bucket key: all tasks then have rows of a bucket, and one task has all
+rows of a key. In both cases tasks are independent of each other (forebay.spark.writing.lake_write says how they number
+rows). The number of tasks is `sink.parallelism`, or the number of tasks that run at a time.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PaimonWriteBuilder(JavaProxy):
         self._proxied, self._table = table, with_write_options(table, self._options)
         self._schema, self._query = info.schema(), str(info.queryId())
         self._overwrite: Overwrite | None = None
-        with short_errors(f"writing to table {name}"):  # before any task finds out
+        with short_errors(f"writing to table {name}"):  # before any task runs
             Incoming(self._table.schema, [str(column) for column in self._schema.fieldNames()])
 
     # ---- what is replaced -------------------------------------------------------------------------------------------
@@ -95,6 +95,7 @@ class PaimonWriteBuilder(JavaProxy):
         return True
 
     def overwrite(self, predicates: JavaObject) -> JavaProxy:
+        """Replace the partition that `predicates` name. Raises `UnsupportedOperation` for other conditions."""
         partition = self._partition(predicates)
         if partition is None:
             shown = " AND ".join(str(p.toString()) for p in predicates)
@@ -153,7 +154,7 @@ class _LakeTasks(WriteTasks):
         self._table, self._name = builder._table, builder._name
         self._schema, self._overwrite = builder._schema, builder._overwrite
         self._is_settled = False
-        """Whether a commit was tried: it deletes files itself, or its outcome is unknown."""
+        """Whether a commit was attempted. A failed commit deletes its files, or its outcome is unknown."""
 
     def _task(self, physical: JavaObject) -> LakeWriteFunction:
         tasks = max(int(physical.numPartitions()), 1)
@@ -177,7 +178,7 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
             self._distribution = replace(self._distribution, function=None)
 
     def _has_types_of_table(self, builder: PaimonWriteBuilder) -> bool:
-        """Whether the catalog's function takes the data as it is: in a stream Spark does not cast it to the table."""
+        """Whether the columns of the distribution have the table's types: Spark does not cast the data of a stream."""
         names = set(self._distribution.columns)
         data, table = python_schema(builder._schema), table_schema(builder._table.schema.fields)
         return {f.name: _type_of(f) for f in table if f.name in names}.items() <= {
@@ -185,6 +186,7 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
         }.items()
 
     def description(self) -> str:
+        """The write in words, as plans show it."""
         overwrite = self._overwrite
         what = "append to" if overwrite is None else "overwrite"
         if overwrite is None and self._table.schema.has_primary_key:
@@ -254,9 +256,10 @@ def _named_value(predicate: Predicate | None) -> tuple[str, Any] | None:
 
 @dataclass(frozen=True)
 class RowDistribution:
-    """Rows with equal `columns` go to one of `tasks` tasks (0: Spark chooses); without columns rows stay in place.
+    """Rows with equal `columns` go to the same one of `tasks` tasks (0: Spark chooses the number of tasks).
 
-    `function` is that of the catalog which numbers the tasks by these columns, if there is one.
+    Without columns rows are not shuffled. `function` is the name of the catalog's function that maps the columns to
+    tasks, if there is one.
     """
 
     columns: tuple[str, ...] = ()
@@ -268,7 +271,7 @@ class RowDistribution:
 
 
 def _type_of(field: StructField) -> str:
-    """The type of a column as Spark hands its values out: text has no length."""
+    """The type of a column's values in Spark, where text has no length."""
     name = field.dataType.simpleString()
     return "string" if name.startswith(("char(", "varchar(")) else name
 
@@ -296,7 +299,7 @@ def row_distribution(table: Table, context: SessionContext) -> RowDistribution:
 
 
 def _by_bucket(schema: TableSchema, tasks: int, jvm: Jvm) -> RowDistribution:
-    """Rows of a bucket of a partition together or, where Spark cannot tell buckets, rows with equal bucket keys."""
+    """The distribution by bucket and partition or, where Spark cannot run the bucket function, by bucket key."""
     function = lake_bucketing(schema) if tasks > 1 else None
     letters = [letter(f.type) for f in schema.partition_fields]
     supported = [t for t in letters if t is not None]

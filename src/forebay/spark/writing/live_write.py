@@ -123,7 +123,7 @@ class StagedWrite:
         *,
         run_tasks: RunTasks = run_here,
     ) -> None:
-        """Commit the staged rows of tasks, and delete the rows that are `replaced`; `run_tasks` finds these.
+        """Commit deletes of the rows that are `replaced`, which `run_tasks` finds, and then the staged rows of tasks.
 
         Raises `Conflict` if another writer changes a row to be replaced before the commit.
         """

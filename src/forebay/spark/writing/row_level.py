@@ -2,13 +2,13 @@
 
 Spark rewrites such a statement into a query of the rows that change, and a write of them. Its *operation* says how: a
 `DeltaOperation` takes deletes, updates and inserts by primary key; a `RowLevelOperation` that is none replaces whole
-groups of rows. What Spark asks is answered on the driver; rows go through tasks, from Spark's executors to our Python
-writers by a Java class of ours (forebay.spark.jvm.executor_classes), because Spark pushes deltas row by row and its
-own Python writer takes iterators.
+groups of rows. The proxies answer Spark on the driver. In tasks, a Java class of ours
+(forebay.spark.jvm.executor_classes) passes rows from Spark to the Python writers, because Spark pushes deltas row by
+row, and its own Python writer takes iterators.
 
 Tasks get a delta as rows with a column `_change_type`: `update_after` and `insert` with all columns, `delete` with the
-primary key and what else the operation asked for. An update that changes the primary key comes as a delete and an
-insert.
+primary key and the metadata columns that the operation requires. An update that changes the primary key comes as a
+delete and an insert.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DELETE, UPDATE, MERGE = "DELETE", "UPDATE", "MERGE"
 
 
 class OperationBuilder(JavaProxy):
-    """Gives Spark an operation that exists already."""
+    """A builder that returns an existing operation."""
 
     interfaces = (WRITE + "RowLevelOperationBuilder",)
 
@@ -48,7 +48,7 @@ class OperationBuilder(JavaProxy):
 
 
 class RowLevelOperation(JavaProxy):
-    """One statement on one table: its scan of the table, and its write. Subclasses know the write."""
+    """One statement on one table: its scan of the table, and its write. Subclasses define the write."""
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RowLevelOperation",)
 
@@ -59,7 +59,10 @@ class RowLevelOperation(JavaProxy):
         command: JavaObject,
         readable: Callable[[dict[str, str]], Readable],
     ) -> None:
-        """`name` is the table's in SQL, `command` Spark's constant for the statement; `readable` is read by options."""
+        """`name` is the table's name in SQL, `command` Spark's constant for the statement.
+
+        `readable` returns the table as the statement reads it, for the options of the scan.
+        """
         super().__init__(context.jvm)
         self._context = context
         self._name = name
@@ -107,7 +110,7 @@ class DeltaOperation(RowLevelOperation):
         raise NotImplementedError(f"{type(self).__name__} does not say what the primary key is")
 
     def representUpdateAsDeleteAndInsert(self) -> bool:
-        """False: an update is one row, unless it changes the primary key, which the writer sees."""
+        """False: an update is one row. The writer splits an update that changes the primary key."""
         return False
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
@@ -132,10 +135,11 @@ class DeltaWriteBuilder(JavaProxy):
 
 @dataclass(frozen=True)
 class DeltaRows:
-    """How deltas of a table become rows for Python: the table's columns, and those that a row's id and metadata fill.
+    """The rows that Python gets for the deltas of a table with `columns`.
 
-    `moved_keys` is the error for an update that changes the primary key; None: it becomes a delete and an insert.
-    Without kinds they are rows of a table whose files are replaced.
+    For deleted rows, Spark's row id fills the columns `key`, and the metadata fills the columns `old`. `moved_keys` is
+    the error for an update that changes the primary key; None: it becomes a delete and an insert. Without kinds they
+    are rows of a table whose files are replaced.
     """
 
     columns: StructType
@@ -146,7 +150,7 @@ class DeltaRows:
 
     @property
     def schema(self) -> StructType:
-        """The rows that Python gets. Only the key of a deleted row is sure to be there."""
+        """The schema of the rows. All columns are nullable, since deleted rows may have only the key."""
         if not self.has_kinds:
             return self.columns
         fields = [StructField(f.name, f.dataType, True, f.metadata) for f in self.columns.fields]

@@ -69,9 +69,9 @@ class WriteProxy(JavaProxy):
 
 
 def clustered(jvm: Jvm, columns: Sequence[str], function: str | None = None) -> JavaObject:
-    """The Distribution that brings rows with equal `columns` to one task; without columns, none in particular.
+    """The Distribution that sends rows with equal `columns` to one task; unspecified without columns.
 
-    `function`: those for which the catalog's function of this name has the same value.
+    With `function`, rows for whose columns the catalog's function of this name has the same value go to one task.
     """
     distributions = jvm.class_(CONNECTOR + "distributions.Distributions")
     if not columns:
@@ -96,7 +96,7 @@ class WriteTasks(JavaProxy):
         return pickle.dumps((self._task(physical), _MESSAGE_TYPE))
 
     def _written(self, messages: JavaObject) -> list[Any]:
-        """What the tasks have reported."""
+        """The unpickled messages of the tasks."""
         pickled = (pickled_message(message) for message in messages)
         return [pickle.loads(data) for data in pickled if data is not None]
 
@@ -119,7 +119,7 @@ class BatchTasks(WriteTasks):
         """Do nothing if rows are visible when their task ends. A task without a message has failed the query."""
 
     def abort(self, messages: JavaObject) -> None:
-        """Do nothing: rows that were written at once stay, as documented in docs/spark.md."""
+        """Do nothing: rows that tasks wrote immediately stay, as docs/spark.md says."""
 
 
 # ---- tables of a cluster --------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class WriteBuilder(JavaProxy):
             )
         self.replaced: Replaced | None = None
         self.is_understood = True
-        """Whether it is known which columns the data has; of a statement that is only explained it is not."""
+        """Whether the columns of the data are known. They are unknown for a statement that is only explained."""
         self.function = write_function(info, self.options.settings, self.options.columns)
 
     # ---- what is replaced -------------------------------------------------------------------------------------------
@@ -191,6 +191,7 @@ class WriteBuilder(JavaProxy):
     # ---- the write --------------------------------------------------------------------------------------------------
 
     def build(self) -> JavaProxy:
+        """The write. Columns that the data lacks are read from Spark's plan here, if they keep their values."""
         if self.info.has_primary_key and self._leaves_out_columns():
             omitted = omitted_columns(self.jvm)
             self.is_understood = omitted is not None
@@ -203,9 +204,9 @@ class WriteBuilder(JavaProxy):
         return kind(self)
 
     def _leaves_out_columns(self) -> bool:
-        """Whether columns that the data lacks are left as they are.
+        """Whether columns that the data lacks keep their values.
 
-        With merge engine first_row there is nothing to leave: rows are new, or ignored.
+        With merge engine first_row no row has values to keep: it is new, or ignored.
         """
         is_partial = self.options.columns is None and self.options.is_partial
         return is_partial and self.replaced is None and self.info.descriptor.merge_engine != FIRST_ROW
@@ -230,12 +231,12 @@ class NewTableWriteBuilder(WriteBuilder):
 def write_builder(
     context: CatalogContext, info: TableInfo, options: dict[str, str], write_info: JavaObject
 ) -> WriteBuilder:
-    """The builder for a write to a table that is there."""
+    """The builder for a write to an existing table."""
     return (UpsertBuilder if info.has_primary_key else WriteBuilder)(context, info, options, write_info)
 
 
 class LiveWrite(WriteProxy, BatchTasks):
-    """A write, and its batch: a transaction of all its tasks, or rows that they write at once."""
+    """A write and its batch: one transaction of all tasks, or rows that tasks write immediately."""
 
     def __init__(self, builder: WriteBuilder) -> None:
         super().__init__(builder.jvm)
@@ -244,6 +245,7 @@ class LiveWrite(WriteProxy, BatchTasks):
         self._replaced, self._options = builder.replaced, builder.options
 
     def description(self) -> str:
+        """The write in words, as plans show it."""
         how = "upsert into" if self._info.has_primary_key else "append to"
         if self._replaced is not None:
             how = "overwrite"
@@ -254,6 +256,7 @@ class LiveWrite(WriteProxy, BatchTasks):
         return f"forebay: {how} {self._builder.context.full_name(self._info.path)}{columns}{where}"
 
     def toBatch(self) -> JavaProxy:
+        """Begin the transaction of the statement, if it has one; returns the batch."""
         options = self._options
         if not self._builder.is_understood:
             raise InternalError(
@@ -284,7 +287,7 @@ class LiveWrite(WriteProxy, BatchTasks):
 
 
 class OrderedLiveWrite(LiveWrite):
-    """A write whose rows come to tasks by their primary key, in the order of a column (`write.sequence.field`)."""
+    """A write whose rows are distributed by primary key and sorted by a column (`write.sequence.field`)."""
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
 
@@ -344,6 +347,6 @@ class LiveStreamingWrite(WriteTasks):
         commit_batch(self._settings, self._info, int(epoch), written, self._replaced, run_tasks=run_tasks)
 
     def abort(self, epoch: int, messages: JavaObject) -> None:
-        """Drop what finished tasks have staged, unless a commit was tried."""
+        """Drop the staged rows of finished tasks, unless a commit was attempted."""
         if self._may_abort:
             abort_batch(self._settings, int(epoch), self._written(messages))
