@@ -22,7 +22,6 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -32,10 +31,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.metadata.predicate import Predicate, all_of
+from forebay.spark.jvm.gateway import Jvm, once_per_jvm
+from forebay.spark.jvm.python_tasks import input_partitions, reader_factory, session_artifacts
+from forebay.spark.jvm.spark_values import struct_type
 from forebay.unionread.overridden import OverriddenRows
 
-if TYPE_CHECKING:  # workers need no gateway
-    from forebay.spark.jvm.gateway import JavaObject, Jvm
+if TYPE_CHECKING:
+    from forebay.spark.jvm.gateway import JavaObject
 
 logger = logging.getLogger(__name__)
 
@@ -245,8 +247,7 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 Maker = Callable[..., "JavaObject"]
-_makers: WeakKeyDictionary[Jvm, dict[str | None, Maker | UnsupportedOperation]] = WeakKeyDictionary()
-"""What makes readers of columns, for the jobs of each session (`Jvm.artifacts`), or why none can be made."""
+"""Makes readers of columns."""
 
 
 def rows_only(jvm: Jvm, use_columns: bool) -> str | None:
@@ -260,19 +261,19 @@ def rows_only(jvm: Jvm, use_columns: bool) -> str | None:
 def task_readers(jvm: Jvm, read: ReadTasks, schema: StructType, by_rows: bool) -> JavaObject:
     """The factory of the readers of a scan's tasks, as `rows_only` says."""
     if by_rows:
-        return jvm.reader_factory(pickle.dumps((read, schema)), schema)
-    messages = jvm.reader_factory(pickle.dumps((Messages(read), MESSAGES_SCHEMA)), MESSAGES_SCHEMA)
+        return reader_factory(jvm, pickle.dumps((read, schema)), schema)
+    messages = reader_factory(jvm, pickle.dumps((Messages(read), MESSAGES_SCHEMA)), MESSAGES_SCHEMA)
     maker = _maker(jvm)
     if isinstance(maker, UnsupportedOperation):
         raise maker
-    return maker(messages, jvm.struct_type(schema))
+    return maker(messages, struct_type(jvm, schema))
 
 
 def java_partitions(
     jvm: Jvm, partitions: Sequence[SplitsPartition], direct: Direct | str | None, by_rows: bool
 ) -> JavaObject:
     """The input partitions of a scan's tasks; of what the JVM reads itself, with what it needs for that."""
-    made = jvm.input_partitions(partitions)
+    made = input_partitions(jvm, partitions)
     if by_rows or direct is None or isinstance(direct, str):
         return made
     maker = _maker(jvm)
@@ -282,18 +283,22 @@ def java_partitions(
 
 
 def _maker(jvm: Jvm) -> Maker | UnsupportedOperation:
-    known, place = _makers.setdefault(jvm, {}), jvm.artifacts()
-    if place not in known:
-        from forebay.spark.jvm import executor_classes
+    """The maker for jobs of the session that plans, or the reason why there is none."""
+    return _maker_for(jvm, session_artifacts(jvm))
 
-        try:
-            known[place] = executor_classes.executor_class(jvm, "ForebayColumnarFactory")
-            if str(jvm.class_("java.nio.ByteOrder").nativeOrder().toString()) != "LITTLE_ENDIAN":
-                raise UnsupportedOperation("this machine has the high bytes of numbers first")
-        except UnsupportedOperation as e:
-            logger.warning("scans by Python tasks give rows, which takes longer than columns: %s", e)
-            known[place] = e
-    return known[place]
+
+@once_per_jvm
+def _maker_for(jvm: Jvm, _artifacts: str | None) -> Maker | UnsupportedOperation:
+    from forebay.spark.jvm import executor_classes
+
+    try:
+        maker = executor_classes.executor_class(jvm, "ForebayColumnarFactory")
+        if str(jvm.class_("java.nio.ByteOrder").nativeOrder().toString()) != "LITTLE_ENDIAN":
+            raise UnsupportedOperation("this machine has the high bytes of numbers first")
+    except UnsupportedOperation as e:
+        logger.warning("scans by Python tasks give rows, which takes longer than columns: %s", e)
+        return e
+    return maker
 
 
 # ---- splits -> tasks ------------------------------------------------------------------------------------------------

@@ -30,9 +30,15 @@ from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import Column
 from forebay.spark.context import SessionContext
 from forebay.spark.filters import may_skip_by, to_predicate, to_text
+from forebay.spark.jvm.expressions import read_expression
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.planning import calling_thread_id, is_planning_stream
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.python_tasks import python_stream
 from forebay.spark.jvm.releases import counts_rows_without_columns
+from forebay.spark.jvm.scan_metrics import scan_metrics
+from forebay.spark.jvm.spark_values import column_reference, python_schema, struct_type
+from forebay.spark.jvm.values import java_map, optional_long
 from forebay.spark.options import FORMAT_NAME
 from forebay.spark.reading.native import empty_scan, file_scan, mixed_scan, parquet_scan, reads_files
 from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan, java_partitions, rows_only, task_readers
@@ -109,7 +115,7 @@ class ScanBuilder(JavaProxy):
         It asks this of every batch, and from Spark 4.3 on of streams, too.
         """
         self._is_batch = True
-        wanted = self.jvm.python_schema(schema)
+        wanted = python_schema(schema)
         if not wanted.fields and not counts_rows_without_columns():
             wanted = StructType([min(self._readable.schema.fields, key=lambda field: value_bytes(field.dataType))])
         self._schema = wanted
@@ -119,7 +125,7 @@ class ScanBuilder(JavaProxy):
         left = []
         keys = set(self._readable.partition_keys)
         for java in predicates:
-            expression = self.jvm.expression(java)
+            expression = read_expression(java)
             predicate = to_predicate(expression, self._readable.columns)
             if predicate is None:
                 left.append(java)
@@ -154,7 +160,7 @@ class ScanBuilder(JavaProxy):
             self._limit,
         )
         scan = ScanProxy(self._context, self._readable, wanted, self._schema)
-        if not self._is_batch or self.jvm.plans_a_stream():
+        if not self._is_batch or is_planning_stream(self.jvm):
             return scan
         # Without those on partition keys: Parquet takes a column that is filtered and not read for one that the file
         # lacks, so that no row would match. And without those by which it would leave out rows that match.
@@ -228,7 +234,7 @@ class ScanProxy(JavaProxy):
     # ---- Scan -------------------------------------------------------------------------------------------------------
 
     def readSchema(self) -> JavaObject:
-        return self._once("schema", lambda: self.jvm.struct_type(self._schema))
+        return self._once("schema", lambda: struct_type(self.jvm, self._schema))
 
     def description(self) -> str:
         parts = [f"forebay {self._readable.name} ({', '.join(self._wanted.columns)})", *self._filters_in_words()]
@@ -270,22 +276,22 @@ class ScanProxy(JavaProxy):
         return reason
 
     def toBatch(self) -> JavaProxy:
-        return self._to_answer.pop(self.jvm.thread_id(), self) if self._to_answer else self
+        return self._to_answer.pop(calling_thread_id(self.jvm), self) if self._to_answer else self
 
     def toMicroBatchStream(self, checkpoint: str) -> JavaObject:
         """Spark asks for all columns of a stream, and evaluates filters itself: so this is the format's stream."""
         if self._readable.stream is None:
             raise UnsupportedOperation(f"{self._readable.name} cannot be read as a stream")
         self._is_stream = True
-        return self.jvm.python_stream(self._readable.stream_format, self._schema, self._readable.stream(), checkpoint)
+        return python_stream(self.jvm, self._readable.stream_format, self._schema, self._readable.stream(), checkpoint)
 
     def supportedCustomMetrics(self) -> JavaObject:
-        return self._once("metrics", lambda: self.jvm.scan_metrics()[0])
+        return self._once("metrics", lambda: scan_metrics(self.jvm)[0])
 
     # ---- SupportsRuntimeV2Filtering ---------------------------------------------------------------------------------
 
     def filterAttributes(self) -> JavaObject:
-        columns = [self.jvm.column(name) for name in self._filtered_columns()]
+        columns = [column_reference(self.jvm, name) for name in self._filtered_columns()]
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", columns)
 
     def _filtered_columns(self) -> list[str]:
@@ -309,13 +315,13 @@ class ScanProxy(JavaProxy):
         if wanted is not self._wanted:
             filtered = ScanProxy(self._context, self._readable, wanted, self._schema)
             filtered._is_filtered = True
-            self._filtered = self._to_answer[self.jvm.thread_id()] = filtered
+            self._filtered = self._to_answer[calling_thread_id(self.jvm)] = filtered
 
     def _narrowed(self, predicates: JavaObject) -> Pushdown:
         wanted = self._wanted
         for java in predicates:
             if len(java.children()) <= RUNTIME_VALUES_MAX + 1:
-                predicate = to_predicate(self.jvm.expression(java), self._readable.columns)
+                predicate = to_predicate(read_expression(java), self._readable.columns)
                 if predicate is not None:
                     wanted = wanted.with_filter(predicate, self._readable.partition_keys)
         return wanted
@@ -466,9 +472,9 @@ class StatisticsProxy(JavaProxy):
         super().__init__(context.jvm)
         self.pinned: object | None = None
         """What must live as long as the plan of the query that has these."""
-        self._rows = self.jvm.optional_long(rows)
-        self._size = self.jvm.optional_long(size)
-        self._columns = self.jvm.map({})
+        self._rows = optional_long(self.jvm, rows)
+        self._size = optional_long(self.jvm, size)
+        self._columns = java_map(self.jvm, {})
 
     def numRows(self) -> JavaObject:
         return self._rows

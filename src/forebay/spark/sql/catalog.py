@@ -18,8 +18,11 @@ from pyspark.sql.types import DataType, StructType
 
 from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, UnsupportedOperation
 from forebay.spark.context import SessionContext
+from forebay.spark.jvm.exceptions import analysis_exception, unresolved_routine
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import java_identifier, python_options, python_schema
+from forebay.spark.jvm.values import enum_set, java_map, nested_string_array, string_array, string_set
 from forebay.spark.options import CHANGES, DELETE_BEHAVIOR, changes_option
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.procedures import SYSTEM_NAMESPACE, Procedure, ProcedureProxy
@@ -116,14 +119,14 @@ class SqlCatalog(JavaProxy):
         return self._context.catalog
 
     def capabilities(self) -> JavaObject:
-        return self.jvm.enum_set(CONNECTOR + "catalog.TableCatalogCapability", self.capability_names)
+        return enum_set(self.jvm, CONNECTOR + "catalog.TableCatalogCapability", self.capability_names)
 
     def tableStateOptionKeys(self) -> JavaObject:
         """The options by which a table has other columns, which Spark gives to `loadTable` (from 4.3 on)."""
-        return self.jvm.string_set(DELETE_BEHAVIOR, CHANGES)
+        return string_set(self.jvm, DELETE_BEHAVIOR, CHANGES)
 
     def changelogStateOptionKeys(self) -> JavaObject:
-        return self.jvm.string_set()
+        return string_set(self.jvm)
 
     def useNullableQuerySchema(self) -> bool:
         return True
@@ -134,7 +137,7 @@ class SqlCatalog(JavaProxy):
     # ---- SupportsNamespaces: a namespace has one part, the database --------------------------------------------------
 
     def _no_such_namespace(self, namespace: Sequence[str]) -> Exception:
-        return self.jvm.thrown("NoSuchNamespaceException", self.jvm.strings(list(namespace)))
+        return analysis_exception(self.jvm, "NoSuchNamespaceException", string_array(self.jvm, list(namespace)))
 
     def _database(self, namespace: JavaObject) -> str:
         """The database that a namespace means. Throws NoSuchNamespaceException for one that cannot be any."""
@@ -152,9 +155,9 @@ class SqlCatalog(JavaProxy):
             if e.code == ErrorCode.DATABASE_NOT_EXIST:
                 raise self._no_such_namespace(names_in(namespace)) from e
             if isinstance(e, AlreadyExists):
-                raise self.jvm.thrown("NamespaceAlreadyExistsException", namespace) from e
+                raise analysis_exception(self.jvm, "NamespaceAlreadyExistsException", namespace) from e
             if e.code == ErrorCode.DATABASE_NOT_EMPTY:
-                raise self.jvm.thrown("NonEmptyNamespaceException", namespace) from e
+                raise analysis_exception(self.jvm, "NonEmptyNamespaceException", namespace) from e
             raise
 
     def listNamespaces(self, *parent: Any) -> JavaObject:
@@ -162,8 +165,8 @@ class SqlCatalog(JavaProxy):
         if parent and len(parent[0]) > 0:
             if not self.namespaceExists(parent[0]):
                 raise self._no_such_namespace(names_in(parent[0]))
-            return self.jvm.string_arrays([])
-        return self.jvm.string_arrays([[name] for name in self._database_names()])
+            return nested_string_array(self.jvm, [])
+        return nested_string_array(self.jvm, [[name] for name in self._database_names()])
 
     def namespaceExists(self, namespace: JavaObject) -> bool:
         parts = names_in(namespace)
@@ -171,7 +174,7 @@ class SqlCatalog(JavaProxy):
 
     def loadNamespaceMetadata(self, namespace: JavaObject) -> JavaObject:
         with self._database_errors(namespace):
-            return self.jvm.map(self._database_properties(self._database(namespace)))
+            return java_map(self.jvm, self._database_properties(self._database(namespace)))
 
     def createNamespace(self, namespace: JavaObject, metadata: JavaObject) -> None:
         properties = {str(key): str(value) for key, value in metadata.items() if key not in _SPARKS_OWN}
@@ -216,19 +219,19 @@ class SqlCatalog(JavaProxy):
         """RENAME TO may name the catalog, too, which Spark passes on as a part of the namespace."""
         catalog, *rest = names_in(identifier.namespace())
         is_named = rest and catalog == self._context.catalog
-        return self.jvm.identifier(rest, str(identifier.name())) if is_named else identifier
+        return java_identifier(self.jvm, rest, str(identifier.name())) if is_named else identifier
 
     def _no_such_table(self, identifier: JavaObject) -> Exception:
         """Spark's own exception, on which its analyzer and IF EXISTS depend."""
-        return self.jvm.thrown("NoSuchTableException", identifier)
+        return analysis_exception(self.jvm, "NoSuchTableException", identifier)
 
     def listTables(self, namespace: JavaObject) -> JavaObject:
-        names = [self.jvm.identifier(*name) for name in self._identifiers(namespace)]
+        names = [java_identifier(self.jvm, *name) for name in self._identifiers(namespace)]
         return self.jvm.array(CONNECTOR + "catalog.Identifier", names)
 
     def listTableSummaries(self, namespace: JavaObject) -> JavaObject:
         make = self.jvm.class_(CONNECTOR + "catalog.TableSummary").of
-        summaries = [make(self.jvm.identifier(*name), "MANAGED") for name in self._identifiers(namespace)]
+        summaries = [make(java_identifier(self.jvm, *name), "MANAGED") for name in self._identifiers(namespace)]
         return self.jvm.array(CONNECTOR + "catalog.TableSummary", summaries)
 
     def _identifiers(self, namespace: JavaObject) -> list[tuple[list[str], str]]:
@@ -250,7 +253,7 @@ class SqlCatalog(JavaProxy):
         if schema.getClass().isArray():  # of Column
             schema = self.jvm.class_(CONNECTOR + "catalog.CatalogV2Util").v2ColumnsToStructType(schema)
         return TableRequest(
-            self.jvm.python_schema(schema),
+            python_schema(schema),
             tuple(self._transform(transform) for transform in transforms),
             texts_in(properties),
             self._primary_key(constraints),
@@ -269,7 +272,7 @@ class SqlCatalog(JavaProxy):
 
     def _spark_type(self, java: JavaObject) -> DataType:
         wrapper = self.jvm.class_("org.apache.spark.sql.types.StructType")().add("c", java)
-        made: DataType = self.jvm.python_schema(wrapper).fields[0].dataType
+        made: DataType = python_schema(wrapper).fields[0].dataType
         return made
 
     def _primary_key(self, constraints: JavaObject) -> tuple[str, ...]:
@@ -285,7 +288,7 @@ class SqlCatalog(JavaProxy):
         """Whether `loadTable` was asked for a table to write changes into, which only Spark 4.3 or newer tells it."""
         if len(how) != 2 or how[1].isEmpty() or how[0].writePrivileges().isEmpty():
             return False
-        return changes_option(self.jvm.options(how[1]))
+        return changes_option(python_options(how[1]))
 
     def _time_travel(self, how: tuple[Any, ...]) -> TimeTravel | None:
         """What `loadTable` was asked for beside the table. `how` is one of Spark's ways to say it, or nothing."""
@@ -338,15 +341,17 @@ class SqlCatalog(JavaProxy):
         procedure = known.get(name.lower()) if namespace == [SYSTEM_NAMESPACE] else None
         if procedure is None:
             home = f"{self._context.catalog}.{SYSTEM_NAMESPACE}"
-            raise self.jvm.unknown_routine(
-                ".".join([self._context.catalog, *namespace, name]), f"{home}, which has {', '.join(sorted(known))}"
+            raise unresolved_routine(
+                self.jvm,
+                ".".join([self._context.catalog, *namespace, name]),
+                f"{home}, which has {', '.join(sorted(known))}",
             )
         return ProcedureProxy(self._context, procedure)
 
     def listProcedures(self, namespace: JavaObject) -> JavaObject:
         names = sorted(self._procedures()) if names_in(namespace) == [SYSTEM_NAMESPACE] else []
         return self.jvm.array(
-            CONNECTOR + "catalog.Identifier", [self.jvm.identifier([SYSTEM_NAMESPACE], name) for name in names]
+            CONNECTOR + "catalog.Identifier", [java_identifier(self.jvm, [SYSTEM_NAMESPACE], name) for name in names]
         )
 
     # ---- FunctionCatalog --------------------------------------------------------------------------------------------
@@ -359,7 +364,7 @@ class SqlCatalog(JavaProxy):
         if names_in(identifier.namespace()) in ([], [SYSTEM_NAMESPACE]):
             found = function(self._context, str(identifier.name()), self.loadTable)
         if found is None:
-            raise self.jvm.thrown("NoSuchFunctionException", identifier)
+            raise analysis_exception(self.jvm, "NoSuchFunctionException", identifier)
         return found
 
     def listFunctions(self, namespace: JavaObject) -> JavaObject:
@@ -367,5 +372,5 @@ class SqlCatalog(JavaProxy):
 
         names = NAMES if names_in(namespace) in ([], [SYSTEM_NAMESPACE]) else ()
         return self.jvm.array(
-            CONNECTOR + "catalog.Identifier", [self.jvm.identifier([SYSTEM_NAMESPACE], name) for name in names]
+            CONNECTOR + "catalog.Identifier", [java_identifier(self.jvm, [SYSTEM_NAMESPACE], name) for name in names]
         )

@@ -24,6 +24,7 @@ from forebay.paimon.store.schema_changes import (
     UpdateColumnNullability,
     UpdateColumnType,
 )
+from forebay.spark.jvm.exceptions import analysis_exception
 from forebay.spark.jvm.gateway import JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.schemas import from_spark_column_type
@@ -216,7 +217,7 @@ class PaimonCatalog(SqlCatalog):
             definition = new_schema(new.fields, new.primary_keys, new.partition_keys, new.options, new.comment)
             return self._context.lake.create_defined(name or f"{database}.{table}", definition)
         except AlreadyExists as e:
-            raise self.jvm.thrown("TableAlreadyExistsException", identifier) from e
+            raise analysis_exception(self.jvm, "TableAlreadyExistsException", identifier) from e
 
     def stageReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         replaced = ".".join(self._named(identifier))
@@ -249,7 +250,7 @@ class PaimonCatalog(SqlCatalog):
             raise self._no_such_table(old)
         self._require(database)  # Spark has no exception of its own that could be thrown here
         if self._exists(names[1]):
-            raise self.jvm.thrown("TableAlreadyExistsException", new)
+            raise analysis_exception(self.jvm, "TableAlreadyExistsException", new)
         self._context.lake.rename_table(*names)
 
     def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy:

@@ -12,6 +12,7 @@ tell about the table are answered on the driver, without a task. Those that show
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -32,7 +33,10 @@ from forebay.paimon.system_tables.registry import METADATA_NAMES
 from forebay.paimon.table import Table
 from forebay.spark.context import PaimonContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.hadoop import has_file_system
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import python_options
+from forebay.spark.jvm.values import java_map, proxy_array
 from forebay.spark.lake_options import (
     CATALOG_PREFIX,
     FORMAT_NAME,
@@ -113,13 +117,13 @@ class PaimonTable(WrittenTable):
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         from forebay.spark.writing.lake_write_builder import write_builder
 
-        return write_builder(self._context, self._name, self._table, self.jvm.options(info.options()), info)
+        return write_builder(self._context, self._name, self._table, python_options(info.options()), info)
 
     def metrics(self) -> JavaObject:
         """For `sink.metrics` in the progress of a streaming query that writes this table."""
         from forebay.spark.writing.stream_commits import sink_metrics
 
-        return self.jvm.map(sink_metrics(self._table))
+        return java_map(self.jvm, sink_metrics(self._table))
 
     def _columns(self) -> tuple[Column, ...]:
         return columns_of(self._table.schema)
@@ -147,7 +151,7 @@ class PaimonTable(WrittenTable):
     def metadataColumns(self) -> JavaObject:
         fields = metadata_fields(self._table.schema).fields
         columns = [MetadataColumnProxy(self._context, field) for field in fields]
-        return self.jvm.proxy_array(CATALOG + "MetadataColumn", columns)
+        return proxy_array(self.jvm, CATALOG + "MetadataColumn", columns)
 
 
 class LakePartitions(PartitionManagement):
@@ -200,12 +204,13 @@ class LakePartitions(PartitionManagement):
     def loadPartitionMetadata(self, row: JavaObject) -> JavaObject:
         """What DESCRIBE ... PARTITION and SHOW TABLE EXTENDED show, by the names of `$partitions`."""
         files = [e.file for e in self._entries(self._values(row))]
-        return self.jvm.map(
+        return java_map(
+            self.jvm,
             {
                 "record_count": str(sum(f.row_count for f in files)),
                 "file_size_in_bytes": str(sum(f.file_size for f in files)),
                 "file_count": str(len(files)),
-            }
+            },
         )
 
 
@@ -276,7 +281,7 @@ class LakeMetadataTable(ReadOnlyTable):
         self._system = system
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        given = self.jvm.options(options)
+        given = python_options(options)
         system = (self._table.with_options(given) if given else self._table).system(self._system)
         return LocalScanProxy(self._context, self._name, self._spark_schema, lambda: system.read().read_all())
 
@@ -356,7 +361,9 @@ def readable(
 
     def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
         given.refuse_for_batches()
-        return scan.plan(context.cores, wanted, schema, use_native=given.use_native, serves=context.jvm.serves)
+        return scan.plan(
+            context.cores, wanted, schema, use_native=given.use_native, serves=partial(has_file_system, context.jvm)
+        )
 
     def stream() -> Mapping[str, str]:
         if system == READ_OPTIMIZED:

@@ -14,9 +14,11 @@ from typing import Any
 from forebay.base.errors import AlreadyExists, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.table import Column, TableInfo, TablePath
 from forebay.spark.context import CatalogContext
+from forebay.spark.jvm.exceptions import analysis_exception
 from forebay.spark.jvm.gateway import JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.releases import TIME_TYPE
+from forebay.spark.jvm.spark_values import python_options
 from forebay.spark.options import DELETE_BEHAVIOR, INCLUDE, deletes_option, read_options, write_options
 from forebay.spark.reading.live_plan import VIRTUAL_SEPARATOR
 from forebay.spark.schemas import default_of, from_spark_schema, from_spark_type, uses_time
@@ -135,7 +137,7 @@ class ForebayCatalog(SqlCatalog):
                 f"`{path}{VIRTUAL_SEPARATOR}{view}` cannot be read as of another time, only the table {path} can"
             )
         # From 4.3 on Spark tells options already while it analyses: bad ones are refused early.
-        options = without_travel(self.jvm.options(how[1])) if len(how) == 2 else {}
+        options = without_travel(python_options(how[1])) if len(how) == 2 else {}
         deletes = deletes_option(options)
         options = {name: value for name, value in options.items() if name.lower() != DELETE_BEHAVIOR}
         if options and how[0].writePrivileges().isEmpty():
@@ -192,7 +194,7 @@ class ForebayCatalog(SqlCatalog):
         except AlreadyExists as e:
             if e.code != ErrorCode.TABLE_ALREADY_EXIST:  # a table in the lake: IF NOT EXISTS must not pass over it
                 raise
-            raise self.jvm.thrown("TableAlreadyExistsException", identifier) from e
+            raise analysis_exception(self.jvm, "TableAlreadyExistsException", identifier) from e
         except NotFound:
             with self._database_errors(identifier.namespace()):
                 raise

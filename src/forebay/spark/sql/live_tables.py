@@ -35,8 +35,11 @@ from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
+from forebay.spark.jvm.hadoop import has_file_system
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_jobs import run_job
+from forebay.spark.jvm.spark_values import python_options
+from forebay.spark.jvm.values import proxy_array
 from forebay.spark.options import (
     DELETE_BEHAVIOR,
     FORMAT_NAME,
@@ -136,10 +139,10 @@ class SparkLiveTable(ClusterTable, WrittenTable):
 
     def metadataColumns(self) -> JavaObject:
         columns = [MetadataColumnProxy(self._context, field) for field in metadata_fields(self._info)]
-        return self.jvm.proxy_array(CATALOG + "MetadataColumn", columns)
+        return proxy_array(self.jvm, CATALOG + "MetadataColumn", columns)
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
-        return write_builder(self._context, self._info, self.jvm.options(info.options()), info)
+        return write_builder(self._context, self._info, python_options(info.options()), info)
 
     def _columns(self) -> tuple[Column, ...]:
         return self._info.schema.columns
@@ -175,7 +178,7 @@ class StagedLiveTable(SparkLiveTable, StagedTable):
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         # OPTIONS of CREATE TABLE come here too, although they have become properties of the table.
         properties = self._table_properties()
-        options = self.jvm.options(info.options())
+        options = python_options(info.options())
         left = {name: value for name, value in options.items() if properties.get(name) != value}
         for name in left:
             if ddl.is_property(name):
@@ -198,7 +201,7 @@ class ReplacedLiveTable(SparkLiveTable, StagedTable):
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         self._is_filled = True
-        given = self.jvm.options(info.options())  # those of OPTIONS are properties of the table, which are as they are
+        given = python_options(info.options())  # those of OPTIONS are properties of the table, which are as they are
         options = {name: value for name, value in given.items() if self._table_properties().get(name) != value}
         builder = write_builder(self._context, self._info, options, info)
         builder.truncate()
@@ -306,7 +309,7 @@ class MetadataTable(ClusterTable, ReadOnlyTable):
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
         context, info, rows = self._context, self._info, self._rows
-        read_options(context.settings, None, self.jvm.options(options))
+        read_options(context.settings, None, python_options(options))
         return LocalScanProxy(context, self._name, self._spark_schema, lambda: rows(context, info))
 
 
@@ -397,7 +400,9 @@ def readable(
 
     def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
         scan = replace(shown, options=read(options)) if is_stream else shown
-        return scan.plan(context.connection, context.cores, wanted, schema, serves=context.jvm.serves)
+        return scan.plan(
+            context.connection, context.cores, wanted, schema, serves=partial(has_file_system, context.jvm)
+        )
 
     def by_bucket(asked: Readable, wanted: Pushdown, schema: StructType, filters: JavaObject) -> ScanProxy | None:
         from forebay.spark.reading.bucketed import bucket_scan, live_buckets

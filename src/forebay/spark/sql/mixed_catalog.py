@@ -16,8 +16,11 @@ from typing import Any
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound
 from forebay.metadata.table_options import TABLE_PREFIX
+from forebay.spark.jvm.exceptions import analysis_exception
 from forebay.spark.jvm.gateway import JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import java_identifier
+from forebay.spark.jvm.values import string_array
 from forebay.spark.sql.catalog import SqlCatalog, names_in, texts_in
 from forebay.spark.sql.lake_ddl import is_paimon
 from forebay.spark.sql.live_ddl import PROVIDER
@@ -53,7 +56,7 @@ class MixedCatalog(SqlCatalog):
 
     def _make_database(self, database: str, properties: Mapping[str, str]) -> None:
         if self._lake._has_database(database) and not properties:
-            raise self.jvm.thrown("NamespaceAlreadyExistsException", self.jvm.strings([database]))
+            raise analysis_exception(self.jvm, "NamespaceAlreadyExistsException", string_array(self.jvm, [database]))
         self._cluster._make_database(database, properties)
 
     def _change_database(self, database: str, to_set: Mapping[str, str], to_reset: Sequence[str]) -> None:
@@ -87,7 +90,7 @@ class MixedCatalog(SqlCatalog):
 
     def _side_of(self, identifier: JavaObject) -> SqlCatalog:
         """Where the table is, a branch or a system table standing for its table; the cluster if it is nowhere."""
-        plain = self.jvm.identifier(names_in(identifier.namespace()), str(identifier.name()).partition("$")[0])
+        plain = java_identifier(self.jvm, names_in(identifier.namespace()), str(identifier.name()).partition("$")[0])
         return self._lake if not self._cluster.tableExists(plain) and self._lake.tableExists(plain) else self._cluster
 
     # ---- making tables ----------------------------------------------------------------------------------------------
@@ -148,7 +151,7 @@ class MixedCatalog(SqlCatalog):
 
     def renameTable(self, old: JavaObject, new: JavaObject) -> None:
         if self.tableExists(new):
-            raise self.jvm.thrown("TableAlreadyExistsException", new)
+            raise analysis_exception(self.jvm, "TableAlreadyExistsException", new)
         self._side_of(old).renameTable(old, new)
 
     # ---- procedures -------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from forebay.spark.context import SessionContext
 from forebay.spark.filters import predicates_of
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import internal_rows, python_options, struct_type
+from forebay.spark.jvm.values import enum_set, java_map
 from forebay.spark.options import CHANGES
 from forebay.spark.reading.scan_builder import Readable, ScanBuilder
 from forebay.spark.schemas import spark_arrow_schema
@@ -43,7 +45,7 @@ class TableProxy(JavaProxy):
         self._name = name
         self._version = version
         self._spark_schema = schema
-        self._schema = self.jvm.struct_type(schema)
+        self._schema = struct_type(self.jvm, schema)
 
     def _identity(self) -> str:
         return f"{self._name}@{self._version}"
@@ -69,16 +71,16 @@ class TableProxy(JavaProxy):
         return ()
 
     def properties(self) -> JavaObject:
-        return self.jvm.map(self._table_properties())
+        return java_map(self.jvm, self._table_properties())
 
     def _table_properties(self) -> dict[str, str]:
         return {}
 
     def capabilities(self) -> JavaObject:
-        return self.jvm.enum_set(CATALOG + "TableCapability", self.capability_names)
+        return enum_set(self.jvm, CATALOG + "TableCapability", self.capability_names)
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return ScanBuilder(self._context, self._readable(self.jvm.options(options)))
+        return ScanBuilder(self._context, self._readable(python_options(options)))
 
     def _readable(self, options: dict[str, str]) -> Readable:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is read")
@@ -91,7 +93,7 @@ class ReadOnlyTable(TableProxy):
 
     def capabilities(self) -> JavaObject:
         names = (*self.capability_names, "BATCH_WRITE", "STREAMING_WRITE")
-        return self.jvm.enum_set(CATALOG + "TableCapability", names)
+        return enum_set(self.jvm, CATALOG + "TableCapability", names)
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         raise can_only_be_read(self._name)
@@ -135,7 +137,7 @@ class WrittenTable(TableProxy):
         if not deletes_whole_rows:
             fields = [StructField(f.name, f.dataType, f.nullable or f.name not in key, f.metadata) for f in fields]
         self._spark_schema = StructType([StructField(CHANGE_TYPE_COLUMN, StringType(), False), *fields])
-        self._schema = self.jvm.struct_type(self._spark_schema)
+        self._schema = struct_type(self.jvm, self._spark_schema)
         return self
 
     def _check_deletable(self, statement: str) -> None:
@@ -150,12 +152,12 @@ class WrittenTable(TableProxy):
     def canDeleteWhere(self, predicates: JavaObject) -> bool:
         """Whether `deleteWhere` does; else rows are deleted by a row-level operation."""
         self._check_deletable("DELETE FROM")
-        filters, is_whole = predicates_of(self.jvm, predicates, self._columns())
+        filters, is_whole = predicates_of(predicates, self._columns())
         return is_whole and (not filters or self._deletes_directly(filters))
 
     def deleteWhere(self, predicates: JavaObject, *options: Any) -> None:
         self._check_deletable("DELETE FROM")
-        filters, is_whole = predicates_of(self.jvm, predicates, self._columns())
+        filters, is_whole = predicates_of(predicates, self._columns())
         if not is_whole:
             raise InternalError(f"DELETE FROM {self._name}: Spark asks for a condition that was refused")
         if filters is not None:
@@ -198,7 +200,7 @@ class MetadataColumnProxy(JavaProxy):
         return self._field.name
 
     def dataType(self) -> JavaObject:
-        return self.jvm.struct_type(StructType([self._field])).apply(0).dataType()
+        return struct_type(self.jvm, StructType([self._field])).apply(0).dataType()
 
     def isNullable(self) -> bool:
         return self._field.nullable
@@ -220,11 +222,11 @@ class LocalScanProxy(JavaProxy):
         return self
 
     def readSchema(self) -> JavaObject:
-        return self.jvm.struct_type(self._schema)
+        return struct_type(self.jvm, self._schema)
 
     def description(self) -> str:
         return f"forebay {self._name}"
 
     def rows(self) -> JavaObject:
         table = self._make_rows().cast(spark_arrow_schema(self._schema))
-        return self.jvm.rows(self._context.session, self._schema, table)
+        return internal_rows(self.jvm, self._context.session, self._schema, table)

@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow, Jvm, quoted
+from forebay.spark.jvm.exceptions import analysis_exception
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import java_identifier, python_schema, quoted, struct_type
+from forebay.spark.jvm.values import java_map, string_array
 from forebay.spark.schemas import table_schema, to_fields
 from forebay.spark.sql.catalog import RELATION_CATALOG, SqlCatalog, names_in, texts_in
 from forebay.spark.sql.lake_catalog import PaimonCatalog
@@ -103,7 +106,7 @@ class ViewCatalog(SqlCatalog):
         database = self._database(namespace)
         if not self._has_database(database):
             raise self._no_such_namespace([database])
-        names = [self.jvm.identifier([database], name) for name in self._views_of(database)]
+        names = [java_identifier(self.jvm, [database], name) for name in self._views_of(database)]
         return self.jvm.array(CONNECTOR + "catalog.Identifier", names)
 
     def listRelationSummaries(self, namespace: JavaObject) -> JavaObject:
@@ -130,7 +133,7 @@ class ViewCatalog(SqlCatalog):
             return None
 
     def _no_such_view(self, identifier: JavaObject) -> Exception:
-        return self.jvm.thrown("NoSuchViewException", identifier)
+        return analysis_exception(self.jvm, "NoSuchViewException", identifier)
 
     def _shown(self, view: View) -> JavaObject:
         return _to_java(self.jvm, _from_lake(view, self._context.catalog))
@@ -152,7 +155,7 @@ class ViewCatalog(SqlCatalog):
         try:
             self._keep(view, replace)
         except AlreadyExists as e:
-            raise self.jvm.thrown("ViewAlreadyExistsException", identifier) from e
+            raise analysis_exception(self.jvm, "ViewAlreadyExistsException", identifier) from e
         return asked
 
     def _keep(self, view: View, replace: bool) -> None:
@@ -190,13 +193,13 @@ class ViewCatalog(SqlCatalog):
         try:
             self._lake_of_views.rename_view(view.name, ".".join(self._named(target)))
         except AlreadyExists as e:
-            raise self.jvm.thrown("ViewAlreadyExistsException", target) from e
+            raise analysis_exception(self.jvm, "ViewAlreadyExistsException", target) from e
 
     # ---- tables: none where a view is -------------------------------------------------------------------------------
 
     def _refuse_view(self, identifier: JavaObject) -> None:
         if self.viewExists(identifier):
-            raise self.jvm.thrown("TableAlreadyExistsException", identifier)
+            raise analysis_exception(self.jvm, "TableAlreadyExistsException", identifier)
 
     def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         if self.viewExists(identifier):  # Spark has no exception of its own that could be thrown here
@@ -233,7 +236,7 @@ class MixedViewCatalog(ViewCatalog, MixedCatalog):
     def _prepare(self, identifier: JavaObject) -> None:
         database = self._named(identifier)[0]
         if self._cluster.tableExists(identifier):
-            raise self.jvm.thrown("ViewAlreadyExistsException", identifier)
+            raise analysis_exception(self.jvm, "ViewAlreadyExistsException", identifier)
         if not self._lake._has_database(database) and self._cluster._has_database(database):
             self._lake._make_database(database, {})
 
@@ -277,7 +280,7 @@ def _from_java(jvm: Jvm, asked: JavaObject) -> SparkView:
         raise InvalidRequest(f"property '{reserved[0]}' is one of Spark's own; choose a name without 'view.' in front")
     return SparkView(
         str(asked.queryText()),
-        jvm.python_schema(asked.schema()),
+        python_schema(asked.schema()),
         str(asked.currentCatalog() or ""),
         tuple(names_in(asked.currentNamespace())),
         texts_in(asked.sqlConfigs()),
@@ -291,10 +294,10 @@ def _from_java(jvm: Jvm, asked: JavaObject) -> SparkView:
 def _to_java(jvm: Jvm, view: SparkView) -> JavaObject:
     builder = jvm.class_(CONNECTOR + "catalog.View$Builder")()
     properties = dict(view.options) if view.comment is None else {**view.options, COMMENT: view.comment}
-    builder.withSchema(jvm.struct_type(view.schema)).withProperties(jvm.map(properties)).withQueryText(view.text)
-    builder.withCurrentCatalog(view.catalog).withCurrentNamespace(jvm.strings(view.namespace))
-    builder.withSqlConfigs(jvm.map(view.configs)).withSchemaMode(view.mode)
-    return builder.withQueryColumnNames(jvm.strings(view.query_columns)).build()
+    builder.withSchema(struct_type(jvm, view.schema)).withProperties(java_map(jvm, properties)).withQueryText(view.text)
+    builder.withCurrentCatalog(view.catalog).withCurrentNamespace(string_array(jvm, view.namespace))
+    builder.withSqlConfigs(java_map(jvm, view.configs)).withSchemaMode(view.mode)
+    return builder.withQueryColumnNames(string_array(jvm, view.query_columns)).build()
 
 
 def _to_lake(name: str, catalog: str, view: SparkView) -> View:

@@ -1,7 +1,7 @@
 """The stream reader behind `spark.readStream` and both formats, over the planner of a side.
 
-Spark keeps one Python process for a running query, where this reader plans. It ends that process with the query,
-without a word to the reader: what a restart needs is in the offsets, and what is pinned on servers ends by its lease.
+Spark runs this reader in one Python process for each running query, and ends the process with the query, without
+calling the reader. So offsets have all state that a restart needs, and leases end what is pinned on servers.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from forebay.spark.workers import short_errors
 
 
 class StreamPlanner(Protocol):
-    """Plans the micro-batches of one stream; picklable until it does. Its offsets have `to_json`."""
+    """Plans the micro-batches of one stream. It is picklable until the first call. Its offsets have `to_json`."""
 
     name: str
-    """The table's, for errors."""
+    """The name of the table, for errors."""
 
     limits: StreamLimits
     newest: Any
-    """The offset where the stream would end now, as far as it is known; else None."""
+    """The latest known end of the table; None before the first batch is planned."""
 
     def offset(self, values: Mapping[str, Any]) -> Any:
         """The offset for values stored by Spark. Raises `InvalidRequest` for invalid ones."""
@@ -48,7 +48,7 @@ class StreamPlanner(Protocol):
         """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
 
     def stop_at_now(self) -> None:
-        """End the stream here: later changes are ignored."""
+        """End the stream at the current end of the table: later changes are ignored."""
 
     def tasks(self, start: Any, end: Any) -> list[SplitsPartition]:
         """The tasks of a batch. The same offsets always give the same rows."""
@@ -61,7 +61,7 @@ class StreamPlanner(Protocol):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches in the query's process, and reads them in tasks, where it arrives pickled."""
+    """Plans micro-batches in the query's process. Pickled into tasks, it reads them there."""
 
     def __init__(self, planner: StreamPlanner) -> None:
         self._planner = planner
@@ -71,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._json(self._planner.first_offset())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark takes one limit only, which makes it cut its batches. The others stay here."""
+        """The limit that Spark applies to its batches, which is only one. The planner applies the other limits."""
         limits = self._planner.limits
         if limits.files is not None:
             return ReadMaxFiles(limits.files)

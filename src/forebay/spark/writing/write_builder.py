@@ -24,8 +24,11 @@ from forebay.metadata.table import TableInfo
 from forebay.spark.context import CatalogContext
 from forebay.spark.filters import predicates_of, to_text
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
+from forebay.spark.jvm.planning import omitted_columns
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.python_tasks import pickled_message, stream_writer_factory, writer_factory
 from forebay.spark.jvm.spark_jobs import run_job
+from forebay.spark.jvm.spark_values import column_reference, python_schema
 from forebay.spark.options import (
     ATOMIC,
     CHANGES,
@@ -66,14 +69,14 @@ class WriteProxy(JavaProxy):
 
 
 def clustered(jvm: Jvm, columns: Sequence[str], function: str | None = None) -> JavaObject:
-    """The Distribution that brings rows with equal `columns` to one task; without columns, none in particular.
+    """The Distribution that sends rows with equal `columns` to one task; unspecified without columns.
 
-    `function`: those for which the catalog's function of this name has the same value.
+    With `function`, rows for whose columns the catalog's function of this name has the same value go to one task.
     """
     distributions = jvm.class_(CONNECTOR + "distributions.Distributions")
     if not columns:
         return distributions.unspecified()
-    keys = jvm.array(_EXPRESSIONS + "Expression", [jvm.column(name) for name in columns])
+    keys = jvm.array(_EXPRESSIONS + "Expression", [column_reference(jvm, name) for name in columns])
     if function is not None:
         transform = jvm.class_(_EXPRESSIONS + "Expressions").apply(function, keys)
         keys = jvm.array(_EXPRESSIONS + "Expression", [transform])
@@ -93,9 +96,9 @@ class WriteTasks(JavaProxy):
         return pickle.dumps((self._task(physical), _MESSAGE_TYPE))
 
     def _written(self, messages: JavaObject) -> list[Any]:
-        """What the tasks have reported."""
-        pickled = (self.jvm.commit_message(message) for message in messages)
-        return [pickle.loads(found) for found in pickled if found is not None]
+        """The unpickled messages of the tasks."""
+        pickled = (pickled_message(message) for message in messages)
+        return [pickle.loads(data) for data in pickled if data is not None]
 
     def useCommitCoordinator(self) -> bool:
         return True
@@ -107,7 +110,7 @@ class BatchTasks(WriteTasks):
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "BatchWrite",)
 
     def createBatchWriterFactory(self, physical: JavaObject) -> JavaObject:
-        return self.jvm.writer_factory(self._command(physical), self._schema)
+        return writer_factory(self.jvm, self._command(physical), self._schema)
 
     def onDataWriterCommit(self, message: JavaObject) -> None:
         """Do nothing: `commit` receives all messages."""
@@ -116,7 +119,7 @@ class BatchTasks(WriteTasks):
         """Do nothing if rows are visible when their task ends. A task without a message has failed the query."""
 
     def abort(self, messages: JavaObject) -> None:
-        """Do nothing: rows that were written at once stay, as documented in docs/spark.md."""
+        """Do nothing: rows that tasks wrote immediately stay, as docs/spark.md says."""
 
 
 # ---- tables of a cluster --------------------------------------------------------------------------------------------
@@ -127,12 +130,14 @@ class WriteBuilder(JavaProxy):
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "SupportsOverwriteV2", WRITE + "SupportsDynamicOverwrite")
 
-    def __init__(self, context: CatalogContext, info: TableInfo, options: dict[str, str], asked: JavaObject) -> None:
-        """`asked` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
+    def __init__(
+        self, context: CatalogContext, info: TableInfo, options: dict[str, str], write_info: JavaObject
+    ) -> None:
+        """`write_info` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
         super().__init__(context.jvm)
         self.context, self.info = context, info
         self.options = write_options(context.settings, options)
-        self.schema, self.query = asked.schema(), str(asked.queryId())
+        self.schema, self.query = write_info.schema(), str(write_info.queryId())
         if self.options.has_changes and CHANGE_TYPE_COLUMN not in [str(name) for name in self.schema.fieldNames()]:
             raise InvalidRequest(
                 f"write option '{CHANGES}' = 'true': the data has no column '{CHANGE_TYPE_COLUMN}' (a catalog's tables "
@@ -140,7 +145,7 @@ class WriteBuilder(JavaProxy):
             )
         self.replaced: Replaced | None = None
         self.is_understood = True
-        """Whether it is known which columns the data has; of a statement that is only explained it is not."""
+        """Whether the columns of the data are known. They are unknown for a statement that is only explained."""
         self.function = write_function(info, self.options.settings, self.options.columns)
 
     # ---- what is replaced -------------------------------------------------------------------------------------------
@@ -158,19 +163,19 @@ class WriteBuilder(JavaProxy):
 
     def overwrite(self, predicates: JavaObject) -> JavaProxy:
         """INSERT OVERWRITE ... PARTITION, and REPLACE WHERE."""
-        found, is_whole = predicates_of(self.jvm, predicates, self.info.schema.columns)
+        conditions, is_whole = predicates_of(predicates, self.info.schema.columns)
         if not is_whole:
             shown = " AND ".join(str(p.toString()) for p in predicates)
             raise InvalidRequest(
                 f"overwriting {self.context.full_name(self.info.path)}: cannot find the rows where {shown}; compare "
                 "columns with values, by =, <, IN, LIKE 'x%', IS NULL and the like"
             )
-        if found is None:
+        if conditions is None:
             raise InvalidRequest(
                 f"overwriting {self.context.full_name(self.info.path)}: no row can match the condition, so none can "
                 "replace others: correct it, or use INSERT INTO without it"
             )
-        return self._replacing(Replaced(tuple(found)))
+        return self._replacing(Replaced(tuple(conditions)))
 
     def _replacing(self, replaced: Replaced) -> JavaProxy:
         check_replaceable(self.info)
@@ -186,24 +191,25 @@ class WriteBuilder(JavaProxy):
     # ---- the write --------------------------------------------------------------------------------------------------
 
     def build(self) -> JavaProxy:
+        """The write. Columns that the data lacks are read from Spark's plan here, if they keep their values."""
         if self.info.has_primary_key and self._leaves_out_columns():
-            left_out = self.jvm.columns_left_out()
-            self.is_understood = left_out is not None
-            if left_out:
-                given = tuple(name for name in self.info.schema.names if name not in left_out)
-                function = write_function(self.info, self.options.settings, given)
-                has_defaults = not default_values(self.info).keys().isdisjoint(left_out)
+            omitted = omitted_columns(self.jvm)
+            self.is_understood = omitted is not None
+            if omitted:
+                columns = tuple(name for name in self.info.schema.names if name not in omitted)
+                function = write_function(self.info, self.options.settings, columns)
+                has_defaults = not default_values(self.info).keys().isdisjoint(omitted)
                 self.function = replace(function, fills_new_rows=has_defaults and not self.options.has_changes)
         kind = LiveWrite if self.options.sequence_field is None else OrderedLiveWrite
         return kind(self)
 
     def _leaves_out_columns(self) -> bool:
-        """Whether columns that the data lacks are left as they are.
+        """Whether columns that the data lacks keep their values.
 
-        With merge engine first_row there is nothing to leave: rows are new, or ignored.
+        With merge engine first_row no row has values to keep: it is new, or ignored.
         """
-        chosen = self.options.columns is None and self.options.is_partial
-        return chosen and self.replaced is None and self.info.descriptor.merge_engine != FIRST_ROW
+        is_partial = self.options.columns is None and self.options.is_partial
+        return is_partial and self.replaced is None and self.info.descriptor.merge_engine != FIRST_ROW
 
 
 class UpsertBuilder(WriteBuilder):
@@ -222,13 +228,15 @@ class NewTableWriteBuilder(WriteBuilder):
         return False
 
 
-def write_builder(context: CatalogContext, info: TableInfo, options: dict[str, str], asked: JavaObject) -> WriteBuilder:
-    """The builder for a write to a table that is there."""
-    return (UpsertBuilder if info.has_primary_key else WriteBuilder)(context, info, options, asked)
+def write_builder(
+    context: CatalogContext, info: TableInfo, options: dict[str, str], write_info: JavaObject
+) -> WriteBuilder:
+    """The builder for a write to an existing table."""
+    return (UpsertBuilder if info.has_primary_key else WriteBuilder)(context, info, options, write_info)
 
 
 class LiveWrite(WriteProxy, BatchTasks):
-    """A write, and its batch: a transaction of all its tasks, or rows that they write at once."""
+    """A write and its batch: one transaction of all tasks, or rows that tasks write immediately."""
 
     def __init__(self, builder: WriteBuilder) -> None:
         super().__init__(builder.jvm)
@@ -237,6 +245,7 @@ class LiveWrite(WriteProxy, BatchTasks):
         self._replaced, self._options = builder.replaced, builder.options
 
     def description(self) -> str:
+        """The write in words, as plans show it."""
         how = "upsert into" if self._info.has_primary_key else "append to"
         if self._replaced is not None:
             how = "overwrite"
@@ -247,14 +256,15 @@ class LiveWrite(WriteProxy, BatchTasks):
         return f"forebay: {how} {self._builder.context.full_name(self._info.path)}{columns}{where}"
 
     def toBatch(self) -> JavaProxy:
-        chosen = self._options
+        """Begin the transaction of the statement, if it has one; returns the batch."""
+        options = self._options
         if not self._builder.is_understood:
             raise InternalError(
                 f"writing to {self._builder.context.full_name(self._info.path)}: Spark does not show which columns the "
                 f"data has; name them by the option '{WRITE_COLUMNS}', or set '{PARTIAL_UPDATE}' = 'false'"
             )
         staged = begin_statement(
-            chosen.settings, chosen.transaction, self._replaced is not None, self._info, chosen.is_atomic
+            options.settings, options.transaction, self._replaced is not None, self._info, options.is_atomic
         )
         self._function = replace(self._function, staged=staged)
         return self
@@ -277,19 +287,19 @@ class LiveWrite(WriteProxy, BatchTasks):
 
 
 class OrderedLiveWrite(LiveWrite):
-    """A write whose rows come to tasks by their primary key, in the order of a column (`write.sequence.field`)."""
+    """A write whose rows are distributed by primary key and sorted by a column (`write.sequence.field`)."""
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
 
     def __init__(self, builder: WriteBuilder) -> None:
         super().__init__(builder)
         check_replaceable(self._info)
-        given = [str(name) for name in builder.schema.fieldNames()]
+        data_columns = [str(name) for name in builder.schema.fieldNames()]
         for name in (*self._info.schema.primary_key, str(builder.options.sequence_field)):
-            if name not in given:
+            if name not in data_columns:
                 raise InvalidRequest(
                     f"the rows of each key cannot be ordered ('{SEQUENCE_FIELD}'): the data has no column '{name}', "
-                    f"only {', '.join(given)}"
+                    f"only {', '.join(data_columns)}"
                 )
 
     def requiredDistribution(self) -> JavaObject:
@@ -298,7 +308,7 @@ class OrderedLiveWrite(LiveWrite):
     def requiredOrdering(self) -> JavaObject:
         ascending = self.jvm.class_(_EXPRESSIONS + "SortDirection").ASCENDING
         sort = self.jvm.class_(_EXPRESSIONS + "Expressions").sort
-        column = self.jvm.column(str(self._options.sequence_field))
+        column = column_reference(self.jvm, str(self._options.sequence_field))
         return self.jvm.array(_EXPRESSIONS + "SortOrder", [sort(column, ascending)])
 
 
@@ -316,16 +326,16 @@ class LiveStreamingWrite(WriteTasks):
                 f"a stream has no options '{TRANSACTION_OPTIONS[0].name}' and '{ATOMIC}': each of its micro-batches is "
                 "a transaction, named by the query and the batch"
             )
-        given = spark_arrow_schema(self.jvm.python_schema(builder.schema))
+        data_schema = spark_arrow_schema(python_schema(builder.schema))
         with short_errors(f"writing to table {self._info.path}"):
-            builder.function.check(given)
+            builder.function.check(data_schema)
             if self._replaced is not None:
                 require_transactions(self._settings, self._info)
         self._function = replace(builder.function, in_stream=True)
         self._may_abort = True
 
     def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:
-        return self.jvm.streaming_writer_factory(self._command(physical), self._schema)
+        return stream_writer_factory(self.jvm, self._command(physical), self._schema)
 
     def _task(self, physical: JavaObject) -> WriteFunction:
         return self._function.among(int(physical.numPartitions()))
@@ -337,6 +347,6 @@ class LiveStreamingWrite(WriteTasks):
         commit_batch(self._settings, self._info, int(epoch), written, self._replaced, run_tasks=run_tasks)
 
     def abort(self, epoch: int, messages: JavaObject) -> None:
-        """Drop what finished tasks have staged, unless a commit was tried."""
+        """Drop the staged rows of finished tasks, unless a commit was attempted."""
         if self._may_abort:
             abort_batch(self._settings, int(epoch), self._written(messages))
