@@ -309,7 +309,7 @@ class LocalFileSystem:
                 _sync_folder(os.path.dirname(folder))
 
     def list_directory(self, path: str) -> list[FileEntry]:
-        found = []
+        listing = []
         with _Translating("list", path), os.scandir(path) as entries:
             for entry in entries:
                 try:
@@ -317,8 +317,8 @@ class LocalFileSystem:
                 except FileNotFoundError:
                     continue
                 is_directory = stat.S_ISDIR(details.st_mode)
-                found.append(FileEntry(entry.name, is_directory, 0 if is_directory else details.st_size))
-        return sorted(found)
+                listing.append(FileEntry(entry.name, is_directory, 0 if is_directory else details.st_size))
+        return sorted(listing)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(check_steps(path))

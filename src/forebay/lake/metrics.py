@@ -107,8 +107,8 @@ class LakeMetrics(Collector):
             _PREFIX + "level_files", "files by level, when a compaction was planned", labels=(*_TABLE, "level")
         )
         sizes = GaugeMetricFamily(_PREFIX + "level_bytes", "bytes of these files", labels=(*_TABLE, "level"))
-        for table, found in levels.items():
-            for level, (count, size) in sorted(found.files.items()):
+        for table, state in levels.items():
+            for level, (count, size) in sorted(state.files.items()):
                 by_level.add_metric((*_names(table), str(level)), count)
                 sizes.add_metric((*_names(table), str(level)), size)
         yield from (here, by_level, sizes)

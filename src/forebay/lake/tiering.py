@@ -186,9 +186,9 @@ def check_base(context: CommitterContext, base: int | None, newest: CommittedLak
         )
 
 
-def _is_another(newest: CommittedLakeSnapshot, known: str | None) -> bool:
+def _is_another(newest: CommittedLakeSnapshot, expected: str | None) -> bool:
     name = offsets_name(newest.properties)
-    return known is not None and name is not None and name != known
+    return expected is not None and name is not None and name != expected
 
 
 class LakeWriter(ABC):

@@ -48,7 +48,7 @@ class IcebergLakeStorage(LakeStorage):
         """Raises `InvalidRequest` or `UnsupportedOperation` if no catalog can be opened with `options`."""
         self.options = settled(options)
         catalog_properties(self.options)
-        self._kept = KeptTables(self.options)
+        self._tables = KeptTables(self.options)
         self._sources: Kept[TablePath, tuple[Table, IcebergLakeSource]] = Kept(TABLES_KEPT)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -75,8 +75,8 @@ class IcebergLakeStorage(LakeStorage):
 
     def create_source(self, path: TablePath) -> LakeSource:
         """As `LakeStorage.create_source`; the same source again while the table is unchanged."""
-        table, known = self._kept.table(path), self._sources.get(path)
-        if known is None or known[0] is not table:
-            known = table, IcebergLakeSource.of(self.options, path, table, self._kept)
-            self._sources.put(path, known)
-        return known[1]
+        table, entry = self._tables.table(path), self._sources.get(path)
+        if entry is None or entry[0] is not table:
+            entry = table, IcebergLakeSource.of(self.options, path, table, self._tables)
+            self._sources.put(path, entry)
+        return entry[1]

@@ -44,32 +44,32 @@ class KeptTables:
         """
         if catalog_properties(self._options)["type"] != "sql":
             with opened(self._options) as catalog:
-                return self._kept(path, load_table(catalog, path))
-        known = self._catalogs.get("sql")
-        if known is not None:
+                return self._newest_of(path, load_table(catalog, path))
+        cached = self._catalogs.get("sql")
+        if cached is not None:
             # The database may have been replaced since; then the catalog is opened again, which says what is wrong.
             with contextlib.suppress(SQLAlchemyError):
-                return self._of_sql(known, path)
+                return self._of_sql(cached, path)
         with telling(f"Iceberg catalog of {self._options.get('warehouse')}"):
-            made: Any = new_catalog(self._options)
-            made.keep_no_connection()
-            self._catalogs.put("sql", made)
-            return self._of_sql(made, path)
+            new: Any = new_catalog(self._options)
+            new.keep_no_connection()
+            self._catalogs.put("sql", new)
+            return self._of_sql(new, path)
 
     def _of_sql(self, catalog: Any, path: TablePath) -> Table:
-        kept = self._tables.get(path)
-        if kept is not None and kept.metadata_location == _metadata_location(catalog, path):
-            return kept
-        return self._kept(path, load_table(catalog, path))
+        cached = self._tables.get(path)
+        if cached is not None and cached.metadata_location == _metadata_location(catalog, path):
+            return cached
+        return self._newest_of(path, load_table(catalog, path))
 
-    def _kept(self, path: TablePath, loaded: Table) -> Table:
-        kept = self._tables.get(path)
+    def _newest_of(self, path: TablePath, loaded: Table) -> Table:
+        cached = self._tables.get(path)
         if (
-            kept is not None
-            and kept.metadata_location == loaded.metadata_location
-            and kept.io.properties == loaded.io.properties
+            cached is not None
+            and cached.metadata_location == loaded.metadata_location
+            and cached.io.properties == loaded.io.properties
         ):
-            return kept
+            return cached
         self._tables.put(path, loaded)
         return loaded
 
@@ -78,11 +78,11 @@ class KeptTables:
     ) -> tuple[LakeSplit, ...]:
         """The splits that `make` gives, with the number of their files, for a request of a table with this metadata."""
         key = table.metadata_location, request
-        found = self._plans.get(key)
-        if found is None:
-            found, files = make()
-            self._plans.put(key, found, files + 1)
-        return found
+        splits = self._plans.get(key)
+        if splits is None:
+            splits, files = make()
+            self._plans.put(key, splits, files + 1)
+        return splits
 
 
 def _metadata_location(catalog: Any, path: TablePath) -> str | None:
@@ -92,11 +92,11 @@ def _metadata_location(catalog: Any, path: TablePath) -> str | None:
     from sqlalchemy.orm import Session
 
     with Session(catalog.engine) as session:
-        found: str | None = session.scalar(
+        location: str | None = session.scalar(
             select(IcebergTables.metadata_location).where(
                 IcebergTables.catalog_name == catalog.name,
                 IcebergTables.table_namespace == path.database,
                 IcebergTables.table_name == path.table,
             )
         )
-        return found
+        return location

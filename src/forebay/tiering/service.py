@@ -362,13 +362,13 @@ class TieringService:
         else:
             _LOGGER.exception("a round of table %s failed", path, exc_info=error)
         with self._lock:
-            kept = self._jobs.get(job.table.table_id) is job
+            is_current = self._jobs.get(job.table.table_id) is job
             record = self._records[path]
             record.failures_in_a_row += 1
             pause = backoff(record.failures_in_a_row, PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS)
             record.status = replace(
                 record.status,
-                phase="pausing" if kept else "waiting",
+                phase="pausing" if is_current else "waiting",
                 failures=record.status.failures + 1,
                 last_error=str(error),
             )

@@ -167,11 +167,11 @@ class StateRepair:
 
     def discard(self) -> None:
         """Remove, durably, the state's files and the checkpoints that do not fit the repaired changelog."""
-        kept = None if self._base is None else self._base[1].rpartition("/")[2]
+        base_name = None if self._base is None else self._base[1].rpartition("/")[2]
         if self._fs.exists(self._folder):
             for entry in self._fs.list_directory(self._folder):
                 path = names.join(self._folder, entry.name)
-                if entry.is_directory and entry.name != kept:
+                if entry.is_directory and entry.name != base_name:
                     self._fs.remove_tree(path)
                 elif not entry.is_directory:
                     self._fs.remove(path)
