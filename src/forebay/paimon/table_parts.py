@@ -107,9 +107,9 @@ class TableParts(ArrowStream):
 
     def another(self) -> Self:
         """Another handle of the table, which shares what was read of it. Its partitions expire on its own schedule."""
-        made = object.__new__(type(self))
-        vars(made).update(vars(self), _expiry_schedule=ExpirySchedule(self._clock))
-        return made
+        handle = object.__new__(type(self))
+        vars(handle).update(vars(self), _expiry_schedule=ExpirySchedule(self._clock))
+        return handle
 
     def refresh(self) -> Self:
         """The same table with its latest schema."""

@@ -172,9 +172,9 @@ class Catalog(ABC):
         plain, mark, named = name.partition(BRANCH_MARK)
         branch = branch or (named if mark else MAIN_BRANCH)
         place, tables = self._place(plain), self._kept_tables
-        kept = tables.get((plain, branch))
-        if kept is not None and kept[0] == place and kept[1].context.schemas.is_in_force(kept[1].schema.id):
-            return kept[1]
+        entry = tables.get((plain, branch))
+        if entry is not None and entry[0] == place and entry[1].context.schemas.is_in_force(entry[1].schema.id):
+            return entry[1]
         opened = self._opened(plain, place, branch, None, self._manifest_cache)
         tables.put((plain, branch), (place, opened))
         return opened

@@ -70,7 +70,7 @@ class TableWriteCompaction:
 
 def full_compaction_interval(options: CoreOptions) -> int | None:
     """The number of commits between full compactions; None if there is no such rule."""
-    given = options.full_compaction_delta_commits
+    commits = options.full_compaction_delta_commits
     if options.changelog_producer == "full-compaction":
-        return max(1, given or 1)
-    return given if given is not None and given > 0 else None
+        return max(1, commits or 1)
+    return commits if commits is not None and commits > 0 else None
