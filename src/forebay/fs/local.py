@@ -58,7 +58,7 @@ class _Translating:
 
 
 def local_failure(operation: str, path: str, error: OSError) -> StorageFailure:
-    """As `storage_failure`, with the folder and the free space of a disk that is full."""
+    """The error of `storage_failure`, extended for a full disk with the folder and the free space."""
     return storage_failure(operation, path, error, disk_of(path))
 
 

@@ -83,6 +83,7 @@ class LakeMetrics(Collector):
                 self._totals[name][table] += count  # type: ignore[assignment] # a Counter adds floats, too
 
     def collect(self) -> Iterator[Metric]:
+        """The metric families, as the Prometheus client requests them."""
         with self._lock:
             totals = {name: dict(counts) for name, counts in self._totals.items()}
             commits, failures, files = dict(self._commits), dict(self._failures), dict(self._files)

@@ -162,7 +162,7 @@ class OrphanFiles:
 
 
 class LakeHealth(ABC):
-    """One lake table. Thread-safe. Each method reads the table as it is at that moment. All raise `NotFound` if it has
+    """One lake table. Thread-safe. Each method reads the current table. All raise `NotFound` if it has
     been dropped."""
 
     @property
@@ -200,7 +200,7 @@ class LakeHealth(ABC):
 
     @abstractmethod
     def planned(self, *, full: bool) -> list[PlannedRewrite]:
-        """What a compaction would rewrite now: what is due, or with `full` all that can be."""
+        """The rewrites that a compaction would do now: those that are due, or with `full` all possible ones."""
 
     @abstractmethod
     def orphans(self, older_than: Past, progress: OnProgress = no_progress) -> OrphanFiles:

@@ -74,7 +74,7 @@ class IcebergLakeStorage(LakeStorage):
             yield Upkeep(partial(load_table, catalog, path))
 
     def create_source(self, path: TablePath) -> LakeSource:
-        """As `LakeStorage.create_source`; the same source again while the table is unchanged."""
+        """The source of a table (see `LakeStorage.create_source`): the same object while the table is unchanged."""
         table, entry = self._tables.table(path), self._sources.get(path)
         if entry is None or entry[0] is not table:
             entry = table, IcebergLakeSource.of(self.options, path, table, self._tables)

@@ -123,7 +123,7 @@ def _added_files(snapshot: Snapshot, io: FileIO, content: ManifestContent) -> li
 def held_offsets(table: Table, snapshot: Snapshot) -> Held | None:
     """How much of each bucket's log a snapshot has at least, by the statistics of its files.
 
-    None for a table without a key if they do not tell: with less than there is, its rows would come again.
+    None for a table without a key if the statistics do not say: with a lower number, rows would be added twice.
     """
     files = [f.file for f in live_files(table.metadata, snapshot, table.io)]
     if not table.metadata.schema().identifier_field_ids and not all(_tells_offset(table.metadata, f) for f in files):

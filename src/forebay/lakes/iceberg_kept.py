@@ -38,7 +38,7 @@ class KeptTables:
         self._plans: Kept[Hashable, tuple[LakeSplit, ...]] = Kept(size=_PLANNED_FILES)
 
     def table(self, path: TablePath) -> Table:
-        """The table as it is now: the same object while its metadata and the access to its files are the same.
+        """The current table: the same object while its metadata and the access to its files are unchanged.
 
         Raises `NotFound`.
         """

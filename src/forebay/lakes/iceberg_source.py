@@ -376,7 +376,7 @@ class IcebergLakeSource(LakeSource):
     # -- for planners and readers -------------------------------------------------------------------------------------
 
     def load(self) -> Table:
-        """The table as it is now."""
+        """The current table."""
         if self.tables is not None:
             return self.tables.table(self.path)
         with opened(self.options) as catalog:

@@ -58,7 +58,7 @@ class PaimonLakeStorage(LakeStorage):
         return PaimonTieringFactory(self.options)
 
     def create_source(self, path: TablePath) -> LakeSource:
-        """As `LakeStorage.create_source`; the same source again while the table is unchanged."""
+        """The source of a table (see `LakeStorage.create_source`): the same object while the table is unchanged."""
         catalog = open_catalog(self.options) if self._catalog is None else self._catalog.renewed()
         self._catalog = catalog
         table, source = catalog.kept_table(str(path)).context, self._sources.get(path)

@@ -159,8 +159,8 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
 
     @property
     def properties(self) -> Mapping[str, str] | None:
-        """Fluss makes a compaction readable, of whichever writer, so those of tables with deletion vectors do not
-        tell."""
+        """The tiering properties of the snapshot. None with deletion vectors: Fluss makes a compaction readable,
+        whichever writer committed it, so its properties say nothing."""
         return None if self._table.options.deletion_vectors_enabled else tiering_properties(self._snapshot)
 
     def plan(self) -> list[LakeSplit]:

@@ -204,7 +204,7 @@ class CompactionService:
         except GivenUp:
             self._change(name, phase=FAILED, last_error="given up")
             return
-        except Exception as e:  # noqa: BLE001 - of one table: told, and tried again
+        except Exception as e:  # noqa: BLE001 - reported for its table, which is retried
             if not isinstance(e, ForebayError):
                 _log.warning("compacting %s failed", name, exc_info=e)
             message = e.message if isinstance(e, ForebayError) else f"{type(e).__name__}: {e}"

@@ -48,7 +48,7 @@ class _Attempt:
 
 
 class WritableTable(Protocol):
-    """What a stream writer needs from the `Table` that creates it."""
+    """The part of `Table` that its stream writer uses."""
 
     name: str
     context: TableContext

@@ -64,7 +64,7 @@ class TableParts(ArrowStream):
         self.schema: TableSchema = latest.with_options({**latest.options, **self._overrides})
         paths = PathFactory.of(self._root, self.schema, branch, ids)
         self.context = TableContext(io, paths, self.schema, schemas, clock, manifest_cache)
-        """What engines need beside the words of users: snapshots, manifests, tags, schemas, paths and options."""
+        """The internals that engines need: snapshots, manifests, tags, schemas, paths and options."""
         self._expiry_schedule = ExpirySchedule(clock)
 
     def __repr__(self) -> str:

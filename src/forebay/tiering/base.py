@@ -5,12 +5,12 @@ one, as a rule. Otherwise, in this order:
 
     a newer one      its worker died before it reported it: it is reported now
     an older one     others have rolled the lake table back: the older one is reported, in place of the one that was
-                     undone, and the round goes on from its offsets, so the rows come into the lake again
+                     undone, and the round continues from its offsets, so the rows are added to the lake again
     none, and the known one has expired       another snapshot is due, for readers
     none, and it was undone                   the table is empty again, so the round begins with the first record
 
-A table whose log does not have the undone rows any more is left as it is, and the round is refused: which rows are lost
-is said, and `forebay tiering repair` (`forebay.tiering.repair`) does what can be done.
+If the log does not have the undone rows any more, the table is not changed and the round is refused with the lost rows
+in its message; `forebay tiering repair` (`forebay.tiering.repair`) offers ways out.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Partitions = Mapping[TableBucket, Mapping[str, str] | None]
 
 @dataclass(frozen=True)
 class RoundBase:
-    """What a round builds on: a tiering snapshot, None if the lake has none, and the log offsets that the lake has.
+    """The base of a round: a tiering snapshot, None if the lake has none, and the log offsets that the lake has.
 
     `must_commit`: a snapshot is due without rows, too. `rolled_back`: these offsets are behind those that the cluster
     knows. The round's snapshot then takes the place of the one whose offsets have the name `replaces`.
@@ -103,7 +103,7 @@ def agreed_base(
 ) -> RoundBase:
     """Return the base of a round, after what only the lake knows was reported to the cluster.
 
-    `accept_loss`: the round goes on without rows of a rolled back table that are lost.
+    `accept_loss`: the round continues without the lost rows of a rolled back table.
 
     Raises `InvalidRequest` (LOG_OFFSET_OUT_OF_RANGE) for a rolled back table whose rows are gone from the log,
     `Conflict` for a lake table of another stream table.
@@ -255,7 +255,7 @@ def _log_rollback(info: TableInfo, recorded: LakeSnapshot, snapshot_id: int | No
 
 
 def held_by_rows(committer: LakeCommitter, partitions: Partitions) -> dict[TableBucket, int] | None:
-    """Return how much of each log the lake table has, by its rows; None if they do not tell.
+    """Return how much of each log the lake table has, by its rows; None if the rows have no log offsets.
 
     It may be less than what the lake really has, which does no harm to a table with a primary key: its changes are
     applied again.

@@ -101,7 +101,7 @@ def tier_now(
     def tier(path: TablePath) -> TierOutcome:
         try:
             outcome = TierOutcome(path, tier_table(connection, path, runner, lake))
-        except Exception as e:  # noqa: BLE001 - the others go on
+        except Exception as e:  # noqa: BLE001 - the other tables continue
             outcome = TierOutcome(path, error=e)
         if on_outcome is not None:
             on_outcome(outcome)

@@ -10,7 +10,7 @@ the log, too. Then there are three ways out:
     restore      the snapshot that was undone is made the newest one again, if the lake still has it (Iceberg)
     rebuild      a table with a primary key: the servers have all of its current rows. The lake table gets these in
                  place of what it has, in one snapshot
-    accept loss  the lake goes on with the records that are left
+    accept loss  tiering continues with the records that are left
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from forebay.tiering.runner import OnResult, ThreadRunner
 from forebay.tiering.splits import SplitResult, SplitTask, TieringSplit
 
 AGREED, UNREPORTED, EXPIRED, ROLLED_BACK, UNTIERED = "agreed", "not reported", "expired", "rolled back", "not tiered"
-"""What the cluster and the lake say of a table: the same; the lake has a newer snapshot, or none any more; others have
-rolled it back; neither has a snapshot."""
+"""How the cluster and the lake compare: they agree; the lake has a newer snapshot, or none any more; others have rolled
+the lake back; neither has a snapshot."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class LakeState:
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        """What can be done, in words."""
+        """The possible actions, in words."""
         if self.state == ROLLED_BACK and not self.needs_decision:
             return ("nothing has to be done: the next round brings the rows into the lake again, from the log",)
         if not self.needs_decision:
@@ -150,8 +150,8 @@ def _compare_with_lake(
 
 @dataclass(frozen=True)
 class _Comparison:
-    """What a look at a table found. `held`: the log offsets that the lake has; None if that was not asked, or is not
-    known."""
+    """The state of one table in the cluster and in the lake. `held`: the log offsets that the lake has; None if they
+    were not read, or are not known."""
 
     info: TableInfo
     factory: LakeTieringFactory

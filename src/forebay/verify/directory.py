@@ -112,6 +112,7 @@ class DirectoryCheck:
         self._ends: dict[TableBucket, LogImage] = {}
 
     def check(self) -> Report:
+        """Check all files of the directory, and return the findings."""
         metadata = self.metadata()
         recovery_points = self._offsets(names.RECOVERY_POINTS_FILE)
         high_watermarks = self._offsets(names.HIGH_WATERMARKS_FILE)
@@ -250,7 +251,7 @@ class DirectoryCheck:
         return sorted(log_folders)
 
     def _end_evidence(self, relative: str, recovery_point: int | None, clean: bool, marks: KnownEnd | None) -> KnownLog:
-        """What is known of the end of a log: see `forebay.log.log_ends`."""
+        """The evidence of a log's end: see `forebay.log.log_ends`."""
         if clean or marks is None:
             return KnownLog(clean, recovery_point)
         witnesses = self._witnesses(self._path)

@@ -43,7 +43,7 @@ class LogImage:
     """Whether nothing is damaged; otherwise `end` is the offset of the first damage."""
     segments: list[_SegmentFile] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    """What is damaged; sound batches may follow each."""
+    """The damaged ranges; sound batches may follow each."""
     missing_head: range = range(0)
     """Offsets of first segments that are lost."""
     last_end: int | None = 0
@@ -79,7 +79,7 @@ class LogImage:
 
 
 class _Indexes:
-    """The entries of a segment's index files, compared with the batches as they are read."""
+    """The entries of a segment's index files, compared with the batches while they are read."""
 
     def __init__(self, fs: FileSystem, folder: str, base: int) -> None:
         self._base = base
@@ -215,7 +215,7 @@ def _check_segment(
 
 
 def _check_gap(image: LogImage, segment: Segment, gap: Gap, evidence: KnownLog, report: Report) -> bool:
-    """Report a gap, and return whether it is damage, behind which the log goes on."""
+    """Report a gap, and return whether it is damage, after which the log continues."""
     is_fault = (
         evidence.clean or gap.offset < evidence.end or (evidence.written is None and not may_be_torn(segment, gap))
     )

@@ -3,7 +3,7 @@
 What a server needs after a loss of power is enough: its metadata, logs, stages and the checkpoints of its states. The
 files of the key-value engines are not copied; the states are restored from the checkpoints and the changelogs.
 
-Flow: all files are copied while the server goes on (segments that are closed never change again). Then its metadata is
+Flow: all files are copied while the server runs (segments that are closed never change again). Then its metadata is
 held: a write lock on the SQLite file, for which the server waits for up to five seconds, so that no transaction is
 decided and no table changes. Under the lock nothing is copied but the metadata and small files. The lengths of all
 others are noted, and those that have changed are opened, so that they can be copied afterwards, also if the server
@@ -51,7 +51,7 @@ _SUFFIX_ORDER = (names.WRITER_SNAPSHOT_SUFFIX, names.OFFSET_INDEX_SUFFIX, names.
 
 
 class _Version(NamedTuple):
-    """What shows that a file has changed."""
+    """The version of a file: it differs after a change."""
 
     inode: int
     size: int

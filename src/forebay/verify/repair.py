@@ -37,14 +37,14 @@ KEYS_SHOWN = 20
 
 @dataclass
 class BucketRepair:
-    """What is damaged in a bucket, and what a repair does about it."""
+    """The damage of a bucket, and the outcome of its repair."""
 
     table: TablePath
     bucket: TableBucket
     folder: str
     losses: list[Loss] = field(default_factory=list)
     restored_rows: int = 0
-    """Keys whose rows are as they were, by a sound state."""
+    """Keys whose rows were restored from a sound state."""
     restored_keys: list[str] = field(default_factory=list)
     """Some of these keys, in words."""
     restored_up_to: int = -1

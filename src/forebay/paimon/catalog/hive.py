@@ -87,7 +87,7 @@ class HiveCatalog(Catalog):
                 raise AlreadyExists(f"database '{name}' exists already in {self._metastore}") from e
 
     def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
-        """Like `Catalog.drop_database`; `cascade` drops other tables, too. External tables keep their files."""
+        """Drop a database: see `Catalog.drop_database`. `cascade` drops other tables, too; external ones keep files."""
         try:
             description = self._database(name)
         except NotFound:
@@ -134,9 +134,9 @@ class HiveCatalog(Catalog):
         return tables
 
     def create_defined(self, name: str, definition: TableSchema, *, ignore_if_exists: bool = False) -> Table:
-        """Like `Catalog.create_defined`. With option `path`, the table is external and located there.
+        """Create a table: see `Catalog.create_defined`. With option `path`, it is external and located there.
 
-        A table that exists there is registered as it is, if the definition matches.
+        An existing table there is registered unchanged if its definition matches.
         """
         database, table = _split(name)
         _check_name(table)
@@ -238,7 +238,7 @@ class HiveCatalog(Catalog):
             self._io(path).delete_directory(path)
 
     def _first_schema(self, path: str) -> bytes | None:
-        """The oldest schema file of the table in a directory, which tells it from others; None without a table."""
+        """The oldest schema file of the table in a directory, which identifies the table; None without a table."""
         io, paths = self._io(path), PathFactory(path)
         ids = SchemaManager(io, paths).ids()
         try:

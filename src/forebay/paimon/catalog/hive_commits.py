@@ -124,7 +124,7 @@ class HiveLock:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Like `CommitLock.hold`. Raises `OutcomeUnknown` at the end if the metastore dropped the lock meanwhile."""
+        """Hold the lock: see `CommitLock.hold`. Raises `OutcomeUnknown` at the end if the metastore dropped it."""
         lock_id = self._acquire()
         done = threading.Event()
         heart = threading.Thread(target=self._beat, args=(lock_id, done), name="hive-lock-heartbeat", daemon=True)

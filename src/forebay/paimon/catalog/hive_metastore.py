@@ -255,7 +255,7 @@ def _transport_error() -> Any:
 
 
 def _translated(method: str, error: Exception) -> Exception:
-    """An error response of the server as one of our errors; other errors are bugs of ours, and returned unchanged."""
+    """An error response of the server as a Forebay error. Other errors are bugs of this client; they do not change."""
     thriftpy2 = importlib.import_module("thriftpy2.thrift")
     if isinstance(error, thriftpy2.TApplicationException):
         if error.type == thriftpy2.TApplicationException.UNKNOWN_METHOD:

@@ -50,7 +50,7 @@ _ALSO_WITHOUT_SYNC = ("partition.expiration-time", "data-file.path-directory")
 
 
 def hive_type(t: DataType) -> str:
-    """The name of the Hive type for one of ours."""
+    """The name of the Hive type for a Paimon type."""
     match t.root:
         case TypeRoot.CHAR:
             return f"char({t.length})" if (t.length or 1) <= _CHAR_MAX else "string"

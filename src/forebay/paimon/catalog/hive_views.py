@@ -32,7 +32,7 @@ _OF_METASTORE = frozenset({"transient_lastDdlTime", _FIELDS})
 _INPUT_FORMAT = "org.apache.hadoop.mapred.SequenceFileInputFormat"
 _OUTPUT_FORMAT = "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat"
 _SERDE = "org.apache.hadoop.hive.serde2.MetadataTypedColumnsetSerDe"
-"""What Hive itself writes for views, which have no files."""
+"""The storage classes that Hive writes for views, which have no files."""
 
 _TYPES: dict[str, DataType] = {
     "boolean": types.boolean(),

@@ -126,7 +126,7 @@ class RestCatalog(Catalog):
         )  # fmt: skip
 
     def renewed(self) -> RestCatalog:
-        """As `Catalog.renewed`: the server's configuration is part of the options, credentials among them."""
+        """A new client: see `Catalog.renewed`. Its options include the server's configuration, such as credentials."""
         if self._api.is_configured_as_before():
             return self
         return RestCatalog(self._api.given, clock=self._clock, ids=self._ids)

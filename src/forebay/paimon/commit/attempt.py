@@ -134,7 +134,7 @@ class _Attempts:
         self._files_before = 0
 
     def event(self, outcome: str, seconds: float) -> LakeCommit:
-        """What has happened, for those who count it."""
+        """The metrics event of this commit, with the time it took in seconds."""
         table, kind = table_of(self._manifests.paths.root), self._request.kind.value.lower()
         if outcome != "committed" or self._delta is None:
             return LakeCommit(table, kind, outcome, self._retries, seconds)
@@ -192,7 +192,7 @@ class _Attempts:
             self._drop(base)
             if isinstance(e, NotFound) and latest is not None and not self._snapshots.exists(latest.id):
                 self._drop_delta()
-                return None  # other commits were so much faster that the snapshot has expired already
+                return None  # other commits have been so fast that the snapshot has already expired
             self._clean_up()
             raise
         try:
@@ -414,7 +414,7 @@ class _Attempts:
         """Whether `snapshot`, just created, reused the id of a snapshot that has already expired; None if unknown.
 
         If so, its file is deleted. The sign is that a later snapshot exists while the previous one is gone. But other
-        commits may also have been applied on top of ours and let it expire: after a lost response (not `is_first`), or
+        commits may also have followed this one and expired it: after a lost response (not `is_first`), or
         just now.
         """
         if snapshot.id == FIRST_SNAPSHOT_ID or self._snapshots.exists(snapshot.id - 1):

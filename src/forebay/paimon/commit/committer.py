@@ -169,7 +169,7 @@ class FileStoreCommit:
         return changes
 
     def filter_committed(self, committables: Sequence[Committable]) -> list[Committable]:
-        """Those of `committables` (ordered by identifier) that this user has not committed yet.
+        """The committables (ordered by identifier) that this user has not committed yet.
 
         A commit that crashed between its new rows and its compaction counts as committed. Its compaction is lost, but
         no rows.

@@ -39,6 +39,7 @@ class AppendRules:
 
     @classmethod
     def of(cls, options: CoreOptions) -> AppendRules:
+        """The rules that a table's options set. Sizes are in bytes."""
         return cls(
             target_size=options.target_file_size(False),
             small_size=options.compaction_file_size(False),
@@ -216,7 +217,7 @@ class AppendCompaction:
         return increment
 
     def _pick(self, files: Mapping[str, DataFileMeta]) -> list[DataFileMeta]:
-        """Adjacent files worth rewriting. Files that a rewrite would leave as they are are not picked again."""
+        """Adjacent files worth rewriting. Files that a rewrite would not change are not picked again."""
         window = pick_neighbours(self._tail(files), self._rules)
         return window if any(map(self._rules.is_small, window)) else []
 

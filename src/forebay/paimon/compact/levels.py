@@ -89,7 +89,7 @@ class KeyRanges:
         return [[[files[i] for i in run] for run in section] for section in parts]
 
     def overlapping(self, files: Iterable[DataFileMeta], section: Section) -> list[DataFileMeta]:
-        """Those of `files` that may contain a key of the section, by ascending key."""
+        """The files that may contain a key of the section, by ascending key."""
         bounds = [self._bounds[f.file_name] for run in section for f in run]
         low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
         matches = [f for f in files if self._bounds[f.file_name][0] <= high and self._bounds[f.file_name][1] >= low]

@@ -51,6 +51,7 @@ class UniversalRules:
 
     @classmethod
     def of(cls, options: CoreOptions) -> UniversalRules:
+        """The rules that a table's options set."""
         return cls(
             run_trigger=options.num_sorted_run_compaction_trigger,
             size_amplification_percent=options.compaction_max_size_amplification_percent,

@@ -27,6 +27,7 @@ class TableWriteCompaction:
     def of_bucket(
         self, partition: bytes, bucket: int, files: Sequence[DataFileMeta], new_bucket: bool
     ) -> BucketCompaction | None:
+        """The compaction that runs with the writes of a bucket; None if its writers do not compact."""
         options = self._table.options
         if not self._table.schema.has_primary_key:
             if options.bucket == UNAWARE or new_bucket or options.deletion_vectors_enabled:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 _HEADER_BYTES = 256
 _HEADER_BYTES_MAX = 1 << 16
-"""Of a page's header, which may have the column's least and greatest value, so much is read at first, and at most."""
+"""How many bytes of a page's header are read at first, and at most. It may contain the column's bounds."""
 
 _DATA_PAGE, _INDEX_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = range(4)
 _TYPE, _COMPRESSED_BYTES, _DATA_HEADER, _DATA_HEADER_V2 = 1, 3, 5, 8

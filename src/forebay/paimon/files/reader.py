@@ -48,7 +48,7 @@ costs 0.2 ms of CPU and as much waiting, more than that saves."""
 BATCH_ROWS = 1 << 17
 
 FEW_ROWS = 1 << 13
-"""Rows that a filter finds close to each other are read on their own, if they are at most so many."""
+"""Adjacent rows that match a filter are read on their own if there are at most this many."""
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 """The minimum size of a value in memory, by physical type: dictionaries make columns small only in the file."""

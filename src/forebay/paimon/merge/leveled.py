@@ -52,8 +52,8 @@ class LevelRules:
 class MergedWindow:
     """Merged rows (including deletes), one per key, ascending, and the previous state of their keys.
 
-    `before[i]` is the index in `source` of the row that readers saw for the key of `rows[i]`, or -1; `changed[i]` tells
-    whether anything newer than that row took part.
+    `before[i]` is the index in `source` of the row that readers saw for the key of `rows[i]`, or -1; `changed[i]`
+    is true if anything newer than that row took part.
     """
 
     rows: pa.RecordBatch

@@ -1,8 +1,8 @@
-"""What each snapshot of a range changed in a table's rows: more than a stream tells, which passes overwrites over.
+"""The row changes of each snapshot in a range, including those of overwrites, which streams skip.
 
-A table with a primary key tells it by its changelog files. The rows that an overwrite removed are in none, so a range
-with one is refused. An append table has no updates: rows that a snapshot rewrote are compared, and those that differ
-are deletes and inserts.
+A table with a primary key records changes in changelog files. No file has the rows that an overwrite removed, so a
+range with an overwrite is refused. An append table has no updates: rows that a snapshot rewrote are compared, and
+those that differ are deletes and inserts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from forebay.paimon.store.manifests import merge_entries
 
 
 def check_has_changes(table: TableContext) -> None:
-    """Raise `UnsupportedOperation` for a table whose snapshots do not tell all that they changed."""
+    """Raise `UnsupportedOperation` for a table whose snapshots do not record all changes."""
     if table.schema.has_primary_key and table.options.changelog_producer == "none":
         raise UnsupportedOperation(
             "a table with changelog-producer none records what was written, and not what was there before: set "
@@ -129,7 +129,7 @@ class CommitScan(StreamScan):
         return any(entry.kind is FileKind.DELETE and entry.file.row_count for entry in entries)
 
     def _check_changes_exist(self, snapshot: Snapshot, removes: bool) -> None:
-        """Raise `UnsupportedOperation` for a snapshot of a primary-key table whose changes no file tells."""
+        """Raise `UnsupportedOperation` for a snapshot of a primary-key table whose changes are in no file."""
         where = f"snapshot {snapshot.id} of {self._table.paths.root}"
         if removes:
             raise UnsupportedOperation(

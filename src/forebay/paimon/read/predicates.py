@@ -77,7 +77,7 @@ class ScanFilter:
     # -- partitions and buckets ---------------------------------------------------------------------------------------
 
     def partitions_matching(self, partitions: Iterable[bytes]) -> set[bytes]:
-        """Those of `partitions` that match the filter."""
+        """The partitions that match the filter."""
         distinct = list(dict.fromkeys(partitions))
         if self.partition is None or not distinct:
             return set(distinct)

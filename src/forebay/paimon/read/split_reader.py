@@ -47,7 +47,7 @@ SEQUENCE_FIELD = DataField(SEQUENCE_NUMBER_ID, SEQUENCE_NUMBER, bigint().not_nul
 KIND_FIELD = DataField(VALUE_KIND_ID, VALUE_KIND, tinyint().not_null())
 _DELETES = int8_array(1, 3)
 _UNPACKED_FACTOR = 4
-"""Rows in memory are about so much larger than their file."""
+"""The approximate ratio of the size of rows in memory to the size of their file."""
 
 _FOLDING = (MergeEngine.PARTIAL_UPDATE, MergeEngine.AGGREGATION)
 
@@ -105,7 +105,7 @@ class SplitReader:
         return self._files(split)
 
     def read_sorted(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
-        """Like `read`, but by ascending key (append tables: in the order rows were written)."""
+        """The rows of a split by ascending key; of append tables, in the order in which they were written."""
         return self.read(split) if self._spec is None else self._read_merged(split)
 
     def read_bucket(self, splits: Sequence[DataSplit]) -> Iterator[pa.RecordBatch]:

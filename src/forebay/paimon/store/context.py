@@ -36,7 +36,7 @@ class TableContext:
     schemas: SchemaManager
     clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
     manifest_cache: ManifestCache | None = field(default=None, compare=False, repr=False)
-    """What tables of one catalog share; it stays behind where the context is pickled."""
+    """The cache that the tables of one catalog share. It is not pickled."""
 
     @cached_property
     def snapshots(self) -> SnapshotManager:
@@ -78,7 +78,7 @@ class TableContext:
         return table
 
     def with_memory_share(self, shares: int) -> TableContext:
-        """The same table with one of so many shares of the memory that its options allow merges and write buffers."""
+        """The same table with 1/`shares` of the memory that its options allow for merges and write buffers."""
         if shares <= 1:
             return self
         options = self.options

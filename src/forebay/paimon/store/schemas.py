@@ -45,10 +45,10 @@ class SchemaManager:
         return cached
 
     def is_in_force(self, schema_id: int) -> bool:
-        """Whether schema `schema_id`, as it was read, is still the newest of the table.
+        """Whether schema `schema_id`, with the content that was read, is still the newest of the table.
 
         The file is compared whole: ids come again where a table is dropped and recreated, or a schema rolled back, and
-        times of files are too coarse to tell two files from each other. A schema holds the millisecond of its creation.
+        times of files are too coarse to distinguish two files. A schema holds the millisecond of its creation.
         """
         file, ids = self._files.get(schema_id), self.ids()
         if file is None or not ids or ids[-1] != schema_id:

@@ -42,6 +42,7 @@ class NumberedFiles:
         return sorted(int(number) for number in numbers if number.isdigit())
 
     def latest(self) -> int | None:
+        """The largest number; None if there are no files."""
         hint = self._hint(LATEST)
         if hint is not None and self.exists(hint):
             # Ids are dense, and hints are at most a few commits behind: looking ahead is cheaper than listing

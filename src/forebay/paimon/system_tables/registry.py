@@ -74,7 +74,7 @@ class SystemTable:
         return pa.RecordBatchReader.from_batches(schema, (b.select(list(columns)) for b in reader))
 
     def stream(self, state: Mapping[str, Any] | None = None, follow: bool = True) -> TableStream:
-        """The changes as they are committed; only for `audit_log` and `binlog`."""
+        """The stream of committed changes; only for `audit_log` and `binlog`."""
         if self.name not in ("audit_log", "binlog"):
             raise UnsupportedOperation(f"system table '{self.name}' cannot be streamed; 'audit_log' and 'binlog' can")
         scan = StreamScan(self._table)

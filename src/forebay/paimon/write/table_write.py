@@ -212,7 +212,7 @@ class TableWrite:
         self._spill()
 
     def write_bucket(self, partition: bytes, bucket: int, batch: pa.RecordBatch, kinds: npt.NDArray[np.int8]) -> None:
-        """Like `write_batch`, for rows of one partition and bucket, which are not checked.
+        """Write rows of one partition and bucket: see `write_batch`. Partition and bucket are not checked.
 
         A wrong bucket results in duplicate keys. In tables without buckets, `bucket` is 0.
         """
