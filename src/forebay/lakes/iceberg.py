@@ -29,7 +29,7 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from forebay.lake.kept import Kept
+from forebay.lake.kept import LruCache
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import LakeTieringFactory
@@ -49,7 +49,7 @@ class IcebergLakeStorage(LakeStorage):
         self.options = settled(options)
         catalog_properties(self.options)
         self._tables = KeptTables(self.options)
-        self._sources: Kept[TablePath, tuple[Table, IcebergLakeSource]] = Kept(TABLES_KEPT)
+        self._sources: LruCache[TablePath, tuple[Table, IcebergLakeSource]] = LruCache(TABLES_KEPT)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IcebergLakeStorage, (self.options,)

@@ -15,7 +15,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from forebay.lake.kept import Kept
+from forebay.lake.kept import LruCache
 from forebay.lake.source import LakeSplit
 from forebay.lakes.iceberg_errors import SQLAlchemyError, telling
 from forebay.lakes.iceberg_tables import catalog_properties, load_table, new_catalog, opened
@@ -33,9 +33,9 @@ class KeptTables:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
-        self._catalogs: Kept[str, Catalog] = Kept(1)
-        self._tables: Kept[TablePath, Table] = Kept(TABLES_KEPT)
-        self._plans: Kept[Hashable, tuple[LakeSplit, ...]] = Kept(size=_PLANNED_FILES)
+        self._catalogs: LruCache[str, Catalog] = LruCache(1)
+        self._tables: LruCache[TablePath, Table] = LruCache(TABLES_KEPT)
+        self._plans: LruCache[Hashable, tuple[LakeSplit, ...]] = LruCache(size=_PLANNED_FILES)
 
     def table(self, path: TablePath) -> Table:
         """The current table: the same object while its metadata and the access to its files are unchanged.

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from forebay.base.locations import located
-from forebay.lake.kept import Kept
+from forebay.lake.kept import LruCache
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import LakeTieringFactory
@@ -35,14 +35,14 @@ class PaimonLakeStorage(LakeStorage):
         self.options = located(options)
         layout_default(self.options)
         self._catalog: Catalog | None = open_catalog(self.options)
-        self._sources: Kept[TablePath, PaimonLakeSource] = Kept(TABLES_KEPT)
+        self._sources: LruCache[TablePath, PaimonLakeSource] = LruCache(TABLES_KEPT)
 
     def __getstate__(self) -> dict[str, str]:
         return self.options
 
     def __setstate__(self, options: dict[str, str]) -> None:
         """Nothing is opened before it is used."""
-        self.options, self._catalog, self._sources = options, None, Kept(TABLES_KEPT)
+        self.options, self._catalog, self._sources = options, None, LruCache(TABLES_KEPT)
 
     def __repr__(self) -> str:
         return f"PaimonLakeStorage({self.options.get('warehouse')!r})"

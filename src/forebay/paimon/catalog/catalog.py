@@ -15,7 +15,7 @@ from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import AlreadyExists, InvalidRequest, UnsupportedOperation
 from forebay.base.locations import check_name, located
 from forebay.base.markup import facts_html, heading
-from forebay.lake.kept import Kept
+from forebay.lake.kept import LruCache
 from forebay.metadata.table import Schema
 from forebay.paimon.catalog.definition import COMMENT, new_fields, new_schema, with_buckets
 from forebay.paimon.format.schema import DataField, TableSchema
@@ -180,8 +180,8 @@ class Catalog(ABC):
         return opened
 
     @cached_property
-    def _kept_tables(self) -> Kept[tuple[str, str], tuple[object, Table]]:
-        return Kept(TABLES_KEPT)
+    def _kept_tables(self) -> LruCache[tuple[str, str], tuple[object, Table]]:
+        return LruCache(TABLES_KEPT)
 
     @cached_property
     def _manifest_cache(self) -> ManifestCache:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from forebay.base.errors import Conflict, ForebayError
-from forebay.lake.kept import Kept
+from forebay.lake.kept import LruCache
 from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry, ManifestFileMeta
 from forebay.paimon.format.index_manifest import read_index_manifest, write_index_manifest
@@ -48,7 +48,7 @@ class ManifestCache:
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES) -> None:
-        self._entries: Kept[Hashable, Any] = Kept(size=bytes_max)
+        self._entries: LruCache[Hashable, Any] = LruCache(size=bytes_max)
 
     def get(self, path: Hashable, make: Callable[[], T]) -> T:
         """The entry under `path`; if there is none, the one that `make` returns, which is then kept."""
