@@ -15,7 +15,7 @@ from forebay.base.errors import InvalidRequest, LimitExceeded
 from forebay.client.admin.server_description import ServerDescription
 from forebay.client.connection import Connection, connect
 from forebay.console.background import Tasks
-from forebay.lake.kept import LruCache
+from forebay.lake.lru_cache import LruCache
 
 R = TypeVar("R")
 T = TypeVar("T")

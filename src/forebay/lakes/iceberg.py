@@ -29,7 +29,7 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from forebay.lake.kept import LruCache
+from forebay.lake.lru_cache import LruCache
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import LakeTieringFactory

@@ -15,7 +15,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from forebay.lake.kept import LruCache
+from forebay.lake.lru_cache import LruCache
 from forebay.lake.source import LakeSplit
 from forebay.lakes.iceberg_errors import SQLAlchemyError, telling
 from forebay.lakes.iceberg_tables import catalog_properties, load_table, new_catalog, opened

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from forebay.base.locations import located
-from forebay.lake.kept import LruCache
+from forebay.lake.lru_cache import LruCache
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import LakeTieringFactory

@@ -19,7 +19,7 @@ from forebay.client.results import LakeSnapshot
 from forebay.client.session import Session
 from forebay.client.views import RowView
 from forebay.lake.formats import create_lake_storage
-from forebay.lake.kept import LruCache
+from forebay.lake.lru_cache import LruCache
 from forebay.lake.source import LakeSource, LakeSplit, Planner
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate

@@ -15,7 +15,7 @@ from forebay.base.arguments import one_or_more_names
 from forebay.base.errors import AlreadyExists, InvalidRequest, UnsupportedOperation
 from forebay.base.locations import check_name, located
 from forebay.base.markup import facts_html, heading
-from forebay.lake.kept import LruCache
+from forebay.lake.lru_cache import LruCache
 from forebay.metadata.table import Schema
 from forebay.paimon.catalog.definition import COMMENT, new_fields, new_schema, with_buckets
 from forebay.paimon.format.schema import DataField, TableSchema

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from forebay.base.errors import Conflict, ForebayError
-from forebay.lake.kept import LruCache
+from forebay.lake.lru_cache import LruCache
 from forebay.paimon.format.binary_row import RowLayout, row_layout
 from forebay.paimon.format.file_meta import FileKind, IndexManifestEntry, ManifestEntry, ManifestFileMeta
 from forebay.paimon.format.index_manifest import read_index_manifest, write_index_manifest

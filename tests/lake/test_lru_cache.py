@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from forebay.lake.kept import LruCache
+from forebay.lake.lru_cache import LruCache
 
 
 def test_the_least_recently_used_value_goes_first() -> None:
