@@ -1,9 +1,9 @@
-"""Tables of an Iceberg lake that are kept from one query to the next, and plans of their snapshots.
+"""A cache of an Iceberg lake's tables, and of the plans of their snapshots.
 
-A table is its metadata file, which never changes: a commit writes another one, and the catalog then names that. So a
-table is kept as long as the catalog names the same file. An SQL catalog is asked for that name alone, and stays opened
-(without a connection: none outlives a question, so that nothing is shared with a forked child). Other catalogs answer
-with the whole table, in which there may be credentials that expire, so they are opened and asked each time.
+A table is its metadata file, which never changes: a commit writes another file, which the catalog then names. A table
+therefore stays cached while the catalog names the same file. An SQL catalog stays opened and is asked for that name
+alone; it keeps no connection between questions, so that none is shared with a forked child. Other catalogs return the
+whole table, which may contain credentials that expire, so they are opened and asked each time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from forebay.lakes.iceberg_tables import catalog_properties, load_table, new_cat
 from forebay.metadata.table import TablePath
 
 TABLES_KEPT = 64
-"""So many tables are kept: each is its metadata, some 100 KB for a table with a hundred snapshots."""
+"""Maximum number of cached tables. Each is its metadata: about 100 KB for a table with a hundred snapshots."""
 
 _PLANNED_FILES = 50_000
-"""So many files all kept plans have together: 300 to 600 bytes each, so up to 30 MB."""
+"""Maximum number of files in all cached plans: 300 to 600 bytes each, so up to 30 MB."""
 
 
-class KeptTables:
-    """The tables of one catalog. Thread-safe."""
+class TableCache:
+    """The cached tables and plans of one catalog. Thread-safe."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)

@@ -37,7 +37,7 @@ from forebay.lake.tiering import CommittedLakeSnapshot
 from forebay.lakes.iceberg_conditions import condition_of
 from forebay.lakes.iceberg_errors import telling
 from forebay.lakes.iceberg_history import history, newest_tiered, tiering_properties, was_undone
-from forebay.lakes.iceberg_kept import KeptTables
+from forebay.lakes.iceberg_kept import TableCache
 from forebay.lakes.iceberg_keys import Deletes
 from forebay.lakes.iceberg_layout import DeleteFile, LiveFile, Places, live_files
 from forebay.lakes.iceberg_plain import PlainColumns
@@ -287,11 +287,11 @@ class IcebergLakeSource(LakeSource):
     paths: tuple[tuple[int, ...], ...] | None = None
     filters: tuple[Predicate, ...] = ()
     limit: int | None = None
-    tables: KeptTables | None = field(default=None, compare=False, repr=False)
+    tables: TableCache | None = field(default=None, compare=False, repr=False)
     """Tables that this process keeps; they stay behind where the source is pickled."""
 
     @classmethod
-    def of(cls, options: Mapping[str, str], path: TablePath, table: Table, tables: KeptTables) -> IcebergLakeSource:
+    def of(cls, options: Mapping[str, str], path: TablePath, table: Table, tables: TableCache) -> IcebergLakeSource:
         """A scan of all columns of a table."""
         properties = {k: v for k, v in table.io.properties.items() if isinstance(v, str)}
         return cls(dict(options), path, table.metadata.schema(), table.location(), properties, tables=tables)
