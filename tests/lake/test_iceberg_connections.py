@@ -11,7 +11,7 @@ from sqlalchemy.engine import Engine
 
 from forebay.base.errors import Unavailable
 from forebay.lakes import iceberg_sql
-from forebay.lakes.iceberg_kept import TableCache
+from forebay.lakes.iceberg_cache import TableCache
 from forebay.lakes.iceberg_tables import IcebergLakeCatalog, opened
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableDescriptor, TablePath

@@ -11,7 +11,7 @@ file in the warehouse.
     iceberg_writer.py      writers of one bucket
     iceberg_upkeep.py      compaction, expiry
     iceberg_source.py      reading: splits, planners, readers
-    iceberg_kept.py        opened tables and plans, from one query to the next
+    iceberg_cache.py       opened tables and plans, from one query to the next
     iceberg_layout.py      the files of a snapshot and their deletes
     iceberg_rows.py        the live rows of data files
     iceberg_keys.py        keys in hash tables: locating old rows, applying equality deletes
@@ -33,7 +33,7 @@ from forebay.lake.lru_cache import LruCache
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import LakeTieringFactory
-from forebay.lakes.iceberg_kept import TABLES_KEPT, TableCache
+from forebay.lakes.iceberg_cache import TABLES_KEPT, TableCache
 from forebay.lakes.iceberg_source import IcebergLakeSource
 from forebay.lakes.iceberg_tables import IcebergLakeCatalog, catalog_properties, load_table, opened, settled
 from forebay.lakes.iceberg_tiering import IcebergTieringFactory

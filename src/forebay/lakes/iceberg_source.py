@@ -34,10 +34,10 @@ from forebay.lake.source import (
     SplitSerializer,
 )
 from forebay.lake.tiering import CommittedLakeSnapshot
+from forebay.lakes.iceberg_cache import TableCache
 from forebay.lakes.iceberg_conditions import condition_of
 from forebay.lakes.iceberg_errors import telling
 from forebay.lakes.iceberg_history import history, newest_tiered, tiering_properties, was_undone
-from forebay.lakes.iceberg_kept import TableCache
 from forebay.lakes.iceberg_keys import Deletes
 from forebay.lakes.iceberg_layout import DeleteFile, LiveFile, Places, live_files
 from forebay.lakes.iceberg_plain import PlainColumns
