@@ -33,7 +33,7 @@ from forebay.lake.lru_cache import LruCache
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeCatalog, LakeStorage
 from forebay.lake.tiering import LakeTieringFactory
-from forebay.lakes.iceberg_cache import TABLES_KEPT, TableCache
+from forebay.lakes.iceberg_cache import TABLES_CACHED_MAX, TableCache
 from forebay.lakes.iceberg_source import IcebergLakeSource
 from forebay.lakes.iceberg_tables import IcebergLakeCatalog, catalog_properties, load_table, opened, settled
 from forebay.lakes.iceberg_tiering import IcebergTieringFactory
@@ -49,7 +49,7 @@ class IcebergLakeStorage(LakeStorage):
         self.options = settled(options)
         catalog_properties(self.options)
         self._tables = TableCache(self.options)
-        self._sources: LruCache[TablePath, tuple[Table, IcebergLakeSource]] = LruCache(TABLES_KEPT)
+        self._sources: LruCache[TablePath, tuple[Table, IcebergLakeSource]] = LruCache(TABLES_CACHED_MAX)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return IcebergLakeStorage, (self.options,)

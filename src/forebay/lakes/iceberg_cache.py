@@ -21,7 +21,7 @@ from forebay.lakes.iceberg_errors import SQLAlchemyError, telling
 from forebay.lakes.iceberg_tables import catalog_properties, load_table, new_catalog, opened
 from forebay.metadata.table import TablePath
 
-TABLES_KEPT = 64
+TABLES_CACHED_MAX = 64
 """Maximum number of cached tables. Each is its metadata: about 100 KB for a table with a hundred snapshots."""
 
 _PLANNED_FILES = 50_000
@@ -34,7 +34,7 @@ class TableCache:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._catalogs: LruCache[str, Catalog] = LruCache(1)
-        self._tables: LruCache[TablePath, Table] = LruCache(TABLES_KEPT)
+        self._tables: LruCache[TablePath, Table] = LruCache(TABLES_CACHED_MAX)
         self._plans: LruCache[Hashable, tuple[LakeSplit, ...]] = LruCache(size=_PLANNED_FILES)
 
     def table(self, path: TablePath) -> Table:

@@ -24,7 +24,7 @@ from forebay.lakes.paimon_source import PaimonLakeSource
 from forebay.lakes.paimon_tables import PaimonLakeCatalog, layout_default, open_catalog
 from forebay.lakes.paimon_tiering import PaimonTieringFactory
 from forebay.metadata.table import TablePath
-from forebay.paimon.catalog.catalog import TABLES_KEPT, Catalog
+from forebay.paimon.catalog.catalog import TABLES_CACHED_MAX, Catalog
 
 
 class PaimonLakeStorage(LakeStorage):
@@ -35,14 +35,14 @@ class PaimonLakeStorage(LakeStorage):
         self.options = located(options)
         layout_default(self.options)
         self._catalog: Catalog | None = open_catalog(self.options)
-        self._sources: LruCache[TablePath, PaimonLakeSource] = LruCache(TABLES_KEPT)
+        self._sources: LruCache[TablePath, PaimonLakeSource] = LruCache(TABLES_CACHED_MAX)
 
     def __getstate__(self) -> dict[str, str]:
         return self.options
 
     def __setstate__(self, options: dict[str, str]) -> None:
         """Nothing is opened before it is used."""
-        self.options, self._catalog, self._sources = options, None, LruCache(TABLES_KEPT)
+        self.options, self._catalog, self._sources = options, None, LruCache(TABLES_CACHED_MAX)
 
     def __repr__(self) -> str:
         return f"PaimonLakeStorage({self.options.get('warehouse')!r})"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.base.errors import NotFound
-from forebay.paimon.catalog.catalog import TABLES_KEPT, Catalog
+from forebay.paimon.catalog.catalog import TABLES_CACHED_MAX, Catalog
 from forebay.paimon.catalog.filesystem import FileSystemCatalog
 from forebay.paimon.io.local import LocalFileIO
 from tests.paimon.catalog.conftest import drop_all
@@ -147,14 +147,14 @@ def test_branches_are_kept_beside_each_other_and_seen_when_main_becomes_one(tmp_
 def test_so_many_tables_are_kept_and_no_more(tmp_path: Path) -> None:
     catalog = FileSystemCatalog(LocalFileIO(sync=False), str(tmp_path))
     catalog.create_database("db")
-    for i in range(TABLES_KEPT + 1):
+    for i in range(TABLES_CACHED_MAX + 1):
         catalog.create_table(f"db.t{i}", COLUMNS)
     first = catalog.kept_table("db.t0")
     second = catalog.kept_table("db.t1")
-    for i in range(2, TABLES_KEPT):
+    for i in range(2, TABLES_CACHED_MAX):
         catalog.kept_table(f"db.t{i}")
     assert catalog.kept_table("db.t0") is first
-    catalog.kept_table(f"db.t{TABLES_KEPT}")
+    catalog.kept_table(f"db.t{TABLES_CACHED_MAX}")
     assert catalog.kept_table("db.t0") is first
     assert catalog.kept_table("db.t1") is not second
 

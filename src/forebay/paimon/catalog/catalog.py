@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BRANCH_MARK = "$branch_"
 """Between the names of a table and of its branch."""
 
-TABLES_KEPT = 64
+TABLES_CACHED_MAX = 64
 """So many opened tables a catalog keeps. A table is its schema and options, some 10 KB; manifests have a bound of their
 own, which the tables share."""
 
@@ -181,7 +181,7 @@ class Catalog(ABC):
 
     @cached_property
     def _kept_tables(self) -> LruCache[tuple[str, str], tuple[object, Table]]:
-        return LruCache(TABLES_KEPT)
+        return LruCache(TABLES_CACHED_MAX)
 
     @cached_property
     def _manifest_cache(self) -> ManifestCache:
