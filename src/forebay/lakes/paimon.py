@@ -61,7 +61,7 @@ class PaimonLakeStorage(LakeStorage):
         """The source of a table (see `LakeStorage.create_source`): the same object while the table is unchanged."""
         catalog = open_catalog(self.options) if self._catalog is None else self._catalog.renewed()
         self._catalog = catalog
-        table, source = catalog.kept_table(str(path)).context, self._sources.get(path)
+        table, source = catalog.cached_table(str(path)).context, self._sources.get(path)
         if source is None or source.table is not table:
             source = PaimonLakeSource(table)
             self._sources.put(path, source)

@@ -163,7 +163,7 @@ class Catalog(ABC):
         plain, mark, named = name.partition(BRANCH_MARK)
         return self._opened(plain, self._place(plain), branch or (named if mark else MAIN_BRANCH), options)
 
-    def kept_table(self, name: str, *, branch: str | None = None) -> Table:
+    def cached_table(self, name: str, *, branch: str | None = None) -> Table:
         """The same without options, opened again only if it has changed: for engines, which ask for each query.
 
         The schema is read each time, and the catalog asked where the table is. Callers share the table; one that writes
@@ -171,7 +171,7 @@ class Catalog(ABC):
         """
         plain, mark, named = name.partition(BRANCH_MARK)
         branch = branch or (named if mark else MAIN_BRANCH)
-        place, tables = self._place(plain), self._kept_tables
+        place, tables = self._place(plain), self._table_cache
         entry = tables.get((plain, branch))
         if entry is not None and entry[0] == place and entry[1].context.schemas.is_in_force(entry[1].schema.id):
             return entry[1]
@@ -180,7 +180,7 @@ class Catalog(ABC):
         return opened
 
     @cached_property
-    def _kept_tables(self) -> LruCache[tuple[str, str], tuple[object, Table]]:
+    def _table_cache(self) -> LruCache[tuple[str, str], tuple[object, Table]]:
         return LruCache(TABLES_CACHED_MAX)
 
     @cached_property
@@ -188,7 +188,7 @@ class Catalog(ABC):
         return ManifestCache()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_kept_tables", "_manifest_cache")}
+        return {name: value for name, value in vars(self).items() if name not in ("_table_cache", "_manifest_cache")}
 
     def renewed(self) -> Catalog:
         """This catalog, or another one if what it took from elsewhere when it was opened has changed."""
