@@ -21,7 +21,7 @@ from forebay.cli.main import main
 from forebay.codec.log.header import iter_headers
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
-from forebay.log.log_ends import KnownEnd, KnownLog
+from forebay.log.log_ends import KnownLog, StoredMarks
 from forebay.testing.server import EmbeddedServer
 from forebay.verify import repair_directory, verify_directory, verify_server
 from forebay.verify.log_repair import LogRepair
@@ -324,11 +324,11 @@ def test_damage_in_several_segments_and_a_missing_one_are_repaired_in_one_go() -
     fs.remove(names.log_file(FOLDER, bases[1]))
     last = names.log_file(FOLDER, bases[-1])
     fs.set_content(last, fs.content(last)[:-5])
-    repair = LogRepair(fs, FOLDER, KnownLog(False, 20, KnownEnd(20, 60)), is_append_only=True)
+    repair = LogRepair(fs, FOLDER, KnownLog(False, 20, StoredMarks(20, 60)), is_append_only=True)
     assert [loss.offsets for loss in repair.losses] == [range(2), range(bases[1], bases[2]), range(58, 60)]
     repair.keep_damaged()
     repair.rewrite()
-    after = open_log(fs.kill(), 20, known_end=KnownEnd(20, 60))
+    after = open_log(fs.kill(), 20, known_end=StoredMarks(20, 60))
     headers = [header for header, _ in after.iterate_batches(0)]
     lost = [*range(2), *range(bases[1], bases[2]), 58, 59]
     assert [header.base_offset for header in headers if header.record_count == 0] == lost

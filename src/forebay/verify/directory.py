@@ -26,7 +26,7 @@ from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.lake.offsets import BucketOffsets
 from forebay.log.checkpoints import OffsetCheckpoint, read_clean_shutdown
-from forebay.log.log_ends import KnownEnd, KnownLog, read_log_ends
+from forebay.log.log_ends import KnownLog, StoredMarks, read_log_ends
 from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.metadata.catalog import CatalogTable, LiveTable
 from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
@@ -147,7 +147,7 @@ class DirectoryCheck:
         recovery_points: Mapping[TableBucket, int],
         clean: bool,
         not_closed: Collection[TableBucket],
-        ends: Mapping[TableBucket, KnownEnd],
+        ends: Mapping[TableBucket, StoredMarks],
     ) -> Iterator[tuple[str, TableBucket, KnownLog]]:
         """Each bucket that has a log, or should have one."""
         folders = self._log_folders(metadata)
@@ -215,7 +215,7 @@ class DirectoryCheck:
             self._report.fault(names.join(self._path, name), str(e))
             return {}
 
-    def _log_ends(self, clean: bool) -> Mapping[TableBucket, KnownEnd]:
+    def _log_ends(self, clean: bool) -> Mapping[TableBucket, StoredMarks]:
         """Where logs ended, as far as the last server has noted it."""
         stored = read_log_ends(self._fs, self._path, self._witnesses(self._path))
         for path, problem in stored.problems:
@@ -250,7 +250,9 @@ class DirectoryCheck:
             log_folders += [os.path.join(relative, name) for name in folders if name.startswith("log-")]
         return sorted(log_folders)
 
-    def _end_evidence(self, relative: str, recovery_point: int | None, clean: bool, marks: KnownEnd | None) -> KnownLog:
+    def _end_evidence(
+        self, relative: str, recovery_point: int | None, clean: bool, marks: StoredMarks | None
+    ) -> KnownLog:
         """The evidence of a log's end: see `forebay.log.log_ends`."""
         if clean or marks is None:
             return KnownLog(clean, recovery_point)
