@@ -10,7 +10,7 @@ import pytest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import StorageFailure
 from forebay.fs import names
-from forebay.log.log_ends import HEAD_BYTES, SLOT_BYTES, KnownLog, LogEnds, NoMarks, StoredMarks, read_log_ends
+from forebay.log.log_ends import HEAD_BYTES, SLOT_BYTES, LogEndEvidence, LogEnds, NoMarks, StoredMarks, read_log_ends
 from forebay.metadata.table import TableBucket
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import SMALL, make_batch, open_log
@@ -221,11 +221,11 @@ def test_a_log_tells_its_end_before_it_acknowledges_and_when_it_goes_offline() -
 
 
 def test_what_is_known_of_a_log_says_where_it_may_end() -> None:
-    assert KnownLog(True, 5).allows(5)
-    assert not KnownLog(True, 5).allows(6)
-    assert KnownLog(False, 3, StoredMarks(5, 7)).allows(7)
-    assert not KnownLog(False, 3, StoredMarks(5, 7)).allows(6)
-    assert KnownLog(False, None).allows(0)
-    assert str(KnownLog(False, 3, StoredMarks(5, 7))) == "was written up to offset 7"
-    assert str(KnownLog(False, 5, StoredMarks(4, 5))) == "was durable up to offset 5"
-    assert str(KnownLog(True, 5)) == "was closed gracefully at offset 5"
+    assert LogEndEvidence(True, 5).allows(5)
+    assert not LogEndEvidence(True, 5).allows(6)
+    assert LogEndEvidence(False, 3, StoredMarks(5, 7)).allows(7)
+    assert not LogEndEvidence(False, 3, StoredMarks(5, 7)).allows(6)
+    assert LogEndEvidence(False, None).allows(0)
+    assert str(LogEndEvidence(False, 3, StoredMarks(5, 7))) == "was written up to offset 7"
+    assert str(LogEndEvidence(False, 5, StoredMarks(4, 5))) == "was durable up to offset 5"
+    assert str(LogEndEvidence(True, 5)) == "was closed gracefully at offset 5"

@@ -66,8 +66,11 @@ class StoredMarks(NamedTuple):
     written: int | None
 
 
-class KnownLog(NamedTuple):
-    """What is known about the end of one log. As text: the predicate of a sentence about the log."""
+class LogEndEvidence(NamedTuple):
+    """The evidence of where one log ends: how it was closed, its checkpoint and its marks.
+
+    As text it is the predicate of a sentence about the log.
+    """
 
     clean: bool
     """Whether it was closed gracefully."""

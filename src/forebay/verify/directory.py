@@ -26,7 +26,7 @@ from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import PageCacheWitnesses
 from forebay.lake.offsets import BucketOffsets
 from forebay.log.checkpoints import OffsetCheckpoint, read_clean_shutdown
-from forebay.log.log_ends import KnownLog, StoredMarks, read_log_ends
+from forebay.log.log_ends import LogEndEvidence, StoredMarks, read_log_ends
 from forebay.metadata.table import PhysicalTablePath, TableBucket
 from forebay.server.metadata.catalog import CatalogTable, LiveTable
 from forebay.server.metadata_store import METADATA_FILE, LocalDatabaseFile, MetadataStore, StoredLakeSnapshot
@@ -126,7 +126,7 @@ class DirectoryCheck:
             self._check_stages(metadata)
         return self._report
 
-    def buckets(self) -> Iterator[tuple[str, TableBucket, KnownLog, LiveTable]]:
+    def buckets(self) -> Iterator[tuple[str, TableBucket, LogEndEvidence, LiveTable]]:
         """Each bucket of a table: the folder of its log, what is known of its end, the table.
 
         Raises `CorruptData` if the files of the whole directory are damaged: then nothing is known.
@@ -148,7 +148,7 @@ class DirectoryCheck:
         clean: bool,
         not_closed: Collection[TableBucket],
         ends: Mapping[TableBucket, StoredMarks],
-    ) -> Iterator[tuple[str, TableBucket, KnownLog]]:
+    ) -> Iterator[tuple[str, TableBucket, LogEndEvidence]]:
         """Each bucket that has a log, or should have one."""
         folders = self._log_folders(metadata)
         if metadata is not None:
@@ -252,16 +252,16 @@ class DirectoryCheck:
 
     def _end_evidence(
         self, relative: str, recovery_point: int | None, clean: bool, marks: StoredMarks | None
-    ) -> KnownLog:
+    ) -> LogEndEvidence:
         """The evidence of a log's end: see `forebay.log.log_ends`."""
         if clean or marks is None:
-            return KnownLog(clean, recovery_point)
+            return LogEndEvidence(clean, recovery_point)
         witnesses = self._witnesses(self._path)
         is_same = not witnesses.isdisjoint(self._witnesses(names.join(self._path, relative)))
-        return KnownLog(clean, recovery_point, marks if is_same else marks._replace(written=None))
+        return LogEndEvidence(clean, recovery_point, marks if is_same else marks._replace(written=None))
 
     def _check_bucket(
-        self, relative: str, bucket: TableBucket, evidence: KnownLog, metadata: DirectoryMetadata | None
+        self, relative: str, bucket: TableBucket, evidence: LogEndEvidence, metadata: DirectoryMetadata | None
     ) -> None:
         folder = names.join(self._path, relative)
         table = None if metadata is None else metadata.tables.get(bucket.table_id)

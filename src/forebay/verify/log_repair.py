@@ -32,7 +32,7 @@ from forebay.fs import names
 from forebay.fs.interface import AppendFile, FileMissing, FileSystem, PositionalReader
 from forebay.log.config import SEGMENT_BYTES_LIMIT
 from forebay.log.damage import Gap
-from forebay.log.log_ends import KnownLog
+from forebay.log.log_ends import LogEndEvidence
 from forebay.log.recovery import begins_too_late
 from forebay.verify.logs import LogImage, check_log
 from forebay.verify.report import Report, no_steps
@@ -55,7 +55,7 @@ class Loss(NamedTuple):
 class LogRepair:
     """The repair of one log. `losses` is empty if there is nothing to repair."""
 
-    def __init__(self, fs: FileSystem, folder: str, evidence: KnownLog, *, is_append_only: bool) -> None:
+    def __init__(self, fs: FileSystem, folder: str, evidence: LogEndEvidence, *, is_append_only: bool) -> None:
         self.image: LogImage = check_log(fs, folder, evidence, Report(), no_steps)
         self._fs = fs
         self._folder = folder

@@ -14,7 +14,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.log.config import LogConfig
 from forebay.log.damage import Gap, Segment, may_be_torn, read_segment
-from forebay.log.log_ends import KnownLog
+from forebay.log.log_ends import LogEndEvidence
 from forebay.log.recovery import begins_too_late, noted_start, snapshot_offsets
 from forebay.log.scan import scan_headers
 from forebay.log.segment import indexed_positions
@@ -124,7 +124,7 @@ def _entries(fs: FileSystem, path: str, key: str) -> Iterator[tuple[int, tuple[i
             yield second, (first, number * entry.itemsize)
 
 
-def check_log(fs: FileSystem, folder: str, evidence: KnownLog, report: Report, on_step: OnStep) -> LogImage:
+def check_log(fs: FileSystem, folder: str, evidence: LogEndEvidence, report: Report, on_step: OnStep) -> LogImage:
     """Check all files of a log, and return its sound part; damage goes to `report`. The folder may be missing."""
     image = LogImage(fs, folder)
     sizes = segment_sizes(fs, folder)
@@ -177,7 +177,7 @@ def opened_segment(fs: FileSystem, folder: str, base: int, size: int, next_base:
 
 
 def _check_segment(
-    image: LogImage, base: int, size: int, next_base: int | None, evidence: KnownLog, report: Report
+    image: LogImage, base: int, size: int, next_base: int | None, evidence: LogEndEvidence, report: Report
 ) -> bool:
     """Check a segment. Return whether those behind it count: the server cuts them off behind a torn batch."""
     path = names.log_file(image.folder, base)
@@ -214,7 +214,7 @@ def _check_segment(
     return goes_on
 
 
-def _check_gap(image: LogImage, segment: Segment, gap: Gap, evidence: KnownLog, report: Report) -> bool:
+def _check_gap(image: LogImage, segment: Segment, gap: Gap, evidence: LogEndEvidence, report: Report) -> bool:
     """Report a gap, and return whether it is damage, after which the log continues."""
     is_fault = (
         evidence.clean or gap.offset < evidence.end or (evidence.written is None and not may_be_torn(segment, gap))

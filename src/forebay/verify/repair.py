@@ -23,7 +23,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import PageCacheWitnesses
-from forebay.log.log_ends import KnownLog
+from forebay.log.log_ends import LogEndEvidence
 from forebay.metadata.table import TableBucket, TablePath
 from forebay.server.metadata.catalog import LiveTable
 from forebay.server.storage.log_epochs import mark_restored
@@ -108,7 +108,7 @@ class _LogAndState:
         directory: str,
         folder: str,
         bucket: TableBucket,
-        evidence: KnownLog,
+        evidence: LogEndEvidence,
         table: LiveTable,
         scratch: Path,
         witnesses: PageCacheWitnesses,
