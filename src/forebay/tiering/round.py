@@ -133,6 +133,7 @@ def plan_round(
 
 
 def same_table(connection: Connection, table: TieringTable) -> TableInfo:
+    """Return the current description of the table. Raises `NotFound` if it was dropped, even if it was recreated."""
     info = connection.cluster.table_info(table.path)
     if info.table_id != table.table_id:
         raise NotFound(
@@ -256,7 +257,7 @@ def write_round(
 
 
 def _pinned(connection: Connection, planned: TieringRound) -> TableSnapshot | None:
-    """Return a snapshot of all buckets whose current rows are to be written; None if each is read as it is.
+    """Return a snapshot of all buckets whose current rows are to be written; None to read current states.
 
     So the first lake snapshot of a table is a state that the table really had, across buckets, and a retried task reads
     the same rows. It is leased, and reads renew the lease. Without one (a Fluss cluster has none; the server has too

@@ -31,7 +31,7 @@ from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.kv.tablet import KvTablet
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
-from forebay.log.log_ends import KnownEnd, LogEnds
+from forebay.log.log_ends import LogEnds, StoredMarks
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.counters import ServerCounters
@@ -393,7 +393,7 @@ class ReplicaManager:
                 raise
         return replica
 
-    def _known_end(self, bucket: TableBucket, log_folder: str) -> KnownEnd | None:
+    def _known_end(self, bucket: TableBucket, log_folder: str) -> StoredMarks | None:
         """What an earlier process has noted of the end of a log, as far as that proves something."""
         known = self._ends.known(bucket)
         if known is None or known.written is None or self._was_closed(bucket):

@@ -130,7 +130,7 @@ class PaimonCatalog(SqlCatalog):
             raise self._no_such_table(identifier)
         with self._missing_is_no_such_table(identifier, full):
             lake = self._context.lake
-            table = lake.kept_table(full)
+            table = lake.cached_table(full)
             if branch is not None and branch != MAIN_BRANCH:
                 branches = table.context.branches
                 if not branches.exists(branch):
@@ -138,7 +138,7 @@ class PaimonCatalog(SqlCatalog):
                         f"table {self._context.full_name(full)} has no branch '{branch}'; its branches are "
                         + (", ".join(branches.names()) or "none")
                     )
-                table = lake.kept_table(full, branch=branch)
+                table = lake.cached_table(full, branch=branch)
         return table.another(), parts[0] if parts else None
 
     def loadTable(self, identifier: JavaObject, *how: Any) -> JavaProxy:

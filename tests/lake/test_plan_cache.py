@@ -365,6 +365,6 @@ def test_an_iceberg_source_pickles_without_what_is_kept(iceberg: IcebergLakeStor
     splits = source.create_planner(snapshot).plan()
     moved = pickle.loads(pickle.dumps(source))
     assert moved == source
-    assert moved.kept is None
+    assert moved.tables is None
     assert moved.create_planner(snapshot).plan() == splits
     assert pickle.loads(pickle.dumps(iceberg)).create_source(PATH) == source

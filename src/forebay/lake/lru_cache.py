@@ -1,4 +1,4 @@
-"""Values that are kept for later, bounded in number and size: opened lakes, tables, manifests and plans."""
+"""A cache that drops the least recently used values: opened lakes, tables, manifests and plans."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Kept(Generic[K, V]):
-    """Values by key; the least recently used are dropped when there are too many, or they are too large together.
+class LruCache(Generic[K, V]):
+    """Values by key, bounded in number and in total size; the least recently used values are dropped first.
 
-    Thread-safe. A forked child starts with none: the names that an opened table gives to new files, and the connections
-    of a catalog, belong to one process.
+    Thread-safe. A forked child starts with an empty cache: the names that an opened table gives to new files, and the
+    connections of a catalog, belong to one process.
     """
 
     def __init__(self, count: int | None = None, size: int | None = None) -> None:
@@ -35,16 +35,16 @@ class Kept(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K) -> V | None:
-        """The value kept under `key`, if any."""
+        """The cached value of `key`; None if there is none."""
         with self._lock:
-            found = self._values.get(key)
-            if found is None:
+            entry = self._values.get(key)
+            if entry is None:
                 return None
             self._values.move_to_end(key)
-            return found[1]
+            return entry[1]
 
     def put(self, key: K, value: V, size: int = 1) -> None:
-        """Keep `value`, unless it alone is too large, and drop what there is no more room for."""
+        """Cache `value`, unless it alone is too large, and drop old values beyond the bounds."""
         with self._lock:
             replaced = self._values.pop(key, None)
             if replaced is not None:
@@ -60,21 +60,21 @@ class Kept(Generic[K, V]):
         )
 
     def pop(self, key: K) -> V | None:
-        """The value under `key`, which is no longer kept."""
+        """Remove and return the value of `key`; None if there is none."""
         with self._lock:
-            found = self._values.pop(key, None)
-            if found is None:
+            entry = self._values.pop(key, None)
+            if entry is None:
                 return None
-            self._size -= found[0]
-            return found[1]
+            self._size -= entry[0]
+            return entry[1]
 
 
-_all: weakref.WeakSet[Kept[Any, Any]] = weakref.WeakSet()
+_all: weakref.WeakSet[LruCache[Any, Any]] = weakref.WeakSet()
 
 
 def _forget_in_child() -> None:
-    for kept in list(_all):
-        kept._forget()
+    for cache in list(_all):
+        cache._forget()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
