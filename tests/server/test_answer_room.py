@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import Unavailable
-from forebay.server.flow.memory_pool import MemoryBudget
+from forebay.server.flow.memory_pool import MemoryPools
 from forebay.server.flow.response_memory import AnswerRoom
 from tests.virtual_time import run
 
@@ -19,37 +19,37 @@ LARGE, SHORT = 700, 100
 class Quiet:
     """A connection that holds nothing."""
 
-    def held_bytes(self, half: Any) -> int:
+    def held_bytes(self, pool: Any) -> int:
         return 0
 
-    def stands_still(self, half: Any) -> bool:
+    def stands_still(self, pool: Any) -> bool:
         return False
 
-    def give_back(self, half: Any, reason: str) -> None:
+    def give_back(self, pool: Any, reason: str) -> None:
         raise AssertionError("it has nothing to give")
 
 
 def checked(scenario: Any) -> None:
-    """Run `scenario(budget, new_room)`; afterwards everything must have been given back."""
+    """Run `scenario(pools, new_room)`; afterwards everything must have been given back."""
 
     async def test() -> None:
-        budget = MemoryBudget(LIMIT, list, wait_seconds=0.05)
-        assert (budget.answering.limit, budget.short_answers.limit) == (LARGE, SHORT)
+        pools = MemoryPools(LIMIT, list, wait_seconds=0.05)
+        assert (pools.responses.limit, pools.short_responses.limit) == (LARGE, SHORT)
         places = asyncio.Semaphore(2)
         rooms: list[AnswerRoom] = []
 
         def new_room() -> AnswerRoom:
-            rooms.append(AnswerRoom(places, budget, Quiet()))
+            rooms.append(AnswerRoom(places, pools, Quiet()))
             return rooms[-1]
 
-        await scenario(budget, new_room)
+        await scenario(pools, new_room)
         for room in rooms:
             room.close()
-        assert (budget.answering.used, budget.short_answers.used) == (0, 0)
+        assert (pools.responses.used, pools.short_responses.used) == (0, 0)
         assert not places.locked()
         await places.acquire()
         assert not places.locked()
-        budget.close()
+        pools.close()
 
     run(test)
 
@@ -64,67 +64,67 @@ async def waits(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
 
 
 def test_a_large_answer_is_counted_until_it_is_made():
-    async def scenario(budget: MemoryBudget, new_room: Any) -> None:
+    async def scenario(pools: MemoryPools, new_room: Any) -> None:
         room = new_room()
         await room.enter(300)
-        assert (room.reserved, budget.answering.used, budget.short_answers.used) == (300, 300, 0)
+        assert (room.reserved, pools.responses.used, pools.short_responses.used) == (300, 300, 0)
         room.settle()
-        assert (room.reserved, budget.answering.used) == (0, 0)
+        assert (room.reserved, pools.responses.used) == (0, 0)
 
     checked(scenario)
 
 
 def test_a_short_answer_has_memory_of_its_own():
-    async def scenario(budget: MemoryBudget, new_room: Any) -> None:
-        await budget.answering.reserve(Quiet(), LARGE)
+    async def scenario(pools: MemoryPools, new_room: Any) -> None:
+        await pools.responses.reserve(Quiet(), LARGE)
         room = new_room()
         await room.enter(12)
-        assert (room.reserved, budget.short_answers.used) == (12, 12)
-        budget.answering.give(LARGE)
+        assert (room.reserved, pools.short_responses.used) == (12, 12)
+        pools.responses.give(LARGE)
 
     checked(scenario)
 
 
 def test_a_short_answer_that_grows_moves_to_the_large_ones():
-    async def scenario(budget: MemoryBudget, new_room: Any) -> None:
+    async def scenario(pools: MemoryPools, new_room: Any) -> None:
         room = new_room()
         await room.enter(12)
         await room.grow_to(11)
-        assert (room.reserved, budget.answering.used, budget.short_answers.used) == (12, 0, 12)
+        assert (room.reserved, pools.responses.used, pools.short_responses.used) == (12, 0, 12)
         await room.grow_to(200)
-        assert (room.reserved, budget.answering.used, budget.short_answers.used) == (200, 200, 0)
+        assert (room.reserved, pools.responses.used, pools.short_responses.used) == (200, 200, 0)
         await room.grow_to(250)
-        assert (room.reserved, budget.answering.used) == (250, 250)
+        assert (room.reserved, pools.responses.used) == (250, 250)
 
     checked(scenario)
 
 
 def test_one_that_wants_more_waits_for_others():
-    async def scenario(budget: MemoryBudget, new_room: Any) -> None:
+    async def scenario(pools: MemoryPools, new_room: Any) -> None:
         one, other = new_room(), new_room()
         await one.enter(300)
         await other.enter(300)
         growing = await waits(one.grow_to(500))
         other.leave()
         await growing
-        assert (one.reserved, budget.answering.used) == (500, 500)
+        assert (one.reserved, pools.responses.used) == (500, 500)
 
     checked(scenario)
 
 
 @pytest.mark.parametrize("way", ["grow_to", "change_to"])
 def test_nothing_wants_more_than_there_is(way):
-    async def scenario(budget: MemoryBudget, new_room: Any) -> None:
+    async def scenario(pools: MemoryPools, new_room: Any) -> None:
         room = new_room()
         await room.enter(300)
         await getattr(room, way)(10 * LARGE)
-        assert (room.reserved, budget.answering.used) == (LARGE, LARGE)
+        assert (room.reserved, pools.responses.used) == (LARGE, LARGE)
 
     checked(scenario)
 
 
 def test_what_is_reserved_ahead_leaves_room_for_another():
-    async def scenario(budget: MemoryBudget, new_room: Any) -> None:
+    async def scenario(pools: MemoryPools, new_room: Any) -> None:
         one, other = new_room(), new_room()
         await one.enter(10 * LARGE)
         await other.enter(10 * LARGE)
@@ -134,48 +134,48 @@ def test_what_is_reserved_ahead_leaves_room_for_another():
 
 
 def test_two_that_begin_again_with_more_do_not_wait_for_each_other():
-    async def scenario(budget: MemoryBudget, new_room: Any) -> None:
+    async def scenario(pools: MemoryPools, new_room: Any) -> None:
         one, other = new_room(), new_room()
         await one.enter(300)
         await other.enter(300)
         first = await waits(one.change_to(600))
         second = await waits(other.change_to(600))
-        assert budget.answering.used == 600
+        assert pools.responses.used == 600
         await first
         one.leave()
         await second
-        assert (other.reserved, budget.answering.used) == (600, 600)
+        assert (other.reserved, pools.responses.used) == (600, 600)
 
     checked(scenario)
 
 
 @pytest.mark.parametrize("way", ["enter", "grow_to", "change_to"])
 def test_who_gets_none_in_time_is_refused_and_holds_nothing(way):
-    async def scenario(budget: MemoryBudget, new_room: Any) -> None:
-        await budget.answering.reserve(Quiet(), 600)
+    async def scenario(pools: MemoryPools, new_room: Any) -> None:
+        await pools.responses.reserve(Quiet(), 600)
         room = new_room()
         if way != "enter":
             await room.enter(50)
         with pytest.raises(Unavailable, match="memory for answers of all connections is used up"):
             await getattr(room, way)(300)
         room.close()
-        assert budget.answering.used == 600
-        budget.answering.give(600)
+        assert pools.responses.used == 600
+        pools.responses.give(600)
 
     checked(scenario)
 
 
 @pytest.mark.parametrize("way", ["grow_to", "change_to"])
 def test_without_a_room_nothing_is_counted(way):
-    async def scenario(budget: MemoryBudget, new_room: Any) -> None:
+    async def scenario(pools: MemoryPools, new_room: Any) -> None:
         await getattr(new_room(), way)(300)
-        assert budget.answering.used == 0
+        assert pools.responses.used == 0
 
     checked(scenario)
 
 
 def test_a_place_is_kept_until_the_room_is_closed():
-    async def scenario(budget: MemoryBudget, new_room: Any) -> None:
+    async def scenario(pools: MemoryPools, new_room: Any) -> None:
         one, other, third = new_room(), new_room(), new_room()
         await one.take_place()
         await one.enter(10)

@@ -251,7 +251,7 @@ async def test_a_connection_is_not_read_from_once_a_turn_has_filled_it(
 @in_loop
 async def test_what_open_requests_take_is_counted_until_they_are_answered(work: Work) -> None:
     client = Client().connect()
-    receiving, memory = client.connections.budget.receiving, client.protocol.memory
+    receiving, memory = client.connections.memory_pools.requests, client.protocol.memory
     await client.send(*exists(0, 1))
     assert (receiving.used, memory.open_control_bytes) == (2 * SIZE, 2 * SIZE)
     await client.send((2, ApiKey.PRODUCE_LOG, APPEND))
@@ -312,7 +312,7 @@ async def test_requests_that_wait_for_their_turn_are_answered_after_the_end_of_t
 @in_loop
 async def test_a_large_request_is_counted_as_it_comes(work: Work) -> None:
     client = Client().connect()
-    receiving, body = client.connections.budget.receiving, appends(1, bytes(100_000))
+    receiving, body = client.connections.memory_pools.requests, appends(1, bytes(100_000))
     data = frames((0, ApiKey.PRODUCE_LOG, body))
     client.arrive(frames(*exists(9)))  # who has sent nothing yet may not send much
     await settle()
@@ -342,7 +342,7 @@ async def test_a_long_request_is_parsed_apart_and_those_behind_it_wait(
     assert len(work.calls) == (0 if is_long else 2)
     assert client.wire.is_reading_now is not is_long
     if is_long:  # counted as what it takes once it is parsed, and let in by its length
-        assert (client.connections.budget.receiving.used, client.costs.gate.inside) == (SIZE, len(EXISTS))
+        assert (client.connections.memory_pools.requests.used, client.costs.gate.inside) == (SIZE, len(EXISTS))
     client.may_parse.set()
     await settle()
     assert [call.is_long for call in work.calls][:1] == [is_long]
@@ -350,7 +350,7 @@ async def test_a_long_request_is_parsed_apart_and_those_behind_it_wait(
     assert client.wire.is_reading_now
     await work.finish(0, 1)
     assert client.answers() == [(0, None), (1, None)]
-    assert (client.connections.budget.receiving.used, client.costs.gate.inside) == (0, 0)
+    assert (client.connections.memory_pools.requests.used, client.costs.gate.inside) == (0, 0)
 
 
 @in_loop
@@ -434,10 +434,10 @@ async def test_of_answers_that_may_be_large_two_are_made_until_the_client_takes_
 
     monkeypatch.setitem(HANDLERS, ApiKey.LOOKUP, look_up)
     client = Client().connect()
-    budget, body = client.connections.budget, pb.LookupRequest(table_id=1).SerializeToString()
+    pools, body = client.connections.memory_pools, pb.LookupRequest(table_id=1).SerializeToString()
     await client.send(*((number, ApiKey.LOOKUP, body) for number in range(4)))
     assert len(started) == 2
-    assert budget.answering.used + budget.short_answers.used == 2 * (64 << 10)
+    assert pools.responses.used + pools.short_responses.used == 2 * (64 << 10)
     started[0].set_result(None)
     await settle()
     assert (client.answers(), len(started)) == ([(0, None)], 3)
@@ -445,14 +445,14 @@ async def test_of_answers_that_may_be_large_two_are_made_until_the_client_takes_
     started[1].set_result(None)
     await settle()
     assert (client.answers(), len(started)) == ([(1, None)], 3)  # it has not been taken yet
-    assert budget.answering.used + budget.short_answers.used == 64 << 10  # but it is made
+    assert pools.responses.used + pools.short_responses.used == 64 << 10  # but it is made
     client.protocol.resume_writing()
     await settle()
     assert len(started) == 4
     for future in started[2:]:
         future.set_result(None)
     await settle()
-    assert budget.answering.used + budget.short_answers.used == 0
+    assert pools.responses.used + pools.short_responses.used == 0
 
 
 # ---- when memory for requests is short ------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ async def test_of_answers_that_may_be_large_two_are_made_until_the_client_takes_
 @in_loop
 async def test_when_memory_is_short_those_wait_who_have_more_than_their_share(work: Work) -> None:
     client = Client().connect()
-    receiving = client.connections.budget.receiving
+    receiving = client.connections.memory_pools.requests
     receiving.limit = connections._LATE_SHARE * SIZE  # the share of one connection is one request
     receiving.take(2 * receiving.limit - 3 * SIZE)
     assert receiving.is_overfull
@@ -473,22 +473,22 @@ async def test_when_memory_is_short_those_wait_who_have_more_than_their_share(wo
     assert (len(work.calls), client.wire.is_reading_now) == (4, True)
     receiving.take(2 * receiving.limit)
     other = Client().connect()
-    other.connections.budget.receiving.limit = receiving.limit
-    other.connections.budget.receiving.take(2 * receiving.limit)
+    other.connections.memory_pools.requests.limit = receiving.limit
+    other.connections.memory_pools.requests.take(2 * receiving.limit)
     await other.send(*exists(0))
     assert len(work.calls) == 4  # twice full: everything waits
-    other.connections.budget.receiving.give(2 * receiving.limit)
+    other.connections.memory_pools.requests.give(2 * receiving.limit)
     await settle()
     assert len(work.calls) == 5
     for each in (client, other):
-        each.connections.budget.close()
+        each.connections.memory_pools.close()
 
 
 @in_loop
 async def test_those_who_wait_for_memory_continue_when_others_have_been_answered(work: Work) -> None:
     one = Client().connect()
     other = Client(beside=one).connect()
-    receiving = one.connections.budget.receiving
+    receiving = one.connections.memory_pools.requests
     receiving.limit = connections._LATE_SHARE * SIZE  # the share of each is half of a request
     await one.send(*exists(0, 1, 2))
     await other.send(*exists(0))
@@ -551,7 +551,7 @@ async def test_a_request_that_fails_is_answered_and_others_continue(
     await client.send(*exists(0), (1, ApiKey.TABLE_EXISTS, path.SerializeToString()))
     assert sorted(client.answers()) == [(0, code), (1, None)]
     assert not client.wire.is_closing()
-    assert client.connections.budget.receiving.used == 0
+    assert client.connections.memory_pools.requests.used == 0
 
 
 @in_loop
@@ -624,13 +624,13 @@ async def test_a_connection_that_is_gone_leaves_nothing_under_way(work: Work) ->
     client.wire.unsent = 100
     client.protocol._outgoing.send([bytes(1 << 20)])
     client.protocol._unsent_changed()
-    assert client.connections.budget.answering.used == 100 + (1 << 20)
+    assert client.connections.memory_pools.responses.used == 100 + (1 << 20)
     client.protocol.connection_lost(None)
     assert (client.protocol.is_idle, client.protocol._outgoing.unsent_bytes) == (True, 100)
     await settle()
     assert all(future.cancelled() for future in work.futures)
-    budget = client.connections.budget
-    assert (len(client.connections), budget.receiving.used, budget.answering.used) == (0, 0, 0)
+    pools = client.connections.memory_pools
+    assert (len(client.connections), pools.requests.used, pools.responses.used) == (0, 0, 0)
     assert client.answers() == []
 
 
@@ -697,19 +697,19 @@ async def test_a_client_that_takes_no_answers_is_served_no_more_until_it_does(wo
     assert client.protocol.unsent_bytes == 0
     client.protocol.pause_writing()
     assert (client.protocol.unsent_bytes, client.wire.is_reading_now) == (100, False)
-    assert client.connections.budget.answering.used == 100
+    assert client.connections.memory_pools.responses.used == 100
     await client.send(*exists(1))
     assert len(work.calls) == 1
     client.wire.unsent = 150
     await work.finish(0)
     assert client.answers() == [(0, None)]
-    assert client.connections.budget.answering.used == 150
+    assert client.connections.memory_pools.responses.used == 150
     client.clock.advance(5)
     client.wire.unsent = 0
     client.protocol.resume_writing()
     await settle()
     assert client.protocol.last_active == client.clock.monotonic()
-    assert (len(work.calls), client.wire.is_reading_now, client.connections.budget.answering.used) == (2, True, 0)
+    assert (len(work.calls), client.wire.is_reading_now, client.connections.memory_pools.responses.used) == (2, True, 0)
     client.protocol.close()
     assert (client.wire.closed, client.wire.aborted) == (True, False)
 

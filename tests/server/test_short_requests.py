@@ -73,7 +73,7 @@ def replica_of(bench: Bench, table_id: int) -> BucketReplica:
 
 
 def open_bytes(bench: Bench) -> int:
-    return bench.server.server.connections.budget.receiving.used
+    return bench.server.server.connections.memory_pools.requests.used
 
 
 def wait_until_all_is_released(bench: Bench, table_id: int) -> None:

@@ -254,7 +254,10 @@ def test_a_connection_that_is_reset_is_forgotten(bench: Bench) -> None:
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
     connections = bench.server.server.connections
-    until(lambda: len(connections) == before and not connections.budget.receiving.used, "the connections are forgotten")
+    until(
+        lambda: len(connections) == before and not connections.memory_pools.requests.used,
+        "the connections are forgotten",
+    )
     assert bench.append(table_id, log_records([1])).error_code == 0
 
 

@@ -475,7 +475,7 @@ class ForebayServer:
             await self._drain(connections)
             for transport in list(connections.refused):
                 transport.abort()
-            connections.budget.close()
+            connections.memory_pools.close()
         sockets, self._sockets = self._sockets, None
         if sockets is not None:
             await sockets.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forebay.base.threads import Future
-from forebay.server.flow.memory_pool import Consumer, Half, MemoryBudget
+from forebay.server.flow.memory_pool import Consumer, MemoryPool, MemoryPools
 from forebay.server.flow.request_limits import ITEM_BYTES, SHORT_LIST
 
 _LOGGER = logging.getLogger(__name__)
@@ -20,15 +20,15 @@ _SHARE_OF_ONE_ANSWER = 2
 
 class AnswerRoom:
     """Memory for the response to one call, if it may be large: a place among the connection's responses, and bytes of
-    the server's budget.
+    a memory pool.
 
     It is entered before the response is built, and left when the client has read it, or when there is none yet.
     """
 
-    def __init__(self, room: asyncio.Semaphore, budget: MemoryBudget, consumer: Consumer) -> None:
+    def __init__(self, room: asyncio.Semaphore, pools: MemoryPools, consumer: Consumer) -> None:
         self._room = room
-        self._budget = budget
-        self._half: Half = budget.answering
+        self._pools = pools
+        self._pool: MemoryPool = pools.responses
         self._consumer = consumer
         self.reserved = 0
         self.is_held = False
@@ -54,19 +54,19 @@ class AnswerRoom:
         if not self._has_place:
             await self._room.acquire()
         try:
-            await self._reserve(min(size, self._budget.answering.limit // _SHARE_OF_ONE_ANSWER))
+            await self._reserve(min(size, self._pools.responses.limit // _SHARE_OF_ONE_ANSWER))
         except BaseException:
             self._give_place()
             raise
         self.is_held = True
 
     async def _reserve(self, size: int) -> None:
-        budget = self._budget
-        if size <= budget.short_answer_bytes and budget.short_answers.try_take(size):
-            self._half = budget.short_answers
+        pools = self._pools
+        if size <= pools.short_response_bytes and pools.short_responses.try_take(size):
+            self._pool = pools.short_responses
         else:
-            self._half = budget.answering
-            await self._half.reserve(self._consumer, size)
+            self._pool = pools.responses
+            await self._pool.reserve(self._consumer, size)
         self.reserved = size
 
     async def enter_for(self, items: int) -> None:
@@ -81,26 +81,26 @@ class AnswerRoom:
         """
         if self.is_held:
             self.settle()
-            await self._reserve(min(size, self._budget.answering.limit))
+            await self._reserve(min(size, self._pools.responses.limit))
 
     async def grow_to(self, size: int) -> None:
         """Reserve more memory for a response that is larger than its reservation. Raises as `enter` does."""
-        answering = self._budget.answering
-        size = min(size, answering.limit)
+        responses = self._pools.responses
+        size = min(size, responses.limit)
         missing = size - self.reserved
         if not self.is_held or missing <= 0:
             return
-        if self._half is answering:
-            await answering.reserve(self._consumer, missing)
+        if self._pool is responses:
+            await responses.reserve(self._consumer, missing)
         else:
-            await answering.reserve(self._consumer, size)
+            await responses.reserve(self._consumer, size)
             self.settle()
-            self._half = answering
+            self._pool = responses
         self.reserved = size
 
     def settle(self) -> None:
         """Release the reservation: the response is built, and its unsent part is counted elsewhere."""
-        self._half.give(self.reserved)
+        self._pool.give(self.reserved)
         self.reserved = 0
 
     def leave(self) -> None:

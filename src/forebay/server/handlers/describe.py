@@ -70,9 +70,9 @@ def _invalid(message: str) -> InvalidRequest:
 
 
 def _add_memory(connections: Connections, response: pb.DescribeServerResponse) -> None:
-    receiving, answering = connections.budget.receiving, connections.budget.answering
-    response.request_bytes, response.request_bytes_max = receiving.used, receiving.limit
-    response.answer_bytes, response.answer_bytes_max = answering.used, answering.limit
+    requests, responses = connections.memory_pools.requests, connections.memory_pools.responses
+    response.request_bytes, response.request_bytes_max = requests.used, requests.limit
+    response.answer_bytes, response.answer_bytes_max = responses.used, responses.limit
     response.connection_count = len(connections)
 
 

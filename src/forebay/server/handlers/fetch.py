@@ -117,7 +117,7 @@ async def fetch_log(context: ServerContext, call: ServerCall) -> Answer:
             data_bytes = max(await _data_bytes(context, fetches, bytes_max), _ROOM_BYTES_MIN)
             entries_bytes = len(fetches) * ITEM_BYTES
             await call.room.enter(data_bytes + entries_bytes)
-            # No more than there is memory for, even if the log has grown, or the budget is small.
+            # No more than there is memory for, even if the log has grown, or the memory pool is small.
             data_bytes = min(data_bytes, max(call.room.reserved - entries_bytes, _ROOM_BYTES_MIN))
             epoch = context.epochs.current.epoch  # before the first read: what is read is of this epoch, or a later one
             await _read_all(context, fetches, min(bytes_max, data_bytes))

@@ -205,12 +205,12 @@ cdef class ShortGroups:
     cdef Py_ssize_t count, bytes
     cdef Sockets round            # set while one collects
     cdef Sockets sockets          # None: another kind of transport
-    cdef readonly object loop, receiving
+    cdef readonly object loop, request_pool
 
-    def __init__(self, loop, receiving):
-        """`receiving`: the memory of requests (`forebay.server.flow.memory_pool.Half`)."""
+    def __init__(self, loop, request_pool):
+        """`request_pool`: memory for requests (`forebay.server.flow.memory_pool.MemoryPool`)."""
         self.loop = loop
-        self.receiving = receiving
+        self.request_pool = request_pool
         self.groups = {}
 
     @property
@@ -347,7 +347,7 @@ cdef class ShortGroups:
             size = PyBytes_GET_SIZE(request.records) + OPEN_BYTES
             peer.open_bytes += size
             total += size
-        self.receiving.take(total)
+        self.request_pool.take(total)
 
     def close_waiting(self, list requests, set late):
         """Close writes before they are answered, but for `late` ones; the places of those whose clients still want
@@ -371,7 +371,7 @@ cdef class ShortGroups:
             size = PyBytes_GET_SIZE(request.records) + OPEN_BYTES
             (<Peer?> request.client).open_bytes -= size
             total += size
-        self.receiving.give(total)
+        self.request_pool.give(total)
         for request in requests:
             peer = request.client
             if peer.is_held or not peer.is_reading:

@@ -10,7 +10,7 @@ Turns: a connection starts a few requests when bytes arrive, and more of the pen
 Back-pressure: a connection with too many unanswered requests, or too many bytes of them, or whose peer does not read,
 is neither served nor read from. Only two responses that may be large are built at a time, and the next one when the
 peer has read one of them (`AnswerRoom`). Memory for large requests, for bodies of unanswered ones, and for large
-responses comes from the server's budget (`forebay.server.connections`).
+responses comes from the server's memory pools (`forebay.server.flow.memory_pool`).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
                 versions = api.server_versions
                 self.offer_short(api, max(versions.min, SHORT_VERSIONS_MIN[key]), versions.max)
         me = weakref.proxy(self)  # no cycles: its buffers must go with the connection, not with the next full round
-        self.memory = ConnectionMemory(me, self._connection, connections.budget, self._clock)
+        self.memory = ConnectionMemory(me, self._connection, connections.memory_pools, self._clock)
         self.open_requests_max = connections.open_requests_max
         self.address = self.peer = ""
         self._transport: asyncio.Transport | None = None
@@ -369,7 +369,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         ):
             return True
         if self._is_over_share:
-            self.memory.receiving.wait_for_relief(self.memory, self.balance)
+            self.memory.request_pool.wait_for_relief(self.memory, self.balance)
             return True
         return False
 
@@ -377,7 +377,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     def _is_over_share(self) -> bool:
         """Return whether small requests have to wait for memory: first those of connections with much in flight."""
         return self.memory.is_overfull and (
-            self.open_bytes > self._connections.open_bytes_share or self.memory.receiving.is_twice_full
+            self.open_bytes > self._connections.open_bytes_share or self.memory.request_pool.is_twice_full
         )
 
     def balance(self) -> None:
@@ -407,7 +407,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     def _serve(self, request: RequestReceived) -> None:
         if request.api.key in BULK_REQUESTS:
             self._short.flush()  # earlier writes of this client go first
-        room = AnswerRoom(self._room, self._connections.budget, self.memory)
+        room = AnswerRoom(self._room, self._connections.memory_pools, self.memory)
         began = self._clock.monotonic()
         if self._context.counters.tracing is not None:
             self._begin_span(self._context.counters.tracing, request)
@@ -482,9 +482,9 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if key not in BULK_REQUESTS:
             self.memory.open_control_bytes += size
         if size > 0:
-            self.memory.receiving.take(size)
+            self.memory.request_pool.take(size)
         else:
-            self.memory.receiving.give(-size)
+            self.memory.request_pool.give(-size)
             self.balance()
 
     def _start(self, request: RequestReceived, room: AnswerRoom) -> Any:

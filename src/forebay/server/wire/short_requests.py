@@ -96,7 +96,7 @@ class ShortRequests(ShortGroups):
     """Those of one server. All but `_has_finished` belongs to the event loop's thread."""
 
     def __init__(self, context: ServerContext, connections: Connections) -> None:
-        super().__init__(asyncio.get_running_loop(), connections.budget.receiving)
+        super().__init__(asyncio.get_running_loop(), connections.memory_pools.requests)
         self._context = context
         self._turns = connections.turns
         self._begin, self._end = context.replicas.begin_if_open, context.replicas.end
@@ -104,7 +104,7 @@ class ShortRequests(ShortGroups):
         self._is_waking = False
 
     def may_begin(self) -> bool:
-        return not (self._context.has_openings or self.receiving.is_overfull)
+        return not (self._context.has_openings or self.request_pool.is_overfull)
 
     def may_begin_round(self) -> bool:
         return self._turns.is_idle and self.may_begin()
