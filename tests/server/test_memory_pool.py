@@ -11,7 +11,7 @@ from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, Unavailable
 from forebay.base.host import machine_memory
 from forebay.server.config import ServerConfig
-from forebay.server.flow.fair_queue import NEW_IN_A_ROW, REQUESTS_PER_TURN, RoundRobin
+from forebay.server.flow.fair_queue import NEW_IN_A_ROW, REQUESTS_PER_TURN, FairQueue
 from forebay.server.flow.memory_pool import MemoryPool, MemoryPools
 from tests.virtual_time import run
 
@@ -309,7 +309,7 @@ class Pipeline:
 def test_connections_take_turns_and_other_work_of_the_loop_runs_between_rounds():
     async def test() -> None:
         loop, served = asyncio.get_running_loop(), list[str]()
-        turns = RoundRobin(loop, ManualClock())
+        turns = FairQueue(loop, ManualClock())
         for name in ("greedy", "greedier"):
             turns.join(Pipeline(name, 2 + 99 * REQUESTS_PER_TURN, served))  # a new one has one served at first
         turns.join(Pipeline("modest", 1, served))
@@ -327,7 +327,7 @@ def test_connections_take_turns_and_other_work_of_the_loop_runs_between_rounds()
 def test_connections_with_something_new_go_first_but_not_for_ever():
     async def test() -> None:
         loop, served = asyncio.get_running_loop(), list[str]()
-        turns = RoundRobin(loop, ManualClock())
+        turns = FairQueue(loop, ManualClock())
         for number in range(3):
             turns.join(Pipeline(f"old{number}", 4 * REQUESTS_PER_TURN, served), is_new=False)
         for number in range(NEW_IN_A_ROW + 1):

@@ -1,4 +1,4 @@
-"""All connections of a server: their limits, their turns, and what they hold."""
+"""All connections of a server: their limits, their fair queue, and their memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay.protocol.api import BULK_REQUESTS, Api, ServerRole, api_versions_re
 from forebay.protocol.messages import Message
 from forebay.server.config import ServerConfig
 from forebay.server.counters import ServerCounters
-from forebay.server.flow.fair_queue import RoundRobin
+from forebay.server.flow.fair_queue import FairQueue
 from forebay.server.flow.logins import Logins
 from forebay.server.flow.memory_pool import Consumer, MemoryPools
 
@@ -81,7 +81,7 @@ class ConnectionDescription:
 
 
 class Connections:
-    """The admitted connections, by address, with their turns, memory and logins."""
+    """The admitted connections, by address, with their fair queue, memory and logins."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Connections:
     ) -> None:
         self.clock = clock
         self.counters = counters or ServerCounters()
-        self.turns = RoundRobin(loop, clock)
+        self.fair_queue = FairQueue(loop, clock)
         self.memory_pools = MemoryPools(
             config.connection_memory, self._consumers, config.seconds("server.connections.memory-wait")
         )

@@ -204,7 +204,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self.last_active = self._clock.monotonic()
         connection = self._connection
         connection.buffer_updated(nbytes)
-        may_start = not (self.is_queued or self.is_held or self.is_blocked) and self._connections.turns.is_idle
+        may_start = not (self.is_queued or self.is_held or self.is_blocked) and self._connections.fair_queue.is_idle
         if may_start and self._serve_lone_short():
             self.is_plain = True
             return
@@ -213,7 +213,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         elif self.is_queued or self.is_held or self.is_blocked:
             self._is_behind = True
             self.balance()
-        elif not self._connections.turns.is_idle or self.take_turn():
+        elif not self._connections.fair_queue.is_idle or self.take_turn():
             self._join()
         self.is_plain = connection.takes_short
 
@@ -232,7 +232,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if self.is_queued or self.is_held or self.is_blocked:
             self.has_eof = True  # earlier requests are served first
             return True
-        if not self._connections.turns.is_idle or self.take_turn():
+        if not self._connections.fair_queue.is_idle or self.take_turn():
             self._join()
         elif not self.is_held:
             return False
@@ -311,7 +311,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def _join(self, is_new: bool = True) -> None:
         self.is_queued = True
-        self._connections.turns.join(self, is_new=is_new)
+        self._connections.fair_queue.join(self, is_new=is_new)
 
     def take_turn(self, requests_max: int = REQUESTS_PER_TURN) -> bool:
         """Start a few requests. Return whether more are waiting and may start."""

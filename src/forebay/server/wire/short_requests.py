@@ -98,7 +98,7 @@ class ShortRequests(ShortGroups):
     def __init__(self, context: ServerContext, connections: Connections) -> None:
         super().__init__(asyncio.get_running_loop(), connections.memory_pools.requests)
         self._context = context
-        self._turns = connections.turns
+        self._fair_queue = connections.fair_queue
         self._begin, self._end = context.replicas.begin_if_open, context.replicas.end
         self._finished: deque[_Writes] = deque()
         self._is_waking = False
@@ -107,7 +107,7 @@ class ShortRequests(ShortGroups):
         return not (self._context.has_openings or self.request_pool.is_overfull)
 
     def may_begin_round(self) -> bool:
-        return self._turns.is_idle and self.may_begin()
+        return self._fair_queue.is_idle and self.may_begin()
 
     def begin_group(self, bucket: tuple[int, int, int | None]) -> Group | None:
         if self._context.has_openings:  # a thread may just have opened it, and earlier writes still wait for that
