@@ -25,7 +25,7 @@ from forebay.protocol.messages import Buffer, Message, PerBucketAnswer, error_to
 from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
 from forebay.server.counters import ServerCounters
-from forebay.server.flow.fair_executor import Rotation
+from forebay.server.flow.fair_executor import FairExecutor
 from forebay.server.flow.request_limits import SHORT_LIST, RequestCosts, T
 from forebay.server.flow.response_memory import AnswerRoom
 from forebay.server.lake.lake_snapshots import LakeSnapshots
@@ -86,13 +86,13 @@ class ServerContext:
     _staging: WeakValueDictionary[tuple[int, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _opening: dict[TableBucket, _Opening] = field(default_factory=dict)
     _unfinished: set[asyncio.Task[Any]] = field(default_factory=set)
-    _changes: Rotation = field(init=False)
-    _reads: Rotation = field(init=False)
+    _changes: FairExecutor = field(init=False)
+    _reads: FairExecutor = field(init=False)
 
     def __post_init__(self) -> None:
         self.started_ms = self.clock.now_ms()
         self.writer_ids = WriterIds(self.store)
-        self._changes, self._reads = Rotation(self.coordinator), Rotation(self.io)
+        self._changes, self._reads = FairExecutor(self.coordinator), FairExecutor(self.io)
         self.descriptions = Descriptions(self.lake.tables.described)
 
     @property
