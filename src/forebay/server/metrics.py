@@ -259,7 +259,7 @@ class ServerMetrics(Collector):
             limits.add_metric([pool.name], pool.limit)
         queued = GaugeMetricFamily("forebay_queued_work", "what waits for a thread", labels=("pool",))
         queued.add_metric(["reads"], context.queued_jobs)
-        queued.add_metric(["writes"], context.replicas.queued_lanes)
+        queued.add_metric(["writes"], context.replicas.waiting_write_queues)
         yield from (memory, limits, queued)
         yield _gauge("forebay_scans", "open full scans", context.scanners.session_count)
         transactions = GaugeMetricFamily("forebay_transactions", "transactions by state", labels=("state",))

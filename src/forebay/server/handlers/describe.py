@@ -112,7 +112,7 @@ def _add_load(context: ServerContext, response: pb.DescribeServerResponse) -> No
     memory = resident_bytes()
     if memory is not None:
         response.resident_bytes = memory
-    response.queued_reads, response.queued_writes = context.queued_jobs, replicas.queued_lanes
+    response.queued_reads, response.queued_writes = context.queued_jobs, replicas.waiting_write_queues
     response.waiting_fetches = context.notifier.waiting
     response.scan_count = context.scanners.session_count
     response.table_snapshot_count = len(context.table_snapshots.describe())
