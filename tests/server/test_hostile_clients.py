@@ -759,7 +759,7 @@ def long_fetch(bench: Bench, table: int, **options: int):
 def test_long_requests_do_not_wait_behind_those_of_a_client_that_takes_no_answers(tmp_path):
     with running(tmp_path / "data") as bench, ExitStack() as stack:
         table = stored_log(bench, "l", 16)
-        gate = bench.server.server.context.costs.gate
+        gate = bench.server.server.context.limits.gate
         gate.limit = 150_000
         slow, honest = (stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(2))
         for _ in range(2):
@@ -790,7 +790,7 @@ def test_two_long_lookups_of_one_connection_do_not_wait_for_each_other(tmp_path)
 def test_long_requests_are_let_in_a_few_at_a_time_and_wait_for_no_news(tmp_path):
     with running(tmp_path / "data") as bench:
         table = bench.create("l", LOG_COLUMNS)
-        gate = bench.server.server.context.costs.gate
+        gate = bench.server.server.context.limits.gate
         gate.limit = 200_000
         most = 0
         request = long_fetch(bench, table, wait_ms=600_000)

@@ -11,7 +11,7 @@ import pytest
 from forebay.base.errors import ErrorCode, LimitExceeded
 from forebay.codec.kv.value_batch import parse_value_batch
 from forebay.codec.log.header import iter_headers
-from forebay.server.flow.request_limits import RequestCosts
+from forebay.server.flow.request_limits import RequestLimits
 from forebay.server.handlers import lookups
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records
@@ -146,7 +146,7 @@ class Reading:
         monkeypatch.setattr(lookups, "_GROUP_BYTES", 100)
         self.of_call = FakeRoom(reserved)
         self.attempts: list[int] = []
-        context = SimpleNamespace(costs=RequestCosts(answer_bytes_max=answer_bytes_max), in_io=self._in_io)
+        context = SimpleNamespace(limits=RequestLimits(answer_bytes_max=answer_bytes_max), in_io=self._in_io)
         self.room = lookups._Room(context, SimpleNamespace(room=self.of_call))  # type: ignore[arg-type]
 
     async def _in_io(self, work: Any, *args: Any) -> Any:

@@ -29,7 +29,7 @@ from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, ServerCall
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.fair_queue import REQUESTS_PER_TURN
-from forebay.server.flow.request_limits import RequestCosts
+from forebay.server.flow.request_limits import RequestLimits
 from forebay.server.wire import rpc
 from forebay.server.wire.rpc import RpcProtocol
 
@@ -94,13 +94,15 @@ class Client:
     ) -> None:
         """`beside`: another one of the same server."""
         self.clock = ManualClock()
-        self.costs = RequestCosts(self.clock)
+        self.limits = RequestLimits(self.clock)
         self.connections = (
             Connections(asyncio.get_running_loop(), self.clock, ServerConfig(Path("data"), settings=settings))
             if beside is None
             else beside.connections
         )
-        context: Any = SimpleNamespace(clock=self.clock, costs=self.costs, in_io=self.in_io, counters=ServerCounters())
+        context: Any = SimpleNamespace(
+            clock=self.clock, limits=self.limits, in_io=self.in_io, counters=ServerCounters()
+        )
         self.may_parse = asyncio.Event()
         self.may_parse.set()
         self.wire = wire or Wire()
@@ -342,7 +344,7 @@ async def test_a_long_request_is_parsed_apart_and_those_behind_it_wait(
     assert len(work.calls) == (0 if is_long else 2)
     assert client.wire.is_reading_now is not is_long
     if is_long:  # counted as what it takes once it is parsed, and let in by its length
-        assert (client.connections.memory_pools.requests.used, client.costs.gate.inside) == (SIZE, len(EXISTS))
+        assert (client.connections.memory_pools.requests.used, client.limits.admission.inside) == (SIZE, len(EXISTS))
     client.may_parse.set()
     await settle()
     assert [call.is_long for call in work.calls][:1] == [is_long]
@@ -350,7 +352,7 @@ async def test_a_long_request_is_parsed_apart_and_those_behind_it_wait(
     assert client.wire.is_reading_now
     await work.finish(0, 1)
     assert client.answers() == [(0, None), (1, None)]
-    assert (client.connections.memory_pools.requests.used, client.costs.gate.inside) == (0, 0)
+    assert (client.connections.memory_pools.requests.used, client.limits.admission.inside) == (0, 0)
 
 
 @in_loop
@@ -408,14 +410,14 @@ async def test_a_write_with_too_many_entries_is_refused_before_it_is_parsed(
         work.calls.clear()
         work.futures.clear()
         client = Client().connect()
-        client.costs.items_max = entries_max + 3  # acks, table and time-out are entries, too
+        client.limits.items_max = entries_max + 3  # acks, table and time-out are entries, too
         await client.send((0, ApiKey.PRODUCE_LOG, body))
         if refused and is_apart:
             assert (client.answers(), work.calls) == ([(0, ErrorCode.BUCKET_MAX_NUM_EXCEPTION)], [])
             continue
         await work.finish(0)
         assert client.answers() == [(0, None)]
-        assert client.costs.gate.inside == 0
+        assert client.limits.admission.inside == 0
 
 
 # ---- answers that may be large --------------------------------------------------------------------------------------

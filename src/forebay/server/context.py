@@ -26,7 +26,7 @@ from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.fair_executor import FairExecutor
-from forebay.server.flow.request_limits import SHORT_LIST, RequestCosts, T
+from forebay.server.flow.request_limits import SHORT_LIST, RequestLimits, T
 from forebay.server.flow.response_memory import AnswerRoom
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
@@ -72,7 +72,7 @@ class ServerContext:
     """One thread, for changes of metadata."""
     io: Executor
     """Threads for reads that may touch the disk."""
-    costs: RequestCosts
+    limits: RequestLimits
     """Limits of one request."""
     counters: ServerCounters
     epochs: LogEpochs
@@ -207,7 +207,7 @@ class ServerContext:
         if of > SHORT_LIST:
             await asyncio.sleep(0)  # a group may never wait, while others wait for it
         try:
-            await self.costs.each(buckets, of, look_up)
+            await self.limits.each(buckets, of, look_up)
             for bucket in unopened:
                 try:
                     found[bucket] = await self.begin(bucket)

@@ -38,7 +38,7 @@ class AnswerRoom:
     async def take_place(self) -> None:
         """Wait until the client has read enough of its earlier responses, and keep the place until `close`.
 
-        For long requests, before their gate: inside, other requests would wait for them.
+        For long requests, before they are admitted: others would wait for an admitted one that waits.
         """
         if not self.is_held:
             await self._room.acquire()

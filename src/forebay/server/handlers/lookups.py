@@ -66,7 +66,7 @@ async def lookup(context: ServerContext, call: ServerCall) -> Message:
             else:
                 answer.values.add(values=value)
 
-        await context.costs.each(values, len(values), add)
+        await context.limits.each(values, len(values), add)
 
     await _for_each_bucket(context, call, response, look_up)
     return response
@@ -83,12 +83,12 @@ class _Room:
     @property
     def left(self) -> int:
         """Return how many bytes the response may grow by."""
-        return self._context.costs.answer_bytes_max - self._used
+        return self._context.limits.answer_bytes_max - self._used
 
     async def take(self, size: int) -> None:
         """Reserve `size` more bytes. Raises `LimitExceeded`, or `Unavailable` if there is no memory."""
         self._used += size
-        self._context.costs.check_answer_bytes(self._used, "values of the keys, repeated ones as often as named")
+        self._context.limits.check_answer_bytes(self._used, "values of the keys, repeated ones as often as named")
         await self.of_call.grow_to(_COPIES * self._used)
 
     async def read(self, read: Callable[[int], S]) -> S:
@@ -115,7 +115,7 @@ async def _for_each_bucket(
 ) -> None:
     """Process the buckets of a lookup one after the other; a failure affects only its bucket."""
     messages = call.message.buckets_req
-    context.costs.check_items(len(messages) + sum(len(message.keys) for message in messages), "buckets and keys")
+    context.limits.check_items(len(messages) + sum(len(message.keys) for message in messages), "buckets and keys")
     if len(messages) > SHORT_LIST:
         await call.room.grow_to(len(messages) * ITEM_BYTES)
 
@@ -127,7 +127,7 @@ async def _for_each_bucket(
         bucket = TableBucket(call.message.table_id, message.bucket_id, partition)
         of_buckets.setdefault(bucket, []).append((message, answer))
 
-    await context.costs.each(messages, len(messages), begin)
+    await context.limits.each(messages, len(messages), begin)
     buckets, number = list(of_buckets), 0
     for first in range(0, len(buckets), SHORT_LIST):
         async with context.using_group(buckets[first : first + SHORT_LIST], len(buckets)) as replicas:

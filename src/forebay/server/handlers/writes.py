@@ -120,10 +120,11 @@ async def _for_each_bucket(
     """Process all buckets of a request concurrently; a failure affects only its bucket. Results keep the request's
     order.
 
-    Very many buckets are started in pieces; later requests of the connection wait meanwhile (forebay.server.wire.rpc).
+    Very many buckets are started in time slices, and later requests of the connection wait until all are started
+    (forebay.server.wire.rpc).
     """
     messages = call.message.buckets_req
-    context.costs.check_items(len(messages), "buckets")
+    context.limits.check_items(len(messages), "buckets")
 
     async def one(message: Any, payload: memoryview, answer: Any) -> None:
         try:
@@ -137,7 +138,7 @@ async def _for_each_bucket(
         answer = answers.add(bucket_id=message.bucket_id, partition_id=partition_id_of(message))
         jobs.append((message, call.payloads[len(jobs)], answer))
 
-    await context.costs.each(messages, len(messages), begin)
+    await context.limits.each(messages, len(messages), begin)
     if len(jobs) == 1:
         await one(*jobs[0])
         return

@@ -523,13 +523,15 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     async def _parse_apart(self, request: RequestReceived, room: AnswerRoom) -> Answer | Message:
         """Answer a long request, or one with very many entries; later ones wait until it is parsed."""
-        key, size, costs = request.api.key, len(request.body), self._context.costs
+        key, size, limits = request.api.key, len(request.body), self._context.limits
         async with AsyncExitStack() as inside:
             try:
                 await room.take_place()
-                await inside.enter_async_context(costs.gate.passing(min(size, _PARSED_APART_MAX)))
+                await inside.enter_async_context(limits.admission.admitted(min(size, _PARSED_APART_MAX)))
                 if key in BULK_REQUESTS:
-                    await self._context.in_io(check_list_of_records, request.api.request, request.body, costs.items_max)
+                    await self._context.in_io(
+                        check_list_of_records, request.api.request, request.body, limits.items_max
+                    )
                 else:
                     parsed = size * (_PARSED_FACTOR - 1)
                     self._count_open(key, parsed)
