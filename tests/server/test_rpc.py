@@ -510,7 +510,7 @@ async def test_a_write_that_is_answered_before_it_is_written_counts_until_it_is(
     written: Future[None] = threads.future()
 
     async def write_later(_context: Any, call: ServerCall) -> Any:
-        call.room.keep_until(written)
+        call.memory.keep_until(written)
         return pb.ProduceLogResponse()
 
     monkeypatch.setitem(HANDLERS, ApiKey.PRODUCE_LOG, write_later)

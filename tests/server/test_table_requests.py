@@ -15,7 +15,7 @@ from forebay.metadata import types
 from forebay.metadata.table import TableBucket
 from forebay.protocol.messages import partition_spec_to_pb
 from forebay.server.flow.request_limits import ITEM_BYTES
-from forebay.server.flow.response_memory import AnswerRoom
+from forebay.server.flow.response_memory import ResponseMemory
 from forebay.server.handlers import offsets as offset_requests
 from forebay.server.handlers.lookups import _last_batches
 from forebay.server.storage.replica import BucketReplica
@@ -250,18 +250,18 @@ def test_answers_about_long_lists_take_memory_for_each_thing_in_them(
 ) -> None:
     table, keyed = bench.create("listed", LOG_COLUMNS, buckets=300), bench.create("listed_keys", KV_COLUMNS, ["id"])
     entered: list[int] = []
-    enter, grow = AnswerRoom.enter, AnswerRoom.grow_to
+    enter, grow = ResponseMemory.enter, ResponseMemory.grow_to
 
-    async def counted(self: AnswerRoom, size: int) -> None:
+    async def counted(self: ResponseMemory, size: int) -> None:
         entered.append(size)
         await enter(self, size)
 
-    async def grown(self: AnswerRoom, size: int) -> None:
+    async def grown(self: ResponseMemory, size: int) -> None:
         entered.append(size)
         await grow(self, size)
 
-    monkeypatch.setattr(AnswerRoom, "enter", counted)
-    monkeypatch.setattr(AnswerRoom, "grow_to", grown)
+    monkeypatch.setattr(ResponseMemory, "enter", counted)
+    monkeypatch.setattr(ResponseMemory, "grow_to", grown)
     statistics, heartbeat = pb.GetTableStatsRequest(table_id=table), pb.LakeTieringHeartbeatRequest()
     lookups = pb.LookupRequest(table_id=keyed)
     for number in range(300):

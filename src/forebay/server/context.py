@@ -27,7 +27,7 @@ from forebay.server.connections import Connections
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.fair_executor import FairExecutor
 from forebay.server.flow.request_limits import SHORT_LIST, RequestLimits, T
-from forebay.server.flow.response_memory import AnswerRoom
+from forebay.server.flow.response_memory import ResponseMemory
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
 from forebay.server.metadata.catalog import Descriptions, LiveTable, TableCatalog, buckets_of
@@ -273,7 +273,7 @@ class ServerCall:
     role: ServerRole
     listener: str
     principal: str | None
-    room: AnswerRoom
+    memory: ResponseMemory
     is_long: bool = False
     """Whether the request is so long that other long ones wait for it; it must then not wait for long itself."""
 

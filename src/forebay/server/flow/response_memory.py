@@ -1,4 +1,10 @@
-"""Memory for the responses that requests build."""
+"""Memory for the response that a request builds: a place among the connection's responses, and bytes of a memory pool.
+
+Flow: a request enters before it builds its response (`enter`), asks for more if the response outgrows its reservation
+(`grow_to`), gives the reservation back once the response is built (`settle`), and leaves when the client has read it.
+
+Threads: all methods belong to the event loop's thread.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +20,15 @@ from forebay.server.flow.request_limits import ITEM_BYTES, SHORT_LIST
 _LOGGER = logging.getLogger(__name__)
 
 
-_SHARE_OF_ONE_ANSWER = 2
+_SHARE_OF_ONE_RESPONSE = 2
 """The reservation for one response is at most this part of all memory for responses."""
 
 
-class AnswerRoom:
-    """Memory for the response to one call, if it may be large: a place among the connection's responses, and bytes of
-    a memory pool.
+class ResponseMemory:
+    """Memory for the response to one call, if the response may be large."""
 
-    It is entered before the response is built, and left when the client has read it, or when there is none yet.
-    """
-
-    def __init__(self, room: asyncio.Semaphore, pools: MemoryPools, consumer: Consumer) -> None:
-        self._room = room
+    def __init__(self, places: asyncio.Semaphore, pools: MemoryPools, consumer: Consumer) -> None:
+        self._places = places
         self._pools = pools
         self._pool: MemoryPool = pools.responses
         self._consumer = consumer
@@ -41,7 +43,7 @@ class AnswerRoom:
         For long requests, before they are admitted: others would wait for an admitted one that waits.
         """
         if not self.is_held:
-            await self._room.acquire()
+            await self._places.acquire()
         self._has_place = True
 
     async def enter(self, size: int) -> None:
@@ -52,9 +54,9 @@ class AnswerRoom:
         if self.is_held:
             return
         if not self._has_place:
-            await self._room.acquire()
+            await self._places.acquire()
         try:
-            await self._reserve(min(size, self._pools.responses.limit // _SHARE_OF_ONE_ANSWER))
+            await self._reserve(min(size, self._pools.responses.limit // _SHARE_OF_ONE_RESPONSE))
         except BaseException:
             self._give_place()
             raise
@@ -70,7 +72,7 @@ class AnswerRoom:
         self.reserved = size
 
     async def enter_for(self, items: int) -> None:
-        """Enter with memory for a response about `items` things; a short one needs no reservation."""
+        """Enter with memory for a response about `items` items; a short one needs no reservation."""
         if items > SHORT_LIST:
             await self.enter(items * ITEM_BYTES)
 
@@ -111,13 +113,13 @@ class AnswerRoom:
             self._give_place()
 
     def close(self) -> None:
-        """Leave for good."""
+        """Leave, and give the place back that `take_place` has taken."""
         self.leave()
         if self._has_place:
             self._has_place = False
             self._give_place()
 
-    # ---- the request, where it is a write ---------------------------------------------------------------------------
+    # ---- the request of a write -------------------------------------------------------------------------------------
 
     def keep_until(self, written: Future[Any]) -> None:
         """Keep the request's bytes until its queued write is done, even if its response is no longer awaited."""
@@ -137,4 +139,4 @@ class AnswerRoom:
 
     def _give_place(self) -> None:
         if not self._has_place:
-            self._room.release()
+            self._places.release()

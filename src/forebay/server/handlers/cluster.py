@@ -40,7 +40,7 @@ async def get_metadata(context: ServerContext, call: ServerCall) -> Message:
     described = [info for info in infos if not info.is_partitioned] + [info for info, _ in partitions.values()]
     count = named + sum(info.bucket_count for info in described)
     limits.check_items(count, "tables, partitions and their buckets")
-    await call.room.enter_for(count)
+    await call.memory.enter_for(count)
     coordinator, tablet_server = context.nodes[call.listener]
     response = pb.MetadataResponse(
         coordinator_server=server_node_to_pb(coordinator), tablet_servers=[server_node_to_pb(tablet_server)]

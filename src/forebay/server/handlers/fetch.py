@@ -116,15 +116,15 @@ async def fetch_log(context: ServerContext, call: ServerCall) -> Answer:
             progress.clear()
             data_bytes = max(await _data_bytes(context, fetches, bytes_max), _ROOM_BYTES_MIN)
             entries_bytes = len(fetches) * ITEM_BYTES
-            await call.room.enter(data_bytes + entries_bytes)
+            await call.memory.enter(data_bytes + entries_bytes)
             # No more than there is memory for, even if the log has grown, or the memory pool is small.
-            data_bytes = min(data_bytes, max(call.room.reserved - entries_bytes, _ROOM_BYTES_MIN))
+            data_bytes = min(data_bytes, max(call.memory.reserved - entries_bytes, _ROOM_BYTES_MIN))
             epoch = context.epochs.current.epoch  # before the first read: what is read is of this epoch, or a later one
             await _read_all(context, fetches, min(bytes_max, data_bytes))
             left = deadline - context.clock.monotonic()
             if left <= 0 or _is_answerable(fetches, max(min_bytes, 1)):
                 break
-            call.room.leave()
+            call.memory.leave()
             try:
                 await asyncio.wait_for(progress.wait(), left)
             except TimeoutError:

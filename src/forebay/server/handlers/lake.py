@@ -51,7 +51,7 @@ async def lake_tiering_heartbeat(context: ServerContext, call: ServerCall) -> Me
     )
     count = sum(len(tables) for tables, _, _ in reports) + len(request.force_finished_tables)
     context.limits.check_items(count, "tables")
-    await call.room.enter_for(count)
+    await call.memory.enter_for(count)
     for tables, answers, report in reports:
         # Duplicate reports of one table count once.
         distinct: dict[tuple[int, int, int], Any] = {}

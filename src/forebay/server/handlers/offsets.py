@@ -25,7 +25,7 @@ async def list_offsets(context: ServerContext, call: ServerCall) -> Message:
     request, partition = call.message, partition_id_of(call.message)
     count = len(request.bucket_id)
     context.limits.check_items(count, "buckets")
-    await call.room.enter_for(count)
+    await call.memory.enter_for(count)
     buckets = await context.limits.distinct(
         (TableBucket(request.table_id, bucket_id, partition) for bucket_id in request.bucket_id), count
     )
@@ -53,7 +53,7 @@ async def check_log_offsets(context: ServerContext, call: ServerCall) -> Message
     request = call.message
     count = len(request.offsets)
     context.limits.check_items(count, "buckets")
-    await call.room.enter_for(count)
+    await call.memory.enter_for(count)
     asked = [
         (TableBucket(request.table_id, each.bucket_id, partition_id_of(each)), each.log_offset)
         for each in request.offsets
@@ -177,7 +177,7 @@ async def get_table_stats(context: ServerContext, call: ServerCall) -> Message:
     request = call.message
     count = len(request.buckets_req)
     context.limits.check_items(count, "buckets")
-    await call.room.enter_for(count)
+    await call.memory.enter_for(count)
     buckets = await context.limits.distinct(
         (TableBucket(request.table_id, each.bucket_id, partition_id_of(each)) for each in request.buckets_req), count
     )

@@ -16,7 +16,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, partition_id_of
 from forebay.server.context import ServerCall, ServerContext, put_error, serves, write_too_late
 from forebay.server.flow.request_limits import SHORT_LIST
-from forebay.server.flow.response_memory import AnswerRoom
+from forebay.server.flow.response_memory import ResponseMemory
 from forebay.server.storage.replica import AppendRequest, AppendResult
 
 _ACKS = (-1, 0, 1)
@@ -57,7 +57,7 @@ async def produce_log(context: ServerContext, call: ServerCall) -> Message:
         bucket = TableBucket(request.table_id, message.bucket_id, partition_id_of(message))
         async with context.using(bucket) as replica:
             future = replica.append(AppendRequest(payload, request.acks))
-            result: AppendResult | None = await acknowledged(call.room, future, request.acks, request.timeout_ms)
+            result: AppendResult | None = await acknowledged(call.memory, future, request.acks, request.timeout_ms)
         if result is not None:
             if result.error is not None:
                 raise result.error
@@ -85,7 +85,7 @@ async def put_kv(context: ServerContext, call: ServerCall) -> Message:
         async with context.using(bucket) as replica:
             check_key_version(replica.table.info, call.api_version)
             future = replica.put(PutRequest(payload, targets, request.acks, overwrite))
-            result: PutResult | None = await acknowledged(call.room, future, request.acks, request.timeout_ms)
+            result: PutResult | None = await acknowledged(call.memory, future, request.acks, request.timeout_ms)
         if result is not None:
             if result.error is not None:
                 raise result.error
@@ -147,9 +147,9 @@ async def _for_each_bucket(
         await asyncio.gather(*(task for task in tasks if task is not None))
 
 
-async def acknowledged(room: AnswerRoom, future: Future[Any], acks: int, timeout_ms: int) -> Any:
+async def acknowledged(memory: ResponseMemory, future: Future[Any], acks: int, timeout_ms: int) -> Any:
     """Return the result of a queued write, or None if acks=0. Its memory counts until it is done."""
-    room.keep_until(future)
+    memory.keep_until(future)
     if acks == _ACKS_NONE:
         return None
     loop = asyncio.get_running_loop()

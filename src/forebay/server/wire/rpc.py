@@ -9,7 +9,7 @@ Turns: a connection starts a few requests when bytes arrive, and more of the pen
 
 Back-pressure: a connection with too many unanswered requests, or too many bytes of them, or whose peer does not read,
 is neither served nor read from. Only two responses that may be large are built at a time, and the next one when the
-peer has read one of them (`AnswerRoom`). Memory for large requests, for bodies of unanswered ones, and for large
+peer has read one of them (`ResponseMemory`). Memory for large requests, for bodies of unanswered ones, and for large
 responses comes from the server's memory pools (`forebay.server.flow.memory_pool`).
 """
 
@@ -44,7 +44,7 @@ from forebay.server.flow.connection_memory import ConnectionMemory
 from forebay.server.flow.fair_executor import context_of
 from forebay.server.flow.fair_queue import REQUESTS_PER_TURN
 from forebay.server.flow.request_limits import SHORT_LIST
-from forebay.server.flow.response_memory import AnswerRoom
+from forebay.server.flow.response_memory import ResponseMemory
 from forebay.server.wire._sockets import OPEN_REQUEST_BYTES, Peer, Socket
 from forebay.server.wire.send_queue import Outgoing
 from forebay.server.wire.short_requests import VERSIONS_MIN as SHORT_VERSIONS_MIN
@@ -61,7 +61,7 @@ _LARGE_ANSWERS = {
     ApiKey.PREFIX_LOOKUP: 1 << 20,
     ApiKey.SCAN_KV: 4 << 20,
 }
-"""APIs whose calls wait for room, and how much is reserved for a response while it is built.
+"""APIs whose calls wait for memory, and how much is reserved for a response while it is built.
 
 FetchLog handles its own waiting, because it may wait long for new data first.
 """
@@ -144,7 +144,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._spans: dict[int, Any] = {}
         self._tasks_context = context_of(id(self))
-        self._room = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
+        self._places = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
         self.open_bytes_max = _OPEN_BYTES_MAX
         self.is_reading = True
         self._is_behind = False
@@ -407,12 +407,12 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     def _serve(self, request: RequestReceived) -> None:
         if request.api.key in BULK_REQUESTS:
             self._short.flush()  # earlier writes of this client go first
-        room = AnswerRoom(self._room, self._connections.memory_pools, self.memory)
+        memory = ResponseMemory(self._places, self._connections.memory_pools, self.memory)
         began = self._clock.monotonic()
         if self._context.counters.tracing is not None:
             self._begin_span(self._context.counters.tracing, request)
         try:
-            outcome = self._start(request, room)
+            outcome = self._start(request, memory)
         except Exception as e:  # noqa: BLE001 - the boundary: a bug is answered as one, and other requests go on
             self._answered(request, began, self.send_error(request.request_id, e))
             return
@@ -425,18 +425,18 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             size *= _PARSED_FACTOR
         size += OPEN_REQUEST_BYTES
         self._count_open(request.api.key, size)
-        answering = self._finish(request, outcome, room, began)
+        answering = self._finish(request, outcome, memory, began)
         task: asyncio.Task[None] | None
         if request.api.key in _BEGUN_AT_ONCE:
             task = begun(answering, self._tasks_context)
         else:
             task = asyncio.get_running_loop().create_task(answering, context=self._tasks_context)
         if task is None:
-            self._finished(request.api.key, size, outcome, room)
+            self._finished(request.api.key, size, outcome, memory)
             return
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(partial(self._finished, request.api.key, size, outcome, room))
+        task.add_done_callback(partial(self._finished, request.api.key, size, outcome, memory))
 
     # ---- short requests (forebay.server.wire.short_requests.Client)
     # ------------------------------------------------------
@@ -487,7 +487,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self.memory.request_pool.give(-size)
             self.balance()
 
-    def _start(self, request: RequestReceived, room: AnswerRoom) -> Any:
+    def _start(self, request: RequestReceived, memory: ResponseMemory) -> Any:
         key = request.api.key
         if key is ApiKey.API_VERSIONS:
             if len(request.body) <= _GREETING_BYTES_MAX:
@@ -499,15 +499,15 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             key not in BULK_REQUESTS or has_more_entries(request.api.request, request.body, _PARSED_APART_ENTRIES)
         ):
             self.is_blocked = True
-            return self._parse_apart(request, room)
-        return self._dispatch(request, room, *request.parse_split(request.api.request))
+            return self._parse_apart(request, memory)
+        return self._dispatch(request, memory, *request.parse_split(request.api.request))
 
     def _dispatch(
-        self, request: RequestReceived, room: AnswerRoom, message: Message, payloads: Sequence[memoryview]
+        self, request: RequestReceived, memory: ResponseMemory, message: Message, payloads: Sequence[memoryview]
     ) -> Any:
         user, is_long = self._authenticator.principal, len(request.body) >= _PARSED_APART_BYTES
         name = None if user is None else user.name
-        call = ServerCall(message, payloads, request.api_version, self._role, self._listener, name, room, is_long)
+        call = ServerCall(message, payloads, request.api_version, self._role, self._listener, name, memory, is_long)
         outcome = HANDLERS[request.api.key](self._context, call)
         if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message):
             self.is_blocked = True
@@ -521,12 +521,12 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         finally:
             self._unblock()
 
-    async def _parse_apart(self, request: RequestReceived, room: AnswerRoom) -> Answer | Message:
+    async def _parse_apart(self, request: RequestReceived, memory: ResponseMemory) -> Answer | Message:
         """Answer a long request, or one with very many entries; later ones wait until it is parsed."""
         key, size, limits = request.api.key, len(request.body), self._context.limits
         async with AsyncExitStack() as inside:
             try:
-                await room.take_place()
+                await memory.take_place()
                 await inside.enter_async_context(limits.admission.admitted(min(size, _PARSED_APART_MAX)))
                 if key in BULK_REQUESTS:
                     await self._context.in_io(
@@ -539,7 +539,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
                 message, payloads = await self._context.in_io(request.parse_split, request.api.request)
             finally:
                 self._unblock()
-            outcome = self._dispatch(request, room, message, payloads)
+            outcome = self._dispatch(request, memory, message, payloads)
             return outcome if isinstance(outcome, Answer | Message) else await outcome
 
     def _unblock(self) -> None:
@@ -581,19 +581,23 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         return response
 
     async def _finish(
-        self, request: RequestReceived, outcome: Coroutine[Any, Any, Answer | Message], room: AnswerRoom, began: float
+        self,
+        request: RequestReceived,
+        outcome: Coroutine[Any, Any, Answer | Message],
+        memory: ResponseMemory,
+        began: float,
     ) -> None:
         try:
             if (size := _LARGE_ANSWERS.get(request.api.key)) is not None:
-                await room.enter(size)
+                await memory.enter(size)
             answer, serialized = await outcome, None
             if isinstance(answer, Answer) and len(answer.payloads) > SHORT_LIST:
                 serialized = await self._context.in_io(serialize, answer.message, answer.payloads)
             self._send(request.request_id, answer, serialized)
             self._answered(request, began)
             del answer, serialized  # what the peer does not read immediately is kept by `_outgoing`
-            if room.is_held:
-                room.settle()
+            if memory.is_held:
+                memory.settle()
                 await self._outgoing.drained.wait()
         except Exception as e:  # noqa: BLE001 - the boundary, as above
             self._answered(request, began, self.send_error(request.request_id, e))
@@ -603,12 +607,12 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         key: ApiKey,
         size: int,
         outcome: Coroutine[Any, Any, Any],
-        room: AnswerRoom,
+        memory: ResponseMemory,
         _task: asyncio.Task[None] | None = None,
     ) -> None:
         outcome.close()  # if it was cancelled before it began
-        room.close()
-        room.when_written(partial(self._count_open, key, -size))
+        memory.close()
+        memory.when_written(partial(self._count_open, key, -size))
         self.balance()
 
     # ---- answers ----------------------------------------------------------------------------------------------------

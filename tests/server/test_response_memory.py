@@ -8,12 +8,13 @@ import pytest
 
 from forebay.base.errors import Unavailable
 from forebay.server.flow.memory_pool import MemoryPools
-from forebay.server.flow.response_memory import AnswerRoom
+from forebay.server.flow.response_memory import ResponseMemory
 from tests.virtual_time import run
 
 LIMIT = 1600
 LARGE, SHORT = 700, 100
-"""What the halves for large and for short answers have: a short one takes at most an eighth of the latter."""
+"""The sizes of the pools for large and for short responses; one short response takes at most an eighth of the
+latter."""
 
 
 class Quiet:
@@ -30,21 +31,21 @@ class Quiet:
 
 
 def checked(scenario: Any) -> None:
-    """Run `scenario(pools, new_room)`; afterwards everything must have been given back."""
+    """Run `scenario(pools, new_memory)`; afterwards everything must have been given back."""
 
     async def test() -> None:
         pools = MemoryPools(LIMIT, list, wait_seconds=0.05)
         assert (pools.responses.limit, pools.short_responses.limit) == (LARGE, SHORT)
         places = asyncio.Semaphore(2)
-        rooms: list[AnswerRoom] = []
+        memories: list[ResponseMemory] = []
 
-        def new_room() -> AnswerRoom:
-            rooms.append(AnswerRoom(places, pools, Quiet()))
-            return rooms[-1]
+        def new_memory() -> ResponseMemory:
+            memories.append(ResponseMemory(places, pools, Quiet()))
+            return memories[-1]
 
-        await scenario(pools, new_room)
-        for room in rooms:
-            room.close()
+        await scenario(pools, new_memory)
+        for memory in memories:
+            memory.close()
         assert (pools.responses.used, pools.short_responses.used) == (0, 0)
         assert not places.locked()
         await places.acquire()
@@ -64,44 +65,44 @@ async def waits(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
 
 
 def test_a_large_answer_is_counted_until_it_is_made():
-    async def scenario(pools: MemoryPools, new_room: Any) -> None:
-        room = new_room()
-        await room.enter(300)
-        assert (room.reserved, pools.responses.used, pools.short_responses.used) == (300, 300, 0)
-        room.settle()
-        assert (room.reserved, pools.responses.used) == (0, 0)
+    async def scenario(pools: MemoryPools, new_memory: Any) -> None:
+        memory = new_memory()
+        await memory.enter(300)
+        assert (memory.reserved, pools.responses.used, pools.short_responses.used) == (300, 300, 0)
+        memory.settle()
+        assert (memory.reserved, pools.responses.used) == (0, 0)
 
     checked(scenario)
 
 
 def test_a_short_answer_has_memory_of_its_own():
-    async def scenario(pools: MemoryPools, new_room: Any) -> None:
+    async def scenario(pools: MemoryPools, new_memory: Any) -> None:
         await pools.responses.reserve(Quiet(), LARGE)
-        room = new_room()
-        await room.enter(12)
-        assert (room.reserved, pools.short_responses.used) == (12, 12)
+        memory = new_memory()
+        await memory.enter(12)
+        assert (memory.reserved, pools.short_responses.used) == (12, 12)
         pools.responses.give(LARGE)
 
     checked(scenario)
 
 
 def test_a_short_answer_that_grows_moves_to_the_large_ones():
-    async def scenario(pools: MemoryPools, new_room: Any) -> None:
-        room = new_room()
-        await room.enter(12)
-        await room.grow_to(11)
-        assert (room.reserved, pools.responses.used, pools.short_responses.used) == (12, 0, 12)
-        await room.grow_to(200)
-        assert (room.reserved, pools.responses.used, pools.short_responses.used) == (200, 200, 0)
-        await room.grow_to(250)
-        assert (room.reserved, pools.responses.used) == (250, 250)
+    async def scenario(pools: MemoryPools, new_memory: Any) -> None:
+        memory = new_memory()
+        await memory.enter(12)
+        await memory.grow_to(11)
+        assert (memory.reserved, pools.responses.used, pools.short_responses.used) == (12, 0, 12)
+        await memory.grow_to(200)
+        assert (memory.reserved, pools.responses.used, pools.short_responses.used) == (200, 200, 0)
+        await memory.grow_to(250)
+        assert (memory.reserved, pools.responses.used) == (250, 250)
 
     checked(scenario)
 
 
 def test_one_that_wants_more_waits_for_others():
-    async def scenario(pools: MemoryPools, new_room: Any) -> None:
-        one, other = new_room(), new_room()
+    async def scenario(pools: MemoryPools, new_memory: Any) -> None:
+        one, other = new_memory(), new_memory()
         await one.enter(300)
         await other.enter(300)
         growing = await waits(one.grow_to(500))
@@ -114,18 +115,18 @@ def test_one_that_wants_more_waits_for_others():
 
 @pytest.mark.parametrize("way", ["grow_to", "change_to"])
 def test_nothing_wants_more_than_there_is(way):
-    async def scenario(pools: MemoryPools, new_room: Any) -> None:
-        room = new_room()
-        await room.enter(300)
-        await getattr(room, way)(10 * LARGE)
-        assert (room.reserved, pools.responses.used) == (LARGE, LARGE)
+    async def scenario(pools: MemoryPools, new_memory: Any) -> None:
+        memory = new_memory()
+        await memory.enter(300)
+        await getattr(memory, way)(10 * LARGE)
+        assert (memory.reserved, pools.responses.used) == (LARGE, LARGE)
 
     checked(scenario)
 
 
-def test_what_is_reserved_ahead_leaves_room_for_another():
-    async def scenario(pools: MemoryPools, new_room: Any) -> None:
-        one, other = new_room(), new_room()
+def test_what_is_reserved_ahead_leaves_reservation_for_another():
+    async def scenario(pools: MemoryPools, new_memory: Any) -> None:
+        one, other = new_memory(), new_memory()
         await one.enter(10 * LARGE)
         await other.enter(10 * LARGE)
         assert (one.reserved, other.reserved) == (LARGE // 2, LARGE // 2)
@@ -134,8 +135,8 @@ def test_what_is_reserved_ahead_leaves_room_for_another():
 
 
 def test_two_that_begin_again_with_more_do_not_wait_for_each_other():
-    async def scenario(pools: MemoryPools, new_room: Any) -> None:
-        one, other = new_room(), new_room()
+    async def scenario(pools: MemoryPools, new_memory: Any) -> None:
+        one, other = new_memory(), new_memory()
         await one.enter(300)
         await other.enter(300)
         first = await waits(one.change_to(600))
@@ -151,14 +152,14 @@ def test_two_that_begin_again_with_more_do_not_wait_for_each_other():
 
 @pytest.mark.parametrize("way", ["enter", "grow_to", "change_to"])
 def test_who_gets_none_in_time_is_refused_and_holds_nothing(way):
-    async def scenario(pools: MemoryPools, new_room: Any) -> None:
+    async def scenario(pools: MemoryPools, new_memory: Any) -> None:
         await pools.responses.reserve(Quiet(), 600)
-        room = new_room()
+        memory = new_memory()
         if way != "enter":
-            await room.enter(50)
+            await memory.enter(50)
         with pytest.raises(Unavailable, match="memory for answers of all connections is used up"):
-            await getattr(room, way)(300)
-        room.close()
+            await getattr(memory, way)(300)
+        memory.close()
         assert pools.responses.used == 600
         pools.responses.give(600)
 
@@ -166,17 +167,17 @@ def test_who_gets_none_in_time_is_refused_and_holds_nothing(way):
 
 
 @pytest.mark.parametrize("way", ["grow_to", "change_to"])
-def test_without_a_room_nothing_is_counted(way):
-    async def scenario(pools: MemoryPools, new_room: Any) -> None:
-        await getattr(new_room(), way)(300)
+def test_without_a_reservation_nothing_is_counted(way):
+    async def scenario(pools: MemoryPools, new_memory: Any) -> None:
+        await getattr(new_memory(), way)(300)
         assert pools.responses.used == 0
 
     checked(scenario)
 
 
-def test_a_place_is_kept_until_the_room_is_closed():
-    async def scenario(pools: MemoryPools, new_room: Any) -> None:
-        one, other, third = new_room(), new_room(), new_room()
+def test_a_place_is_kept_until_the_reservation_is_closed():
+    async def scenario(pools: MemoryPools, new_memory: Any) -> None:
+        one, other, third = new_memory(), new_memory(), new_memory()
         await one.take_place()
         await one.enter(10)
         one.leave()
