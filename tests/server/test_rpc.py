@@ -604,7 +604,7 @@ async def test_a_login_after_others_have_failed_waits_and_what_comes_behind_it_t
 
     monkeypatch.setattr(asyncio, "sleep", sleep_as_told)
     client = Client(SaslAuthenticator(["PLAIN"], credential_verifier({"a": "b"}))).connect()
-    logins = client.connections.logins
+    logins = client.connections.login_throttle
     told: list[tuple[str, str]] = []
     monkeypatch.setattr(logins, "wait_seconds", lambda address, user: 7.0)
     monkeypatch.setattr(logins, "succeeded", lambda address, user: told.append((address, user)))

@@ -16,7 +16,7 @@ from forebay.protocol.messages import Message
 from forebay.server.config import ServerConfig
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.fair_queue import FairQueue
-from forebay.server.flow.logins import Logins
+from forebay.server.flow.login_throttle import LoginThrottle
 from forebay.server.flow.memory_pool import Consumer, MemoryPools
 
 _LOGGER = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class ConnectionDescription:
 
 
 class Connections:
-    """The admitted connections, by address, with their fair queue, memory and logins."""
+    """The admitted connections, by address, with their fair queue, memory and login throttle."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Connections:
         self.memory_pools = MemoryPools(
             config.connection_memory, self._consumers, config.seconds("server.connections.memory-wait")
         )
-        self.logins = Logins(clock)
+        self.login_throttle = LoginThrottle(clock)
         self.open_requests_max: int = config.value("netty.server.max-queued-requests")
         # A request has to fit into the pool of requests, whatever else is in it.
         self.frame_bytes_max: int = min(

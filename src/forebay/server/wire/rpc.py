@@ -553,7 +553,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         user = self._authenticator.claimed_user(message)
         if user is None:
             return self._authenticator.receive(message)
-        seconds = self._connections.logins.wait_seconds(self.address, user)
+        seconds = self._connections.login_throttle.wait_seconds(self.address, user)
         if not seconds:
             return self._log_in(message, user)
         self.is_blocked = True
@@ -568,15 +568,15 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self._unblock()
 
     def _log_in(self, message: pb.AuthenticateRequest, user: str) -> Message:
-        logins = self._connections.logins
+        throttle = self._connections.login_throttle
         try:
             response = self._authenticator.receive(message)
         except AccessDenied:
-            logins.failed(self.address, user)
+            throttle.failed(self.address, user)
             self._context.counters.failed_logins += 1
             raise
         if self._authenticator.principal is not None:
-            logins.succeeded(self.address, user)
+            throttle.succeeded(self.address, user)
             self._connection.authenticated()
         return response
 
