@@ -624,11 +624,11 @@ async def test_a_connection_that_is_gone_leaves_nothing_under_way(work: Work) ->
     await client.send(*exists(0, 1))
     client.protocol.pause_writing()
     client.wire.unsent = 100
-    client.protocol._outgoing.send([bytes(1 << 20)])
+    client.protocol._send_queue.send([bytes(1 << 20)])
     client.protocol._unsent_changed()
     assert client.connections.memory_pools.responses.used == 100 + (1 << 20)
     client.protocol.connection_lost(None)
-    assert (client.protocol.is_idle, client.protocol._outgoing.unsent_bytes) == (True, 100)
+    assert (client.protocol.is_idle, client.protocol._send_queue.unsent_bytes) == (True, 100)
     await settle()
     assert all(future.cancelled() for future in work.futures)
     pools = client.connections.memory_pools

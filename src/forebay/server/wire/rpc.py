@@ -46,7 +46,7 @@ from forebay.server.flow.fair_queue import REQUESTS_PER_TURN
 from forebay.server.flow.request_limits import SHORT_LIST
 from forebay.server.flow.response_memory import ResponseMemory
 from forebay.server.wire._sockets import OPEN_REQUEST_BYTES, Peer, Socket
-from forebay.server.wire.send_queue import Outgoing
+from forebay.server.wire.send_queue import SendQueue
 from forebay.server.wire.short_requests import VERSIONS_MIN as SHORT_VERSIONS_MIN
 from forebay.server.wire.short_requests import ShortRequests
 
@@ -140,7 +140,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self.open_requests_max = connections.open_requests_max
         self.address = self.peer = ""
         self._transport: asyncio.Transport | None = None
-        self._outgoing = Outgoing(lambda: me._unsent_changed(), me)
+        self._send_queue = SendQueue(lambda: me._unsent_changed(), me)
         self._tasks: set[asyncio.Task[None]] = set()
         self._spans: dict[int, Any] = {}
         self._tasks_context = context_of(id(self))
@@ -156,7 +156,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport | Socket)
-        self._transport = self._outgoing.transport = transport
+        self._transport = self._send_queue.transport = transport
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) and peer else "an unknown address"
         port = peer[1] if isinstance(peer, tuple) and len(peer) > 1 else 0
@@ -191,7 +191,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self._connection.close()
         self._connections.remove(self, self.address)
         self.memory.give_all()
-        self._outgoing.clear()
+        self._send_queue.clear()
         for task in self._tasks:
             task.cancel()
 
@@ -240,11 +240,11 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         return True
 
     def pause_writing(self) -> None:
-        self._outgoing.pause()
+        self._send_queue.pause()
         self._unsent_changed()
 
     def resume_writing(self) -> None:
-        self._outgoing.resume()
+        self._send_queue.resume()
         self.last_active = self._clock.monotonic()
         self._unsent_changed()
 
@@ -261,13 +261,13 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close the connection, even with requests in flight. A peer that does not read loses its pending responses."""
         if self._transport is not None:
-            end = self._transport.close if self._outgoing.drained.is_set() else self._transport.abort
+            end = self._transport.close if self._send_queue.drained.is_set() else self._transport.abort
             end()
 
     @property
     def unsent_bytes(self) -> int:
         """Return the bytes of responses that the peer has not read; 0 while it reads fast enough."""
-        return 0 if self._outgoing.drained.is_set() else self._outgoing.unsent_bytes
+        return 0 if self._send_queue.drained.is_set() else self._send_queue.unsent_bytes
 
     def abort(self) -> None:
         """Close the connection immediately; unsent data is lost."""
@@ -284,7 +284,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self._listener,
             self._connection.open_requests,
             self.open_bytes,
-            self._outgoing.unsent_bytes,
+            self._send_queue.unsent_bytes,
             now - self.opened,
             now - self.last_active,
         )
@@ -302,8 +302,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     @property
     def is_stalled(self) -> bool:
         """Return whether the peer has read nothing since the last call although data waits for it."""
-        stalled = self._outgoing.has_stalled()
-        if not stalled and self._outgoing.unsent_bytes:
+        stalled = self._send_queue.has_stalled()
+        if not stalled and self._send_queue.unsent_bytes:
             self.last_active = self._clock.monotonic()
         return stalled
 
@@ -365,7 +365,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             or self.open_bytes >= self.open_bytes_max
             or self.is_blocked
             or self.is_stopping
-            or not self._outgoing.drained.is_set()
+            or not self._send_queue.drained.is_set()
         ):
             return True
         if self._is_over_share:
@@ -386,7 +386,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if transport is None or transport.is_closing() or self.is_refused:
             return
         waiting = connection.open_requests
-        is_unread = not self._outgoing.drained.is_set()
+        is_unread = not self._send_queue.drained.is_set()
         is_barred = self.is_blocked or self.is_stopping or self.memory.is_starved or is_unread
         has_room = waiting <= self.open_requests_max // 2 and self.open_bytes <= _OPEN_BYTES_MAX // 2
         if self.is_held and not self.is_queued and has_room and not is_barred and not self._is_over_share:
@@ -466,7 +466,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def send_frame(self, frame: bytes) -> None:
         """Send a frame behind what the peer has not read yet."""
-        self._outgoing.send((frame,))
+        self._send_queue.send((frame,))
         if self.is_unread:
             self.memory.count_unsent()
 
@@ -595,10 +595,10 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
                 serialized = await self._context.in_io(serialize, answer.message, answer.payloads)
             self._send(request.request_id, answer, serialized)
             self._answered(request, began)
-            del answer, serialized  # what the peer does not read immediately is kept by `_outgoing`
+            del answer, serialized  # what the peer does not read immediately is kept by `_send_queue`
             if memory.is_held:
                 memory.settle()
-                await self._outgoing.drained.wait()
+                await self._send_queue.drained.wait()
         except Exception as e:  # noqa: BLE001 - the boundary, as above
             self._answered(request, began, self.send_error(request.request_id, e))
 
@@ -619,8 +619,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def _send(self, request_id: int, answer: Answer | Message, serialized: Sequence[Buffer] | None = None) -> None:
         message, payloads = (answer.message, answer.payloads) if isinstance(answer, Answer) else (answer, ())
-        self._outgoing.send(self._connection.send_response(request_id, message, payloads, serialized=serialized))
-        if not self._outgoing.drained.is_set():
+        self._send_queue.send(self._connection.send_response(request_id, message, payloads, serialized=serialized))
+        if not self._send_queue.drained.is_set():
             self.memory.count_unsent()
 
     def _answered(self, request: RequestReceived, began: float, error: int = 0) -> None:
@@ -650,7 +650,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             _LOGGER.error("internal error in request %s", name, exc_info=error, extra={"request": name})
         code, text = error_to_wire(error)
         if self._transport is not None and self.is_open:
-            self._outgoing.send(self._connection.send_error(request_id, code, text))
+            self._send_queue.send(self._connection.send_error(request_id, code, text))
             if code == ErrorCode.AUTHENTICATE_EXCEPTION and self._authenticator.principal is None:
                 self._transport.close()
         return int(code)
