@@ -1,4 +1,4 @@
-"""All connections of a server: their limits, their turns, and what they hold."""
+"""All connections of a server: their limits, their fair queue, and their memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from forebay.protocol.api import BULK_REQUESTS, Api, ServerRole, api_versions_re
 from forebay.protocol.messages import Message
 from forebay.server.config import ServerConfig
 from forebay.server.counters import ServerCounters
-from forebay.server.flow.fair_queue import RoundRobin
-from forebay.server.flow.logins import Logins
-from forebay.server.flow.memory_pool import Consumer, MemoryBudget
+from forebay.server.flow.fair_queue import FairQueue
+from forebay.server.flow.login_throttle import LoginThrottle
+from forebay.server.flow.memory_pool import Consumer, MemoryPools
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class ConnectionDescription:
 
 
 class Connections:
-    """The admitted connections, by address, with their turns, memory and logins."""
+    """The admitted connections, by address, with their fair queue, memory and login throttle."""
 
     def __init__(
         self,
@@ -92,15 +92,15 @@ class Connections:
     ) -> None:
         self.clock = clock
         self.counters = counters or ServerCounters()
-        self.turns = RoundRobin(loop, clock)
-        self.budget = MemoryBudget(
+        self.fair_queue = FairQueue(loop, clock)
+        self.memory_pools = MemoryPools(
             config.connection_memory, self._consumers, config.seconds("server.connections.memory-wait")
         )
-        self.logins = Logins(clock)
+        self.login_throttle = LoginThrottle(clock)
         self.open_requests_max: int = config.value("netty.server.max-queued-requests")
-        # A request has to fit into its half of the budget, whatever else is in it.
+        # A request has to fit into the pool of requests, whatever else is in it.
         self.frame_bytes_max: int = min(
-            config.value("netty.server.max-request-size"), max(self.budget.receiving.limit, FIRST_FRAME_BYTES_MAX)
+            config.value("netty.server.max-request-size"), max(self.memory_pools.requests.limit, FIRST_FRAME_BYTES_MAX)
         )
         self._version_answers: dict[tuple[str, ServerRole], Message] = {}
         self.is_closing = False
@@ -135,7 +135,7 @@ class Connections:
         """Return the memory that each connection may have once memory for requests is overfull: part of an equal share.
 
         Latecomers' shares therefore do not fill it twice, and small requests never have to wait."""
-        return self.budget.receiving.limit // (_LATE_SHARE * max(len(self._all), 1))
+        return self.memory_pools.requests.limit // (_LATE_SHARE * max(len(self._all), 1))
 
     def _consumers(self) -> Iterator[Consumer]:
         return (each.memory for each in self._all)
@@ -192,7 +192,7 @@ class Connections:
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
-        self.budget.forget(connection.memory)
+        self.memory_pools.forget(connection.memory)
 
     def close_idle(self, idle_seconds: float, unknown_seconds: float) -> None:
         """Close connections that neither send nor read for too long, and those that do not identify themselves."""

@@ -25,9 +25,9 @@ from forebay.protocol.messages import Buffer, Message, PerBucketAnswer, error_to
 from forebay.server.config import ServerConfig
 from forebay.server.connections import Connections
 from forebay.server.counters import ServerCounters
-from forebay.server.flow.fair_executor import Rotation
-from forebay.server.flow.request_limits import SHORT_LIST, RequestCosts, T
-from forebay.server.flow.response_memory import AnswerRoom
+from forebay.server.flow.fair_executor import FairExecutor
+from forebay.server.flow.request_limits import SHORT_LIST, RequestLimits, T
+from forebay.server.flow.response_memory import ResponseMemory
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
 from forebay.server.metadata.catalog import Descriptions, LiveTable, TableCatalog, buckets_of
@@ -72,7 +72,7 @@ class ServerContext:
     """One thread, for changes of metadata."""
     io: Executor
     """Threads for reads that may touch the disk."""
-    costs: RequestCosts
+    limits: RequestLimits
     """Limits of one request."""
     counters: ServerCounters
     epochs: LogEpochs
@@ -86,13 +86,13 @@ class ServerContext:
     _staging: WeakValueDictionary[tuple[int, str], asyncio.Lock] = field(default_factory=WeakValueDictionary)
     _opening: dict[TableBucket, _Opening] = field(default_factory=dict)
     _unfinished: set[asyncio.Task[Any]] = field(default_factory=set)
-    _changes: Rotation = field(init=False)
-    _reads: Rotation = field(init=False)
+    _changes: FairExecutor = field(init=False)
+    _reads: FairExecutor = field(init=False)
 
     def __post_init__(self) -> None:
         self.started_ms = self.clock.now_ms()
         self.writer_ids = WriterIds(self.store)
-        self._changes, self._reads = Rotation(self.coordinator), Rotation(self.io)
+        self._changes, self._reads = FairExecutor(self.coordinator), FairExecutor(self.io)
         self.descriptions = Descriptions(self.lake.tables.described)
 
     @property
@@ -207,7 +207,7 @@ class ServerContext:
         if of > SHORT_LIST:
             await asyncio.sleep(0)  # a group may never wait, while others wait for it
         try:
-            await self.costs.each(buckets, of, look_up)
+            await self.limits.each(buckets, of, look_up)
             for bucket in unopened:
                 try:
                     found[bucket] = await self.begin(bucket)
@@ -273,7 +273,7 @@ class ServerCall:
     role: ServerRole
     listener: str
     principal: str | None
-    room: AnswerRoom
+    memory: ResponseMemory
     is_long: bool = False
     """Whether the request is so long that other long ones wait for it; it must then not wait for long itself."""
 

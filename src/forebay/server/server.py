@@ -43,7 +43,7 @@ from forebay.server.connections import Connections
 from forebay.server.context import HANDLERS, LakeParts, ServerContext
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.disk_reserve import DiskReserve
-from forebay.server.flow.request_limits import RequestCosts
+from forebay.server.flow.request_limits import RequestLimits
 from forebay.server.lake.lake_snapshots import LakeSnapshots
 from forebay.server.lake.lake_tiering import TieringManager
 from forebay.server.maintenance.auto_partitions import follow_the_clock
@@ -292,7 +292,7 @@ class ForebayServer:
             lake,
             coordinator,
             io,
-            RequestCosts(
+            RequestLimits(
                 injected.clock,
                 config.value("server.request.max-items"),
                 config.answer_bytes_max,
@@ -476,7 +476,7 @@ class ForebayServer:
             await self._drain(connections)
             for transport in list(connections.refused):
                 transport.abort()
-            connections.budget.close()
+            connections.memory_pools.close()
         sockets, self._sockets = self._sockets, None
         if sockets is not None:
             await sockets.close()

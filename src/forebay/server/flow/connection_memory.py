@@ -1,4 +1,4 @@
-"""One connection's share of the server's memory budget: a large incoming request, outgoing responses."""
+"""One connection's share of the server's memory pools: a large incoming request, outgoing responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from forebay.base.ambient import Clock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.protocol.connection import ServerConnection
-from forebay.server.flow.memory_pool import Half, MemoryBudget
+from forebay.server.flow.memory_pool import MemoryPool, MemoryPools
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -33,14 +33,14 @@ class Owner(Protocol):
 
 
 class ConnectionMemory:
-    """A `Consumer` of the budget, for one connection. Bodies of unanswered requests are counted by the owner."""
+    """A `Consumer` of the pools, for one connection. Bodies of unanswered requests are counted by the owner."""
 
-    def __init__(self, owner: Owner, connection: ServerConnection, budget: MemoryBudget, clock: Clock) -> None:
+    def __init__(self, owner: Owner, connection: ServerConnection, pools: MemoryPools, clock: Clock) -> None:
         self._owner = owner
         self._connection = connection
         self._clock = clock
-        self.receiving = budget.receiving
-        self.answering = budget.answering
+        self.request_pool = pools.requests
+        self.response_pool = pools.responses
         self.large_counted = 0
         self.open_control_bytes = 0
         """Memory of unanswered requests without records, which may be long polls."""
@@ -53,7 +53,7 @@ class ConnectionMemory:
     @property
     def is_overfull(self) -> bool:
         """Whether the server has so many unanswered requests that small ones have to wait, too."""
-        return self.receiving.is_overfull
+        return self.request_pool.is_overfull
 
     def give_all(self) -> None:
         """Release everything: the connection is closed."""
@@ -69,14 +69,14 @@ class ConnectionMemory:
         wanted = connection.wanted_bytes
         if not wanted or self.is_starved:
             return
-        if self.receiving.try_take(wanted):
+        if self.request_pool.try_take(wanted):
             self.large_counted += wanted
             connection.grow()
             return
         connection.go_in_small_steps()
         self._wanted = connection.wanted_bytes
         self.is_starved = True
-        self.receiving.wait(self, self._wanted, self._granted, self._refused)
+        self.request_pool.wait(self, self._wanted, self._granted, self._refused)
         self._owner.balance()
 
     def _granted(self) -> None:
@@ -99,9 +99,9 @@ class ConnectionMemory:
     def _count_large(self, size: int) -> None:
         change, self.large_counted = size - self.large_counted, size
         if change > 0:
-            self.receiving.take(change)
+            self.request_pool.take(change)
         elif change:
-            self.receiving.give(-change)
+            self.request_pool.give(-change)
 
     # ---- answers ----------------------------------------------------------------------------------------------------
 
@@ -114,37 +114,37 @@ class ConnectionMemory:
         if change > 0:
             if change == size:
                 self._taken_at = self._clock.monotonic()
-            self.answering.take(change)
+            self.response_pool.take(change)
         elif change:
             self._taken_at = self._clock.monotonic()
-            self.answering.give(-change)
+            self.response_pool.give(-change)
 
-    # ---- the budget's side ------------------------------------------------------------------------------------------
+    # ---- as a consumer of memory -------------------------------------------------------------------------------------
 
-    def held_bytes(self, half: Half) -> int:
+    def held_bytes(self, pool: MemoryPool) -> int:
         """See `forebay.server.flow.memory_pool.Consumer`."""
-        if half is self.receiving:
+        if pool is self.request_pool:
             return self.large_counted + self.open_control_bytes
         self.count_unsent()
         return self._unsent_counted
 
-    def stands_still(self, half: Half) -> bool:
+    def stands_still(self, pool: MemoryPool) -> bool:
         """See `forebay.server.flow.memory_pool.Consumer`."""
-        if half is self.receiving:
+        if pool is self.request_pool:
             return not self.is_starved and self._clock.monotonic() - self._owner.last_active > _STILL_SECONDS
         return self._clock.monotonic() - self._taken_at > _STILL_SECONDS
 
-    def give_back(self, half: Half, reason: str) -> None:
+    def give_back(self, pool: MemoryPool, reason: str) -> None:
         """Drop the unfinished request, or close the connection to free responses or open requests."""
-        if half is self.receiving and self.open_control_bytes > self.large_counted:
+        if pool is self.request_pool and self.open_control_bytes > self.large_counted:
             _LOGGER.warning("closing a connection from %s with many open requests: %s", self._owner.address, reason)
             self._owner.abort()
             return
-        if half is self.receiving:
+        if pool is self.request_pool:
             _LOGGER.warning("abandoning an unfinished request from %s: %s", self._owner.address, reason)
             if self.is_starved:
                 self.is_starved = False
-                half.forget(self)
+                pool.forget(self)
             self._give_up_large(Unavailable(f"{reason}; try again later", ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION))
             return
         _LOGGER.warning(

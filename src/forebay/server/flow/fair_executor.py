@@ -1,6 +1,7 @@
-"""Jobs of many clients on one pool of I/O threads.
+"""An executor that is fair to clients: their jobs share the threads of a pool, and clients take turns.
 
-Each client's jobs start in order, and a client waits for one job of each other client.
+The jobs of one client start in order. A job waits for at most one job of each other client. `submit` may be called in
+any thread; the jobs run in the threads of the pool, where they may block.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from forebay.base.threads import Executor, Future
 from forebay.server.flow.request_limits import T
 
 _CLIENT: ContextVar[Hashable] = ContextVar("client", default=None)
-"""The client that the running task works for; None for the server itself."""
+"""The client on whose behalf the running task works; None for the server."""
 
 _Job = tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]
 
@@ -27,8 +28,8 @@ def context_of(client: Hashable) -> Context:
     return context
 
 
-class Rotation:
-    """Jobs for the threads of `executor`."""
+class FairExecutor:
+    """Jobs of many clients for the threads of `executor`."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -37,7 +38,8 @@ class Rotation:
         self._clients: deque[Hashable] = deque()
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Queue a job for the client of the running task; return its future. It can be cancelled until it starts."""
+        """Return the future of a job, which is queued for the client of the running task. It can be cancelled until the
+        job starts."""
         future: Future[T] = threads.future()
         client = _CLIENT.get()
         with self._lock:
@@ -50,7 +52,7 @@ class Rotation:
         return future
 
     def __len__(self) -> int:
-        """How many jobs have not begun."""
+        """Return how many jobs have not started."""
         with self._lock:
             return sum(map(len, self._jobs.values()))
 
@@ -67,7 +69,7 @@ class Rotation:
             return
         try:
             result = function(*arguments)
-        except BaseException as e:  # noqa: BLE001 - handed to whoever waits, as an executor does
+        except BaseException as e:  # noqa: BLE001 - the waiter gets it, as from any executor
             future.set_exception(e)
         else:
             future.set_result(result)

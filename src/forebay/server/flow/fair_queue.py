@@ -1,13 +1,16 @@
-"""Turns: connections with many pending requests are served in rotation, and leave time for all others.
+"""The queue of connections with pending requests, which leaves time for all other work of the event loop.
 
-A connection serves a few requests when their bytes arrive. If more are pending, or others are already waiting for
-their turn, it goes to the end of a queue, and the queues are processed for a few milliseconds in each round of the
-event loop. So in each round new connections are accepted, bytes are read and responses sent, whatever a client
+A connection serves a few requests when their bytes arrive. If it has more pending requests, or if other connections
+already wait, it goes to the end of a queue. Each iteration of the event loop serves the queues for a few milliseconds.
+So every iteration also accepts connections, reads bytes and sends responses, no matter how many requests one client
 pipelines.
 
-There are two queues: connections with something new, and connections that have had a turn since and are not done.
-The first goes before the second, but not always. So a client that sends one request at a time waits for others like
-it, and not for a turn of each that has sent hundreds. (Prior art: the new and old flows of fq_codel, RFC 8290.)
+There are two queues: *new* for connections with new requests, and *old* for connections that have had a turn and still
+have pending requests. New ones go first, but after some turns of new ones an old one has its turn. So a client that
+sends one request at a time waits for other clients like it, and not for a turn of each client that has sent hundreds.
+(Prior art: the new and old flows of fq_codel, RFC 8290.)
+
+Threads: all methods belong to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ from typing import Protocol
 from forebay.base.ambient import Clock
 
 REQUESTS_PER_TURN = 8
-"""Requests of one connection that are started before others have their turn; only one for a new connection, so that the
-last one to arrive waits for one request of each connection before it, and not for eight."""
+"""Requests of one connection that start in one turn. A new connection starts only one, so that the last connection in
+the queue waits for one request of each connection ahead of it, and not for eight."""
 
 NEW_IN_A_ROW = 8
-"""After this many turns of new connections it is the turn of a waiting old one."""
+"""After this many turns of new connections in a row, an old one has its turn."""
 
 _ROUND_SECONDS = 0.005
 _ROUND_TURNS = 64
@@ -38,8 +41,8 @@ class ReadyConnection(Protocol):
         ...
 
 
-class RoundRobin:
-    """The queues of connections that wait for their turn."""
+class FairQueue:
+    """Connections that wait for their turn, in two queues."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop

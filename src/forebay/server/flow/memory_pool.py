@@ -1,18 +1,19 @@
-"""Memory for requests and responses: two pools that all connections share.
+"""Memory for requests and responses: pools that all connections share.
 
-Nouns: the memory *budget* has two halves. The *receiving* half holds requests: buffers of large incoming ones, and
-bodies of unanswered ones. The *answering* half holds large responses: reservations while one is built, and bytes that
-the client has not read. The halves are separate so that requests waiting for memory can never prevent responses, whose
-end frees it. Part of the answering half is reserved for short responses while they are built, so that a lookup never
-waits behind large responses that other clients do not read.
+Nouns: `MemoryPools` are the pools of one server. The pool of *requests* holds the buffers of large incoming requests
+and the bodies of unanswered ones. The pool of *responses* holds reservations for large responses while they are built,
+and bytes that clients have not read. The pools are separate, so that requests that wait for memory cannot prevent the
+responses that free it. The pool of *short responses* is a part of the memory for responses. It keeps a lookup from
+waiting behind large responses that other clients do not read. A *consumer* is a connection that holds memory.
 
-The rule: memory is counted when it is taken. Callers that can wait ask first, in turn with all others; a caller that
-cannot (a small request that has already arrived) is counted all the same, and then the connection waits before it takes
-more.
+The rule: memory is counted when it is taken. Callers that can wait ask first and are served in order. A caller that
+cannot wait (a small request that has already arrived) is counted anyway, and its connection waits before it takes more.
 
 Every wait is bounded. Once the first waiter has waited for `wait_seconds`, the largest consumers lose their memory
-(`Consumer.give_back`), stalled ones first, until the waiter is served. If there is nothing to take, the waiters are
-refused.
+(`Consumer.give_back`), stalled ones first, until the waiter is served. If no consumer has enough to lose, the waiters
+are refused.
+
+Threads: all methods belong to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -28,28 +29,28 @@ from forebay.base.errors import ErrorCode, Unavailable
 
 _LOGGER = logging.getLogger(__name__)
 
-_SHORT_ANSWERS_SHARE = 8
-"""The part of the answering half reserved for short responses, and the part of that which one of them may take."""
+_SHORT_RESPONSES_SHARE = 8
+"""One eighth of the memory for responses is reserved for short ones; one short response may take an eighth of that."""
 _GRACE_SECONDS = 0.05
 _HELD_SHARE = 4
-"""Consumers that together hold less than this part of a half did not exhaust it, and lose nothing."""
+"""Consumers that together hold less than this part of a pool (one fourth) did not exhaust it, and lose nothing."""
 
 _STILL = 4
 """The factor by which a stalled consumer counts as larger."""
 
 
 class Consumer(Protocol):
-    """The part of a connection that the budget uses."""
+    """The part of a connection that a memory pool uses."""
 
-    def held_bytes(self, half: Half) -> int:
-        """Return how much of `half` it could be made to give back: unfinished requests, or unread responses."""
+    def held_bytes(self, pool: MemoryPool) -> int:
+        """Return how much of `pool` it could be made to give back: unfinished requests, or unread responses."""
         ...
 
-    def stands_still(self, half: Half) -> bool:
+    def stands_still(self, pool: MemoryPool) -> bool:
         """Return whether its peer has neither sent nor read anything recently."""
         ...
 
-    def give_back(self, half: Half, reason: str) -> None:
+    def give_back(self, pool: MemoryPool, reason: str) -> None:
         """Free what `held_bytes` returned."""
         ...
 
@@ -64,8 +65,8 @@ class _Waiting:
     refused: Callable[[Unavailable], None]
 
 
-class Half:
-    """One half of the budget. All methods belong to the event loop's thread."""
+class MemoryPool:
+    """Memory of one purpose. All methods belong to the event loop's thread."""
 
     def __init__(self, name: str, limit: int, consumers: Callable[[], Iterable[Consumer]], wait_seconds: float) -> None:
         """`consumers` returns the current connections."""
@@ -76,7 +77,7 @@ class Half:
         self._wait_seconds = wait_seconds
         self._waiting: deque[_Waiting] = deque()
         self._watch: asyncio.TimerHandle | None = None
-        self._held_up: dict[Consumer, Callable[[], None]] = {}
+        self._blocked: dict[Consumer, Callable[[], None]] = {}
         self._relief: asyncio.TimerHandle | None = None
 
     @property
@@ -110,10 +111,10 @@ class Half:
         self.used -= size
         if self._waiting and self._grant():
             self._watch_out(again=True)
-        if self._held_up and not self.is_overfull:
-            held_up, self._held_up = self._held_up, {}
-            for go_on in held_up.values():
-                asyncio.get_running_loop().call_soon(go_on)
+        if self._blocked and not self.is_overfull:
+            blocked, self._blocked = self._blocked, {}
+            for proceed in blocked.values():
+                asyncio.get_running_loop().call_soon(proceed)
 
     def wait(
         self, consumer: Consumer, size: int, granted: Callable[[], None], refused: Callable[[Unavailable], None]
@@ -151,18 +152,18 @@ class Half:
 
     def forget(self, consumer: Consumer) -> None:
         """Remove a closed connection from the waiters."""
-        self._held_up.pop(consumer, None)
+        self._blocked.pop(consumer, None)
         if self._waiting:
             self._waiting = deque(each for each in self._waiting if each.consumer is not consumer)
 
-    def wait_for_relief(self, consumer: Consumer, go_on: Callable[[], None]) -> None:
-        """Call `go_on` once the half is no longer overfull, which takes bounded time."""
-        self._held_up[consumer] = go_on
+    def wait_for_relief(self, consumer: Consumer, proceed: Callable[[], None]) -> None:
+        """Call `proceed` once the pool is no longer overfull, which takes bounded time."""
+        self._blocked[consumer] = proceed
         if self._relief is None:
             self._relief = asyncio.get_running_loop().call_later(self._wait_seconds, self._relieve_overfull)
 
     def _relieve_overfull(self) -> None:
-        """Take memory from the largest consumer if the half is still overfull, and check again soon."""
+        """Take memory from the largest consumer if the pool is still overfull, and check again soon."""
         self._relief = None
         if self.is_overfull and self._take_from_largest():
             self._relief = asyncio.get_running_loop().call_later(_GRACE_SECONDS, self._relieve_overfull)
@@ -173,7 +174,7 @@ class Half:
                 timer.cancel()
         self._watch = self._relief = None
 
-    # ---- those who wait ---------------------------------------------------------------------------------------------
+    # ---- waiters -------------------------------------------------------------------------------------------------
 
     def _grant(self) -> bool:
         """Give available memory to the waiters in order. Return whether any of them got it."""
@@ -243,23 +244,23 @@ class Half:
             )
 
 
-class MemoryBudget:
-    """Both halves."""
+class MemoryPools:
+    """The memory pools of one server."""
 
     def __init__(self, limit: int, consumers: Callable[[], Iterable[Consumer]], wait_seconds: float) -> None:
         self.limit = limit
-        self.receiving = Half("requests", limit // 2, consumers, wait_seconds)
-        short = limit // 2 // _SHORT_ANSWERS_SHARE
-        self.answering = Half("answers", limit // 2 - short, consumers, wait_seconds)
-        self.short_answers = Half("short answers", short, consumers, wait_seconds)
-        self.short_answer_bytes = short // _SHORT_ANSWERS_SHARE
+        self.requests = MemoryPool("requests", limit // 2, consumers, wait_seconds)
+        short = limit // 2 // _SHORT_RESPONSES_SHARE
+        self.responses = MemoryPool("answers", limit // 2 - short, consumers, wait_seconds)
+        self.short_responses = MemoryPool("short answers", short, consumers, wait_seconds)
+        self.short_response_bytes = short // _SHORT_RESPONSES_SHARE
         """The maximum length of a short response."""
 
     def forget(self, consumer: Consumer) -> None:
         """Forget a closed connection."""
-        self.receiving.forget(consumer)
-        self.answering.forget(consumer)
+        self.requests.forget(consumer)
+        self.responses.forget(consumer)
 
     def close(self) -> None:
-        self.receiving.close()
-        self.answering.close()
+        self.requests.close()
+        self.responses.close()

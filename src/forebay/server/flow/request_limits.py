@@ -1,14 +1,17 @@
-"""What one request may cost: its items, the memory of its answer, and the event loop's time.
+"""Limits of one request: the number of its items, the memory of its response, and its time on the event loop.
 
-A request that names more things than `server.request.max-items`, or whose response would describe more of them, is
+A request that names more items than `server.request.max-items`, or whose response would describe more of them, is
 refused.
 
-Long requests are admitted a few at a time, the next one when an earlier one is answered (`Gate`): their parsed form
-takes memory, and every full round of the garbage collector, which stops everything else, takes time for each of these
-objects.
+Long requests are admitted a few at a time (`RequestAdmission`); the next one follows when an earlier one is answered.
+Their parsed form takes memory, and every full garbage collection, which stops all other work, takes time for each of
+its objects.
 
-Work on a long list is done in *pieces* of a few milliseconds. Of all requests with such work only one runs a piece in
-each round of the event loop, in rotation. So others wait for one piece, however many there are.
+Work on a long list is done in *time slices* of a few milliseconds. Of all requests with such work, only one runs a
+slice in each iteration of the event loop, and they take turns. So other work waits for one slice, no matter how many of
+these requests there are.
+
+Threads: everything here belongs to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -29,26 +32,26 @@ ITEMS_MAX = 100_000
 ANSWER_BYTES_MAX = 64 << 20
 
 ITEM_BYTES = 256
-"""Memory of the response about one thing, or of an error for it, while it is built."""
+"""Memory of the response about one item, or of an error for it, while it is built."""
 
 SHORT_LIST = 256
-"""Lists of up to this many things are processed in one go."""
+"""Lists of up to this many items are processed without time slices."""
 
 H = TypeVar("H", bound=Hashable)
 
-_PIECE_SECONDS = 0.005
-_PIECE_ITEMS = 4096
-"""A piece ends after this many things even if the clock stands still, as in a simulation."""
+_SLICE_SECONDS = 0.005
+_SLICE_ITEMS = 4096
+"""A slice ends after this many items even if the clock stands still, as in a simulation."""
 
 
-_GATE_BYTES = 2 << 20
-"""Total length of the requests inside the gate: one of the longest, or many of a few thousand items."""
+_ADMITTED_BYTES_MAX = 2 << 20
+"""Total length of the admitted requests: one of the longest, or many of a few thousand items."""
 
 
-class Gate:
-    """Admits as much as fits at a time, in order of arrival; an item larger than the limit is admitted alone.
+class RequestAdmission:
+    """Admits requests in order of arrival while their total size fits; one larger than the limit is admitted alone.
 
-    Belongs to the event loop's thread. There is no limit of time: whatever is inside ends in bounded time.
+    The wait has no limit of its own, because admitted requests end in bounded time.
     """
 
     def __init__(self, limit: int) -> None:
@@ -57,8 +60,8 @@ class Gate:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def passing(self, size: int) -> AsyncIterator[None]:
-        """Wait for room for `size`, and take it until the block ends."""
+    async def admitted(self, size: int) -> AsyncIterator[None]:
+        """Wait until a request of `size` bytes fits, and count it until the block ends."""
         if self._waiting or not self._fits(size):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((size, turn))
@@ -94,8 +97,8 @@ class Gate:
             turn.set_result(None)
 
 
-class RequestCosts:
-    """The limits of one server, and the rotation of its long work."""
+class RequestLimits:
+    """The limits of one server, the admission of its long requests, and the turns of its long work."""
 
     def __init__(
         self, clock: Clock = SYSTEM_CLOCK, items_max: int = ITEMS_MAX, answer_bytes_max: int = ANSWER_BYTES_MAX
@@ -103,12 +106,12 @@ class RequestCosts:
         self.clock = clock
         self.items_max = items_max
         self.answer_bytes_max = answer_bytes_max
-        self.gate = Gate(_GATE_BYTES)
-        """The gate for long requests while they are parsed and answered, by length."""
-        self._rotation = asyncio.Lock()
+        self.admission = RequestAdmission(_ADMITTED_BYTES_MAX)
+        """The admission of long requests, by length, while they are parsed and answered."""
+        self._turn = asyncio.Lock()
 
     def check_items(self, count: int, what: str) -> None:
-        """Raise `LimitExceeded` if a request names, or asks to describe, too many things."""
+        """Raise `LimitExceeded` if a request names, or asks to describe, too many items."""
         if count > self.items_max:
             raise LimitExceeded(
                 f"the request names {count} {what}; one request may name {self.items_max} "
@@ -126,61 +129,62 @@ class RequestCosts:
             )
 
     async def each(self, items: Iterable[T], count: int, work: Callable[[T], None]) -> None:
-        """Do `work`, which raises nothing, with each of `count` items; in pieces if they are many."""
+        """Call `work`, which raises nothing, with each of `count` items; in time slices if they are many."""
         if count <= SHORT_LIST:
             for item in items:
                 work(item)
             return
-        async with self.pieces() as pieces:
+        async with self.time_slices() as slices:
             for item in items:
                 work(item)
-                if pieces.is_over():
-                    await pieces.next()
+                if slices.is_over():
+                    await slices.next()
 
     async def distinct(self, items: Iterable[H], count: int) -> list[H]:
-        """Return the distinct ones of `count` items, in order of first appearance; in pieces if they are many."""
-        found: dict[H, None] = {}
-        await self.each(items, count, lambda item: found.setdefault(item))
-        return list(found)
+        """Return the distinct ones of `count` items, in order of first appearance; in time slices if they are many."""
+        seen: dict[H, None] = {}
+        await self.each(items, count, lambda item: seen.setdefault(item))
+        return list(seen)
 
-    def pieces(self) -> Pieces:
-        """Long work: `async with costs.pieces() as pieces`; in its loop, `if pieces.is_over(): await pieces.next()`."""
-        return Pieces(self._rotation, self.clock)
+    def time_slices(self) -> TimeSlices:
+        """Return the slices for long work: `async with limits.time_slices() as slices`, and in the loop of the work
+        `if slices.is_over(): await slices.next()`."""
+        return TimeSlices(self._turn, self.clock)
 
 
-class Pieces:
-    """The pieces of one request's long work. Do not wait for anything else inside of one."""
+class TimeSlices:
+    """The time slices of one request's long work. A slice must not wait for anything else."""
 
-    def __init__(self, rotation: asyncio.Lock, clock: Clock) -> None:
-        self._rotation = rotation
+    def __init__(self, turn: asyncio.Lock, clock: Clock) -> None:
+        self._turn = turn
         self._clock = clock
         self._items = 0
         self._end = 0.0
 
-    async def __aenter__(self) -> Pieces:
-        await self._rotation.acquire()
+    async def __aenter__(self) -> TimeSlices:
+        await self._turn.acquire()
         self._begin()
         return self
 
     def _begin(self) -> None:
         self._items = 0
-        self._end = self._clock.monotonic() + _PIECE_SECONDS
+        self._end = self._clock.monotonic() + _SLICE_SECONDS
 
     def is_over(self, items: int = 1) -> bool:
-        """Count `items` things as done; return whether the piece has taken long enough."""
+        """Count `items` items as processed; return whether the slice has taken its time."""
         self._items += items
-        return self._items >= _PIECE_ITEMS or self._clock.monotonic() >= self._end
+        return self._items >= _SLICE_ITEMS or self._clock.monotonic() >= self._end
 
     async def next(self) -> None:
-        """End the piece; return when it is this request's turn again."""
-        self._rotation.release()
+        """End the slice; return when it is this request's turn again."""
+        self._turn.release()
         try:
             await asyncio.sleep(0)
         finally:
-            await self._rotation.acquire()
+            await self._turn.acquire()
         self._begin()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._rotation.release()
+        self._turn.release()

@@ -1,4 +1,10 @@
-"""Memory for the responses that requests build."""
+"""Memory for the response that a request builds: a place among the connection's responses, and bytes of a memory pool.
+
+Flow: a request enters before it builds its response (`enter`), asks for more if the response outgrows its reservation
+(`grow_to`), gives the reservation back once the response is built (`settle`), and leaves when the client has read it.
+
+Threads: all methods belong to the event loop's thread.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +14,23 @@ from collections.abc import Callable
 from typing import Any
 
 from forebay.base.threads import Future
-from forebay.server.flow.memory_pool import Consumer, Half, MemoryBudget
+from forebay.server.flow.memory_pool import Consumer, MemoryPool, MemoryPools
 from forebay.server.flow.request_limits import ITEM_BYTES, SHORT_LIST
 
 _LOGGER = logging.getLogger(__name__)
 
 
-_SHARE_OF_ONE_ANSWER = 2
+_SHARE_OF_ONE_RESPONSE = 2
 """The reservation for one response is at most this part of all memory for responses."""
 
 
-class AnswerRoom:
-    """Memory for the response to one call, if it may be large: a place among the connection's responses, and bytes of
-    the server's budget.
+class ResponseMemory:
+    """Memory for the response to one call, if the response may be large."""
 
-    It is entered before the response is built, and left when the client has read it, or when there is none yet.
-    """
-
-    def __init__(self, room: asyncio.Semaphore, budget: MemoryBudget, consumer: Consumer) -> None:
-        self._room = room
-        self._budget = budget
-        self._half: Half = budget.answering
+    def __init__(self, places: asyncio.Semaphore, pools: MemoryPools, consumer: Consumer) -> None:
+        self._places = places
+        self._pools = pools
+        self._pool: MemoryPool = pools.responses
         self._consumer = consumer
         self.reserved = 0
         self.is_held = False
@@ -38,10 +40,10 @@ class AnswerRoom:
     async def take_place(self) -> None:
         """Wait until the client has read enough of its earlier responses, and keep the place until `close`.
 
-        For long requests, before their gate: inside, other requests would wait for them.
+        For long requests, before they are admitted: others would wait for an admitted one that waits.
         """
         if not self.is_held:
-            await self._room.acquire()
+            await self._places.acquire()
         self._has_place = True
 
     async def enter(self, size: int) -> None:
@@ -52,25 +54,25 @@ class AnswerRoom:
         if self.is_held:
             return
         if not self._has_place:
-            await self._room.acquire()
+            await self._places.acquire()
         try:
-            await self._reserve(min(size, self._budget.answering.limit // _SHARE_OF_ONE_ANSWER))
+            await self._reserve(min(size, self._pools.responses.limit // _SHARE_OF_ONE_RESPONSE))
         except BaseException:
             self._give_place()
             raise
         self.is_held = True
 
     async def _reserve(self, size: int) -> None:
-        budget = self._budget
-        if size <= budget.short_answer_bytes and budget.short_answers.try_take(size):
-            self._half = budget.short_answers
+        pools = self._pools
+        if size <= pools.short_response_bytes and pools.short_responses.try_take(size):
+            self._pool = pools.short_responses
         else:
-            self._half = budget.answering
-            await self._half.reserve(self._consumer, size)
+            self._pool = pools.responses
+            await self._pool.reserve(self._consumer, size)
         self.reserved = size
 
     async def enter_for(self, items: int) -> None:
-        """Enter with memory for a response about `items` things; a short one needs no reservation."""
+        """Enter with memory for a response about `items` items; a short one needs no reservation."""
         if items > SHORT_LIST:
             await self.enter(items * ITEM_BYTES)
 
@@ -81,26 +83,26 @@ class AnswerRoom:
         """
         if self.is_held:
             self.settle()
-            await self._reserve(min(size, self._budget.answering.limit))
+            await self._reserve(min(size, self._pools.responses.limit))
 
     async def grow_to(self, size: int) -> None:
         """Reserve more memory for a response that is larger than its reservation. Raises as `enter` does."""
-        answering = self._budget.answering
-        size = min(size, answering.limit)
+        responses = self._pools.responses
+        size = min(size, responses.limit)
         missing = size - self.reserved
         if not self.is_held or missing <= 0:
             return
-        if self._half is answering:
-            await answering.reserve(self._consumer, missing)
+        if self._pool is responses:
+            await responses.reserve(self._consumer, missing)
         else:
-            await answering.reserve(self._consumer, size)
+            await responses.reserve(self._consumer, size)
             self.settle()
-            self._half = answering
+            self._pool = responses
         self.reserved = size
 
     def settle(self) -> None:
         """Release the reservation: the response is built, and its unsent part is counted elsewhere."""
-        self._half.give(self.reserved)
+        self._pool.give(self.reserved)
         self.reserved = 0
 
     def leave(self) -> None:
@@ -111,13 +113,13 @@ class AnswerRoom:
             self._give_place()
 
     def close(self) -> None:
-        """Leave for good."""
+        """Leave, and give the place back that `take_place` has taken."""
         self.leave()
         if self._has_place:
             self._has_place = False
             self._give_place()
 
-    # ---- the request, where it is a write ---------------------------------------------------------------------------
+    # ---- the request of a write -------------------------------------------------------------------------------------
 
     def keep_until(self, written: Future[Any]) -> None:
         """Keep the request's bytes until its queued write is done, even if its response is no longer awaited."""
@@ -137,4 +139,4 @@ class AnswerRoom:
 
     def _give_place(self) -> None:
         if not self._has_place:
-            self._room.release()
+            self._places.release()

@@ -1,9 +1,15 @@
-"""Writes of buckets in groups, on a pool of threads that all buckets share.
+"""Write queues: the writes of a bucket, in groups, on a pool of threads that all buckets share.
 
-Writes that queue up in a lane while a group is being written form the next group. Under load groups grow, and the cost
-of a sync is shared (group commit). Without load each write is its own group and never waits. Lanes take turns on the
-threads: a thread writes one group of a lane, then one of another waiting lane, so buckets with very much to write
-cannot monopolize them. Lanes with little to write go first, but not always.
+Nouns: a `WriteQueue` holds the writes of one bucket that wait. A *group* is the writes that are written together. The
+`WriteScheduler` lets the queues of all buckets take turns on the threads of the pool.
+
+Group commit: writes that arrive while a group is being written form the next group. Under load, groups grow and share
+the cost of a sync. Without load, each write is a group and never waits. A thread writes one group of a queue, then one
+of another waiting queue, so buckets with much to write cannot monopolize the threads. Queues with little to write go
+first, but after some of these it is the turn of a queue with more.
+
+Threads: `submit`, `queue` and `run_now` may be called in any thread. A group is written by a thread of the pool, except
+for `run_now`, which writes in the caller's thread.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ Result_contra = TypeVar("Result_contra", contravariant=True)
 
 
 class Receiver(Protocol[Result_contra]):
-    """What gets the outcome of writes that were queued together, in the thread that has written them."""
+    """Receives the outcome of writes that were queued together, in the thread that has written them."""
 
     def set_results(self, results: Sequence[Result_contra]) -> None: ...
 
@@ -37,7 +43,7 @@ Result = TypeVar("Result")
 
 
 class _Awaited(Generic[Result]):
-    """Receives the result of one write for whoever holds the future."""
+    """Receives the result of one write, and passes it to a future."""
 
     __slots__ = ("future", "set_exception")
 
@@ -51,7 +57,7 @@ class _Awaited(Generic[Result]):
 
 
 class _Entry(NamedTuple, Generic[Item, Result]):
-    """Items that were queued together, what gets their results, and their size in bytes."""
+    """Items that were queued together, the receiver of their results, and their size in bytes."""
 
     items: Sequence[Item]
     receiver: Receiver[Result]
@@ -60,46 +66,48 @@ class _Entry(NamedTuple, Generic[Item, Result]):
 
 GROUP_ITEMS_MAX = 64
 GROUP_BYTES_MAX = 2 << 20
-"""Maximum number of writes in one group, and their total size, not counting those that were queued together with the
-last one: bounds the memory and time of one group."""
+"""Maximum number of writes in one group, and their total size in bytes. They bound the memory and time of one group.
+The last entry of a group may exceed them, because writes that were queued together are written together."""
 
 NOW_BYTES_MAX = 64 << 10
 QUICK_SYNC_SECONDS = 250e-6
 QUICK_SYNCS_MIN = 32
-"""Groups of up to this many bytes are written in the event loop's thread once so many syncs took no longer than that:
-on a RAM disk, or a disk that keeps in a power failure what it was given. A hop to another thread takes as long.
+"""The event loop's thread writes groups of up to `NOW_BYTES_MAX` bytes once `QUICK_SYNCS_MIN` syncs took at most
+`QUICK_SYNC_SECONDS`: on a RAM disk, or on a disk with a protected cache. A hop to another thread takes as long.
 
-A slower sync takes half of those that count away."""
+A slower sync halves the count."""
 
 LONE_SYNC_SECONDS = 500e-6
-"""The same for a client that is alone on the server: no other one waits for the loop meanwhile, and a hop to another
-thread and back costs as much CPU time as the write itself. Disks behind a network take longer, and hang more easily: a
-sync that hangs keeps the loop from all else."""
+"""The same limit for a client that is alone on the server. No other client waits for the loop then, and a hop to
+another thread and back costs as much CPU time as the write. The limit excludes disks behind a network. Their syncs take
+longer and hang more often, and a sync that hangs blocks the event loop."""
 
 LONG_SECONDS = 5e-3
-"""One that takes longer, or a group in the loop's thread that does, takes all."""
+"""A slower sync resets the count to zero; so does a group that takes longer in the event loop's thread."""
 
 SHORT_BYTES = 64 << 10
-"""A lane with at most this much to write goes before those with more."""
+"""A queue with at most this many bytes to write goes before queues with more."""
 
 SHORT_IN_A_ROW = 8
-"""After this many short ones it is the turn of a waiting lane with more to write."""
+"""After this many turns of short queues in a row, a waiting queue with more to write has its turn."""
 
 
 LINGER_SECONDS = 0.2
-"""So long a thread with nothing to write waits for more before it goes back to its pool: to wake it is worth it, for a
-pool takes many more steps to begin a job."""
+"""How long an idle thread waits for more to write before it returns to its pool. Waking the worker thread is cheaper
+than a round trip through the executor."""
 
 
 def _counted(syncs: int, seconds: float, seconds_max: float) -> int:
-    """How many syncs that were quick enough count after one more, which took `seconds`."""
+    """Return the count of quick syncs after one more sync, which took `seconds`."""
     if seconds <= seconds_max:
         return min(syncs + 1, 2 * QUICK_SYNCS_MIN)
-    return syncs // 2 if seconds <= LONG_SECONDS else 0  # once in a while another process had the core meanwhile
+    return (
+        syncs // 2 if seconds <= LONG_SECONDS else 0
+    )  # another process had the core for a moment, which happens on any machine
 
 
-class LaneScheduler:
-    """Chooses the lane whose group a thread of the pool writes next."""
+class WriteScheduler:
+    """Chooses the queue whose group a thread of the pool writes next. All methods may be called in any thread."""
 
     def __init__(self, executor: Executor, clock: Clock = SYSTEM_CLOCK, counters: ServerCounters | None = None) -> None:
         self._executor = executor
@@ -111,24 +119,24 @@ class LaneScheduler:
         self._long: deque[Callable[[], None]] = deque()
         self._short_in_a_row = 0
         self._jobs = 0
-        """Jobs that the pool has not begun."""
+        """Jobs that the pool has not started."""
         self._lingering: list[Lock] = []
-        """What each thread waits for that has nothing to write."""
+        """The locks on which idle threads wait."""
         self._is_closed = False
 
     def may_write_now(self, *, is_alone: bool = False) -> bool:
-        """Whether a group may be written by `write_now`; `is_alone`: its client is the only one that sends requests."""
+        """Return whether `write_now` may write a group; `is_alone`: its client is the only one that sends requests."""
         return self._quick_syncs >= QUICK_SYNCS_MIN or (is_alone and self._lone_syncs >= QUICK_SYNCS_MIN)
 
     def synced(self, seconds: float) -> None:
-        """Note how long a sync took that a group of writes has waited for."""
+        """Record the duration of a sync that a group of writes has waited for."""
         with self._lock:
             self._counters.syncs.observe(seconds)
         self._quick_syncs = _counted(self._quick_syncs, seconds, QUICK_SYNC_SECONDS)
         self._lone_syncs = _counted(self._lone_syncs, seconds, LONE_SYNC_SECONDS)
 
     def write_now(self, write: Callable[[], T]) -> T:
-        """Write a group in the thread of the event loop, where all others wait for it meanwhile."""
+        """Return what `write` returns, which writes a group in the event loop's thread. All connections wait for it."""
         began = self._clock.monotonic()
         try:
             return write()
@@ -137,7 +145,7 @@ class LaneScheduler:
                 self._quick_syncs = self._lone_syncs = 0
 
     def join(self, write: Callable[[], None], size: int) -> None:
-        """Call `write`, which raises nothing, in a thread when its turn comes; `size` bytes wait to be written."""
+        """Call `write`, which raises nothing, in a thread of the pool in turn; `size` bytes wait to be written."""
         wakes = None
         with self._lock:
             self._append(write, size)
@@ -151,7 +159,7 @@ class LaneScheduler:
             wakes.release()
 
     def rejoin(self, write: Callable[[], None], size: int) -> None:
-        """As `join`, from inside a `write`: its thread continues with the next waiting lane."""
+        """As `join`, but called by a `write`: its thread continues with the next waiting queue."""
         with self._lock:
             self._append(write, size)
 
@@ -162,11 +170,11 @@ class LaneScheduler:
             self._counters.group_writes += writes
 
     def __len__(self) -> int:
-        """How many lanes wait for a thread."""
+        """Return how many queues wait for a thread."""
         return len(self._short) + len(self._long)
 
     def close(self) -> None:
-        """Let the threads go that wait for more to write."""
+        """Release the idle threads that wait for more to write."""
         with self._lock:
             self._is_closed = True
             lingering, self._lingering = self._lingering, []
@@ -195,7 +203,7 @@ class LaneScheduler:
                     if woken in self._lingering:
                         self._lingering.remove(woken)
                         return
-                woken.acquire()  # by who has taken it from the list just now
+                woken.acquire()  # `join` has just taken it from the list, and releases it
 
     def _next(self) -> Callable[[], None] | None:
         if self._short and not (self._long and self._short_in_a_row >= SHORT_IN_A_ROW):
@@ -205,15 +213,15 @@ class LaneScheduler:
         return self._long.popleft() if self._long else None
 
 
-class Lane(Generic[Item, Result]):
-    """Runs work on groups of submitted items, in order, never two groups at once.
+class WriteQueue(Generic[Item, Result]):
+    """Runs work on groups of submitted items, in order, one group at a time.
 
-    A lane does not hold a reference to its work while it is idle: it would form a cycle with an owner whose method that
-    is, and keep the owner's memory (hundreds of kilobytes for a bucket) until the next garbage collection.
+    An idle queue holds no reference to its work, which is a method of the queue's owner. The cycle would keep the
+    owner's memory (hundreds of kilobytes for a bucket) until the next garbage collection.
     """
 
-    def __init__(self, turns: LaneScheduler) -> None:
-        self._turns = turns
+    def __init__(self, scheduler: WriteScheduler) -> None:
+        self._scheduler = scheduler
         self._lock = threads.lock()
         self._changed = threads.condition(self._lock)
         self._queue: deque[_Entry[Item, Result]] = deque()
@@ -222,11 +230,11 @@ class Lane(Generic[Item, Result]):
         self._is_held = False
 
     def submit(self, item: Item, work: Callable[[Sequence[Item]], Sequence[Result]], size: int) -> Future[Result]:
-        """Queue `item` of `size` bytes; the future gets its result. It cannot be cancelled: what is queued will be
+        """Queue `item` of `size` bytes; return the future of its result. It cannot be cancelled: queued items are
         written.
 
-        `work`, the same for all items of a lane, returns one result for each item of a group. If it raises, every item
-        of the group fails with that error.
+        `work`, the same for all items of a queue, returns one result for each item of a group. If it raises, every
+        item of the group fails with that error.
         """
         future: Future[Result] = threads.future()
         future.set_running_or_notify_cancel()
@@ -240,7 +248,7 @@ class Lane(Generic[Item, Result]):
         work: Callable[[Sequence[Item]], Sequence[Result]],
         size: int,
     ) -> None:
-        """As `submit`, for several items, which are written together; `receiver` gets their results."""
+        """As `submit`, for several items that are written together; `receiver` gets their results."""
         with self._lock:
             self._queue.append(_Entry(items, receiver, size))
             self._queued_bytes += size
@@ -248,12 +256,12 @@ class Lane(Generic[Item, Result]):
                 return
             self._running = True
             size = self._queued_bytes
-        self._turns.join(partial(self._write_group, work), size)
+        self._scheduler.join(partial(self._write_group, work), size)
 
     def run_now(
         self, items: Sequence[Item], work: Callable[[Sequence[Item]], Sequence[Result]]
     ) -> Sequence[Result] | None:
-        """Run `work` on a group in this thread; None, and nothing is done, unless the lane is idle.
+        """Run `work` on a group in this thread; return its results, or None without effect if the queue is busy.
 
         Raises what `work` raises.
         """
@@ -268,12 +276,12 @@ class Lane(Generic[Item, Result]):
         try:
             return work(items)
         finally:
-            left = self._go_on_or_rest()
+            left = self._continue_or_rest()
             if left is not None:
-                self._turns.join(partial(self._write_group, work), left)
+                self._scheduler.join(partial(self._write_group, work), left)
 
-    def _go_on_or_rest(self) -> int | None:
-        """After a group: the bytes that wait for the next one; None, and the lane rests, if it is not to be written."""
+    def _continue_or_rest(self) -> int | None:
+        """Return the bytes that wait for the next group, or None if none is to be written; then the queue is idle."""
         with self._lock:
             if self._queue and not self._is_held:
                 return self._queued_bytes
@@ -284,8 +292,8 @@ class Lane(Generic[Item, Result]):
 
     @contextmanager
     def held(self, work: Callable[[Sequence[Item]], Sequence[Result]]) -> Iterator[None]:
-        """Run no work during the block, and none that has begun before; items that are submitted wait, without a
-        thread. One holder at a time."""
+        """Hold all work during the block, and wait first until running work has ended. Submitted items wait, without
+        a thread. One holder at a time."""
         with self._lock:
             self._is_held = True
             self._changed.wait_for(lambda: not self._running)
@@ -297,11 +305,11 @@ class Lane(Generic[Item, Result]):
                 left = self._queued_bytes
                 self._running = starts = bool(self._queue)
             if starts:
-                self._turns.join(partial(self._write_group, work), left)
+                self._scheduler.join(partial(self._write_group, work), left)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is queued or being written."""
+        """Return whether nothing is queued or being written."""
         with self._lock:
             return not (self._running or self._queue)
 
@@ -310,9 +318,9 @@ class Lane(Generic[Item, Result]):
             group = self._take_group()
         _run(work, group)
         del group
-        left = self._go_on_or_rest()
+        left = self._continue_or_rest()
         if left is not None:
-            self._turns.rejoin(partial(self._write_group, work), left)
+            self._scheduler.rejoin(partial(self._write_group, work), left)
 
     def _take_group(self) -> list[_Entry[Item, Result]]:
         group: list[_Entry[Item, Result]] = []
@@ -329,7 +337,7 @@ class Lane(Generic[Item, Result]):
 def _run(work: Callable[[Sequence[Any]], Sequence[Any]], group: Sequence[_Entry[Any, Any]]) -> None:
     try:
         results = work(group[0].items if len(group) == 1 else [item for entry in group for item in entry.items])
-    except BaseException as e:  # noqa: BLE001 - handed to whoever waits, as an executor does
+    except BaseException as e:  # noqa: BLE001 - the waiters get it, as from any executor
         for entry in group:
             entry.receiver.set_exception(e)
         return

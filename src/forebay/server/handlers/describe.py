@@ -70,9 +70,9 @@ def _invalid(message: str) -> InvalidRequest:
 
 
 def _add_memory(connections: Connections, response: pb.DescribeServerResponse) -> None:
-    receiving, answering = connections.budget.receiving, connections.budget.answering
-    response.request_bytes, response.request_bytes_max = receiving.used, receiving.limit
-    response.answer_bytes, response.answer_bytes_max = answering.used, answering.limit
+    requests, responses = connections.memory_pools.requests, connections.memory_pools.responses
+    response.request_bytes, response.request_bytes_max = requests.used, requests.limit
+    response.answer_bytes, response.answer_bytes_max = responses.used, responses.limit
     response.connection_count = len(connections)
 
 
@@ -112,7 +112,7 @@ def _add_load(context: ServerContext, response: pb.DescribeServerResponse) -> No
     memory = resident_bytes()
     if memory is not None:
         response.resident_bytes = memory
-    response.queued_reads, response.queued_writes = context.queued_jobs, replicas.queued_lanes
+    response.queued_reads, response.queued_writes = context.queued_jobs, replicas.waiting_write_queues
     response.waiting_fetches = context.notifier.waiting
     response.scan_count = context.scanners.session_count
     response.table_snapshot_count = len(context.table_snapshots.describe())

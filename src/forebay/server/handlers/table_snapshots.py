@@ -25,7 +25,7 @@ _NAME_CHARS_MAX = 200
 async def open_table_snapshot(context: ServerContext, call: ServerCall) -> Message:
     """Pin all buckets of a table, or of some partitions, at one point in time."""
     request = call.message
-    context.costs.check_items(len(request.partition_id), "partitions")
+    context.limits.check_items(len(request.partition_id), "partitions")
     buckets = _buckets(context, request)
     async with AsyncExitStack() as uses:
         replicas = [await uses.enter_async_context(context.using(bucket)) for bucket in buckets]

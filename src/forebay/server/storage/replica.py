@@ -1,7 +1,7 @@
-"""One bucket on this server: its log, its key-value state if the table has a primary key, and its lane of writes.
+"""One bucket on this server: its log, its key-value state if the table has a primary key, and its queue of writes.
 
-Writes go through the lane, one group at a time (`forebay.server.flow.write_queue`); reads run in any thread. The high
-watermark, up to which clients read, follows what is durable. A write with acks=1 or 0 is visible as soon as it is
+Writes go through the write queue, one group at a time (`forebay.server.flow.write_queue`); reads run in any thread. The
+high watermark, up to which clients read, follows what is durable. A write with acks=1 or 0 is visible as soon as it is
 acknowledged, before it is durable: its writer asked for that (docs/design/0006-durability-by-acks.md), and readers of
 such a table accept it. The rows of a decided transaction are visible in a primary-key table before its log is synced,
 because what is staged outlasts a power failure.
@@ -31,7 +31,7 @@ from forebay.metadata.table import TableBucket
 from forebay.metadata.table_options import LogFormat
 from forebay.server.counters import BucketCounters
 from forebay.server.flow.disk_reserve import DiskReserve
-from forebay.server.flow.write_queue import GROUP_BYTES_MAX, NOW_BYTES_MAX, Lane, LaneScheduler, Receiver
+from forebay.server.flow.write_queue import GROUP_BYTES_MAX, NOW_BYTES_MAX, Receiver, WriteQueue, WriteScheduler
 from forebay.server.metadata.catalog import LiveTable
 from forebay.server.storage.batch_check import check_log_batches
 
@@ -100,7 +100,7 @@ class BucketReplica:
         log: LogTablet,
         kv: KvTablet | None,
         kv_folder: KvFolder | None,
-        turns: LaneScheduler,
+        scheduler: WriteScheduler,
         on_progress: Callable[[TableBucket], None],
         reserve: DiskReserve,
         before_first_write: Callable[[], None] | None = None,
@@ -115,11 +115,11 @@ class BucketReplica:
         self._kv = kv
         self._kv_folder = kv_folder
         self._on_progress = on_progress
-        self._turns = turns
+        self._write_scheduler = scheduler
         self._reserve = reserve
         self._before_first_write = before_first_write
-        self._append_lane: Lane[Append, AppendResult] = Lane(turns)
-        self._put_lane: Lane[PutRequest, PutResult] = Lane(turns)
+        self._append_queue: WriteQueue[Append, AppendResult] = WriteQueue(scheduler)
+        self._put_queue: WriteQueue[PutRequest, PutResult] = WriteQueue(scheduler)
         self._checkpointing = threads.lock()
         self._writing = threads.lock()
         self._seals = 0
@@ -131,7 +131,7 @@ class BucketReplica:
     @property
     def is_idle(self) -> bool:
         """Whether no write is queued or under way."""
-        return self._append_lane.is_idle and self._put_lane.is_idle
+        return self._append_queue.is_idle and self._put_queue.is_idle
 
     @property
     def kv(self) -> KvTablet:
@@ -157,7 +157,7 @@ class BucketReplica:
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             )
         self._require_open()
-        return self._append_lane.submit(request, self._append_group, len(request.records))
+        return self._append_queue.submit(request, self._append_group, len(request.records))
 
     def _append_group(self, requests: Sequence[Append]) -> list[AppendResult]:
         with self._writing:
@@ -177,13 +177,13 @@ class BucketReplica:
             elif result.error is None:
                 is_synced = True
         self.counters.bytes_in += sum([len(r.records) for r, a in zip(requests, results) if a.error is None])
-        self._turns.wrote(len(requests))
+        self._write_scheduler.wrote(len(requests))
         if is_synced:
             try:
                 self.log.sync()
             except ForebayError as e:
                 return [a if a.error else AppendResult(error=e) for a in results]
-            self._turns.synced(self.log.sync_seconds)
+            self._write_scheduler.synced(self.log.sync_seconds)
         self._raise_high_watermark(max(unsynced_end, self.log.synced_offset))
         return results
 
@@ -245,7 +245,7 @@ class BucketReplica:
         """Put and delete rows. Raises `InvalidRequest` for a log table."""
         _ = self.kv
         self._require_open()
-        return self._put_lane.submit(request, self._put_group, len(request.records))
+        return self._put_queue.submit(request, self._put_group, len(request.records))
 
     def _put_group(self, requests: Sequence[PutRequest]) -> list[PutResult]:
         with self.table.write_gate.passing(), self._writing:
@@ -256,12 +256,12 @@ class BucketReplica:
         self._prepare_to_write()
         self._reserve.require(sum(len(request.records) for request in requests))
         results = self.kv.put_group(requests)
-        self._turns.wrote(len(requests))
+        self._write_scheduler.wrote(len(requests))
         if self.log.high_watermark > before:
             self.counters.bytes_in += sum(len(r.records) for r, done in zip(requests, results) if done.error is None)
             self._on_progress(self.bucket)
             if any(request.acks == ACKS_ALL for request in requests):
-                self._turns.synced(self.log.sync_seconds)
+                self._write_scheduler.synced(self.log.sync_seconds)
         return results
 
     # ---- short writes -----------------------------------------------------------------------------------------------
@@ -270,21 +270,25 @@ class BucketReplica:
         """Write a group of appends or puts, of `size` bytes, in this thread, which must not wait.
 
         None, and nothing is done, if it might have to: other writes are queued or under way, the table is being looked
-        at as a whole, or the disk is slow (for a client that `is_alone`, on others). Raises what a lane would set as
-        the exception of each.
+        at as a whole, or the disk is slow (for a client that `is_alone`, on others). Raises what a write queue would
+        set as the exception of each.
         """
-        turns = self._turns
-        if size > NOW_BYTES_MAX or self._before_first_write is not None or not turns.may_write_now(is_alone=is_alone):
+        scheduler = self._write_scheduler
+        if (
+            size > NOW_BYTES_MAX
+            or self._before_first_write is not None
+            or not scheduler.may_write_now(is_alone=is_alone)
+        ):
             return None
         if not self._writing.acquire(blocking=False):
             return None
         try:
             if self._kv is None:
-                return turns.write_now(partial(self._append_lane.run_now, requests, self._appended))
+                return scheduler.write_now(partial(self._append_queue.run_now, requests, self._appended))
             if not self.table.write_gate.enter_if_open():
                 return None
             try:
-                return turns.write_now(partial(self._put_lane.run_now, requests, self._put))
+                return scheduler.write_now(partial(self._put_queue.run_now, requests, self._put))
             finally:
                 self.table.write_gate.leave()
         finally:
@@ -293,15 +297,15 @@ class BucketReplica:
     def write_later(self, requests: Sequence[Any], receiver: Receiver[Any], size: int) -> None:
         """Queue a group of appends or puts, of `size` bytes; `receiver` gets their results."""
         if self._kv is None:
-            self._append_lane.queue(requests, receiver, self._append_group, size)
+            self._append_queue.queue(requests, receiver, self._append_group, size)
         else:
-            self._put_lane.queue(requests, receiver, self._put_group, size)
+            self._put_queue.queue(requests, receiver, self._put_group, size)
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 
     def puts_held(self) -> AbstractContextManager[None]:
         """Keep clients' puts waiting during the block, and wait for those that are being written."""
-        return self._put_lane.held(self._put_group)
+        return self._put_queue.held(self._put_group)
 
     def write_decided(self, writer_id: int, batches: Iterable[DecidedBatch]) -> None:
         """Write what a decided transaction has for this bucket, but for what is there already; durable afterwards.

@@ -36,7 +36,7 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.disk_reserve import DiskReserve
-from forebay.server.flow.write_queue import LaneScheduler
+from forebay.server.flow.write_queue import WriteScheduler
 from forebay.server.metadata.catalog import LiveTable, TableCatalog, buckets_of
 from forebay.server.metadata_store import MetadataStore
 from forebay.server.storage.log_epochs import LogEpochs
@@ -141,7 +141,7 @@ class ReplicaManager:
         self._engine_factory = engine_factory
         self._witnesses = witnesses
         self._clock = clock
-        self._turns = LaneScheduler(writers, clock, counters)
+        self._write_scheduler = WriteScheduler(writers, clock, counters)
         self._on_progress = on_progress
         self._lock = threads.lock()
         self._checkpoint_records = checkpoint_records
@@ -382,7 +382,7 @@ class ReplicaManager:
         log.high_watermark = log.log_end_offset if kv is None else kv.applied_offset
         before_write = self._epochs.save if is_unsaved else None
         replica = BucketReplica(
-            bucket, table, log, kv, folder, self._turns, self._on_progress, self._reserve, before_write
+            bucket, table, log, kv, folder, self._write_scheduler, self._on_progress, self._reserve, before_write
         )
         if bucket.table_id in self.decided.unfinished:
             try:
@@ -525,9 +525,9 @@ class ReplicaManager:
         return self._reserve.size_and_free()
 
     @property
-    def queued_lanes(self) -> int:
-        """How many lanes wait for a thread to write."""
-        return len(self._turns)
+    def waiting_write_queues(self) -> int:
+        """Return how many write queues wait for a thread."""
+        return len(self._write_scheduler)
 
     # ---- upkeep -----------------------------------------------------------------------------------------------------
 
@@ -656,7 +656,7 @@ class ReplicaManager:
             moving = list(self._moving.values())
         for future in moving:
             future.exception()
-        self._turns.close()
+        self._write_scheduler.close()
         # Closing mostly waits for the disk, so several are closed at a time.
         with threads.executor(_CLOSING_THREADS, "forebay-close") as pool:
             closings = [(replica, pool.submit(_error_of, replica.close)) for replica in self.replicas()]

@@ -1,8 +1,10 @@
-"""Responses of one connection on their way out.
+"""The send queue of a connection: responses on their way to the client.
 
-A transport copies what the peer does not read immediately, and asyncio joins the buffers of a frame first. So large
-responses are handed over in slices, the next one when the peer has read the previous one, and waiting responses are
-not copied. This also keeps a fast peer from monopolising the event loop.
+A transport copies whatever the peer does not read at once, and asyncio joins the buffers of a frame first. So large
+responses are handed over in slices, each when the peer has read the one before, and waiting responses are not copied.
+Slices also keep a fast peer from monopolizing the event loop.
+
+Threads: all methods belong to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from forebay.server.wire._sockets import Peer
 
 _SLICE_BYTES = 256 << 10
 _ROUND_BYTES = 2 << 20
-"""Bytes handed over in one round of the event loop."""
+"""Bytes handed over in one iteration of the event loop."""
 
 
-class Outgoing:
-    """The queue of frames to send. Belongs to the event loop's thread."""
+class SendQueue:
+    """The queue of frames to send."""
 
     def __init__(self, changed: Callable[[], None], peer: Peer | None = None) -> None:
-        """`changed` is called when more was handed over than the transport asked for; `peer` notes whether what was
-        sent is unread."""
+        """`changed` is called when slices were sent without a call by the transport; `peer` learns whether
+        the client reads its responses."""
         self._peer = peer
         self.transport: asyncio.Transport | None = None
         """Set by the owner of the connection. Without it, or while it closes, nothing is sent."""
@@ -92,11 +94,11 @@ class Outgoing:
         if self._waiting:
             self._note_drained(False)
             if not self._is_paused:
-                self._next_round = asyncio.get_running_loop().call_soon(self._go_on)
+                self._next_round = asyncio.get_running_loop().call_soon(self._continue)
         elif not self._is_paused:
             self._note_drained(True)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._send_some()
         self._changed()
 

@@ -8,13 +8,13 @@ import pytest
 
 from forebay.base import threads
 from forebay.base.threads import Event, Executor, Future
-from forebay.server.flow.fair_executor import Rotation, context_of
+from forebay.server.flow.fair_executor import FairExecutor, context_of
 from tests.patience import PATIENCE
 
 
 @pytest.fixture
 def pool() -> Iterator[Executor]:
-    with threads.executor(1, "rotation") as executor:
+    with threads.executor(1, "jobs") as executor:
         yield executor
 
 
@@ -26,12 +26,12 @@ def held(pool: Executor) -> Event:
 
 
 def test_each_client_has_a_job_done_before_any_has_the_next_one(pool: Executor) -> None:
-    rotation, begin, done = Rotation(pool), held(pool), list[str]()
+    jobs, begin, done = FairExecutor(pool), held(pool), list[str]()
     last: list[Future[None]] = []
     for client, count in (("greedy", 4), ("greedier", 5), ("modest", 1)):
         for number in range(count):
-            last.append(context_of(client).run(rotation.submit, done.append, f"{client}{number}"))
-    last.append(rotation.submit(done.append, "upkeep"))
+            last.append(context_of(client).run(jobs.submit, done.append, f"{client}{number}"))
+    last.append(jobs.submit(done.append, "upkeep"))
     begin.set()
     for future in last:
         future.result(PATIENCE)
@@ -41,9 +41,9 @@ def test_each_client_has_a_job_done_before_any_has_the_next_one(pool: Executor) 
 
 
 def test_a_job_can_be_cancelled_until_it_begins_and_its_failure_is_its_own(pool: Executor) -> None:
-    rotation, begin, done = Rotation(pool), held(pool), list[str]()
-    cancelled, failing = rotation.submit(done.append, "cancelled"), rotation.submit(int, "no number")
-    after = rotation.submit(done.append, "after")
+    jobs, begin, done = FairExecutor(pool), held(pool), list[str]()
+    cancelled, failing = jobs.submit(done.append, "cancelled"), jobs.submit(int, "no number")
+    after = jobs.submit(done.append, "after")
     assert cancelled.cancel()
     begin.set()
     after.result(PATIENCE)

@@ -1,4 +1,4 @@
-"""Lanes: groups of writes, in order, and turns between lanes that share threads."""
+"""Write queues: groups of writes, in order, and the turns of queues that share threads."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from forebay.server.flow.write_queue import (
     GROUP_ITEMS_MAX,
     SHORT_BYTES,
     SHORT_IN_A_ROW,
-    Lane,
-    LaneScheduler,
+    WriteQueue,
+    WriteScheduler,
 )
 from tests.patience import PATIENCE
 
@@ -22,11 +22,11 @@ Groups = list[list[str]]
 
 
 class Held:
-    """One thread with lanes on it, which begins to write when `go` is called."""
+    """One thread with queues on it, which begins to write when `go` is called."""
 
     def __init__(self, pool: Executor) -> None:
         self._begin = threads.event()
-        self.turns = LaneScheduler(pool)
+        self.scheduler = WriteScheduler(pool)
         self.groups: Groups = []
         self._first = pool.submit(self._begin.wait)
 
@@ -41,18 +41,18 @@ class Held:
         self.groups.append(list(items))
         return items
 
-    def lane(self) -> Lane[str, str]:
-        return Lane(self.turns)
+    def queue(self) -> WriteQueue[str, str]:
+        return WriteQueue(self.scheduler)
 
 
 @pytest.fixture
 def held() -> Iterator[Held]:
-    with threads.executor(1, "lanes") as pool:
+    with threads.executor(1, "writers") as pool:
         yield Held(pool)
 
 
-def test_a_lane_that_never_runs_dry_does_not_keep_others_waiting(held: Held) -> None:
-    busy, other = held.lane(), held.lane()
+def test_a_queue_that_never_runs_dry_does_not_keep_others_waiting(held: Held) -> None:
+    busy, other = held.queue(), held.queue()
     last: list[Future[str]] = []
     rounds = 50
 
@@ -71,11 +71,11 @@ def test_a_lane_that_never_runs_dry_does_not_keep_others_waiting(held: Held) -> 
 
 
 def test_a_group_is_bounded_by_bytes_and_by_writes(held: Held) -> None:
-    lane = held.lane()
+    queue = held.queue()
     half = GROUP_BYTES_MAX // 2
-    futures = [lane.submit(f"large{number}", held.work, half) for number in range(3)]
-    futures += [lane.submit("huge", held.work, 10 * GROUP_BYTES_MAX), lane.submit("small", held.work, 1)]
-    futures += [lane.submit("tiny", held.work, 0) for _ in range(2 * GROUP_ITEMS_MAX)]
+    futures = [queue.submit(f"large{number}", held.work, half) for number in range(3)]
+    futures += [queue.submit("huge", held.work, 10 * GROUP_BYTES_MAX), queue.submit("small", held.work, 1)]
+    futures += [queue.submit("tiny", held.work, 0) for _ in range(2 * GROUP_ITEMS_MAX)]
     groups = held.go(futures[-1])
     assert groups[:2] == [["large0", "large1"], ["large2", "huge"]]
     assert [len(group) for group in groups[2:]] == [GROUP_ITEMS_MAX, GROUP_ITEMS_MAX, 1]
@@ -83,17 +83,17 @@ def test_a_group_is_bounded_by_bytes_and_by_writes(held: Held) -> None:
 
 
 def test_little_goes_before_much_but_not_for_ever(held: Held) -> None:
-    much = [held.lane() for _ in range(2)]
-    futures = [lane.submit("much", held.work, SHORT_BYTES + 1) for lane in much]
-    little = [held.lane() for _ in range(SHORT_IN_A_ROW + 1)]
-    futures += [lane.submit("little", held.work, SHORT_BYTES) for lane in little]
+    much = [held.queue() for _ in range(2)]
+    futures = [queue.submit("much", held.work, SHORT_BYTES + 1) for queue in much]
+    little = [held.queue() for _ in range(SHORT_IN_A_ROW + 1)]
+    futures += [queue.submit("little", held.work, SHORT_BYTES) for queue in little]
     groups = held.go(*futures)
     written = [item for group in groups for item in group]
     assert written == ["little"] * SHORT_IN_A_ROW + ["much", "little", "much"]
 
 
 def test_a_failure_reaches_every_write_of_its_group_and_no_other(held: Held) -> None:
-    lane = held.lane()
+    queue = held.queue()
 
     def fail_once(items: Sequence[str]) -> Sequence[str]:
         if not held.groups:
@@ -101,7 +101,7 @@ def test_a_failure_reaches_every_write_of_its_group_and_no_other(held: Held) -> 
             raise ValueError("the first group fails")
         return held.work(items)
 
-    futures = [lane.submit(str(number), fail_once, GROUP_BYTES_MAX // 2) for number in range(3)]
+    futures = [queue.submit(str(number), fail_once, GROUP_BYTES_MAX // 2) for number in range(3)]
     held.go(futures[2])
     assert held.groups == [["0", "1"], ["2"]]
     for future in futures[:2]:

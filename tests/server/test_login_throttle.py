@@ -10,7 +10,14 @@ from forebay.base.ambient import ManualClock
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError
 from forebay.server import connections
 from forebay.server.embedded import EmbeddedServer
-from forebay.server.flow.logins import _FREE_FAILURES, _REMEMBERED, _USER_SLOTS, Logins, _Remembered, network_of
+from forebay.server.flow.login_throttle import (
+    _FREE_FAILURES,
+    _RECORDS_MAX,
+    _USER_SLOTS,
+    LoginThrottle,
+    _Remembered,
+    network_of,
+)
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, pb
 
 HERE, ELSEWHERE = "192.0.2.1", "192.0.2.2"
@@ -22,11 +29,11 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def logins(clock: ManualClock) -> Logins:
-    return Logins(clock)
+def logins(clock: ManualClock) -> LoginThrottle:
+    return LoginThrottle(clock)
 
 
-def guess(logins: Logins, clock: ManualClock, address: str = HERE, user: str = "alice") -> float:
+def guess(logins: LoginThrottle, clock: ManualClock, address: str = HERE, user: str = "alice") -> float:
     """A wrong password, looked at when it is its turn; the seconds that took."""
     seconds = logins.wait_seconds(address, user)
     clock.advance(seconds)
@@ -34,19 +41,23 @@ def guess(logins: Logins, clock: ManualClock, address: str = HERE, user: str = "
     return seconds
 
 
-def test_the_first_mistakes_cost_nothing_and_further_ones_more_and_more(logins: Logins, clock: ManualClock) -> None:
+def test_the_first_mistakes_cost_nothing_and_further_ones_more_and_more(
+    logins: LoginThrottle, clock: ManualClock
+) -> None:
     waits = [guess(logins, clock) for _ in range(_FREE_FAILURES + 8)]
     assert waits == pytest.approx([*[0.0] * _FREE_FAILURES, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0])
 
 
-def test_a_thousand_guesses_take_more_than_an_hour(logins: Logins, clock: ManualClock) -> None:
+def test_a_thousand_guesses_take_more_than_an_hour(logins: LoginThrottle, clock: ManualClock) -> None:
     began = clock.monotonic()
     for _ in range(1000):
         guess(logins, clock)
     assert clock.monotonic() - began > 3600
 
 
-def test_guesses_at_once_take_turns_and_those_beyond_a_wait_are_refused(logins: Logins, clock: ManualClock) -> None:
+def test_guesses_at_once_take_turns_and_those_beyond_a_wait_are_refused(
+    logins: LoginThrottle, clock: ManualClock
+) -> None:
     for _ in range(_FREE_FAILURES + 5):
         guess(logins, clock)
     clock.advance(5.0)
@@ -56,7 +67,7 @@ def test_guesses_at_once_take_turns_and_those_beyond_a_wait_are_refused(logins: 
     assert refused.value.code == ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION
 
 
-def test_users_and_addresses_count_apart(logins: Logins, clock: ManualClock) -> None:
+def test_users_and_addresses_count_apart(logins: LoginThrottle, clock: ManualClock) -> None:
     for _ in range(_FREE_FAILURES + 2):
         guess(logins, clock)
     assert logins.wait_seconds(ELSEWHERE, "bob") == 0.0
@@ -66,7 +77,7 @@ def test_users_and_addresses_count_apart(logins: Logins, clock: ManualClock) -> 
     assert logins.wait_seconds(HERE, "carol") > 0.0, "another user from the same address"
 
 
-def test_guesses_of_others_do_not_keep_out_who_has_logged_in_before(logins: Logins, clock: ManualClock) -> None:
+def test_guesses_of_others_do_not_keep_out_who_has_logged_in_before(logins: LoginThrottle, clock: ManualClock) -> None:
     assert logins.wait_seconds(HERE, "alice") == 0.0
     logins.succeeded(HERE, "alice")
     for i in range(100):
@@ -75,7 +86,7 @@ def test_guesses_of_others_do_not_keep_out_who_has_logged_in_before(logins: Logi
     assert logins.wait_seconds(HERE, "alice") == 0.0
 
 
-def test_failures_are_forgotten_one_a_minute(logins: Logins, clock: ManualClock) -> None:
+def test_failures_are_forgotten_one_a_minute(logins: LoginThrottle, clock: ManualClock) -> None:
     for _ in range(_FREE_FAILURES + 1):
         guess(logins, clock)
     clock.advance(61.0)
@@ -84,13 +95,13 @@ def test_failures_are_forgotten_one_a_minute(logins: Logins, clock: ManualClock)
     assert [guess(logins, clock) for _ in range(_FREE_FAILURES + 1)] == pytest.approx([*[0.0] * _FREE_FAILURES, 0.2])
 
 
-def test_what_is_remembered_is_bounded(logins: Logins) -> None:
-    for i in range(_REMEMBERED + 100):
+def test_what_is_remembered_is_bounded(logins: LoginThrottle) -> None:
+    for i in range(_RECORDS_MAX + 100):
         address = f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}"
         logins.failed(address, f"user {i}")
         logins.succeeded(address, f"user {i}")
-    assert len(logins._addresses) <= _REMEMBERED
-    assert len(logins._known) <= _REMEMBERED
+    assert len(logins._addresses) <= _RECORDS_MAX
+    assert len(logins._registered) <= _RECORDS_MAX
     assert len(logins._users) <= _USER_SLOTS
 
 
@@ -122,7 +133,7 @@ def test_a_server_asks_before_it_looks_at_a_password_and_tells_the_outcome(
 ) -> None:
     seen: list[tuple[str, str, str]] = []
 
-    class Watched(Logins):
+    class Watched(LoginThrottle):
         def wait_seconds(self, address: str, user: str) -> float:
             seen.append(("asked", address, user))
             return 0.0 if len(seen) < 3 else 0.05
@@ -133,7 +144,7 @@ def test_a_server_asks_before_it_looks_at_a_password_and_tells_the_outcome(
         def succeeded(self, address: str, user: str) -> None:
             seen.append(("succeeded", address, user))
 
-    monkeypatch.setattr(connections, "Logins", Watched)
+    monkeypatch.setattr(connections, "LoginThrottle", Watched)
     settings = {"security.sasl.plain.credentials": "admin:secret"}
     with EmbeddedServer(tmp_path / "data", sasl=True, settings=settings) as server:
         with pytest.raises(ForebayError) as refused:

@@ -1,15 +1,17 @@
-"""Rate limiting of password guesses.
+"""The throttle of logins, which slows down the guessing of passwords.
 
-Failed logins are counted by source address and by user name. The first few have no effect (people mistype). From then
-on each further login from that address, or for that user, is checked only some time after the one before, up to
-`_DELAY_MAX` seconds. Logins that would have to wait too long are refused with an error that says when to retry. Nothing
-is ever locked: failures are forgotten after a while.
+Failed logins are counted by source address and by user name. The first few have no effect, because people mistype. Each
+further login from that address, or for that user, is checked only after a delay that grows to `_DELAY_MAX` seconds. A
+login that would have to wait too long is refused with an error that says when to retry. No account is ever locked:
+failures are forgotten after a while.
 
-A user who has logged in from an address before is counted separately there, so that guesses from elsewhere, or of other
-names from the same address, cannot lock the user out.
+A user who has logged in from an address before is counted separately there. So guesses from other addresses, or of
+other names from the same address, cannot lock the user out.
 
-Memory is bounded: addresses and known pairs are limited in number, with the least recently used forgotten first; users
-share a fixed number of slots. IPv6 addresses count by their first 64 bits.
+Memory is bounded. Addresses and registered pairs are limited in number, and the least recently used ones are dropped;
+users share a fixed number of slots. IPv6 addresses count by their first 64 bits.
+
+Threads: all methods belong to the event loop's thread.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _WAIT_MAX = 10.0
 _FORGIVEN_SECONDS = 60.0
 """Seconds after which one failure is forgotten."""
 
-_REMEMBERED = 10_000
+_RECORDS_MAX = 10_000
 _USER_SLOTS = 4096
 
 Key = TypeVar("Key", bound=Hashable)
@@ -66,8 +68,8 @@ class _Record:
         return 0.0 if over < 0 else backoff(over + 1, _DELAY_FIRST, _DELAY_MAX)
 
 
-class _Remembered(Generic[Key]):
-    """Records by key; the least recently used one is forgotten when there are too many."""
+class _LruRecords(Generic[Key]):
+    """Records by key; the least recently used one is dropped when there are too many."""
 
     def __init__(self, count_max: int) -> None:
         self._records: OrderedDict[Key, _Record] = OrderedDict()
@@ -90,14 +92,14 @@ class _Remembered(Generic[Key]):
         return record
 
 
-class Logins:
-    """The failed logins that a server remembers. One object for all listeners."""
+class LoginThrottle:
+    """The failed logins of a server, for all listeners."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._addresses: _Remembered[str] = _Remembered(_REMEMBERED)
-        self._known: _Remembered[tuple[str, str]] = _Remembered(_REMEMBERED)
-        self._users: _Remembered[int] = _Remembered(_USER_SLOTS)
+        self._addresses: _LruRecords[str] = _LruRecords(_RECORDS_MAX)
+        self._registered: _LruRecords[tuple[str, str]] = _LruRecords(_RECORDS_MAX)
+        self._users: _LruRecords[int] = _LruRecords(_USER_SLOTS)
 
     def wait_seconds(self, address: str, user: str) -> float:
         """Return how long to wait before this login is checked, and count it.
@@ -121,19 +123,19 @@ class Logins:
         return start - now
 
     def failed(self, address: str, user: str) -> None:
-        """The password was wrong."""
+        """Record a login with a wrong password."""
         now = self._clock.monotonic()
         for record in self._records(address, user):
             record.fail(now)
 
     def succeeded(self, address: str, user: str) -> None:
-        """The password was right: from now on the user is known at the address."""
-        self._known.get((network_of(address), user))
+        """Record a login with the right password: from now on the user is counted separately at the address."""
+        self._registered.get((network_of(address), user))
 
     def _records(self, address: str, user: str) -> tuple[_Record, ...]:
         network = network_of(address)
-        if (network, user) in self._known:
-            return (self._known.get((network, user)),)
+        if (network, user) in self._registered:
+            return (self._registered.get((network, user)),)
         return self._addresses.get(network), self._users.get(zlib.crc32(user.encode("utf-8", "replace")) % _USER_SLOTS)
 
 

@@ -1,11 +1,11 @@
-"""Outgoing responses of a connection, sent in slices as the peer reads them."""
+"""SendQueue responses of a connection, sent in slices as the peer reads them."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from forebay.server.wire.send_queue import Outgoing
+from forebay.server.wire.send_queue import SendQueue
 from tests.patience import PATIENCE
 
 HIGH_WATER = 64 << 10
@@ -14,8 +14,8 @@ HIGH_WATER = 64 << 10
 class Peer(asyncio.Transport):
     """A transport whose peer takes `takes` bytes at once, and more when it is told to."""
 
-    def __init__(self, outgoing: Outgoing, takes: int) -> None:
-        self._outgoing = outgoing
+    def __init__(self, queue: SendQueue, takes: int) -> None:
+        self._send_queue = queue
         self.takes = takes
         self.taken = bytearray()
         self.buffer = bytearray()
@@ -31,7 +31,7 @@ class Peer(asyncio.Transport):
         self.most_buffered = max(self.most_buffered, len(self.buffer))
         if len(self.buffer) > HIGH_WATER and not self._is_paused:
             self._is_paused = True
-            self._outgoing.pause()
+            self._send_queue.pause()
 
     def read(self, size: int) -> None:
         """The peer takes so many bytes more."""
@@ -39,7 +39,7 @@ class Peer(asyncio.Transport):
         self._move()
         while self._is_paused and not self.buffer:
             self._is_paused = False
-            self._outgoing.resume()
+            self._send_queue.resume()
             self._move()
 
     def _move(self) -> None:
@@ -55,11 +55,11 @@ class Peer(asyncio.Transport):
         return self.closing
 
 
-def connected(takes: int, changed: Any = id) -> tuple[Outgoing, Peer]:
-    outgoing = Outgoing(lambda: changed(outgoing))
-    peer = Peer(outgoing, takes)
-    outgoing.transport = peer
-    return outgoing, peer
+def connected(takes: int, changed: Any = id) -> tuple[SendQueue, Peer]:
+    queue = SendQueue(lambda: changed(queue))
+    peer = Peer(queue, takes)
+    queue.transport = peer
+    return queue, peer
 
 
 def pattern(size: int, seed: int = 1) -> bytes:
@@ -68,26 +68,26 @@ def pattern(size: int, seed: int = 1) -> bytes:
 
 def test_a_large_answer_is_handed_over_piece_by_piece_and_arrives_whole_and_in_order():
     async def run() -> None:
-        outgoing, peer = connected(takes=0)
+        queue, peer = connected(takes=0)
         large, small = pattern(3_000_000), pattern(1000, seed=7)
-        outgoing.send([b"head", large])
-        outgoing.send([small, b"tail"])
-        assert outgoing.unsent_bytes == 4 + len(large) + len(small) + 4
-        assert not outgoing.drained.is_set()
-        while outgoing.unsent_bytes:
+        queue.send([b"head", large])
+        queue.send([small, b"tail"])
+        assert queue.unsent_bytes == 4 + len(large) + len(small) + 4
+        assert not queue.drained.is_set()
+        while queue.unsent_bytes:
             peer.read(100_000)
         assert bytes(peer.taken) == b"head" + large + small + b"tail"
         assert peer.most_buffered < 500_000
-        assert outgoing.drained.is_set()
+        assert queue.drained.is_set()
 
     asyncio.run(run())
 
 
 def test_many_small_buffers_are_sent_together():
     async def run() -> None:
-        outgoing, peer = connected(takes=1 << 30)
+        queue, peer = connected(takes=1 << 30)
         buffers = [b"%06d" % number for number in range(100_000)]
-        outgoing.send(buffers)
+        queue.send(buffers)
         await asyncio.sleep(0)
         assert bytes(peer.taken) == b"".join(buffers)
         assert peer.calls < 10
@@ -98,13 +98,13 @@ def test_many_small_buffers_are_sent_together():
 def test_a_peer_that_takes_everything_at_once_leaves_the_loop_to_others():
     async def run() -> None:
         sizes: list[int] = []
-        outgoing, peer = connected(1 << 30, lambda each: sizes.append(each.unsent_bytes))
+        queue, peer = connected(1 << 30, lambda each: sizes.append(each.unsent_bytes))
         large = pattern(10_000_000)
-        outgoing.send([large])
+        queue.send([large])
         first = len(peer.taken)
         assert 0 < first < 5_000_000
-        assert not outgoing.drained.is_set()
-        await asyncio.wait_for(outgoing.drained.wait(), PATIENCE)
+        assert not queue.drained.is_set()
+        await asyncio.wait_for(queue.drained.wait(), PATIENCE)
         assert bytes(peer.taken) == large
         assert sizes == sorted(sizes, reverse=True)
         assert sizes[-1] == 0
@@ -114,12 +114,12 @@ def test_a_peer_that_takes_everything_at_once_leaves_the_loop_to_others():
 
 def test_what_is_sent_meanwhile_waits_its_turn():
     async def run() -> None:
-        outgoing, peer = connected(1 << 30)
+        queue, peer = connected(1 << 30)
         large = pattern(10_000_000)
-        outgoing.send([large])
-        outgoing.send([b"behind"])
+        queue.send([large])
+        queue.send([b"behind"])
         assert not peer.taken.endswith(b"behind")
-        await asyncio.wait_for(outgoing.drained.wait(), PATIENCE)
+        await asyncio.wait_for(queue.drained.wait(), PATIENCE)
         assert bytes(peer.taken) == large + b"behind"
 
     asyncio.run(run())
@@ -128,12 +128,12 @@ def test_what_is_sent_meanwhile_waits_its_turn():
 @pytest.mark.parametrize("size", [10, 1_000_000])
 def test_nothing_is_sent_where_there_is_no_connection_any_more(size):
     async def run() -> None:
-        outgoing, peer = connected(1 << 30)
+        queue, peer = connected(1 << 30)
         peer.closing = True
-        outgoing.send([bytes(size)])
+        queue.send([bytes(size)])
         assert not peer.calls
-        assert outgoing.unsent_bytes == 0
-        unconnected = Outgoing(lambda: None)
+        assert queue.unsent_bytes == 0
+        unconnected = SendQueue(lambda: None)
         unconnected.send([bytes(size)])
         assert unconnected.unsent_bytes == 0
 
@@ -142,18 +142,18 @@ def test_nothing_is_sent_where_there_is_no_connection_any_more(size):
 
 def test_a_peer_that_takes_nothing_between_two_looks_has_stalled():
     async def run() -> None:
-        outgoing, peer = connected(takes=0)
-        assert not outgoing.has_stalled()
-        outgoing.send([pattern(3_000_000)])
-        assert not outgoing.has_stalled()
-        assert outgoing.has_stalled()
+        queue, peer = connected(takes=0)
+        assert not queue.has_stalled()
+        queue.send([pattern(3_000_000)])
+        assert not queue.has_stalled()
+        assert queue.has_stalled()
         peer.read(1000)
-        assert not outgoing.has_stalled()
+        assert not queue.has_stalled()
         peer.read(3_000_000)
-        assert not outgoing.has_stalled()
-        await asyncio.wait_for(outgoing.drained.wait(), PATIENCE)
-        assert not outgoing.has_stalled()
-        assert not outgoing.has_stalled()
+        assert not queue.has_stalled()
+        await asyncio.wait_for(queue.drained.wait(), PATIENCE)
+        assert not queue.has_stalled()
+        assert not queue.has_stalled()
 
     asyncio.run(run())
 
@@ -161,13 +161,13 @@ def test_a_peer_that_takes_nothing_between_two_looks_has_stalled():
 def test_what_waits_is_gone_with_the_connection():
     async def run() -> None:
         told: list[Any] = []
-        outgoing, peer = connected(1 << 30, told.append)
-        outgoing.send([pattern(10_000_000)])
-        outgoing.clear()
+        queue, peer = connected(1 << 30, told.append)
+        queue.send([pattern(10_000_000)])
+        queue.clear()
         sent, told_before = len(peer.taken), len(told)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert (len(peer.taken), len(told)) == (sent, told_before)
-        assert outgoing.unsent_bytes == 0
+        assert queue.unsent_bytes == 0
 
     asyncio.run(run())
