@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.client.connection import Connection
 from forebay.client.reading.key_filter import KeyFilter
-from forebay.client.reading.key_reader import AT_ONCE_MAX, KeyPlan, choose, knows_log_ends, look_up
+from forebay.client.reading.key_plan import KeyPlan, choose
+from forebay.client.reading.key_source import AT_ONCE_MAX, knows_log_ends, look_up
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.views import RowView
-from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table import TableBucket
 from forebay.spark.filters import matching_partitions
 from forebay.spark.reading.live_read import FoundRows, KeysInput, KvBatchSplit, Split
 from forebay.spark.reading.plan import Pushdown
@@ -24,9 +25,9 @@ Tasks = Sequence[tuple[Split, ...]]
 Pin = Callable[[Sequence[TableBucket]], TableSnapshot | None]
 
 
-def chosen_buckets(connection: Connection, info: TableInfo, wanted: Pushdown) -> KeyPlan | None:
+def chosen_buckets(connection: Connection, view: RowView, wanted: Pushdown) -> KeyPlan | None:
     """The buckets and keys that the filters leave; None if they do not restrict keys or buckets."""
-    found = KeyFilter.of(info, wanted.filter)
+    info, found = view.info, KeyFilter.of(view)
     if found is None:
         return None
     if found.is_empty:
@@ -42,12 +43,13 @@ def chosen_buckets(connection: Connection, info: TableInfo, wanted: Pushdown) ->
 
 
 def with_found_rows(
-    connection: Connection, info: TableInfo, wanted: Pushdown, tasks: Tasks, pin: Pin
+    connection: Connection, view: RowView, tasks: Tasks, pin: Pin
 ) -> tuple[Tasks, TableSnapshot | None]:
     """`tasks` with the rows of their keys instead of the keys, and the snapshot that other splits of them read.
 
     `pin` opens a snapshot of buckets; it returns None if the cluster cannot.
     """
+    info = view.info
     keys = {
         bucket: of_bucket for task in tasks for s in task if isinstance(s, KeysInput) for bucket, of_bucket in s.keys
     }
@@ -61,7 +63,7 @@ def with_found_rows(
             offsets = list_offsets(connection.cluster, info, list(keys), LATEST)
         else:
             offsets = snapshot.log_offsets
-    found = look_up(connection, info, RowView(info, wanted.columns, wanted.filter), keys, offsets)
+    found = look_up(connection, view, keys, offsets)
     rows = FoundRows.of(list(found.rows.values()))
     made: list[tuple[Split, ...]] = []
     for task in tasks:

@@ -24,6 +24,7 @@ from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.planning import fixes_keys
 from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of, open_snapshot_with
+from forebay.client.views import RowView
 from forebay.metadata.log_offset import epoch_of, with_epoch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
@@ -46,7 +47,7 @@ from forebay.spark.reading.plan import (
 )
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.planning import plan_union
+from forebay.unionread.planning import plan_view
 from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit, LogSplit
 from forebay.unionread.time_range import plan_time_range
 
@@ -171,14 +172,17 @@ class LiveScan:
             )
 
     def _stream_tasks(
-        self, connection: Connection, cores: int, wanted: Pushdown, look_up: bool
+        self, connection: Connection, cores: int, wanted: Pushdown, view: RowView, look_up: bool
     ) -> tuple[list[tuple[Split, ...]], str | None]:
-        """The tasks of a table that has nothing in a lake, and what its filters leave to read, in words."""
+        """The tasks of a table that has nothing in a lake, and what its filters leave to read, in words.
+
+        `view` has the columns and all filters of `wanted`.
+        """
         info, found = self.info, None
-        if fixes_keys(info, wanted.filter):
+        if fixes_keys(view):
             from forebay.spark.reading.key_lookups import chosen_buckets
 
-            found = chosen_buckets(connection, info, wanted)
+            found = chosen_buckets(connection, view, wanted)
         if found is None:
             buckets: Sequence[TableBucket] = wanted_buckets(connection, info, wanted.partition_filters)
             return self._tasks_of(connection, cores, wanted, buckets), None
@@ -204,17 +208,16 @@ class LiveScan:
             return cut_logs_for_limit(offsets, limit)
         return cut_logs(offsets, cores, self.options.records_per_partition)
 
-    def _union_plan(self, connection: Connection, wanted: Pushdown, look_up: bool) -> UnionPlan | None:
+    def _union_plan(self, connection: Connection, wanted: Pushdown, view: RowView, look_up: bool) -> UnionPlan | None:
         """The plan of a table with a lake, or of a time range; None where the stream alone is read.
 
         That is so, too, where nothing is in the lake yet.
         """
         info, window = self.info, self.options.window
         if self.as_of is not None:
-            from forebay.unionread.time_travel import plan_as_of
+            from forebay.unionread.time_travel import plan_view_as_of
 
-            table = connection.table(info)
-            return plan_as_of(table, self.as_of, wanted.columns, wanted.filter, wanted.limit)
+            return plan_view_as_of(connection.table(info), self.as_of, view, wanted.limit)
         if window is not None:
             if self.is_changelog or self.is_lake:
                 raise UnsupportedOperation(f"'{START}' is for tables, not for what stands beside them ({info.path})")
@@ -223,8 +226,7 @@ class LiveScan:
             return None
         alone = self.is_lake or self.options.read_optimized
         look_up = look_up and self.strategy == SERVER_SCAN
-        asked = (connection.table(info), wanted.columns, wanted.filter, wanted.limit)
-        plan = plan_union(*asked, lake_only=alone, look_up=look_up)
+        plan = plan_view(connection.table(info), view, wanted.limit, lake_only=alone, look_up=look_up)
         return None if plan.facts.snapshot_id is None and not alone else plan
 
     def open_snapshot(
@@ -252,7 +254,8 @@ class LiveScan:
         snapshot = None
         if self.options.lease.is_asked_for:
             # This process ends before the tasks begin, and is not notified when the last one has ended.
-            now = None if self.reads_lake else self._chosen(connection, wanted)
+            view = RowView(self.info, (), wanted.filter)
+            now = None if self.reads_lake else self._chosen(connection, wanted, view)
             tasks, opened = self.open_snapshot(connection, tasks, now)
             tasks = keeping_limit(tasks, wanted.limit)
             snapshot = None if opened is None else opened.keep()
@@ -283,10 +286,11 @@ class LiveScan:
         wanted = replace(wanted, columns=read.columns)
         if self.strategy is not None and read.include:
             use_native, look_up = False, False
-        union = self._union_plan(connection, wanted, look_up)
+        view = RowView(self.info, wanted.columns, wanted.filter)
+        union = self._union_plan(connection, wanted, view, look_up)
         native, beside = None, list[tuple[Split, ...]]()
         if union is None:
-            tasks, chosen = self._stream_tasks(connection, cores, wanted, look_up)
+            tasks, chosen = self._stream_tasks(connection, cores, wanted, view, look_up)
         else:
             chosen = union.chosen
             covered = frozenset(wanted_buckets(connection, self.info, wanted.partition_filters))
@@ -305,18 +309,18 @@ class LiveScan:
                 from forebay.spark.reading.key_lookups import with_found_rows
 
                 pin = partial(open_for_query, connection, self.info, lease=self.options.lease)
-                tasks, snapshot = with_found_rows(connection, self.info, wanted, tasks, pin)
+                tasks, snapshot = with_found_rows(connection, view, tasks, pin)
             else:
                 tasks, snapshot = self.open_snapshot(connection, tasks, chosen)
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
         direct = self._direct(connection, read, tasks) if use_direct else None
         rows = estimated_rows(tasks, wanted.limit)
-        now = None if union is not None else self._chosen(connection, wanted)
+        now = None if union is not None else self._chosen(connection, wanted, view)
         grown = None if now is None else partial(opened, chosen=now)
         return ScanPlan(read, tasks, rows, opened, native, beside, chosen, direct, grown)
 
-    def _chosen(self, connection: Connection, wanted: Pushdown) -> Chosen | None:
+    def _chosen(self, connection: Connection, wanted: Pushdown, view: RowView) -> Chosen | None:
         """What finds the buckets that `wanted` leaves of the table as it is then; None where there is nothing to find.
 
         That is so without partitions, and of logs, which are read up to the moment of the plan.
@@ -326,10 +330,10 @@ class LiveScan:
             return None
 
         def chosen() -> Sequence[TableBucket]:
-            if fixes_keys(info, wanted.filter):
+            if fixes_keys(view):
                 from forebay.spark.reading.key_lookups import chosen_buckets
 
-                found = chosen_buckets(connection, info, wanted)
+                found = chosen_buckets(connection, view, wanted)
                 if found is not None:
                     return found.buckets
             return wanted_buckets(connection, info, wanted.partition_filters)
