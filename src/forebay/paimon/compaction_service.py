@@ -67,8 +67,8 @@ class TableState:
     last_error: str | None = None
 
 
-class GivenUp(Exception):
-    """Raised within a turn to end it immediately."""
+class TurnCancelled(Exception):
+    """Raised within a turn when the service stops at once."""
 
 
 class CompactionService:
@@ -201,7 +201,7 @@ class CompactionService:
             return
         try:
             turn = self._compact(name, table)
-        except GivenUp:
+        except TurnCancelled:
             self._change(name, phase=FAILED, last_error="given up")
             return
         except Exception as e:  # reported for its table, which is retried
@@ -237,7 +237,7 @@ class CompactionService:
 
     def _progress(self, name: str, done: int, total: int) -> None:
         if self._at_once.is_set():
-            raise GivenUp
+            raise TurnCancelled
         self._change(name, rows_done=done, rows=total)
 
     def _failed(self, name: str, phase: str, message: str, began: float) -> None:
