@@ -16,7 +16,7 @@ import pytest
 from forebay.base.errors import StorageFailure
 from forebay.metadata.predicate import col
 from forebay.paimon.io import ahead
-from forebay.paimon.io.ahead import Ahead, Source, read_ahead
+from forebay.paimon.io.ahead import ReadAhead, Source, read_ahead
 from forebay.paimon.io.local import LocalFileIO
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
@@ -88,7 +88,7 @@ def test_a_thread_waits_while_enough_rows_wait() -> None:
             yield batch(number, rows=100)
 
     each = batch(0, rows=100).nbytes
-    rows = Ahead(source, 10 * each)
+    rows = ReadAhead(source, 10 * each)
     assert next(rows).column(0)[0].as_py() == 0
     threading.Event().wait(0.05)
     assert len(read) <= 12
