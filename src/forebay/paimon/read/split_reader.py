@@ -31,8 +31,8 @@ from forebay.paimon.format.schema import (
     DataField,
 )
 from forebay.paimon.format.split import DataSplit, DeletionFile
-from forebay.paimon.io.ahead import SOURCES_MAX, ReadAhead, Source, one_after_the_other, read_ahead
 from forebay.paimon.io.closing import close_sources, closed_after
+from forebay.paimon.io.read_ahead import SOURCES_MAX, ReadAhead, Source, one_after_the_other, read_ahead
 from forebay.paimon.merge.intervals import Section
 from forebay.paimon.merge.leveled import LevelRules, merge_leveled, with_level, without_deletes
 from forebay.paimon.merge.runs import merge_runs
