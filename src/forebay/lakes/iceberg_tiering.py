@@ -97,7 +97,7 @@ class IcebergLakeCommitter(LakeCommitter):
             USER_PROPERTY: TIERING_USER,
             **self._context.properties,
         }
-        moves = _Moves(results)
+        moves = _MovedDeletes(results)
 
         def prepare(table: Table) -> Change:
             newest = newest_tiered(table)
@@ -226,7 +226,7 @@ def _committed_paths(table: Table, base: int | None) -> set[str]:
     }
 
 
-class _Moves:
+class _MovedDeletes:
     """The position deletes of a round, moved to the rows' positions at the time of the commit.
 
     Writers found the rows in the files of a snapshot. If a compaction has rewritten these since, the rows have moved:
