@@ -47,7 +47,7 @@ class TableCache:
                 return self._newest_of(path, load_table(catalog, path))
         cached = self._catalogs.get("sql")
         if cached is not None:
-            # The database may have been replaced since; then the catalog is opened again, which says what is wrong.
+            # The database may have been replaced since; then the catalog is opened again, which raises the exact error.
             with contextlib.suppress(SQLAlchemyError):
                 return self._of_sql(cached, path)
         with telling(f"Iceberg catalog of {self._options.get('warehouse')}"):

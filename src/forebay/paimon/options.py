@@ -44,7 +44,7 @@ class CoreOption(Generic[T]):
         candidates = (option for option in self.options if instance.mapping.get(option.name) is not None)
         option = next(candidates, None)
         value: T = self.default if option is None else _read(option, instance.mapping)
-        vars(instance)[self._name] = value  # Python asks this property no more
+        vars(instance)[self._name] = value  # Python does not call this property again
         return value
 
 

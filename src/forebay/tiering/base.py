@@ -257,7 +257,7 @@ def _log_rollback(info: TableInfo, recorded: LakeSnapshot, snapshot_id: int | No
 def held_by_rows(committer: LakeCommitter, partitions: Partitions) -> dict[TableBucket, int] | None:
     """Return how much of each log the lake table has, by its rows; None if the rows have no log offsets.
 
-    It may be less than what the lake really has, which does no harm to a table with a primary key: its changes are
+    It may be less than the lake really has. That is harmless for a table with a primary key, whose changes are
     applied again.
     """
     held = committer.held_offsets()

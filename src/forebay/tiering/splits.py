@@ -97,7 +97,7 @@ class SplitTask:
 class SplitResult:
     """The result of a split. Picklable.
 
-    `end_offset` is the log end offset of what was written; None if the partition is `gone`. `written` is the writer's
+    `end_offset` is the end offset of the written records; None if the partition is `gone`. `written` is the writer's
     result, None without rows. `read_bytes` are Arrow bytes; timestamps are the oldest and the newest commit time of a
     log's records in milliseconds. `was_cut`: there are more records below the split's stop offset.
     """

@@ -1,6 +1,6 @@
 """A copy of the data directory of a running server, as of one moment: as if the machine had lost power then.
 
-What a server needs after a loss of power is enough: its metadata, logs, stages and the checkpoints of its states. The
+The copy has the files that a server needs after a loss of power: metadata, logs, stages and checkpoints of states. The
 files of the key-value engines are not copied; the states are restored from the checkpoints and the changelogs.
 
 Flow: all files are copied while the server runs (segments that are closed never change again). Then its metadata is
@@ -14,7 +14,7 @@ have them, the checkpoint of a state before its changelog, indexes before segmen
 logs and not yet in others; the metadata then says that it is decided, and its stages are there: the server writes the
 rest when it starts.
 
-Whatever was acknowledged before the lock is in the copy, and of each log a prefix of what came later.
+The copy has everything that was acknowledged before the lock, and of each log a prefix of the later records.
 """
 
 from __future__ import annotations

@@ -340,7 +340,7 @@ class HiveCatalog(Catalog):
         description.dbName, description.tableName = new_database, new_view
         self._alter(database, view, description)
 
-    # -- what they share ----------------------------------------------------------------------------------------------
+    # -- shared steps -------------------------------------------------------------------------------------------------
 
     def _find(self, database: str, table: str) -> Any | None:
         request = self._metastore.new("GetTableRequest", dbName=database, tblName=table)

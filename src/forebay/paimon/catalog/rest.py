@@ -247,7 +247,7 @@ class RestCommits:
     def create(self, io: FileIO, path: str, data: bytes, check: Check | None = None) -> bool:
         """Have the server create the snapshot for file `path`; False if another one already exists.
 
-        The server compares the UUID of the snapshot before; `check` says whether that is the one that was built on.
+        The server compares the UUID of the snapshot before; `check` says whether this commit builds on that snapshot.
         """
         place = _SNAPSHOT.search(path)
         if place is None:

@@ -43,7 +43,7 @@ _KINDS: dict[int, type[ForebayError]] = {
 }
 """Other codes are a `StorageFailure`.
 
-From 500 on, it is unknown what the server has done, so requests that change something raise `OutcomeUnknown`.
+With status 500 or more the outcome is unknown, so requests that change something raise `OutcomeUnknown`.
 """
 
 

@@ -54,7 +54,7 @@ class _NothingToDo(Exception):
 class FileStoreCommit:
     """Commits to one branch of a table as one user. Not thread-safe: use one instance per thread.
 
-    A stream keeps its `user` across restarts; `filter_and_commit` uses it to find out what was already committed.
+    A stream keeps its `user` across restarts; `filter_and_commit` finds committed numbers by it.
     """
 
     def __init__(

@@ -159,7 +159,7 @@ class _Compiler:
         size = len(schema["symbols"]) if name == "enum" else _fixed_size(schema) if name == "fixed" else 0
         return self._add(KINDS[name], size=size, slot=slot)
 
-    # -- what is passed over ------------------------------------------------------------------------------------------
+    # -- fields that are skipped --------------------------------------------------------------------------------------
 
     def _passed_over(self, schema: Any, space: str) -> int:
         if isinstance(schema, list):

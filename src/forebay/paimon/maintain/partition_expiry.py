@@ -95,7 +95,7 @@ class PartitionExpiry:
             expired = []
 
             def still_expired(built_on: Snapshot) -> list[bytes]:
-                # By update time, what has been written to meanwhile is old no longer.
+                # By update time, a partition that was written to since is no longer old.
                 expired[:] = [p for p in self._expired(built_on, age_ms) if p in seen]
                 return expired
 

@@ -127,7 +127,7 @@ class LakeScan(Scan):
         table, find = self._resolved()
         return LakeScan(self._table, self._name, self._request, self._as_of, _Fixed(table, find()))
 
-    # -- what is read -------------------------------------------------------------------------------------------------
+    # -- schema and splits --------------------------------------------------------------------------------------------
 
     def _resolved(self) -> tuple[TableContext, Callable[[], Snapshot | None]]:
         """The table as of the snapshot to read, and a function that resolves that snapshot; None for changes."""
