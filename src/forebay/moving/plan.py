@@ -17,7 +17,7 @@ from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
 from forebay.client.results import LakeSnapshot
 from forebay.metadata.table import TableBucket, TableDescriptor, TableInfo, TablePath
-from forebay.tiering.lag import newest_known
+from forebay.tiering.lag import newest_lake_snapshot
 
 MARK = "forebay.moved-from"
 """The custom property of the target table that names the source table."""
@@ -72,7 +72,7 @@ class Side:
     @property
     def known(self) -> LakeSnapshot | None:
         """The newest lake snapshot that this side knows."""
-        return newest_known(self.connection.admin, self.info)
+        return newest_lake_snapshot(self.connection.admin, self.info)
 
     @property
     def records(self) -> int:

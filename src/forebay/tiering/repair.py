@@ -42,7 +42,7 @@ from forebay.lake.tiering import (
 from forebay.metadata.table import TableInfo, TablePath
 from forebay.tiering.base import LostRecords, Partitions, RoundBase, added_again, held_by_rows, lost_records
 from forebay.tiering.control import RoundControl
-from forebay.tiering.lag import newest_known
+from forebay.tiering.lag import newest_lake_snapshot
 from forebay.tiering.now import as_if_handed_out, tier_table
 from forebay.tiering.report import RoundReport
 from forebay.tiering.round import TieringLake, TieringRound, commit_round, partitions_of, plan_round, write_round
@@ -120,7 +120,7 @@ def _compare_with_lake(
 ) -> tuple[LakeState, _Comparison]:
     info = connection.cluster.table_info(TablePath.parse(path))
     factory = lake.factory(info, connection.settings)
-    recorded = newest_known(connection.admin, info)
+    recorded = newest_lake_snapshot(connection.admin, info)
     context = CommitterContext(info, 0, None if recorded is None else recorded.snapshot_id)
     with closing(factory.create_committer(context)) as committer:
         newest = committer.get_missing_lake_snapshot(None)
