@@ -288,7 +288,7 @@ class FileStoreCommit:
             raise InvalidRequest("a partition to drop has no values; to empty the table, truncate it")
         return self._replace(lambda p: any(f(p) for f in filters), Changes(), identifier)
 
-    def drop_chosen(self, choose: Callable[[Snapshot], Collection[bytes]]) -> Snapshot | None:
+    def drop_selected(self, choose: Callable[[Snapshot], Collection[bytes]]) -> Snapshot | None:
         """Delete the partitions that `choose` finds in the snapshot that the commit builds on; None if there are none.
 
         Each attempt calls it: another commit may have come in between.

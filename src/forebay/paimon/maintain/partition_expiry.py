@@ -99,7 +99,7 @@ class PartitionExpiry:
                 expired[:] = [p for p in self._expired(built_on, age_ms) if p in seen]
                 return expired
 
-            self._commit().drop_chosen(still_expired)
+            self._commit().drop_selected(still_expired)
         names = self._schema.partition_keys
         return [dict(zip(names, self._layout.decode(p), strict=True)) for p in expired]
 
