@@ -33,7 +33,7 @@ from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound, U
 from forebay.base.locations import file_uri, is_local, located, location
 from forebay.lake.shared_options import lake_options
 from forebay.lake.storage import LakeCatalog
-from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_types import iceberg_type, numbered, shape
 from forebay.metadata.table import Column, TableDescriptor, TablePath
 from forebay.metadata.types import TypeRoot
@@ -151,7 +151,7 @@ def new_catalog(options: Mapping[str, str]) -> Catalog:
 def opened(options: Mapping[str, str]) -> Iterator[Catalog]:
     """The catalog for a lake's options, closed at the end of the block."""
     properties = catalog_properties(options)
-    with telling(f"Iceberg catalog {properties.get('uri') or properties.get('warehouse')}"):
+    with lake_errors(f"Iceberg catalog {properties.get('uri') or properties.get('warehouse')}"):
         catalog = new_catalog(options)
         try:
             yield catalog
