@@ -129,7 +129,7 @@ class RestCatalog(Catalog):
         """A new client: see `Catalog.renewed`. Its options include the server's configuration, such as credentials."""
         if self._api.is_configured_as_before():
             return self
-        return RestCatalog(self._api.given, clock=self._clock, ids=self._ids)
+        return RestCatalog(self._api.caller_options, clock=self._clock, ids=self._ids)
 
     def table_exists(self, name: str) -> bool:
         database, table = _split(name)

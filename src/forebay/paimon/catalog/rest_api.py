@@ -55,7 +55,7 @@ class RestApi:
         uri = options.get("uri", "")
         if not uri.startswith(("http://", "https://")):
             raise InvalidRequest(f"a REST catalog needs option 'uri', such as http://host:8080; it is {uri!r}")
-        self.given, self._uri, self._clock = dict(options), uri.rstrip("/"), clock
+        self.caller_options, self._uri, self._clock = dict(options), uri.rstrip("/"), clock
         self._connections: Any = None
         self._process = 0
         self._headers = {**_headers_in(options), **_authorization(options)}
@@ -66,9 +66,9 @@ class RestApi:
 
     def _configured(self) -> dict[str, str]:
         """The given options, with what the server's configuration says now."""
-        warehouse = self.given.get("warehouse")
+        warehouse = self.caller_options.get("warehouse")
         config = self._send("GET", "/v1/config", {"warehouse": warehouse} if warehouse else {})
-        merged = {**(config.get("defaults") or {}), **self.given, **(config.get("overrides") or {})}
+        merged = {**(config.get("defaults") or {}), **self.caller_options, **(config.get("overrides") or {})}
         return {str(k): str(v) for k, v in merged.items() if v is not None}
 
     def is_configured_as_before(self) -> bool:
