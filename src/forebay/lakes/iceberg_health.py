@@ -23,7 +23,7 @@ from forebay.base.progress import OnProgress, no_progress
 from forebay.base.quantity import Past
 from forebay.lake.source import UNAWARE_BUCKET
 from forebay.lakes.health import (
-    ORPHANS_KEPT_MAX,
+    ORPHANS_LISTED_MAX,
     FileColumns,
     LakeFile,
     LakeHealth,
@@ -146,7 +146,7 @@ class IcebergHealth(LakeHealth):
     def orphans(self, older_than: Past, progress: OnProgress = no_progress) -> OrphanFiles:
         with self._upkeep() as upkeep:
             paths = upkeep.remove_orphan_files(older_than, dry_run=True)
-        return OrphanFiles(len(paths), None, tuple(paths[:ORPHANS_KEPT_MAX]))
+        return OrphanFiles(len(paths), None, tuple(paths[:ORPHANS_LISTED_MAX]))
 
     def compact(self, *, full: bool, progress: OnProgress = no_progress) -> int | None:
         with self._upkeep() as upkeep:

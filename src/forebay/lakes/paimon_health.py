@@ -10,7 +10,7 @@ import numpy as np
 from forebay.base.progress import OnProgress, no_progress
 from forebay.base.quantity import Past
 from forebay.lakes.health import (
-    ORPHANS_KEPT_MAX,
+    ORPHANS_LISTED_MAX,
     FileColumns,
     LakeFile,
     LakeHealth,
@@ -154,7 +154,7 @@ class PaimonHealth(LakeHealth):
 
     def orphans(self, older_than: Past, progress: OnProgress = no_progress) -> OrphanFiles:
         removal = self._table.remove_orphan_files(older_than=older_than, dry_run=True, progress=progress)
-        return OrphanFiles(len(removal.files), removal.bytes, tuple(removal.files[:ORPHANS_KEPT_MAX]))
+        return OrphanFiles(len(removal.files), removal.bytes, tuple(removal.files[:ORPHANS_LISTED_MAX]))
 
     def compact(self, *, full: bool, progress: OnProgress = no_progress) -> int | None:
         snapshot = self._table.another().compact(full, progress=progress)

@@ -46,7 +46,7 @@ def newest_snapshot(storage: LakeStorage, side: Side) -> CommittedLakeSnapshot |
         committer.close()
 
 
-def was_made_for(snapshot: CommittedLakeSnapshot | None, side: Side) -> bool:
+def belongs_to_side(snapshot: CommittedLakeSnapshot | None, side: Side) -> bool:
     """Whether Forebay created the snapshot for this side's table."""
     return snapshot is not None and TABLE_PROPERTY in snapshot.properties and belongs_to(snapshot.properties, side.info)
 

@@ -24,7 +24,7 @@ from forebay.lake.formats import create_lake_storage
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.table import TableDescriptor, TablePath
 from forebay.moving.checksum import Checksum, live_checksum, union_checksum
-from forebay.moving.history import check_readable, hand_over, newest_snapshot, tell_again, was_made_for
+from forebay.moving.history import belongs_to_side, check_readable, hand_over, newest_snapshot, tell_again
 from forebay.moving.plan import ENABLED, LAKE_FORMAT, MovePlan, Side, plan_move
 from forebay.moving.rows import check_logs, copy_logs, copy_rows
 from forebay.tiering.now import tier_table
@@ -130,11 +130,11 @@ class _Move:
         if not self._plan.with_lake:
             return False
         newest = newest_snapshot(self._storage(), self._source)
-        if newest is None or was_made_for(newest, self._source):
+        if newest is None or belongs_to_side(newest, self._source):
             return False
         if target.lake_snapshot is not None:
             return True
-        if not was_made_for(newest, target):
+        if not belongs_to_side(newest, target):
             return False
         self._step("registering the lake snapshot with the target")
         tell_again(newest, target, target.ends)

@@ -28,7 +28,7 @@ _TIMEOUT_SECONDS = 180
 _TRIES = 6
 _FIRST_WAIT_SECONDS = 0.1
 _REDIRECTS = 10
-_CONNECTIONS_KEPT = 16
+_IDLE_CONNECTIONS_MAX = 16
 _HEADER = "header."
 
 _KINDS: dict[int, type[ForebayError]] = {
@@ -150,7 +150,7 @@ def _new_pool(uri: str) -> Any:
     settings = {
         "timeout": _TIMEOUT_SECONDS,
         "retries": http.Retry(None, connect=False, read=False, redirect=_REDIRECTS),
-        "maxsize": _CONNECTIONS_KEPT,
+        "maxsize": _IDLE_CONNECTIONS_MAX,
     }
     proxy = getproxies().get(place.scheme)
     if not proxy or proxy_bypass(place.netloc):

@@ -368,7 +368,7 @@ class FileStoreCommit:
         return self._loop.run(request, changes)
 
     def _replacement(self, selection: PartitionFilter | None, added: Changes) -> Callable[[Snapshot | None], Changes]:
-        """The changes that replace the `selection` partitions of a snapshot (None: all) with `added`."""
+        """The changes that replace the partitions in `selection` (None: all) of a snapshot with `added`."""
         with_postponed = self.options.bucket == POSTPONE_BUCKET
 
         def changes(latest: Snapshot | None) -> Changes:

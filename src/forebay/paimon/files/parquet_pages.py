@@ -77,7 +77,7 @@ def read_rows(
 
 
 def _put_pages(source: pa.NativeFile, column: pq.ColumnChunkMetaData, span: range, memory: mmap.mmap) -> int:
-    """Put the pages of a column that have `span` rows into `memory`; return the row that they begin with."""
+    """Put the pages of a column that have rows of `span` into `memory`; return the row that they begin with."""
     at: int = column.data_page_offset
     target = at
     if column.has_dictionary_page and column.dictionary_page_offset < at:

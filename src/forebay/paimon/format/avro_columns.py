@@ -40,7 +40,7 @@ class AvroField:
 
 
 def read_columns(data: bytes, fields: tuple[AvroField, ...]) -> Records:
-    """The fields `fields` of all records of a container file. Raises `CorruptData`."""
+    """The `fields` of all records of a container file. Raises `CorruptData`."""
     container = read_container(data)
     return decode(compile_program(container.schema, fields), container.body, container.blocks)
 
