@@ -217,7 +217,7 @@ def test_a_lake_snapshot_that_holds_more_than_the_log_has_is_a_fault(
     gone = bucket._replace(partition_id=77)
     for offset in (RECORDS, RECORDS + 1):
         monkeypatch.setattr(
-            running, "newest_known", lambda *_, o=offset: replace(known, log_offsets={bucket: o, gone: 99})
+            running, "newest_lake_snapshot", lambda *_, o=offset: replace(known, log_offsets={bucket: o, gone: 99})
         )
         report = verified(keyed)
         text = f"lake snapshot {known.snapshot_id} holds the log up to offset 11, and it ends at 10"

@@ -17,7 +17,7 @@ from forebay.console.session import Console, iso_text, page_of, time_text
 from forebay.lake.public_options import without_secrets
 from forebay.metadata.ddl import create_statement
 from forebay.metadata.table import Schema, TableBucket, TableInfo, TablePath
-from forebay.tiering.lag import newest_known
+from forebay.tiering.lag import newest_lake_snapshot
 
 _NAMES_SECONDS = 3.0
 _FIGURES_SECONDS = 3.0
@@ -111,7 +111,7 @@ class Figures:
         found = cls()
         cluster, admin = console.conn.cluster, console.conn.admin
         if info.lake_enabled:
-            found.snapshot = newest_known(admin, info)
+            found.snapshot = newest_lake_snapshot(admin, info)
         found.ends = list_offsets(cluster, info, plan_buckets(cluster, info), LATEST)
         try:
             found.stats = admin.table_stats(info)
@@ -266,7 +266,7 @@ def buckets(
     names = _partition_names(console, info)
     every = plan_buckets(cluster, info, None if partition in (None, "") else [partition])
     page, following = page_of(every, page_token, limit)
-    snapshot = newest_known(admin, info) if info.lake_enabled else None
+    snapshot = newest_lake_snapshot(admin, info) if info.lake_enabled else None
     starts, ends = (list_offsets(cluster, info, page, place) for place in (EARLIEST, LATEST))
     try:
         stats, missing = admin.table_stats(info, buckets=page), list[str]()

@@ -196,7 +196,7 @@ def test_unqualified_names_are_those_of_where_the_view_was_created(spark: Any, s
         spark.catalog.setCurrentCatalog("spark_catalog")
     assert not [name for name in viewed.view("db.here").options if "Namespace" in name]
     second = spark.newSession()
-    forebay.spark.attach(second, "elsewhere", paimon=dict(viewed._api.given))  # type: ignore[attr-defined]
+    forebay.spark.attach(second, "elsewhere", paimon=dict(viewed._api.caller_options))  # type: ignore[attr-defined]
     assert [tuple(row) for row in second.sql("SELECT * FROM elsewhere.db.here").collect()] == [(1,)]
     assert [tuple(row) for row in second.sql("SELECT * FROM elsewhere.other.there").collect()] == [(1, 9)]
 
@@ -302,7 +302,7 @@ def test_a_server_without_views_shows_its_tables(rest: RestServer, sql: Sql) -> 
 @pytest.fixture
 def mixed(spark: Any, server: EmbeddedServer, viewed: Catalog, database: str) -> Sql:
     """Run a statement; `{db}` in it is a database of the cluster, in a catalog of the cluster and the lake."""
-    options = dict(viewed._api.given)  # type: ignore[attr-defined]
+    options = dict(viewed._api.caller_options)  # type: ignore[attr-defined]
     forebay.spark.attach(spark, "both_viewed", bootstrap_servers=server.bootstrap_servers, paimon=options)
 
     def run(statement: str) -> list[tuple[Any, ...]]:

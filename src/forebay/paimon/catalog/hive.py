@@ -340,7 +340,7 @@ class HiveCatalog(Catalog):
         description.dbName, description.tableName = new_database, new_view
         self._alter(database, view, description)
 
-    # -- what they share ----------------------------------------------------------------------------------------------
+    # -- shared steps -------------------------------------------------------------------------------------------------
 
     def _find(self, database: str, table: str) -> Any | None:
         request = self._metastore.new("GetTableRequest", dbName=database, tblName=table)
@@ -402,7 +402,7 @@ def _table_type(text: str) -> bool:
 
 
 def _agreeing(there: TableSchema, definition: TableSchema, path: str) -> TableSchema:
-    """The schema of an existing table to register, if `definition` has the same definition."""
+    """The schema of an existing table to register, if it agrees with `definition`."""
     same_columns = [(f.name, str(f.type)) for f in there.fields] == [(f.name, str(f.type)) for f in definition.fields]
     wrong = {k: v for k, v in definition.options.items() if k not in (_PATH, "owner") and there.options.get(k) != v}
     if not same_columns or (there.primary_keys, there.partition_keys) != (

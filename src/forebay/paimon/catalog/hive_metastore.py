@@ -215,7 +215,7 @@ class Metastore:
         try:
             plain.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.sock.settimeout(self._timeout_ms / 1000)
-            # A server that runs everything as its own user may reject the name, but serves us all the same.
+            # A server that runs everything as its own user may reject the name; it still serves this client.
             with contextlib.suppress(_thrift().MetaException):
                 client.set_ugi(current_user(), [])
         except BaseException:

@@ -20,7 +20,7 @@ from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.batch_modes import BatchScan, chooses_snapshot
 from forebay.paimon.read.change_planner import ChangePlanner, ChangeSplit, file_names
-from forebay.paimon.read.expired import telling_expiry
+from forebay.paimon.read.expired import expiry_errors
 from forebay.paimon.read.facade import travelled
 from forebay.paimon.read.pieces import by_file, joined
 from forebay.paimon.read.plain_files import plain_files
@@ -164,7 +164,7 @@ class PaimonScan:
         """What there is to read, in order, of a side table or by the table's scan options."""
         table = self.table
         scan_filter = ScanFilter.of(table.schema, wanted.filter)
-        with telling_expiry(table.snapshots, None):
+        with expiry_errors(table.snapshots, None):
             if self.side == READ_OPTIMIZED:
                 top = table.options.num_levels - 1
                 keep = (lambda entry: entry.file.level == top) if table.schema.has_primary_key else None
@@ -203,7 +203,7 @@ class PaimonScan:
         table = self.table
         if self.side is not None or chooses_snapshot(table.options):
             return self._dealt(self._chosen(wanted), cores, wanted, serves)
-        with telling_expiry(table.snapshots, None):
+        with expiry_errors(table.snapshots, None):
             latest = table.snapshots.latest()
 
             def work() -> DealtTasks:
