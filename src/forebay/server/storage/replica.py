@@ -156,7 +156,7 @@ class BucketReplica:
         Return None without effect if it might have to: other writes are queued or under way, the table is being read as
         a whole, or the disk is slow (for a client that `is_alone`, slower).
         """
-        scheduler, requests = self._write_scheduler, command.requests
+        scheduler = self._write_scheduler
         if (
             command.size > NOW_BYTES_MAX
             or self._before_first_write is not None
@@ -166,11 +166,11 @@ class BucketReplica:
             return None
         try:
             if isinstance(command, AppendCommand):
-                return scheduler.write_now(partial(self._append_queue.run_now, requests, self._appended))
+                return scheduler.write_now(partial(self._append_queue.run_now, command.requests, self._appended))
             if not self.table.write_gate.enter_if_open():
                 return None
             try:
-                return scheduler.write_now(partial(self._put_queue.run_now, requests, self._put))
+                return scheduler.write_now(partial(self._put_queue.run_now, command.requests, self._put))
             finally:
                 self.table.write_gate.leave()
         finally:
