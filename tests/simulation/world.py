@@ -27,8 +27,8 @@ from forebay.client.connection import Connection
 from forebay.client.settings import make_settings
 from forebay.client.writing.writer import TableWriter
 from forebay.server.config import server_config
+from forebay.server.flow import write_queue
 from forebay.server.server import ForebayServer, Injected
-from forebay.server.storage import replica
 from forebay.server.wire.rpc import RpcProtocol
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake
 from forebay.tiering.round import TieringLake
@@ -168,7 +168,7 @@ class World:
     def __enter__(self) -> World:
         self._stack.enter_context(threads.use(SimThreads(self.sched)))
         if self.seed % QUICK_DISK_EACH == 0:
-            self._stack.enter_context(patch.object(replica, "QUICK_SYNCS_MIN", 2))
+            self._stack.enter_context(patch.object(write_queue, "QUICK_SYNCS_MIN", 2))
         handler = _Complaints(self)
         logger = logging.getLogger("forebay")
         before = logger.level, logger.propagate
