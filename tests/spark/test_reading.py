@@ -26,8 +26,9 @@ from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import BatchReader, ForebayDataSource
 from forebay.spark.options import SNAPSHOT_MERGE, ReadOptions
 from forebay.spark.reading.live_plan import LiveScan
-from forebay.spark.reading.live_read import LogInput, ReadFunction, counted, first_rows, gathered
+from forebay.spark.reading.live_read import ReadFunction, counted, first_rows, gathered
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
+from forebay.unionread.splits import LogSplit
 from tests.patience import PATIENCE
 from tests.spark.tables import ids_of, make_table, rows
 
@@ -121,7 +122,7 @@ def test_range_ending_in_an_empty_batch_readers_must_finish(connection: Connecti
     assert ids_of(batches) == [0, 1, 2]
     changelog = scan_of(table, is_changelog=True)
     [task] = changelog.plan(connection, 2, Pushdown(ALL), changelog.schema).tasks
-    assert task == (LogInput(TableBucket(table.info.table_id, 0), 0, 4),)
+    assert task == (LogSplit(TableBucket(table.info.table_id, 0), 0, 4),)
 
 
 def test_a_changelog_tells_types_offsets_and_times(connection: Connection, database: str) -> None:
