@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import forebay.unionread.planning as planning
+import forebay.unionread.open_lakes as open_lakes
 from forebay.base.errors import CorruptData, NotFound, OutcomeUnknown, UnsupportedOperation
 from forebay.client.table import Table
 from forebay.verify import Report, running, verify_server
@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeCluster]:
 @pytest.fixture(autouse=True)
 def lake_of_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Union reads find the lake in memory."""
-    monkeypatch.setattr(planning, "create_lake_storage", memory_storage)
+    monkeypatch.setattr(open_lakes, "create_lake_storage", memory_storage)
 
 
 def rows(*keys: int, value: str = "old") -> list[dict[str, Any]]:

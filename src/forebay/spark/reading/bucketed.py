@@ -39,13 +39,13 @@ from forebay.spark.jvm.python_tasks import input_partitions
 from forebay.spark.jvm.spark_values import column_reference, internal_rows, quoted
 from forebay.spark.jvm.values import int_array
 from forebay.spark.reading.lake_plan import PaimonScan
-from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, Split
+from forebay.spark.reading.live_read import LakePart, Split
 from forebay.spark.reading.native import parquet_scan, reads_files
 from forebay.spark.reading.native_files import is_local
 from forebay.spark.reading.plan import NativeFiles, Pushdown, ScanPlan
 from forebay.spark.reading.scan_builder import Readable, ScanProxy
 from forebay.spark.schemas import columns_of, spark_arrow_schema, to_spark_schema
-from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
 
 _CLASS = "ForebayBucketPartitions"
 _READ = CONNECTOR + "read."
@@ -154,7 +154,7 @@ def _bucket_of(
             partition, number, lakes = lake.partition(), lake.bucket(), (lake,)
         case LakePart(split=LakeSnapshotAndLogSplit(bucket, lakes)):
             partition, number = names.get(bucket.partition_id), bucket.bucket
-        case LogInput(bucket) | KvBatchSplit(bucket):
+        case LogSplit(bucket) | KvSnapshotSplit(bucket):
             partition, number = names.get(bucket.partition_id), bucket.bucket
         case _:
             return None

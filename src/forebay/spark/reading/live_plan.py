@@ -30,7 +30,7 @@ from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
 from forebay.spark.options import SERVER_SCAN, START, ReadOptions, SnapshotLease
-from forebay.spark.reading.live_read import KeysInput, KvBatchSplit, LakePart, LogInput, ReadFunction, Split, lake_rows
+from forebay.spark.reading.live_read import LakePart, ReadFunction, Split
 from forebay.spark.reading.native_files import native_share
 from forebay.spark.reading.plan import (
     LIMIT_ONE_TASK_MAX,
@@ -188,7 +188,7 @@ class LiveScan:
             return self._tasks_of(connection, cores, wanted, buckets), None
         if found.keys is not None and self.strategy == SERVER_SCAN and look_up:
             keys = tuple((bucket, tuple(of_bucket)) for bucket, of_bucket in found.keys.items())
-            return [(KeysInput(keys),)] if keys else [], str(found)
+            return [(KeyLookupSplit(keys),)] if keys else [], str(found)
         tasks = self._tasks_of(connection, cores, wanted, found.buckets)
         if found.buckets:
             found = replace(found, keys=None)
@@ -237,13 +237,13 @@ class LiveScan:
         They are `tasks`, and others for the buckets that `chosen` finds beside theirs: those of partitions that were
         created since the scan was planned, and that the snapshot has.
         """
-        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
         if not buckets or self.strategy != SERVER_SCAN:
             return tasks, None
         snapshot = open_for_query(connection, self.info, buckets, self.options.lease, chosen)
         planned = frozenset(buckets)
         new = [] if snapshot is None else [bucket for bucket in snapshot.buckets if bucket not in planned]
-        return [*tasks, *((KvBatchSplit(bucket),) for bucket in new)], snapshot
+        return [*tasks, *((KvSnapshotSplit(bucket),) for bucket in new)], snapshot
 
     def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> list[SplitsPartition]:
         """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
@@ -305,7 +305,7 @@ class LiveScan:
 
         def opened(tasks: Sequence[tuple[Split, ...]], chosen: Chosen | None = None) -> OpenedScan:
             """Pins the table snapshot that the tasks read, if they read one. It releases itself when collected."""
-            if any(isinstance(split, KeysInput) for task in tasks for split in task):
+            if any(isinstance(split, KeyLookupSplit) for task in tasks for split in task):
                 from forebay.spark.reading.key_lookups import with_found_rows
 
                 pin = partial(open_for_query, connection, self.info, lease=self.options.lease)
@@ -344,7 +344,7 @@ class LiveScan:
         self, connection: Connection, read: ReadFunction, tasks: Sequence[tuple[Split, ...]]
     ) -> Direct | str | None:
         """How the JVM reads the logs of a log table, or buckets, itself, or why it does not."""
-        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
         if self.is_changelog or (self.info.has_primary_key and not buckets) or read.strategy != SERVER_SCAN:
             return None
         if not self.options.use_direct:
@@ -387,7 +387,7 @@ def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot 
     """What each task is sent: its splits, and of the snapshot what it needs."""
     made = []
     for task in tasks:
-        buckets = [split.bucket for split in task if isinstance(split, KvBatchSplit)]
+        buckets = [split.bucket for split in task if isinstance(split, KvSnapshotSplit)]
         made.append(SplitsPartition(task, None if snapshot is None or not buckets else snapshot.of_buckets(buckets)))
     return made
 
@@ -455,13 +455,13 @@ def lake_tasks(
     logs = {s.bucket: (s.start, s.stop) for s in plan.splits if isinstance(s, LogSplit) and s.bucket in covered}
     kv = [s.bucket for s in plan.splits if isinstance(s, KvSnapshotSplit) and s.bucket in covered]
     counts = count_rows(kv)
-    pieces: list[Split] = [KeysInput(split.keys) for split in plan.splits if isinstance(split, KeyLookupSplit)]
+    pieces: list[Split] = [split for split in plan.splits if isinstance(split, KeyLookupSplit)]
     pieces += [
-        LakePart(plan.reader, split, lake_rows(split))
+        LakePart(plan.reader, split)
         for split in plan.splits
         if not isinstance(split, LogSplit | KvSnapshotSplit | KeyLookupSplit)
     ]
-    pieces += [KvBatchSplit(bucket, counts.get(bucket)) for bucket in kv]
+    pieces += [KvSnapshotSplit(bucket, counts.get(bucket)) for bucket in kv]
     log_tasks = cut_logs(logs, cores, rows_per_task_max)
     if limit is not None and limit <= LIMIT_ONE_TASK_MAX:
         together = (*pieces, *(split for task in log_tasks for split in task))
@@ -488,7 +488,7 @@ def cut_logs(
         start = first
         while start < stop:
             end = min(stop, with_epoch(start + room, epoch_of(stop)))
-            current.append(LogInput(bucket, start, end))
+            current.append(LogSplit(bucket, start, end))
             room -= end - start
             start = end
             if room == 0:
@@ -508,7 +508,7 @@ def cut_logs_for_limit(offsets: Mapping[TableBucket, tuple[int, int]], limit: in
             break
         if start < stop:
             end = min(stop, with_epoch(start + left, epoch_of(stop)))
-            splits.append(LogInput(bucket, start, end))
+            splits.append(LogSplit(bucket, start, end))
             left -= end - start
     return [tuple(splits)] if splits else []
 
@@ -518,7 +518,7 @@ def plan_kv(counts: Mapping[TableBucket, int | None], cores: int, limit: int | N
 
     Buckets that were empty when they were counted are read too, because rows may have come since.
     """
-    splits: list[Split] = [KvBatchSplit(bucket, rows) for bucket, rows in counts.items()]
+    splits: list[Split] = [KvSnapshotSplit(bucket, rows) for bucket, rows in counts.items()]
     if splits and limit is not None and limit <= LIMIT_ONE_TASK_MAX:
         return [tuple(splits)]
     return deal_out(splits, cores)
