@@ -196,7 +196,7 @@ class Faults:
         if world.server_process is None or not world.server_process.dead:
             return
         fs = world.fs
-        marks = read_log_ends(fs, DATA, world.witnesses("")).known if fs.exists(DATA) else {}
+        marks = read_log_ends(fs, DATA, world.witnesses("")).marks if fs.exists(DATA) else {}
         places = []
         for path, file in fs.files(names.LOG_SUFFIX):
             found = names.parse_tablet_folder(path.removeprefix(f"{DATA}/").rpartition("/")[0])

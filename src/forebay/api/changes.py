@@ -82,14 +82,16 @@ def _require(there: bool) -> None:
 def change_numbers(column: pa.Array, before: int = 0, name: str = CHANGE_TYPE_COLUMN) -> npt.NDArray[np.int8]:
     """The indexes in `CHANGE_TYPES` of texts, in any of the three spellings. `before`: the rows in earlier batches."""
     try:
-        found = pc.index_in(column.cast(pa.string()), value_set=pa.array(CHANGE_TYPES + ROW_KINDS + SPARK_CHANGE_TYPES))
+        indexes = pc.index_in(
+            column.cast(pa.string()), value_set=pa.array(CHANGE_TYPES + ROW_KINDS + SPARK_CHANGE_TYPES)
+        )
     except pa.ArrowException as e:
         raise InvalidRequest(f"column '{name}' is {column.type}; its values are texts") from e
-    if found.null_count:
-        row = pc.index(pc.is_null(found), True).as_py()
+    if indexes.null_count:
+        row = pc.index(pc.is_null(indexes), True).as_py()
         raise InvalidRequest(
             f"row {before + row} has {name}={column[row].as_py()!r}, which is none of "
             f"{', '.join(CHANGE_TYPES)} ({', '.join(ROW_KINDS)}; {', '.join(SPARK_CHANGE_TYPES[1:3])})"
         )
-    numbers: npt.NDArray[np.int8] = (found.to_numpy(zero_copy_only=False) % len(CHANGE_TYPES)).astype(np.int8)
+    numbers: npt.NDArray[np.int8] = (indexes.to_numpy(zero_copy_only=False) % len(CHANGE_TYPES)).astype(np.int8)
     return numbers

@@ -55,8 +55,8 @@ def connect(
     sends, which never include secrets. Raises `Unavailable` if no server responds, `AccessDenied` for wrong
     credentials, `InvalidRequest` for unknown options.
     """
-    given = {**options, LAKE_OPTIONS: lake_options or {}}
-    connection = Connection(make_settings(bootstrap_servers, user, password, given))
+    all_options = {**options, LAKE_OPTIONS: lake_options or {}}
+    connection = Connection(make_settings(bootstrap_servers, user, password, all_options))
     try:
         connection.cluster.bootstrap()
     except BaseException:

@@ -114,8 +114,8 @@ class Table(ArrowStream):
         """The partitions of the table; with `values`, those that have these values of some partition keys."""
         from forebay.client.display import Listing
 
-        wanted = None if values is None else partition_texts(self.info, values)
-        return Listing(list_partitions(self.connection.cluster, self.path, wanted))
+        texts = None if values is None else partition_texts(self.info, values)
+        return Listing(list_partitions(self.connection.cluster, self.path, texts))
 
     def create_partition(self, values: Mapping[str, Any], *, ignore_if_exists: bool = False) -> None:
         """Create a partition: `values` has each partition key's value ({"dt": "2024-01-15"}, or a date).

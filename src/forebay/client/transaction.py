@@ -71,7 +71,7 @@ _IN_FLIGHT_MAX = 4
 _KNOWS_CONDITIONS = 1
 """The version of CommitTransaction that knows what is watched."""
 
-_told: weakref.WeakSet[ClusterClient] = weakref.WeakSet()
+_warned_clusters: weakref.WeakSet[ClusterClient] = weakref.WeakSet()
 """The clusters without transactions that a warning has named."""
 
 
@@ -358,8 +358,8 @@ class Transaction(TableRows):
             )
         except UnsupportedOperation:
             self.begun_id = 0
-            if cluster not in _told:
-                _told.add(cluster)
+            if cluster not in _warned_clusters:
+                _warned_clusters.add(cluster)
                 _LOGGER.warning(
                     "forebay: this cluster has no transactions: rows of %s are written at once, and rows appended to "
                     "log tables are there again if the job is repeated",

@@ -135,12 +135,12 @@ class Pages:
         self._view = view
         self._cluster = cluster
         self._decoder = view.decoder(cluster)
-        self._wanted = arrow_rows(view, view.positions, cluster.settings)
+        self._request = arrow_rows(view, view.positions, cluster.settings)
 
     def wanted_of(self, node: ServerNode) -> pb.PbArrowRows | None:
         """What to ask a server for; None: for its rows as they are."""
         is_less = self._view.is_projected or self._view.predicate is not None
-        return self._wanted if is_less and self._cluster.channel(node).versions.scans_in_arrow else None
+        return self._request if is_less and self._cluster.channel(node).versions.scans_in_arrow else None
 
     def page(self, response: pb.ScanKvResponse, payloads: Sequence[memoryview]) -> Page:
         """What an answer has. Raises `CorruptData`."""
@@ -169,13 +169,13 @@ _COMPRESSIONS = {"none": 0, "lz4": 1, "zstd": 2}
 
 def arrow_rows(view: RowView, positions: Sequence[int], settings: Settings) -> pb.PbArrowRows:
     """What asks for the columns at `positions`, without rows that the filter of `view` excludes."""
-    wanted = pb.PbArrowRows(
+    request = pb.PbArrowRows(
         schema_id=view.info.schema_id, projected_fields=positions, filter_predicate=view.wire_filter()
     )
     compression = _COMPRESSIONS[settings["client.scanner.kv.compression"]]
     if compression:
-        wanted.compression = compression
-    return wanted
+        request.compression = compression
+    return request
 
 
 def rows_without_columns(rows: int) -> pa.RecordBatch:

@@ -192,10 +192,10 @@ def mask(bound: BoundPredicate, data: pa.RecordBatch | pa.Table) -> pa.BooleanAr
                 f"the data has no column '{leaf.column.name}' to filter on; it has {data.schema.names}"
             )
         column = data.column(index)
-        wanted = arrow_type(leaf.column.data_type, getattr(column.type, "tz", None))
-        if not column.type.equals(wanted):
-            column = pc.cast(column, wanted)
-        return _leaf(leaf, column, wanted)
+        target_type = arrow_type(leaf.column.data_type, getattr(column.type, "tz", None))
+        if not column.type.equals(target_type):
+            column = pc.cast(column, target_type)
+        return _leaf(leaf, column, target_type)
 
     return pc.fill_null(_combine(bound, evaluate), False)
 
@@ -257,8 +257,8 @@ def _leaf(leaf: BoundLeaf, operand: Operand, t: pa.DataType) -> Operand:
     if pa.types.is_fixed_size_binary(t):  # literals may be of any length
         operand, t = operand.cast(pa.binary()), pa.binary()
     if function in (_F.IN, _F.NOT_IN):
-        found = _is_in(leaf, operand, t)
-        return found if function is _F.IN else pc.and_kleene(pc.invert(found), pc.is_valid(operand))
+        matches = _is_in(leaf, operand, t)
+        return matches if function is _F.IN else pc.and_kleene(pc.invert(matches), pc.is_valid(operand))
     if is_floating(leaf.column.data_type):
         return _compare_floats(function, operand, leaf.literals[0])
     if pa.types.is_boolean(t):

@@ -61,12 +61,12 @@ class TimeFormat:
         fields = [name for name, is_field in parts if is_field]
         if fields != _FIELDS_OF[unit]:
             raise _bad_format(pattern, f"it must have the fields {_FIELDS_OF[unit]} in this order, and has {fields}")
-        made = cls(pattern, tuple(parts))
+        time_format = cls(pattern, tuple(parts))
         try:
-            check_partition_value("time", made.text(dt.datetime(2024, 11, 11, 11)), creating=True)
+            check_partition_value("time", time_format.text(dt.datetime(2024, 11, 11, 11)), creating=True)
         except InvalidRequest as e:
             raise _bad_format(pattern, e.message) from e
-        return made
+        return time_format
 
     def text(self, moment: dt.datetime) -> str:
         """The partition value of a point in time in the table's zone."""
@@ -81,11 +81,11 @@ class TimeFormat:
         pattern = "".join(
             rf"(?P<{part}>[0-9]{{{_WIDTHS[part]}}})" if is_field else re.escape(part) for part, is_field in self.parts
         )
-        found = re.fullmatch(pattern, value)
-        if found is None:
+        match = re.fullmatch(pattern, value)
+        if match is None:
             return False
         return all(
-            low <= int(found[name]) <= high for name, (low, high) in _RANGES.items() if name in found.groupdict()
+            low <= int(match[name]) <= high for name, (low, high) in _RANGES.items() if name in match.groupdict()
         )
 
 
@@ -171,7 +171,7 @@ class AutoPartitioning:
         keys = descriptor.partition_keys
         key = descriptor.option(_PREFIX + "key") or keys[0]
         unit: str = descriptor.option(_PREFIX + "time-unit").lower()
-        made = cls(
+        rules = cls(
             key,
             unit,
             TimeFormat.of(_FORMATS[unit] if pattern is None else pattern, unit),
@@ -181,8 +181,8 @@ class AutoPartitioning:
             enabled,
         )
         if enabled:
-            made._check(descriptor)
-        return made
+            rules._check(descriptor)
+        return rules
 
     def _check(self, descriptor: TableDescriptor) -> None:
         keys = descriptor.partition_keys
@@ -213,7 +213,7 @@ class AutoPartitioning:
         except (OverflowError, ValueError):  # before the year 1, or after 9999
             return self.format.text(dt.datetime.min if offset < 0 else dt.datetime.max)
 
-    def wanted(self, now_ms: int) -> list[str]:
+    def values_to_create(self, now_ms: int) -> list[str]:
         """Return the values for which partitions should exist."""
         return [self.value(now_ms, offset) for offset in range(self.precreate)]
 

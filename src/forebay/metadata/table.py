@@ -87,8 +87,8 @@ class AggregateFunction:
         return cls(name.strip().replace("-", "_").lower(), tuple(sorted((parameters or {}).items())))
 
     def __str__(self) -> str:
-        given = ", ".join(f"{key}={value!r}" for key, value in self.parameters)
-        return f"{self.name}({given})" if given else self.name
+        parameters = ", ".join(f"{key}={value!r}" for key, value in self.parameters)
+        return f"{self.name}({parameters})" if parameters else self.name
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,10 @@ def assign_ids(columns: Sequence[Column], first_id: int = 0) -> tuple[tuple[Colu
     Ids are given depth first over columns and nested row fields in one number space, as Fluss does: a column, then
     the fields inside it, then the next column. Either all columns carry ids already or none does.
     """
-    given = [column.column_id is not None for column in columns]
-    if all(given):
+    has_id = [column.column_id is not None for column in columns]
+    if all(has_id):
         return tuple(columns), max(_all_ids(columns), default=-1)
-    _require(not any(given), "either all columns carry ids or none does")
+    _require(not any(has_id), "either all columns carry ids or none does")
     counter = iter(range(first_id, 1 << 31))
 
     def number_type(t: DataType) -> DataType:
@@ -198,9 +198,9 @@ def assign_ids(columns: Sequence[Column], first_id: int = 0) -> tuple[tuple[Colu
 def _all_ids(columns: Sequence[Column]) -> list[int]:
     ids = [column.column_id for column in columns]
     ids += [f.field_id for column in columns for t in walk(column.data_type) for f in t.fields]
-    known = [i for i in ids if i is not None]
-    _require(len(set(known)) == len(known), f"column ids are not unique: {sorted(known)}")
-    return known
+    assigned_ids = [i for i in ids if i is not None]
+    _require(len(set(assigned_ids)) == len(assigned_ids), f"column ids are not unique: {sorted(assigned_ids)}")
+    return assigned_ids
 
 
 @dataclass(frozen=True)

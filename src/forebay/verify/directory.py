@@ -223,7 +223,7 @@ class DirectoryCheck:
             is_fault = clean or path in stored.same_cache
             (self._report.fault if is_fault else self._report.note)(path, f"{problem} (recovery points are used)")
         self._report.count("files of log ends", sum(names.is_log_ends_file(name) for name in os.listdir(self._path)))
-        return stored.known
+        return stored.marks
 
     def _clean_shutdown(self) -> tuple[bool, frozenset[TableBucket]]:
         path = names.join(self._path, names.CLEAN_SHUTDOWN_FILE)

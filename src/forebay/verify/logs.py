@@ -220,7 +220,7 @@ def _check_gap(image: LogImage, segment: Segment, gap: Gap, evidence: LogEndEvid
         evidence.clean or gap.offset < evidence.end or (evidence.written is None and not may_be_torn(segment, gap))
     )
     if is_fault:
-        report.fault(gap.path, f"{gap.reason}: {gap.told(evidence.end)}")
+        report.fault(gap.path, f"{gap.reason}: {gap.description(evidence.end)}")
         image.is_whole = False
         image.gaps.append(gap)
         return True

@@ -92,9 +92,9 @@ class ClusterAdmin:
     def cluster_health(self) -> ClusterHealth:
         """The health of the cluster. Raises `UnsupportedOperation` on clusters that do not report it (Fluss 0.9)."""
         answer = self._ask(ApiKey.GET_CLUSTER_HEALTH, pb.GetClusterHealthRequest(), pb.GetClusterHealthResponse)
-        known = answer.status in set(HealthStatus)
+        is_defined = answer.status in set(HealthStatus)
         return ClusterHealth(
-            HealthStatus(answer.status) if known else HealthStatus.UNKNOWN,
+            HealthStatus(answer.status) if is_defined else HealthStatus.UNKNOWN,
             answer.num_replicas,
             answer.in_sync_replicas,
             answer.num_leader_replicas,
@@ -393,14 +393,14 @@ class Admin(ClusterAdmin):
         """All databases with creation time and number of tables (older servers report neither)."""
         request = pb.ListDatabasesRequest(include_summary=True)
         response = self._ask(ApiKey.LIST_DATABASES, request, pb.ListDatabasesResponse)
-        told = {
+        summaries = {
             message.database_name: DatabaseInfo(
                 message.database_name, created_ms=message.created_time, table_count=message.table_count
             )
             for message in response.database_summary
         }
-        names = {*response.database_name, *told}
-        return Listing([told.get(name) or DatabaseInfo(name) for name in sorted(names)])
+        names = {*response.database_name, *summaries}
+        return Listing([summaries.get(name) or DatabaseInfo(name) for name in sorted(names)])
 
     def database_info(self, name: str) -> DatabaseInfo:
         """Raises `NotFound`."""
@@ -450,12 +450,12 @@ class Admin(ClusterAdmin):
         """
         info = self._info(path)
         items = [BucketItem(bucket) for bucket in plan_buckets(self._cluster, info, partitions, buckets)]
-        found = _TableStats(self._cluster, info).ask(self._cluster, info.path, items)
-        told = [(item.bucket, message) for item, message in found if message is not None]
+        answers = _TableStats(self._cluster, info).ask(self._cluster, info.path, items)
+        reports = [(item.bucket, message) for item, message in answers if message is not None]
         return TableStats(
-            {item.bucket: _row_count(message) for item, message in found},
-            {bucket: message.log_bytes for bucket, message in told if message.HasField("log_bytes")},
-            {bucket: _last_write(message) for bucket, message in told if message.HasField("last_write_ms")},
+            {item.bucket: _row_count(message) for item, message in answers},
+            {bucket: message.log_bytes for bucket, message in reports if message.HasField("log_bytes")},
+            {bucket: _last_write(message) for bucket, message in reports if message.HasField("last_write_ms")},
         )
 
     def list_table_snapshots(self, path: str | TablePath | TableInfo | None = None) -> list[TableSnapshotInfo]:

@@ -58,10 +58,10 @@ def alteration(
     unsupported: Mapping[str, Any],
 ) -> pb.AlterTableRequest:
     """The request for a change. Raises `UnsupportedOperation` for kinds of changes that servers do not support."""
-    for kind, given in unsupported.items():
-        if given not in (None, (), [], {}):
+    for kind, change in unsupported.items():
+        if change not in (None, (), [], {}):
             raise UnsupportedOperation(
-                f"alter table {path}: {kind}={given!r} is not possible in a live table. Columns can be added "
+                f"alter table {path}: {kind}={change!r} is not possible in a live table. Columns can be added "
                 "(add_columns) and options be set and reset; for anything else make another table"
             )
     changes = config_changes(

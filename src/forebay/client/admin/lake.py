@@ -203,8 +203,8 @@ def _errors(answer: pb.LakeTieringHeartbeatResponse) -> dict[int, ForebayError]:
 def _only(answers: Any, info: TableInfo) -> Any:
     """The single result in a response for the one requested table. Raises the error in it."""
     if len(answers) != 1 or answers[0].table_id != info.table_id:
-        found = [answer.table_id for answer in answers]
-        raise InternalError(f"the cluster responded for tables {found} to a request about table {info.table_id}")
+        table_ids = [answer.table_id for answer in answers]
+        raise InternalError(f"the cluster responded for tables {table_ids} to a request about table {info.table_id}")
     error = error_of(answers[0])
     if error is not None:
         raise error

@@ -235,16 +235,16 @@ def describe_server(
         version=answer.version if answer.HasField("version") else None,
         apis=apis,
         syncs=_timings(answer.syncs, bounds),
-        disk_bytes=_known(answer, "disk_bytes"),
-        disk_free_bytes=_known(answer, "disk_free_bytes"),
-        resident_bytes=_known(answer, "resident_bytes"),
+        disk_bytes=_optional_field(answer, "disk_bytes"),
+        disk_free_bytes=_optional_field(answer, "disk_free_bytes"),
+        resident_bytes=_optional_field(answer, "resident_bytes"),
         connections=answer.connection_count,
         scans=answer.scan_count,
         table_snapshots=answer.table_snapshot_count,
-        log_epoch=_known(answer, "log_epoch"),
+        log_epoch=_optional_field(answer, "log_epoch"),
         log_epoch_since=_time(answer.log_epoch_since_ms) if answer.HasField("log_epoch_since_ms") else None,
-        log_epoch_reason=_known(answer, "log_epoch_reason"),
-        total=_known(answer, "list_total"),
+        log_epoch_reason=_optional_field(answer, "log_epoch_reason"),
+        total=_optional_field(answer, "list_total"),
         items=Listing(_items(answer)),
         paths={each.table_id: table_path_from_pb(each.table_path) for each in answer.table_names},
         damaged=[
@@ -283,9 +283,9 @@ def _items(
 def _connection(message: pb.PbConnectionInfo) -> ConnectionInfo:
     return ConnectionInfo(
         message.address,
-        _known(message, "user"),
-        _known(message, "client"),
-        _known(message, "client_version"),
+        _optional_field(message, "user"),
+        _optional_field(message, "client"),
+        _optional_field(message, "client_version"),
         "coordinator" if message.role == 1 else "tablet server",
         message.listener,
         message.open_requests,
@@ -302,7 +302,7 @@ def _scan(message: pb.PbScanInfo) -> ScanInfo:
 
 
 def _tiering(message: pb.PbTieringInfo) -> TieringInfo:
-    round_ms = _known(message, "round_ms")
+    round_ms = _optional_field(message, "round_ms")
     return TieringInfo(
         table_path_from_pb(message.table_path),
         message.table_id,
@@ -312,9 +312,9 @@ def _tiering(message: pb.PbTieringInfo) -> TieringInfo:
         _span(message.since_last_round_ms),
         None if round_ms is None else _span(round_ms),
         message.failures,
-        _known(message, "file_bytes"),
-        _known(message, "rows"),
-        _known(message, "untiered"),
+        _optional_field(message, "file_bytes"),
+        _optional_field(message, "rows"),
+        _optional_field(message, "untiered"),
     )
 
 
@@ -329,7 +329,7 @@ def _api_name(key: int) -> str:
         return str(key)
 
 
-def _known(message: Any, name: str) -> Any:
+def _optional_field(message: Any, name: str) -> Any:
     return getattr(message, name) if message.HasField(name) else None
 
 

@@ -24,12 +24,12 @@ def plan_buckets(
 
     Raises `NotFound` for a partition and `InvalidRequest` for a bucket that the table does not have.
     """
-    wanted = None if buckets is None else list(buckets)
-    if wanted == [] and partitions is None:
+    bucket_list = None if buckets is None else list(buckets)
+    if bucket_list == [] and partitions is None:
         return []
-    if wanted and all(isinstance(bucket, TableBucket) for bucket in wanted) and partitions is None:
-        return [check_bucket(info, bucket) for bucket in dict.fromkeys(wanted)]
-    numbers = bucket_numbers(info, wanted)
+    if bucket_list and all(isinstance(bucket, TableBucket) for bucket in bucket_list) and partitions is None:
+        return [check_bucket(info, bucket) for bucket in dict.fromkeys(bucket_list)]
+    numbers = bucket_numbers(info, bucket_list)
     if not info.is_partitioned:
         if partitions is not None:
             raise InvalidRequest(f"table {info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)

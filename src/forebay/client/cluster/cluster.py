@@ -391,11 +391,11 @@ class ClusterClient:
 
         Raises `NotFound` for a table or partition that does not exist, `Unavailable` if no server responds.
         """
-        ids = {path: sorted(wanted) for path, wanted in (partition_ids or {}).items()}
+        ids = {path: sorted(id_list) for path, id_list in (partition_ids or {}).items()}
         request = pb.MetadataRequest(
             table_path=[table_path_to_pb(path) for path in {*tables, *ids}],
             partitions_path=[physical_path_to_pb(path) for path in set(partitions)],
-            partitions_id=[partition_id for wanted in ids.values() for partition_id in wanted],
+            partitions_id=[partition_id for id_list in ids.values() for partition_id in id_list],
         )
         with self._refresh_lock:
             for node in self._nodes():
@@ -431,11 +431,11 @@ class ClusterClient:
         """Merge a server's response into a new view. Tables and partitions it does not mention stay unchanged."""
         with self._lock:
             view = self._view = _merge(self._view, response)
-            known = {Address(node.host, node.port) for node in view.tablet_servers.values()}
+            addresses = {Address(node.host, node.port) for node in view.tablet_servers.values()}
             if view.coordinator is not None:
-                known.add(Address(view.coordinator.host, view.coordinator.port))
-            known.update(self.settings.bootstrap_servers)
-            gone = [self._channels.pop(address) for address in list(self._channels) if address not in known]
+                addresses.add(Address(view.coordinator.host, view.coordinator.port))
+            addresses.update(self.settings.bootstrap_servers)
+            gone = [self._channels.pop(address) for address in list(self._channels) if address not in addresses]
         for channel in gone:
             channel.close()
             self._count_past(channel)
@@ -560,9 +560,9 @@ def _merge(view: ClusterView, response: pb.MetadataResponse) -> ClusterView:
     paths = {info.table_id: path for path, info in tables.items()}
     for table in response.table_metadata:
         path = table_path_from_pb(table.table_path)
-        known = tables.get(path)
-        if known is not None and known.table_id != table.table_id:
-            leaders = {bucket: server for bucket, server in leaders.items() if bucket.table_id != known.table_id}
+        previous = tables.get(path)
+        if previous is not None and previous.table_id != table.table_id:
+            leaders = {bucket: server for bucket, server in leaders.items() if bucket.table_id != previous.table_id}
             partitions = {p: partition for p, partition in partitions.items() if p.table != path}
         tables[path] = table_info_from_pb(table, path)
         paths[table.table_id] = path

@@ -55,14 +55,14 @@ def list_partitions(
 ) -> list[PartitionInfo]:
     """The partitions of a table, only those with the values of `partial`."""
     request = pb.ListPartitionInfosRequest(table_path=table_path_to_pb(path))
-    wanted = dict(partial or {})
-    if any(not isinstance(value, str) for value in wanted.values()):
-        wanted = partition_texts(cluster.table_info(path), wanted)
-    if wanted:
-        request.partial_partition_spec.CopyFrom(partition_spec_to_pb(list(wanted.items())))
+    values = dict(partial or {})
+    if any(not isinstance(value, str) for value in values.values()):
+        values = partition_texts(cluster.table_info(path), values)
+    if values:
+        request.partial_partition_spec.CopyFrom(partition_spec_to_pb(list(values.items())))
     response = cluster.any_call(ApiKey.LIST_PARTITION_INFOS, request, pb.ListPartitionInfosResponse)
-    found = [partition_info_from_pb(message) for message in response.partitions_info]
-    return [partition for partition in found if matches_partial(partition, wanted)]
+    partitions = [partition_info_from_pb(message) for message in response.partitions_info]
+    return [partition for partition in partitions if matches_partial(partition, values)]
 
 
 def select_partitions(
@@ -75,11 +75,11 @@ def select_partitions(
     existing = list_partitions(cluster, info.path)
     if selectors is None:
         return sorted(existing, key=lambda partition: partition.partition_id)
-    chosen: dict[int, PartitionInfo] = {}
+    by_id: dict[int, PartitionInfo] = {}
     for selector in [selectors] if isinstance(selectors, str | Mapping) else selectors:
         if isinstance(selector, str):
-            found = [partition for partition in existing if partition.name == selector]
-            if not found:
+            matches = [partition for partition in existing if partition.name == selector]
+            if not matches:
                 raise NotFound(f"table {info.path} has no partition '{selector}'", ErrorCode.PARTITION_NOT_EXISTS)
         else:
             unknown = [key for key in selector if key not in info.descriptor.partition_keys]
@@ -88,10 +88,10 @@ def select_partitions(
                     f"table {info.path} is partitioned by {list(info.descriptor.partition_keys)}, not by {unknown}",
                     ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
                 )
-            wanted = partition_texts(info, selector)
-            found = [partition for partition in existing if matches_partial(partition, wanted)]
-        chosen.update({partition.partition_id: partition for partition in found})
-    return [chosen[partition_id] for partition_id in sorted(chosen)]
+            texts = partition_texts(info, selector)
+            matches = [partition for partition in existing if matches_partial(partition, texts)]
+        by_id.update({partition.partition_id: partition for partition in matches})
+    return [by_id[partition_id] for partition_id in sorted(by_id)]
 
 
 def create_partition(

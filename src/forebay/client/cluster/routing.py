@@ -33,10 +33,10 @@ class PartitionRouter:
         `LimitExceeded` for too many partitions, `Unavailable` if other clients keep dropping them.
         """
         for _ in range(_ROUTINGS):
-            known = self._known(info, names)
-            missing = [name for name in names if name not in known]
+            partitions = self._cached(info, names)
+            missing = [name for name in names if name not in partitions]
             if not missing:
-                return known
+                return partitions
             with self._lock:
                 existing = {partition.name for partition in list_partitions(self._cluster, info.path)}
                 for name in missing:
@@ -50,20 +50,20 @@ class PartitionRouter:
 
     def existing(self, info: TableInfo, names: Sequence[str]) -> dict[str, Partition]:
         """The existing partitions of a table among these names."""
-        known = self._known(info, names)
-        missing = [name for name in names if name not in known]
+        partitions = self._cached(info, names)
+        missing = [name for name in names if name not in partitions]
         if missing:
             existing = {partition.name for partition in list_partitions(self._cluster, info.path)}
-            found = [name for name in missing if name in existing]
-            if found:
-                self._learn(info, found)
-                known = self._known(info, names)
-        return known
+            names_on_server = [name for name in missing if name in existing]
+            if names_on_server:
+                self._learn(info, names_on_server)
+                partitions = self._cached(info, names)
+        return partitions
 
-    def _known(self, info: TableInfo, names: Sequence[str]) -> dict[str, Partition]:
+    def _cached(self, info: TableInfo, names: Sequence[str]) -> dict[str, Partition]:
         partitions = self._cluster.view.partitions
-        found = {name: partitions.get(PhysicalTablePath(info.path, name)) for name in names}
-        return {name: partition for name, partition in found.items() if partition is not None}
+        entries = {name: partitions.get(PhysicalTablePath(info.path, name)) for name in names}
+        return {name: partition for name, partition in entries.items() if partition is not None}
 
     def _create(self, info: TableInfo, name: str) -> None:
         if not self._may_create:
@@ -122,8 +122,8 @@ class BucketChooser:
             last = self._last.get(key)
             if self._sticky:
                 others = [bucket for bucket in buckets if bucket != last] or buckets
-                chosen = others[min(int(self._ids.uniform(0, len(others))), len(others) - 1)]
+                choice = others[min(int(self._ids.uniform(0, len(others))), len(others) - 1)]
             else:
-                chosen = buckets[0 if last is None else next((i for i, b in enumerate(buckets) if b > last), 0)]
-            self._last[key] = chosen
-        return chosen
+                choice = buckets[0 if last is None else next((i for i, b in enumerate(buckets) if b > last), 0)]
+            self._last[key] = choice
+        return choice

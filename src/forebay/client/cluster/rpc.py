@@ -560,11 +560,11 @@ def _send_all(sock: socket.socket, buffers: Sequence[Buffer]) -> None:
     pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
     while pending:
         sent = sock.sendmsg(pending[:_IOV_MAX])
-        taken = 0
-        while taken < len(pending) and sent >= pending[taken].nbytes:
-            sent -= pending[taken].nbytes
-            taken += 1
-        del pending[:taken]
+        count = 0
+        while count < len(pending) and sent >= pending[count].nbytes:
+            sent -= pending[count].nbytes
+            count += 1
+        del pending[:count]
         if sent:
             pending[0] = pending[0][sent:]
 

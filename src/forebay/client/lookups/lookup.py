@@ -111,7 +111,7 @@ class PrefixLookups(Lookups):
             if isinstance(message, ForebayError):
                 yield item, message
             else:
-                yield item, [list(found.values) for found in message.value_lists]
+                yield item, [list(value_list.values) for value_list in message.value_lists]
 
 
 def _add_keys(buckets: Any, items: Sequence[KeyItem]) -> None:
@@ -170,24 +170,24 @@ class Lookup:
         key_bytes, buckets = self._router.route(batch)
         values: list[bytes | None] = [None] * batch.num_rows
         question = Lookups(self._cluster, self._info, insert_missing)
-        for item, found in self._ask(question, lambda: self._items(batch, key_bytes, buckets)):
-            if len(found) != len(item.keys):
-                raise CorruptData(f"the server returned {len(found)} values for {len(item.keys)} keys")
-            for position, value in zip(item.positions.tolist(), found):
+        for item, item_values in self._ask(question, lambda: self._items(batch, key_bytes, buckets)):
+            if len(item_values) != len(item.keys):
+                raise CorruptData(f"the server returned {len(item_values)} values for {len(item.keys)} keys")
+            for position, value in zip(item.positions.tolist(), item_values):
                 values[position] = value
         self._cluster.counters.looked_up(len(values), len(values) - values.count(None))
         return values
 
     def _rows(self, values: list[bytes | None], missing: str, keys: pa.RecordBatch) -> pa.RecordBatch:
-        found = [value for value in values if value is not None]
-        rows = self._view.show(self._decoder.decode(*parse_values(found)))
-        if len(found) == len(values) or missing == "drop":
+        matches = [value for value in values if value is not None]
+        rows = self._view.show(self._decoder.decode(*parse_values(matches)))
+        if len(matches) == len(values) or missing == "drop":
             return rows if missing != "null" else rows.cast(self.nullable)
         if missing == "error":
             first = values.index(None)
             row = keys.slice(first, 1).to_pylist()[0]
             raise NotFound(
-                f"table {self._info.path} has no row for {len(values) - len(found)} of {len(values)} keys; the first "
+                f"table {self._info.path} has no row for {len(values) - len(matches)} of {len(values)} keys; the first "
                 f"is key {first}: {row}",
                 ErrorCode.CLIENT_ERROR,
             )
@@ -222,13 +222,13 @@ class Lookup:
             buckets = bucket_ids(bucket_bytes, info.bucket_count, descriptor.lake_format)
             lists: list[list[bytes]] = [[]] * batch.num_rows
             items = partial(self._items, batch, key_bytes, buckets)
-            for item, found in self._ask(PrefixLookups(self._cluster, info), items):
-                if len(found) != len(item.keys):
-                    raise CorruptData(f"the server returned {len(found)} lists for {len(item.keys)} prefixes")
-                for position, values in zip(item.positions.tolist(), found):
+            for item, item_lists in self._ask(PrefixLookups(self._cluster, info), items):
+                if len(item_lists) != len(item.keys):
+                    raise CorruptData(f"the server returned {len(item_lists)} lists for {len(item.keys)} prefixes")
+                for position, values in zip(item.positions.tolist(), item_lists):
                     lists[position] = values
             self._cluster.counters.looked_up(len(lists), sum(map(bool, lists)))
-            rows = self._view.show(self._decoder.decode(*parse_values([value for found in lists for value in found])))
+            rows = self._view.show(self._decoder.decode(*parse_values([value for values in lists for value in values])))
             counts = np.fromiter(map(len, lists), np.int64, len(lists))
             index = array_of(np.repeat(np.arange(len(lists)) + offset, counts))
             batches.append(pa.RecordBatch.from_arrays([index, *rows.columns], schema=schema))

@@ -64,7 +64,7 @@ class CachedLookup:
         self._max_age, self._rows_max = max_age, rows_max
         self._keys = info.schema.primary_key
         self._encoder = key_encoder(info.descriptor, self._keys, "compacted")
-        self._shown_by = next(name for name in lookup.names if name in self._keys)
+        self._probe_column = next(name for name in lookup.names if name in self._keys)
         self._guard = threads.lock()
         self._old: _Generation | None = None
         self._young: _Generation | None = None
@@ -93,23 +93,23 @@ class CachedLookup:
     def find(self, keys: Any, missing: Missing = "null") -> pa.Table:
         """As `Lookup.find`."""
         check_missing(missing)
-        asked = key_rows(keys, self._keys, str(self._info.path))
+        key_table = key_rows(keys, self._keys, str(self._info.path))
         schema = self._info.schema
-        batches = list(iter_record_batches(asked, schema, columns=self._keys, max_rows=KEYS_AT_ONCE))
-        found = pa.concat_tables([self._lookup.nullable.empty_table(), *map(self._rows, batches)])
+        batches = list(iter_record_batches(key_table, schema, columns=self._keys, max_rows=KEYS_AT_ONCE))
+        rows = pa.concat_tables([self._lookup.nullable.empty_table(), *map(self._rows, batches)])
         if missing == "null":
-            return found
-        shown = found.column(self._shown_by)
-        is_found = shown.is_valid()
-        if missing == "error" and shown.null_count:
+            return rows
+        probe = rows.column(self._probe_column)
+        is_found = probe.is_valid()
+        if missing == "error" and probe.null_count:
             first = is_found.index(False).as_py()
             row = pa.Table.from_batches(batches).slice(first, 1).to_pylist()[0]
             raise NotFound(
-                f"table {self._info.path} has no row for {shown.null_count} of {len(shown)} keys; the first is key "
+                f"table {self._info.path} has no row for {probe.null_count} of {len(probe)} keys; the first is key "
                 f"{first}: {row}",
                 ErrorCode.CLIENT_ERROR,
             )
-        return found.filter(is_found).cast(self.schema)
+        return rows.filter(is_found).cast(self.schema)
 
     def _rows(self, keys: pa.RecordBatch) -> pa.Table:
         """The row of each key, or nulls."""
@@ -146,17 +146,17 @@ class CachedLookup:
         """The rows of distinct keys from the servers, and the place among them of the row of each key."""
         distinct = KeyIndex()
         distinct.add(encoded)
-        chosen = distinct.newest_rows()
+        positions = distinct.newest_rows()
         born, clears = self._clock.monotonic(), self._clears
-        rows = self._lookup.find(keys.take(array_of(chosen)))
+        rows = self._lookup.find(keys.take(array_of(positions)))
         with self._guard:
             self._generations()
             if self._clears != clears:  # what was read before may be what was to be forgotten
-                return rows, np.searchsorted(chosen, distinct.rows_of(encoded))
-            kept = min(len(rows), self._rows_max // 2)
-            if self._young is None or len(self._young) + kept > self._rows_max // 2:
+                return rows, np.searchsorted(positions, distinct.rows_of(encoded))
+            cached_count = min(len(rows), self._rows_max // 2)
+            if self._young is None or len(self._young) + cached_count > self._rows_max // 2:
                 self._old = self._young or self._old
                 self._young = _Generation(born, rows.schema)
             self._young.born = min(self._young.born, born)  # another thread may have begun it after our rows were read
-            self._young.add(encoded.take(array_of(chosen[:kept])), rows.slice(0, kept))
-        return rows, np.searchsorted(chosen, distinct.rows_of(encoded))
+            self._young.add(encoded.take(array_of(positions[:cached_count])), rows.slice(0, cached_count))
+        return rows, np.searchsorted(positions, distinct.rows_of(encoded))

@@ -42,8 +42,8 @@ class LookupTable:
         self._names = list(lookup.names)
         self.schema: pa.Schema = lookup.schema
         """The schema of `lookup` results in which every key has a row."""
-        held = self._names if self._keys[0] in self._names else [self._keys[0], *self._names]
-        self._lookup: Lookup | CachedLookup = Lookup(session, info, held)
+        column_names = self._names if self._keys[0] in self._names else [self._keys[0], *self._names]
+        self._lookup: Lookup | CachedLookup = Lookup(session, info, column_names)
         self._cache: CachedLookup | None = None
         if max_age is not None:
             self._lookup = self._cache = CachedLookup(self._lookup, info, session.clock, max_age, rows_max)
@@ -64,10 +64,10 @@ class LookupTable:
         whole = np.ones(join.keys.num_rows, np.bool_)
         for column in join.keys.columns:
             whole &= np.asarray(column.is_valid())
-        found = self._lookup.find(join.keys.filter(pa.array(whole)))
+        matches = self._lookup.find(join.keys.filter(pa.array(whole)))
         is_found = np.zeros(join.keys.num_rows, np.bool_)
-        is_found[whole] = np.asarray(found.column(self._keys[0]).is_valid())
-        return join.rows(found, array_of(np.cumsum(whole) - 1, is_found))
+        is_found[whole] = np.asarray(matches.column(self._keys[0]).is_valid())
+        return join.rows(matches, array_of(np.cumsum(whole) - 1, is_found))
 
     def refresh(self) -> bool:
         """Forget cached rows; return whether there is a cache. Without one, each lookup reads the current rows."""

@@ -291,8 +291,8 @@ class WriteTracker:
                 return None
             lost = f"{self._rows_lost} rows were not written" if self._rows_lost else ""
             unknown = f"{self._rows_unknown} rows may or may not be written" if self._rows_unknown else ""
-            told = ", ".join(filter(None, (lost, unknown)))
-            return type(error)(f"{error.message} ({told}; {self._rows} were written)", error.code)
+            row_counts = ", ".join(filter(None, (lost, unknown)))
+            return type(error)(f"{error.message} ({row_counts}; {self._rows} were written)", error.code)
 
     def begun(self, batch: Batch) -> None:
         with self._condition:

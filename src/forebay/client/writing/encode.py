@@ -264,9 +264,9 @@ class KvEncoder:
     def changes(self, batch: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> KeyedRows:
         """The encoded rows of a storage-schema batch, of which some are `deletes`: of these only the key counts."""
         keys, buckets = self._router.route(batch)
-        kept = self._router.primary_key.canonical_columns(batch).filter(pa.array(~deletes))
+        upserts = self._router.primary_key.canonical_columns(batch).filter(pa.array(~deletes))
         places = pa.array(np.cumsum(~deletes) - 1, pa.int64(), mask=deletes)
-        rows = self._codec.encode(self._widened(kept)).take(places)
+        rows = self._codec.encode(self._widened(upserts)).take(places)
         return KeyedRows(keys, rows, buckets, self._partitions(batch))
 
     def pieces(self, parts: Sequence[KeyedRows]) -> Iterator[Piece]:
@@ -291,9 +291,9 @@ class KvEncoder:
         if batch.num_columns == len(self._schema):
             return batch
         arrays = []
-        for wanted in self._schema:
-            place = batch.schema.get_field_index(wanted.name)
-            arrays.append(pa.nulls(batch.num_rows, wanted.type) if place < 0 else batch.column(place))
+        for field in self._schema:
+            place = batch.schema.get_field_index(field.name)
+            arrays.append(pa.nulls(batch.num_rows, field.type) if place < 0 else batch.column(place))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
@@ -404,21 +404,21 @@ class WriteEncoder:
                 return ()
             # The server numbers the rows, so whole rows have all columns but that one.
             columns = [name for name in schema.names if name != automatic]
-        chosen = set(schema.indexes(columns))
-        missing = [name for name in schema.primary_key if schema.index(name) not in chosen]
+        positions = set(schema.indexes(columns))
+        missing = [name for name in schema.primary_key if schema.index(name) not in positions]
         if missing:
             raise _bad_columns(f"the columns to write to {path} must include the primary key; {missing} are missing")
-        if automatic is not None and schema.index(automatic) in chosen:
+        if automatic is not None and schema.index(automatic) in positions:
             raise _bad_columns(f"column '{automatic}' of {path} is numbered by the server and cannot be written")
-        if len(chosen) == len(schema.columns):
+        if len(positions) == len(schema.columns):
             return ()
         for position, column in enumerate(schema.columns):
             fixed = not column.data_type.nullable and column.name not in (*schema.primary_key, automatic)
-            if fixed and position not in chosen:
+            if fixed and position not in positions:
                 raise _bad_columns(
                     f"rows of {path} cannot be written in part, because column '{column.name}' is NOT NULL"
                 )
-        return tuple(sorted(chosen))
+        return tuple(sorted(positions))
 
     def batches(self, operation: str, data: Any, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         """`data` in storage form, with the columns `names` (None: all), for `keyed` or `log_pieces`."""
@@ -450,8 +450,8 @@ class WriteEncoder:
                 if (part == old).any():
                     batch, part = batch.filter(pa.array(part != old)), part[part != old]
                 deletes = part == deleted
-                kept = batch.filter(pa.array(~deletes)) if deletes.any() else batch
-                check_not_null(kept, [c for c in schema.columns if c.name in kept.schema.names])
+                upserts = batch.filter(pa.array(~deletes)) if deletes.any() else batch
+                check_not_null(upserts, [c for c in schema.columns if c.name in upserts.schema.names])
                 yield batch.append_column(_IS_DELETE, pa.array(deletes))
 
     def keyed(self, operation: str, batch: pa.RecordBatch) -> KeyedRows:

@@ -307,12 +307,12 @@ class Sender:
 
     def _wait_seconds(self, *limits: float | None) -> float | None:
         """The seconds until there is something to do, unless a batch is added or a response arrives."""
-        known = [limit for limit in limits if limit is not None]
+        delays = [limit for limit in limits if limit is not None]
         now = self.cluster.clock.monotonic()
-        known += [max(due - now, 0.0) for writer in self._lingering if (due := writer.due_at) is not None]
+        delays += [max(due - now, 0.0) for writer in self._lingering if (due := writer.due_at) is not None]
         if self._calls:
-            known.append(_OVERDUE_CHECK_SECONDS)
-        return min(known, default=None)
+            delays.append(_OVERDUE_CHECK_SECONDS)
+        return min(delays, default=None)
 
     def _hand_over_due(self) -> None:
         now = self.cluster.clock.monotonic()
@@ -522,8 +522,8 @@ class Sender:
             if error is not None:
                 self._fail_or_retry([batch], call.named(error))
                 continue
-            known = message.HasField("base_offset") and message.base_offset >= 0
-            self.accumulator.complete(batch, message.base_offset + batch.rows if known else None)
+            has_offset = message.HasField("base_offset") and message.base_offset >= 0
+            self.accumulator.complete(batch, message.base_offset + batch.rows if has_offset else None)
 
     def _take_puts(self, call: Call, waiting: dict[TableBucket, Batch]) -> None:
         answer = call.response().parse(pb.PutKvResponse)
@@ -539,8 +539,8 @@ class Sender:
             if error is not None:
                 self._fail_or_retry([batch], call.named(error))
                 continue
-            known = message.HasField("log_end_offset") and message.log_end_offset >= 0
-            self.accumulator.complete(batch, message.log_end_offset if known else None)
+            has_offset = message.HasField("log_end_offset") and message.log_end_offset >= 0
+            self.accumulator.complete(batch, message.log_end_offset if has_offset else None)
 
     def _fail_or_retry(self, batches: Iterable[Batch], error: ForebayError, *, was_sent: bool = True) -> None:
         stale = []

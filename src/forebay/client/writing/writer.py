@@ -95,7 +95,7 @@ class TableWriter:
         self._segments: list[_Segment] = []
         self._buffered_bytes = 0
         self._buffered_rows = 0
-        self._told = False
+        self._is_reported = False
         self._closed = False
         self._process = os.getpid()
         self.due_at: float | None = None
@@ -158,19 +158,19 @@ class TableWriter:
         return self._segments[-1]
 
     def _add_dict(self, segment: _Segment, row: Mapping[str, Any]) -> None:
-        known = segment.names if segment.names is not None else self._encoder.info.schema.names
-        unknown = [name for name in row if name not in known]
+        names = segment.names if segment.names is not None else self._encoder.info.schema.names
+        unknown = [name for name in row if name not in names]
         if not segment.rows:
             # Python values make pyarrow import pandas, which is no longer possible when the process exits.
             pa.array([])
         schema = self._encoder.info.schema
         left_out = next((name for name in unknown if name in schema.names), None)
         if left_out is not None:
-            raise InvalidRequest(f"table {self._encoder.info.path}: {not_written(left_out, schema, known)}")
+            raise InvalidRequest(f"table {self._encoder.info.path}: {not_written(left_out, schema, names)}")
         if unknown:
             raise InvalidRequest(
                 f"table {self._encoder.info.path} has no column {', '.join(map(repr, unknown))} to "
-                f"{segment.operation}; the columns are {', '.join(known)}"
+                f"{segment.operation}; the columns are {', '.join(names)}"
             )
         segment.rows.append(dict(row))
         self._buffered_rows += 1
@@ -240,7 +240,7 @@ class TableWriter:
         self._tracker.refused(
             type(error)(f"{error.message} (rows counted from the first of {rows} buffered ones)", error.code), rows
         )
-        self._told = self._told or threads.current_thread() is not self._sender.thread
+        self._is_reported = self._is_reported or threads.current_thread() is not self._sender.thread
         raise self._tracker.error or error from error
 
     def _settle_segment(self, segment: _Segment) -> None:
@@ -316,17 +316,17 @@ class TableWriter:
         with self._lock:
             self._segments, self._buffered_bytes, self._buffered_rows, self.due_at = [], 0, 0, None
         self._tracker.wait()
-        self._told = True
+        self._is_reported = True
         self._end()
 
     def finish(self, timeout: float | None) -> ForebayError | None:
         """Called when the connection closes: `close`, returning the error if it was not reported yet."""
-        told = self._told
+        was_reported = self._is_reported
         try:
             if self._process == os.getpid():
                 self._flush(timeout, closes=True)
         except ForebayError as e:
-            return None if told else e
+            return None if was_reported else e
         finally:
             self._end()
         return None
@@ -348,7 +348,7 @@ class TableWriter:
     def _raise_error(self) -> None:
         error = self._tracker.error
         if error is not None:
-            self._told = True
+            self._is_reported = True
             raise error
 
     def __enter__(self) -> TableWriter:

@@ -223,10 +223,10 @@ def compressor(compression: str, level: int | None = None) -> tuple[Any, int]:
         return None, -1
     if name == "lz4":
         return pa.Codec("lz4"), _CODEC_IDS[name]
-    chosen = ZSTD_LEVEL_DEFAULT if level is None else level
-    if not 1 <= chosen <= 22:
-        raise InvalidRequest(f"ZSTD level {chosen} is not between 1 and 22")
-    return pa.Codec("zstd", compression_level=chosen), _CODEC_IDS[name]
+    zstd_level = ZSTD_LEVEL_DEFAULT if level is None else level
+    if not 1 <= zstd_level <= 22:
+        raise InvalidRequest(f"ZSTD level {zstd_level} is not between 1 and 22")
+    return pa.Codec("zstd", compression_level=zstd_level), _CODEC_IDS[name]
 
 
 def encode_message(batch: Any, prefix: bytes = b"", compression: str = "none", level: int | None = None) -> bytearray:
@@ -262,15 +262,20 @@ class Projection:
 
         Raises `InvalidRequest` (code INVALID_COLUMN_PROJECTION) for an empty, unsorted or impossible projection.
         """
-        chosen = list(positions)
-        if not chosen or chosen != sorted(set(chosen)) or chosen[0] < 0 or chosen[-1] >= len(schema.columns):
+        projection = list(positions)
+        if (
+            not projection
+            or projection != sorted(set(projection))
+            or projection[0] < 0
+            or projection[-1] >= len(schema.columns)
+        ):
             raise _bad_projection(
-                f"{chosen} is not a projection of {len(schema.columns)} columns: give at least one position, "
+                f"{projection} is not a projection of {len(schema.columns)} columns: give at least one position, "
                 "ascending, none twice"
             )
-        self.columns = tuple(schema.columns[position] for position in chosen)
+        self.columns = tuple(schema.columns[position] for position in projection)
         self._current = schema.columns
-        self._positions = tuple(chosen)
+        self._positions = tuple(projection)
         self._schema_of = schema_of
 
     def project(
@@ -290,16 +295,18 @@ class Projection:
         is left out. CRCs are stale afterwards. Raises `CorruptData`.
         """
         stop = memoryview(buffer).nbytes if end is None else end
-        chosen = None if positions is None else np.ascontiguousarray(positions, np.int64)
-        return ProjectedBatches(*project_batches(buffer, start, stop, self._projector, chosen, bytes_max, take_first))
+        batch_positions = None if positions is None else np.ascontiguousarray(positions, np.int64)
+        return ProjectedBatches(
+            *project_batches(buffer, start, stop, self._projector, batch_positions, bytes_max, take_first)
+        )
 
     def _projector(self, schema_id: int) -> Projector:
         """The plan for batches of a schema. Plans outlive their `Projection`, which a server makes for each fetch."""
         source = message_codec(self._schema_of(schema_id))
         key = (id(source), id(self._current), self._positions)
-        known = _recent_plans.get(key)
-        if known is not None and known[0] is source and known[1] is self._current:
-            return known[2]
+        entry = _recent_plans.get(key)
+        if entry is not None and entry[0] is source and entry[1] is self._current:
+            return entry[2]
         projector = _plan(source, self.columns)
         if len(_recent_plans) >= _RECENT_MAX:
             _recent_plans.clear()
@@ -310,8 +317,8 @@ class Projection:
 _recent_plans: dict[tuple[int, int, tuple[int, ...]], tuple[MessageCodec, tuple[Column, ...], Projector]] = {}
 
 
-def _plan(source: MessageCodec, wanted: Iterable[Column]) -> Projector:
-    """Where the nodes and buffers of the `wanted` columns lie in messages of `source`."""
+def _plan(source: MessageCodec, columns: Iterable[Column]) -> Projector:
+    """Where the nodes and buffers of the `columns` columns lie in messages of `source`."""
     first_nodes = [0]
     first_buffers = [0]
     for column_nodes in source.nodes:
@@ -320,7 +327,7 @@ def _plan(source: MessageCodec, wanted: Iterable[Column]) -> Projector:
     by_id = {column.column_id: position for position, column in enumerate(source.columns)}
     nodes: list[tuple[int, bool]] = []
     buffers: list[tuple[int, bool, int, int]] = []
-    for column in wanted:
+    for column in columns:
         position = by_id.get(column.column_id)
         if position is None:
             _add_nulls(column, nodes, buffers)

@@ -37,17 +37,17 @@ def worth_a_dictionary(table: pa.Table, without: frozenset[str]) -> list[str]:
 
     `without` are columns (names, or paths of nested parts) that must have none.
     """
-    chosen: list[str] = []
+    paths: list[str] = []
     for f, column in zip(table.schema, table.columns, strict=True):
         if f.name in without:
             continue
         if table.num_rows < ROWS_MIN:
-            chosen += [path for path in _paths(f.name, f.type) if path not in without]
+            paths += [path for path in _paths(f.name, f.type) if path not in without]
         else:
             leaves = _leaves(f.name, _sample(column))
             scale = table.num_rows / (SAMPLE_BLOCKS * SAMPLE_BLOCK_ROWS)
-            chosen += [path for path, values in leaves if path not in without and _pays(values, max(1.0, scale))]
-    return chosen
+            paths += [path for path, values in leaves if path not in without and _pays(values, max(1.0, scale))]
+    return paths
 
 
 def _sample(column: pa.ChunkedArray) -> pa.Array:
@@ -58,41 +58,44 @@ def _sample(column: pa.ChunkedArray) -> pa.Array:
 
 def _pays(values: pa.Array, scale: float) -> bool:
     """Whether a dictionary makes a column of `scale` times the values of the sample `values` much smaller."""
-    seen: int = len(values) - values.null_count
-    if seen == 0 or pa.types.is_boolean(values.type):
+    value_count: int = len(values) - values.null_count
+    if value_count == 0 or pa.types.is_boolean(values.type):
         return True  # the column is empty
     try:
-        found: int = pc.count_distinct(values, mode="only_valid").as_py()
+        distinct_count: int = pc.count_distinct(values, mode="only_valid").as_py()
     except pa.ArrowNotImplementedError:
         return True
-    width = _width(values, seen)
-    rows = seen * scale
-    distinct = min(_distinct(found, seen), rows)
+    width = _width(values, value_count)
+    rows = value_count * scale
+    distinct = min(_distinct(distinct_count, value_count), rows)
     dictionary = distinct * width
     numbers = rows * max(1, math.ceil(math.log2(max(2.0, distinct)))) / 8
     return dictionary <= DICTIONARY_BYTES_MAX and (dictionary + numbers) * GAIN_MIN < rows * width
 
 
-def _distinct(found: int, seen: int) -> float:
-    """The estimated number of distinct values, if a sample of `seen` has `found` and all are equally frequent."""
-    if found >= seen:
+def _distinct(distinct_count: int, value_count: int) -> float:
+    """The estimated number of distinct values in the column, from the `distinct_count` in a sample of `value_count`.
+
+    Assumes that all values are equally frequent.
+    """
+    if distinct_count >= value_count:
         return math.inf
-    low, high = float(found), float(found) * 1e6
+    low, high = float(distinct_count), float(distinct_count) * 1e6
     for _ in range(60):
         middle = (low + high) / 2
-        if middle * -math.expm1(-seen / middle) < found:
+        if middle * -math.expm1(-value_count / middle) < distinct_count:
             low = middle
         else:
             high = middle
     return high
 
 
-def _width(values: pa.Array, seen: int) -> float:
+def _width(values: pa.Array, value_count: int) -> float:
     """The number of bytes of a value in plain encoding."""
     t = values.type
     if pa.types.is_string(t) or pa.types.is_binary(t):
         letters: int = pc.sum(pc.binary_length(values)).as_py() or 0
-        return 4 + letters / seen
+        return 4 + letters / value_count
     if pa.types.is_decimal(t):
         return 4.0 if t.precision <= 9 else 8.0
     return float(max(32, t.bit_width)) / 8

@@ -110,9 +110,9 @@ def _hint(t: DataType, source: pa.DataType) -> str:
     return ""
 
 
-def wrong_type(path: str, given: pa.DataType, t: DataType, hint: str = "") -> InvalidRequest:
+def wrong_type(path: str, data_type: pa.DataType, t: DataType, hint: str = "") -> InvalidRequest:
     """The error for a column whose type never fits."""
-    return InvalidRequest(f"column '{path}' is of type {t}, but the data has {arrow_name(given)}{hint}")
+    return InvalidRequest(f"column '{path}' is of type {t}, but the data has {arrow_name(data_type)}{hint}")
 
 
 def _cast_scalar(array: pa.Array, t: DataType, target: pa.DataType, path: str) -> pa.Array:
@@ -273,12 +273,12 @@ def _cast_row(array: pa.Array, t: DataType, path: str) -> pa.Array:
         raise wrong_type(path, array.type, t)
     names = [array.type.field(i).name for i in range(array.type.num_fields)]
     check_names(names, [f.name for f in t.fields], f"row '{path}'", "field")
-    given = dict(zip(names, array.flatten(), strict=True))
+    fields = dict(zip(names, array.flatten(), strict=True))
     children = []
     for f in t.fields:
         field_path = f"{path}.{f.name}"
-        if f.name in given:
-            field = cast_array(given[f.name], f.data_type, field_path)
+        if f.name in fields:
+            field = cast_array(fields[f.name], f.data_type, field_path)
         else:
             field = pa.nulls(len(array), arrow_type(f.data_type))
         _require_no_nulls(field, f.data_type, field_path, array)
@@ -293,12 +293,12 @@ _NESTED: dict[TypeRoot, Callable[[pa.Array, DataType, str], pa.Array]] = {
 }
 
 
-def check_names(given: Sequence[str], wanted: Sequence[str], where: str, what: str) -> None:
+def check_names(names: Sequence[str], allowed_names: Sequence[str], where: str, what: str) -> None:
     """Raise `InvalidRequest` for a name that is given twice or not wanted."""
-    distinct = set(given)
-    if not distinct.issubset(wanted):
-        extra = next(name for name in given if name not in wanted)
-        raise InvalidRequest(f"the data has {what} '{extra}', but {where} has the {what}s {', '.join(wanted)}")
-    if len(distinct) < len(given):
-        repeated = next(name for name in given if given.count(name) > 1)
+    distinct = set(names)
+    if not distinct.issubset(allowed_names):
+        extra = next(name for name in names if name not in allowed_names)
+        raise InvalidRequest(f"the data has {what} '{extra}', but {where} has the {what}s {', '.join(allowed_names)}")
+    if len(distinct) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
         raise InvalidRequest(f"the data has {what} '{repeated}' more than once")

@@ -58,36 +58,36 @@ def iter_record_batches(
     is_whole: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Like `to_record_batches`, but lazily, so that a reader of any length can be consumed."""
-    wanted = schema.columns
+    target_columns = schema.columns
     if columns is not None:
         positions = set(schema.indexes(columns))
-        wanted = tuple(column for position, column in enumerate(schema.columns) if position in positions)
+        target_columns = tuple(column for position, column in enumerate(schema.columns) if position in positions)
     rows_max = ROWS_MAX_DEFAULT if max_rows is None else max_rows
     if rows_max < 1:
         raise InvalidRequest(f"max_rows must be at least 1, got {rows_max}")
     row = 0
-    target, plain = _target(tuple(wanted))
-    expected = [column.name for column in wanted if column.data_type.nullable] if is_whole else []
-    for raw, converted in _batches(data, wanted, schema):
+    target, plain = _target(tuple(target_columns))
+    expected = [column.name for column in target_columns if column.data_type.nullable] if is_whole else []
+    for raw, converted in _batches(data, target_columns, schema):
         if expected:
-            _check_columns(raw.schema.names, wanted, schema)
+            _check_columns(raw.schema.names, target_columns, schema)
             check_whole(raw.schema.names, expected)
             if isinstance(data, list | tuple):
                 _check_whole_rows(data, expected)
-        batch = raw if len(plain) == len(wanted) else with_offsets(raw)
+        batch = raw if len(plain) == len(target_columns) else with_offsets(raw)
         for start in range(0, batch.num_rows, rows_max):
             part = batch.slice(start, rows_max)
-            yield _cast(part, wanted, target, plain, converted, row, schema)
+            yield _cast(part, target_columns, target, plain, converted, row, schema)
             row += part.num_rows
 
 
 @lru_cache(maxsize=1024)
-def _target(wanted: tuple[Column, ...]) -> tuple[pa.Schema, frozenset[str]]:
-    """The storage schema of `wanted`, and the names of those columns whose arrays are stored as they are once they
+def _target(columns: tuple[Column, ...]) -> tuple[pa.Schema, frozenset[str]]:
+    """The storage schema of `columns`, and the names of those columns whose arrays are stored as they are once they
     have its type.
     """
-    plain = (c.name for c in wanted if not c.data_type.is_nested and not has_ltz(c.data_type))
-    return storage_schema(wanted), frozenset(plain)
+    plain = (c.name for c in columns if not c.data_type.is_nested and not has_ltz(c.data_type))
+    return storage_schema(columns), frozenset(plain)
 
 
 # ---- taking data apart ----------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ _Batches = Iterable[tuple[pa.RecordBatch, frozenset[str]]]
 _NONE: frozenset[str] = frozenset()
 
 
-def _batches(data: Any, wanted: tuple[Column, ...], schema: Schema) -> _Batches:
+def _batches(data: Any, columns: tuple[Column, ...], schema: Schema) -> _Batches:
     """The record batches of `data`. Their columns are cast later, but for those that were Python values."""
     if isinstance(data, pa.RecordBatch):
         return [(data, _NONE)]
@@ -107,11 +107,11 @@ def _batches(data: Any, wanted: tuple[Column, ...], schema: Schema) -> _Batches:
     if isinstance(data, pa.RecordBatchReader):
         return ((batch, _NONE) for batch in data)
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
-        return [_from_pandas(data, wanted, schema)]
+        return [_from_pandas(data, columns, schema)]
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return ((batch, _NONE) for batch in _from_capsules(data))
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        return [_from_rows(data, wanted, schema)] if data else []
+        return [_from_rows(data, columns, schema)] if data else []
     raise InvalidRequest(
         f"cannot write a {type(data).__name__}: give a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or "
         "polars DataFrame, anything else with __arrow_c_stream__, or a list of dicts"
@@ -135,13 +135,13 @@ def _from_capsules(data: Any) -> Iterable[pa.RecordBatch]:
         raise InvalidRequest(f"the Arrow data of a {type(data).__name__} has no columns of a table: {e}") from e
 
 
-def _from_pandas(frame: Any, wanted: tuple[Column, ...], schema: Schema) -> tuple[pa.RecordBatch, frozenset[str]]:
+def _from_pandas(frame: Any, columns: tuple[Column, ...], schema: Schema) -> tuple[pa.RecordBatch, frozenset[str]]:
     """The columns of a DataFrame, without its index. NaN and NaT are pandas' nulls."""
     names = list(frame.columns)
     if not all(isinstance(name, str) for name in names):
         raise InvalidRequest(f"DataFrame columns must be named by strings, got {names}")
-    _check_columns(names, wanted, schema)
-    by_name = {column.name: column for column in wanted}
+    _check_columns(names, columns, schema)
+    by_name = {column.name: column for column in columns}
     arrays = []
     converted = set()
     for name in names:
@@ -174,18 +174,18 @@ def _infer(series: Any) -> pa.Array | None:
 
 
 def _from_rows(
-    rows: Sequence[Any], wanted: tuple[Column, ...], schema: Schema
+    rows: Sequence[Any], target_columns: tuple[Column, ...], schema: Schema
 ) -> tuple[pa.RecordBatch, frozenset[str]]:
     """Batches of a list of dicts, converted value by value: slow, but with the clearest errors."""
-    known = {column.name for column in wanted}
+    target_names = {column.name for column in target_columns}
     present: set[str] = set()
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise InvalidRequest(f"row {index} is a {type(row).__name__}, not a dict of column names and values")
-        if not row.keys() <= known:
-            _check_columns(list(row), wanted, schema)
+        if not row.keys() <= target_names:
+            _check_columns(list(row), target_columns, schema)
         present.update(row)
-    columns = [column for column in wanted if column.name in present]
+    columns = [column for column in target_columns if column.name in present]
     arrays = [_from_values([row.get(column.name) for row in rows], column) for column in columns]
     batch = pa.RecordBatch.from_arrays(arrays, [c.name for c in columns]) if arrays else _no_columns(len(rows))
     return batch, frozenset(present)
@@ -214,19 +214,19 @@ def _succeeds(convert: Callable[[Sequence[Any]], pa.Array], values: Sequence[Any
     return True
 
 
-def not_written(name: str, schema: Schema, wanted: Sequence[str]) -> str:
-    """Why rows may not have column `name` of the table, where only the columns `wanted` are written."""
+def not_written(name: str, schema: Schema, target_names: Sequence[str]) -> str:
+    """Why rows may not have column `name` of the table, where only the columns `target_names` are written."""
     if name == schema.auto_increment_column:
         return f"column '{name}' is an auto-increment column, whose values the server gives: leave it out of the data"
-    return f"the data has column '{name}', and only {', '.join(wanted)} are written: leave it out of the data"
+    return f"the data has column '{name}', and only {', '.join(target_names)} are written: leave it out of the data"
 
 
 # ---- casting --------------------------------------------------------------------------------------------------------
 
 
-def check_whole(names: Collection[str], wanted: Sequence[str], where: str = "the data") -> None:
-    """Raise `InvalidRequest` for columns that are `wanted` and not among `names`."""
-    missing = [name for name in wanted if name not in names]
+def check_whole(names: Collection[str], required_names: Sequence[str], where: str = "the data") -> None:
+    """Raise `InvalidRequest` if some of `required_names` are not among `names`."""
+    missing = [name for name in required_names if name not in names]
     if missing:
         raise InvalidRequest(
             f"{where} lacks {', '.join(map(repr, missing))}: columns=[...] writes only some columns and leaves the "
@@ -234,33 +234,33 @@ def check_whole(names: Collection[str], wanted: Sequence[str], where: str = "the
         )
 
 
-def _check_whole_rows(rows: Sequence[Any], wanted: Sequence[str]) -> None:
+def _check_whole_rows(rows: Sequence[Any], required_names: Sequence[str]) -> None:
     for index, row in enumerate(rows):
         if isinstance(row, Mapping):
-            check_whole(row, wanted, f"row {index}")
+            check_whole(row, required_names, f"row {index}")
 
 
-def _check_columns(names: Sequence[str], wanted: tuple[Column, ...], schema: Schema) -> None:
-    chosen = [column.name for column in wanted]
-    left_out = next((name for name in names if name not in chosen and name in schema.names), None)
+def _check_columns(names: Sequence[str], columns: tuple[Column, ...], schema: Schema) -> None:
+    target_names = [column.name for column in columns]
+    left_out = next((name for name in names if name not in target_names and name in schema.names), None)
     if left_out is not None:
-        raise InvalidRequest(not_written(left_out, schema, chosen))
-    check_names(names, chosen, "the table", "column")
+        raise InvalidRequest(not_written(left_out, schema, target_names))
+    check_names(names, target_names, "the table", "column")
 
 
 def _cast(
     batch: pa.RecordBatch,
-    wanted: tuple[Column, ...],
+    columns: tuple[Column, ...],
     target: pa.Schema,
     plain: frozenset[str],
     converted: frozenset[str],
     first_row: int,
     schema: Schema,
 ) -> pa.RecordBatch:
-    """`batch` with the columns `wanted`; `first_row` is its place in all of the data."""
-    _check_columns(batch.schema.names, wanted, schema)
+    """`batch` cast to `columns`; `first_row` is the position of its first row in all of the data."""
+    _check_columns(batch.schema.names, columns, schema)
     arrays = []
-    for column, field in zip(wanted, target, strict=True):
+    for column, field in zip(columns, target, strict=True):
         position = batch.schema.get_field_index(column.name)
         if position < 0 and not column.data_type.nullable:
             raise InvalidRequest(f"the data has no column '{column.name}', which is NOT NULL ({column.data_type})")
@@ -273,7 +273,7 @@ def _cast(
             array = _cast_column(array, column, first_row)
         arrays.append(array)
     result = pa.RecordBatch.from_arrays(arrays, schema=target)
-    check_not_null(result, wanted, first_row)
+    check_not_null(result, columns, first_row)
     return result
 
 
@@ -296,9 +296,9 @@ def _refusal(unfit: Unfit, row: int) -> InvalidRequest:
     return InvalidRequest(f"column '{unfit.path}', row {row}: {unfit.detail}")
 
 
-def check_not_null(batch: pa.RecordBatch, wanted: Sequence[Column], first_row: int = 0) -> None:
-    """Raise `InvalidRequest` for a null in a column of `wanted` that is NOT NULL; nested values are not examined."""
-    for array, column in zip(batch.columns, wanted, strict=True):
+def check_not_null(batch: pa.RecordBatch, columns: Sequence[Column], first_row: int = 0) -> None:
+    """Raise `InvalidRequest` for a null in one of `columns` that is NOT NULL; nested values are not examined."""
+    for array, column in zip(batch.columns, columns, strict=True):
         if array.null_count and not column.data_type.nullable:
             row = first_row + pc.index(pc.is_null(array), pa.scalar(True)).as_py()
             raise InvalidRequest(

@@ -84,11 +84,11 @@ def _without_digits(array: pa.Array, coarser: pa.DataType) -> pa.Array:
 
     Arrow cuts towards 1970, which is upwards for what was before.
     """
-    made = array.cast(coarser, safe=False)
-    too_late = pc.greater(made.cast(array.type), array)
+    coarse = array.cast(coarser, safe=False)
+    too_late = pc.greater(coarse.cast(array.type), array)
     if not pc.any(too_late).as_py():
-        return made
-    return pc.subtract(made.view(pa.int64()), too_late.cast(pa.int64())).view(coarser)
+        return coarse
+    return pc.subtract(coarse.view(pa.int64()), too_late.cast(pa.int64())).view(coarser)
 
 
 @lru_cache(maxsize=1024)

@@ -282,11 +282,11 @@ def _ticks(nanos: int, t: DataType) -> tuple[int, bool]:
     return nanos // per_tick, nanos % per_tick == 0
 
 
-def wrong_kind(value: Any, t: DataType, wanted: str) -> InvalidRequest:
+def wrong_kind(value: Any, t: DataType, expected: str) -> InvalidRequest:
     """The error for a value of a kind that columns of type `t` do not take."""
-    return InvalidRequest(f"{value!r} ({type(value).__name__}) is not a value for type {t}: give {wanted}")
+    return InvalidRequest(f"{value!r} ({type(value).__name__}) is not a value for type {t}: give {expected}")
 
 
-def _require(condition: bool, value: Any, t: DataType, wanted: str) -> None:
+def _require(condition: bool, value: Any, t: DataType, expected: str) -> None:
     if not condition:
-        raise wrong_kind(value, t, wanted)
+        raise wrong_kind(value, t, expected)

@@ -131,9 +131,9 @@ def _map_of_values(values: Sequence[Any], t: DataType, path: str) -> pa.Array:
 
 def _row_of_values(values: Sequence[Any], t: DataType, path: str) -> pa.Array:
     _require_kind(values, (Mapping,), t, path)
-    wanted = [f.name for f in t.fields]
+    field_names = [f.name for f in t.fields]
     for value in values:
-        check_names([] if value is None else list(value), wanted, f"row '{path}'", "field")
+        check_names([] if value is None else list(value), field_names, f"row '{path}'", "field")
     validity, nulls = _nulls_of(values)
     parents = pa.array([None if value is None else True for value in values], pa.bool_())
     children = []

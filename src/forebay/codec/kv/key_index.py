@@ -43,8 +43,8 @@ class KeyIndex:
 
     def has(self, keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
         """The same as a numpy array."""
-        found: npt.NDArray[np.bool_] = self._table.contains(*_parts(keys)).view(np.bool_)
-        return found
+        presence: npt.NDArray[np.bool_] = self._table.contains(*_parts(keys)).view(np.bool_)
+        return presence
 
     def rows_of(self, keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
         """For each key the number of its newest row, or -1."""

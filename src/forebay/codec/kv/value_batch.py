@@ -100,9 +100,11 @@ class ValueDecoder:
             columns = self._schema_by_id(schema_id).columns
             by_id = {column.column_id: position for position, column in enumerate(columns)}
             positions = [by_id.get(column.column_id) for column in self._target]
-            wanted = tuple(sorted({p for p in positions if p is not None}))
-            places = {position: place for place, position in enumerate(wanted)}
-            codec = row_codec(columns, self._format, None if len(wanted) == len(columns) else wanted)
+            source_positions = tuple(sorted({p for p in positions if p is not None}))
+            places = {position: place for place, position in enumerate(source_positions)}
+            codec = row_codec(
+                columns, self._format, None if len(source_positions) == len(columns) else source_positions
+            )
             plan = codec, [None if p is None else places[p] for p in positions]
             self._plans[schema_id] = plan
         return plan
@@ -152,9 +154,9 @@ class ArrowRows:
         """
         count = len(schema.columns)
         if list(positions) != sorted(set(positions)) or not all(0 <= position < count for position in positions):
-            shown = f"{list(positions[:20])}{' ...' if len(positions) > 20 else ''}"
+            position_text = f"{list(positions[:20])}{' ...' if len(positions) > 20 else ''}"
             raise InvalidRequest(
-                f"{shown} are no ascending positions of {count} columns", ErrorCode.INVALID_COLUMN_PROJECTION
+                f"{position_text} are no ascending positions of {count} columns", ErrorCode.INVALID_COLUMN_PROJECTION
             )
         self._names = [schema.columns[position].name for position in positions]
         self._bound = bound

@@ -139,17 +139,19 @@ def parse_header(buffer: Buffer, position: int = 0, available: int | None = None
     into `available`, and for values that no correct writer can have made. Does not check the CRC: see `verify_crc`.
     """
     view = memoryview(buffer)
-    held = view.nbytes - position
+    remaining_bytes = view.nbytes - position
     if available is None:
-        available = held
-    if position < 0 or held < MAGIC_END:
-        raise _corrupt(position, f"only {max(held, 0)} bytes, fewer than the {MAGIC_END} up to the magic byte")
+        available = remaining_bytes
+    if position < 0 or remaining_bytes < MAGIC_END:
+        raise _corrupt(
+            position, f"only {max(remaining_bytes, 0)} bytes, fewer than the {MAGIC_END} up to the magic byte"
+        )
     magic = view[position + MAGIC_OFFSET]
     if magic > MAGIC_V2:
         raise _corrupt(position, f"unknown magic {magic} (0, 1 and 2 exist)")
     header_size = HEADER_SIZES[magic]
-    if held < header_size:
-        raise _corrupt(position, f"only {held} bytes, fewer than the header of {header_size}")
+    if remaining_bytes < header_size:
+        raise _corrupt(position, f"only {remaining_bytes} bytes, fewer than the header of {header_size}")
     fields = _UNPACK[magic](view, position)
     if magic == MAGIC_V2:
         header = LogBatchHeader._make(fields)

@@ -271,10 +271,10 @@ def _compile(bound: BoundPredicate, columns: dict[int | None, tuple[int, Column]
         children = [_compile(child, columns) for child in bound.children]
         join = all if bound.function is CompoundFunction.AND else any
         return lambda block, index, rows: join(child(block, index, rows) for child in children)
-    found = columns.get(bound.column.column_id)
-    if found is None or found[1].data_type.as_nullable() != bound.column.data_type.as_nullable():
+    entry = columns.get(bound.column.column_id)
+    if entry is None or entry[1].data_type.as_nullable() != bound.column.data_type.as_nullable():
         return _keep
-    return _compile_leaf(bound, found[0], found[1].data_type)
+    return _compile_leaf(bound, entry[0], entry[1].data_type)
 
 
 def _keep(block: _Block, index: dict[int, int], rows: int) -> bool:
@@ -293,10 +293,10 @@ def _compile_leaf(leaf: BoundLeaf, position: int, t: DataType) -> _Test:
         if i is None:
             return True
         nulls = block.null_count(i)
-        known = 0 <= nulls <= rows
+        has_null_count = 0 <= nulls <= rows
         if leaf.function is _F.IS_NULL:
-            return not known or nulls > 0
-        if known and nulls == rows:  # nothing but IS NULL holds for a null
+            return not has_null_count or nulls > 0
+        if has_null_count and nulls == rows:  # nothing but IS NULL holds for a null
             return False
         if decide is None:
             return True

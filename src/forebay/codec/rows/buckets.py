@@ -38,12 +38,12 @@ def rust_bucket_ids(keys: pa.BinaryArray, bucket_count: int, lake_format: str | 
 
     For few keys: they are hashed one by one.
     """
-    found = bucket_ids(keys, bucket_count, lake_format)
+    ids = bucket_ids(keys, bucket_count, lake_format)
     if bucket_count > 1 and _FUNCTIONS.get(lake_format, 0) == _FUNCTIONS[None]:
         for place, key in enumerate(keys.to_pylist()):
             if any(byte >= 128 for byte in key[len(key) // 4 * 4 :]):
-                found[place] = fluss_bucket(key, bucket_count, has_sign=False)
-    return found
+                ids[place] = fluss_bucket(key, bucket_count, has_sign=False)
+    return ids
 
 
 def bucket_of(key: bytes, bucket_count: int, lake_format: str | None = None) -> int:

@@ -76,8 +76,8 @@ class KeyEncoder:
 
     def positions_in(self, codec: RowCodec) -> tuple[int, ...]:
         """Where the key columns are among those of `codec`."""
-        known, positions = self._positions
-        if known is not codec:
+        cached_codec, positions = self._positions
+        if cached_codec is not codec:
             names = [column.name for column in codec.columns]
             positions = tuple(names.index(name) for name in self.names)
             self._positions = codec, positions

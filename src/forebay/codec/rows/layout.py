@@ -46,21 +46,23 @@ def _kind_and_parameter(t: DataType) -> tuple[str, int]:
     return _KINDS[t.root], t.length or 0
 
 
-def _flatten(t: DataType, wanted: bool) -> Iterable[LayoutNode]:
+def _flatten(t: DataType, is_decoded: bool) -> Iterable[LayoutNode]:
     kind, parameter = _kind_and_parameter(t)
     children = t.children()
-    yield kind, t.nullable, parameter, len(children), wanted
+    yield kind, t.nullable, parameter, len(children), is_decoded
     for inner in children:
-        yield from _flatten(inner, wanted)
+        yield from _flatten(inner, is_decoded)
 
 
 @lru_cache(maxsize=1024)
-def row_layout(types: tuple[DataType, ...], row_format: RowFormat, wanted: tuple[int, ...] | None = None) -> RowLayout:
+def row_layout(
+    types: tuple[DataType, ...], row_format: RowFormat, positions: tuple[int, ...] | None = None
+) -> RowLayout:
     """The layout of rows with fields of `types`.
 
-    `wanted` names the positions that decoding shall produce (ascending); the others are walked over. None means all.
+    `positions` (ascending) are those of the fields to decode; the others are skipped. None means all.
     """
     nodes: list[LayoutNode] = [("ROW", False, 0, len(types), True)]
     for position, t in enumerate(types):
-        nodes.extend(_flatten(t, wanted is None or position in wanted))
+        nodes.extend(_flatten(t, positions is None or position in positions))
     return RowLayout(nodes, row_format.value)

@@ -63,15 +63,15 @@ class DecodedRows:
 class RowCodec:
     """Encodes and decodes rows of the given columns. Stateless and thread-safe; get one from `row_codec`."""
 
-    def __init__(self, columns: tuple[Column, ...], row_format: RowFormat, wanted: tuple[int, ...] | None) -> None:
+    def __init__(self, columns: tuple[Column, ...], row_format: RowFormat, positions: tuple[int, ...] | None) -> None:
         types = tuple(column.data_type for column in columns)
         self.columns = columns
         self.row_format = row_format
         self.schema: pa.Schema = storage_schema(columns)
         self.decoded_schema: pa.Schema = (
-            self.schema if wanted is None else storage_schema([columns[position] for position in wanted])
+            self.schema if positions is None else storage_schema([columns[position] for position in positions])
         )
-        self._layout = row_layout(types, row_format, wanted)
+        self._layout = row_layout(types, row_format, positions)
 
     @property
     def layout(self) -> Any:
@@ -92,9 +92,12 @@ class RowCodec:
 
         Raises `InvalidRequest` when names and types are not those of the storage schema, or a value has no encoding.
         """
-        given = batch.schema
-        if not (given.equals(self.schema) or (given.names, given.types) == (self.schema.names, self.schema.types)):
-            raise InvalidRequest(f"expected a batch of schema {self.schema}, got {given}")
+        batch_schema = batch.schema
+        if not (
+            batch_schema.equals(self.schema)
+            or (batch_schema.names, batch_schema.types) == (self.schema.names, self.schema.types)
+        ):
+            raise InvalidRequest(f"expected a batch of schema {self.schema}, got {batch_schema}")
         return pa.array(_Exported(pa.binary(), encode(self._layout, batch.__arrow_c_array__()[1])))
 
     def decode(self, rows: pa.BinaryArray | RowSlices | Sequence[bytes]) -> pa.RecordBatch:
@@ -109,6 +112,6 @@ class RowCodec:
 
 
 @lru_cache(maxsize=1024)
-def row_codec(columns: tuple[Column, ...], row_format: RowFormat, wanted: tuple[int, ...] | None = None) -> RowCodec:
-    """The codec for rows of `columns`; `wanted` (ascending positions) restricts what decoding produces."""
-    return RowCodec(columns, row_format, wanted)
+def row_codec(columns: tuple[Column, ...], row_format: RowFormat, positions: tuple[int, ...] | None = None) -> RowCodec:
+    """The codec for rows of `columns`; `positions` (ascending) restricts the columns that decoding returns."""
+    return RowCodec(columns, row_format, positions)

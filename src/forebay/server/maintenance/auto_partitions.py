@@ -61,7 +61,7 @@ async def _create_wanted(
         context.catalog.create_partition(info.path, {rules.key: value}, False)
         return True
 
-    for value in rules.wanted(now_ms):
+    for value in rules.values_to_create(now_ms):
         if value in table.current.partition_ids:
             continue
         try:

@@ -264,7 +264,7 @@ class BucketReplica:
         try:
             self._reserve.require(len(request.records))
             found = check_log_batches(self.table, request.records)
-            appended = self.log.append_as_leader(request.records, found=found)
+            appended = self.log.append_as_leader(request.records, batches=found)
         except ForebayError as e:
             return -1, AppendResult(error=e)
         return appended.next_offset, AppendResult(appended.base_offset)

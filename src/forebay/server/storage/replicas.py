@@ -395,7 +395,7 @@ class ReplicaManager:
 
     def _known_end(self, bucket: TableBucket, log_folder: str) -> StoredMarks | None:
         """What an earlier process has noted of the end of a log, as far as that proves something."""
-        known = self._ends.known(bucket)
+        known = self._ends.stored_marks(bucket)
         if known is None or known.written is None or self._was_closed(bucket):
             return known
         is_same_cache = not self._ends.witnesses.isdisjoint(self._witnesses(log_folder))
@@ -545,7 +545,7 @@ class ReplicaManager:
 
     def is_unwritten(self, bucket: TableBucket) -> bool:
         """Return whether a closed bucket was never written. Raises as `table_of` does."""
-        is_noted = bucket in self._recovery_points or self._ends.known(bucket) is not None
+        is_noted = bucket in self._recovery_points or self._ends.stored_marks(bucket) is not None
         return not is_noted and not self.segment_offsets(bucket)
 
     def _log_folder(self, bucket: TableBucket, table: LiveTable) -> tuple[PhysicalTablePath, str]:
