@@ -29,8 +29,8 @@ _BYTES = (TypeRoot.BINARY, TypeRoot.BYTES)
 _is = pa.types
 
 
-class Unfit(Exception):
-    """A value does not fit: `detail` says which and why, `index` is its place in the array that was cast."""
+class CastError(Exception):
+    """A value cannot be cast: `detail` names it and says why; `index` is its position in the array."""
 
     def __init__(self, path: str, detail: str, index: int) -> None:
         super().__init__(detail)
@@ -45,7 +45,7 @@ class Unfit(Exception):
 def cast_array(array: pa.Array, t: DataType, path: str) -> pa.Array:
     """`array` as an array of `arrow_type(t)`; the same object when it is one.
 
-    Raises `InvalidRequest` for a type that never fits, and `Unfit` for a value that does not, or a null in a part
+    Raises `InvalidRequest` for a type that never fits, and `CastError` for a value that does not, or a null in a part
     that is NOT NULL. Nulls of the column itself are the caller's to check.
     """
     array = decoded(array)
@@ -126,7 +126,7 @@ def _cast_scalar(array: pa.Array, t: DataType, target: pa.DataType, path: str) -
         return convert(array)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
         index = first_failure(array, convert)
-        raise Unfit(path, f"{arrow_name(array.type)} {array[index]} does not fit {t}", index) from e
+        raise CastError(path, f"{arrow_name(array.type)} {array[index]} does not fit {t}", index) from e
 
 
 def first_failure(array: pa.Array, convert: Callable[[pa.Array], Any]) -> int:
@@ -137,7 +137,7 @@ def first_failure(array: pa.Array, convert: Callable[[pa.Array], Any]) -> int:
         try:
             convert(array.slice(good, middle - good))
             good = middle
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, Unfit):
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, CastError):
             bad = middle
     return good
 
@@ -217,7 +217,7 @@ def _offsets_of(lists: pa.Array) -> pa.Buffer:
 
 
 def _require_no_nulls(array: pa.Array, t: DataType, path: str, parents: pa.Array | None = None) -> None:
-    """Raise `Unfit` for a null in `array` where `t` is NOT NULL, unless its parent is null too."""
+    """Raise `CastError` for a null in `array` where `t` is NOT NULL, unless its parent is null too."""
     if t.nullable or not array.null_count:
         return
     nulls = pc.is_null(array)
@@ -225,7 +225,7 @@ def _require_no_nulls(array: pa.Array, t: DataType, path: str, parents: pa.Array
         nulls = pc.and_(nulls, pc.is_valid(parents))
     index = pc.index(nulls, pa.scalar(True)).as_py()
     if index >= 0:
-        raise Unfit(path, "is NOT NULL, but null is inside the data", index)
+        raise CastError(path, "is NOT NULL, but null is inside the data", index)
 
 
 def _cast_list(array: pa.Array, t: DataType, path: str) -> pa.Array:

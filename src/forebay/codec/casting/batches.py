@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_type, storage_schema
 from forebay.codec.arrow.empty_offsets import with_offsets
-from forebay.codec.casting.arrays import Unfit, cast_array, check_names, first_failure, has_ltz, may_break_not_null
+from forebay.codec.casting.arrays import CastError, cast_array, check_names, first_failure, has_ltz, may_break_not_null
 from forebay.codec.casting.conform import conform_array
 from forebay.codec.casting.values import array_of_values
 from forebay.metadata.table import Column, Schema
@@ -201,7 +201,7 @@ def _from_values(values: Sequence[Any], column: Column, *, nan_is_null: bool = F
 
     try:
         return convert(values)
-    except Unfit as e:
+    except CastError as e:
         row = next((index for index, value in enumerate(values) if not _succeeds(convert, [value])), e.index)
         raise _refusal(e, row) from e
 
@@ -209,7 +209,7 @@ def _from_values(values: Sequence[Any], column: Column, *, nan_is_null: bool = F
 def _succeeds(convert: Callable[[Sequence[Any]], pa.Array], values: Sequence[Any]) -> bool:
     try:
         convert(values)
-    except Unfit:
+    except CastError:
         return False
     return True
 
@@ -283,7 +283,7 @@ def _cast_column(array: pa.Array, column: Column, first_row: int) -> pa.Array:
         return conform_array(array, arrow_type(t), column.name, truncate=False)
     try:
         return cast_array(array, column.data_type, column.name)
-    except Unfit as e:
+    except CastError as e:
         row = e.index
         if column.data_type.is_nested:
             row = first_failure(array, lambda part: cast_array(part, column.data_type, column.name))
@@ -292,8 +292,8 @@ def _cast_column(array: pa.Array, column: Column, first_row: int) -> pa.Array:
         raise InvalidRequest(f"column '{column.name}': {e}") from e
 
 
-def _refusal(unfit: Unfit, row: int) -> InvalidRequest:
-    return InvalidRequest(f"column '{unfit.path}', row {row}: {unfit.detail}")
+def _refusal(error: CastError, row: int) -> InvalidRequest:
+    return InvalidRequest(f"column '{error.path}', row {row}: {error.detail}")
 
 
 def check_not_null(batch: pa.RecordBatch, columns: Sequence[Column], first_row: int = 0) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_type
-from forebay.codec.casting.arrays import _FLOATS, _INTEGERS, Unfit, _require_no_nulls, check_names
+from forebay.codec.casting.arrays import _FLOATS, _INTEGERS, CastError, _require_no_nulls, check_names
 from forebay.codec.casting.literals import exact, to_array, wrong_kind
 from forebay.metadata.types import DataType, TypeRoot, child
 
@@ -23,7 +23,7 @@ def array_of_values(values: Sequence[Any], t: DataType, path: str, *, nan_is_nul
     """Python values as an array of `arrow_type(t)`; None is null, and with `nan_is_null` NaN is too.
 
     Dates, times and datetimes are those of the standard library, numpy or pandas; an ARRAY is any sequence but text,
-    a MAP a dict or a list of pairs, a ROW a dict. Raises `Unfit` for a value that is something else.
+    a MAP a dict or a list of pairs, a ROW a dict. Raises `CastError` for a value that is something else.
     """
     plain = [None if _is_missing(value, nan_is_null) else value for value in values]
     if t.is_nested:
@@ -33,11 +33,11 @@ def array_of_values(values: Sequence[Any], t: DataType, path: str, *, nan_is_nul
         try:
             converted.append(None if value is None else _column_value(value, t))
         except InvalidRequest as e:
-            raise Unfit(path, e.message, index) from e
+            raise CastError(path, e.message, index) from e
     try:
         return to_array(converted, arrow_type(t))
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as e:
-        raise Unfit(path, f"does not fit {t}: {e}", 0) from e
+        raise CastError(path, f"does not fit {t}: {e}", 0) from e
 
 
 def _is_missing(value: Any, nan_is_null: bool) -> bool:
@@ -98,7 +98,7 @@ def _nulls_of(values: Sequence[Any]) -> tuple[pa.Buffer | None, int]:
 def _require_kind(values: Sequence[Any], kinds: tuple[type, ...], t: DataType, path: str) -> None:
     for index, value in enumerate(values):
         if value is not None and (not isinstance(value, kinds) or isinstance(value, str | bytes)):
-            raise Unfit(path, f"{value!r} ({type(value).__name__}) does not fit {t}", index)
+            raise CastError(path, f"{value!r} ({type(value).__name__}) does not fit {t}", index)
 
 
 def _list_of_values(values: Sequence[Any], t: DataType, path: str) -> pa.Array:
@@ -117,7 +117,7 @@ def _map_of_values(values: Sequence[Any], t: DataType, path: str) -> pa.Array:
     pairs, offsets = _flat(lists)
     for pair in pairs:
         if not isinstance(pair, Sequence) or isinstance(pair, str | bytes) or len(pair) != 2:
-            raise Unfit(path, f"{pair!r} is not a pair of key and value", 0)
+            raise CastError(path, f"{pair!r} is not a pair of key and value", 0)
     key_type, value_type = child(t.key), child(t.value)
     keys = array_of_values([pair[0] for pair in pairs], key_type, f"{path}.key")
     items = array_of_values([pair[1] for pair in pairs], value_type, f"{path}.value")
