@@ -22,8 +22,8 @@ from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_name, arrow_type
 from forebay.metadata.types import DataType, TypeRoot, child, walk
 
-_INTEGERS = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT)
-_FLOATS = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
+INTEGER_TYPES = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INT, TypeRoot.BIGINT)
+FLOAT_TYPES = (TypeRoot.FLOAT, TypeRoot.DOUBLE)
 _TEXTS = (TypeRoot.CHAR, TypeRoot.STRING)
 _BYTES = (TypeRoot.BINARY, TypeRoot.BYTES)
 _is = pa.types
@@ -79,9 +79,9 @@ def _is_bytes(t: pa.DataType) -> bool:
 
 def _accepts(t: DataType, source: pa.DataType) -> bool:
     """Whether arrays of type `source` may hold values for columns of type `t`."""
-    if t.root in _INTEGERS:
+    if t.root in INTEGER_TYPES:
         return bool(_is.is_integer(source))
-    if t.root in _FLOATS:
+    if t.root in FLOAT_TYPES:
         return bool(_is.is_floating(source) or _is.is_integer(source))
     if t.root in _TEXTS:
         return _is_text(source)
@@ -105,7 +105,7 @@ def _hint(t: DataType, source: pa.DataType) -> str:
         return "; drop the time zone first, in the zone that the column means"
     if _is.is_timestamp(source) and t.root is TypeRoot.TIMESTAMP_LTZ:
         return "; say which zone the values are in (pyarrow.compute.assume_timezone, pandas tz_localize)"
-    if _is.is_floating(source) and t.root in _INTEGERS:
+    if _is.is_floating(source) and t.root in INTEGER_TYPES:
         return "; cast it yourself if the values are whole (pandas makes floats of integers with gaps: use Int64)"
     return ""
 
@@ -216,7 +216,7 @@ def _offsets_of(lists: pa.Array) -> pa.Buffer:
     return pa.py_buffer(offsets.astype(np.int32))
 
 
-def _require_no_nulls(array: pa.Array, t: DataType, path: str, parents: pa.Array | None = None) -> None:
+def require_no_nulls(array: pa.Array, t: DataType, path: str, parents: pa.Array | None = None) -> None:
     """Raise `CastError` for a null in `array` where `t` is NOT NULL, unless its parent is null too."""
     if t.nullable or not array.null_count:
         return
@@ -238,7 +238,7 @@ def _cast_list(array: pa.Array, t: DataType, path: str) -> pa.Array:
     inner = child(t.element)
     element_path = f"{path}.element"
     elements = cast_array(pc.list_flatten(array), inner, element_path)
-    _require_no_nulls(elements, inner, element_path)
+    require_no_nulls(elements, inner, element_path)
     return pa.Array.from_buffers(
         arrow_type(t), len(array), [validity_of(array), _offsets_of(array)], array.null_count, 0, [elements]
     )
@@ -259,8 +259,8 @@ def _cast_map(array: pa.Array, t: DataType, path: str) -> pa.Array:
     key_type, value_type = child(t.key), child(t.value)
     keys = cast_array(keys, key_type, f"{path}.key")
     items = cast_array(items, value_type, f"{path}.value")
-    _require_no_nulls(keys, key_type, f"{path}.key")
-    _require_no_nulls(items, value_type, f"{path}.value")
+    require_no_nulls(keys, key_type, f"{path}.key")
+    require_no_nulls(items, value_type, f"{path}.value")
     target = arrow_type(t)
     struct = pa.StructArray.from_arrays([keys, items], fields=[target.key_field, target.item_field])
     return pa.Array.from_buffers(
@@ -281,7 +281,7 @@ def _cast_row(array: pa.Array, t: DataType, path: str) -> pa.Array:
             field = cast_array(fields[f.name], f.data_type, field_path)
         else:
             field = pa.nulls(len(array), arrow_type(f.data_type))
-        _require_no_nulls(field, f.data_type, field_path, array)
+        require_no_nulls(field, f.data_type, field_path, array)
         children.append(field)
     return pa.Array.from_buffers(arrow_type(t), len(array), [validity_of(array)], array.null_count, 0, children)
 

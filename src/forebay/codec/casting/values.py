@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_type
-from forebay.codec.casting.arrays import _FLOATS, _INTEGERS, CastError, _require_no_nulls, check_names
+from forebay.codec.casting.arrays import FLOAT_TYPES, INTEGER_TYPES, CastError, check_names, require_no_nulls
 from forebay.codec.casting.literals import exact, to_array, wrong_kind
 from forebay.metadata.types import DataType, TypeRoot, child
 
@@ -48,9 +48,9 @@ def _is_missing(value: Any, nan_is_null: bool) -> bool:
 
 def _column_value(value: Any, t: DataType) -> Any:
     """`value` as a column value; stricter than for filters, where a number may stand for a date."""
-    if t.root in _FLOATS:
+    if t.root in FLOAT_TYPES:
         return _float_value(value, t)
-    if t.root in _INTEGERS and not isinstance(value, int | np.integer):
+    if t.root in INTEGER_TYPES and not isinstance(value, int | np.integer):
         raise wrong_kind(value, t, "an int")
     if t.root in (TypeRoot.DATE, TypeRoot.TIME) and isinstance(value, int | np.integer):
         raise wrong_kind(value, t, f"a datetime.{t.root.name.lower()}")
@@ -106,7 +106,7 @@ def _list_of_values(values: Sequence[Any], t: DataType, path: str) -> pa.Array:
     inner = child(t.element)
     elements, offsets = _flat([None if v is None else list(v) for v in values])
     array = array_of_values(elements, inner, f"{path}.element")
-    _require_no_nulls(array, inner, f"{path}.element")
+    require_no_nulls(array, inner, f"{path}.element")
     validity, nulls = _nulls_of(values)
     return pa.Array.from_buffers(arrow_type(t), len(values), [validity, offsets], nulls, 0, [array])
 
@@ -121,8 +121,8 @@ def _map_of_values(values: Sequence[Any], t: DataType, path: str) -> pa.Array:
     key_type, value_type = child(t.key), child(t.value)
     keys = array_of_values([pair[0] for pair in pairs], key_type, f"{path}.key")
     items = array_of_values([pair[1] for pair in pairs], value_type, f"{path}.value")
-    _require_no_nulls(keys, key_type, f"{path}.key")
-    _require_no_nulls(items, value_type, f"{path}.value")
+    require_no_nulls(keys, key_type, f"{path}.key")
+    require_no_nulls(items, value_type, f"{path}.value")
     target = arrow_type(t)
     struct = pa.StructArray.from_arrays([keys, items], fields=[target.key_field, target.item_field])
     validity, nulls = _nulls_of(values)
@@ -141,7 +141,7 @@ def _row_of_values(values: Sequence[Any], t: DataType, path: str) -> pa.Array:
         array = array_of_values(
             [None if value is None else value.get(f.name) for value in values], f.data_type, f"{path}.{f.name}"
         )
-        _require_no_nulls(array, f.data_type, f"{path}.{f.name}", parents)
+        require_no_nulls(array, f.data_type, f"{path}.{f.name}", parents)
         children.append(array)
     return pa.Array.from_buffers(arrow_type(t), len(values), [validity], nulls, 0, children)
 
