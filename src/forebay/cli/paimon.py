@@ -26,10 +26,9 @@ from forebay.cli.paimon_tables import (
     time_text,
 )
 from forebay.cli.paimon_upkeep import UPKEEP
-from forebay.paimon.catalog.catalog import Catalog
+from forebay.paimon import Catalog, Table
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.read.scan import AsOf
-from forebay.paimon.table import Table
 
 _SYSTEM_MARK = "$"
 
