@@ -323,7 +323,7 @@ class KeptScan(Scan):
         return self._source._described()
 
 
-class BatchReader(RowReader):
+class BatchRowReader(RowReader):
     """A reader of batches that an iterator yields, for scans of other sources."""
 
     def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int | None) -> None:

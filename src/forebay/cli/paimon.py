@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,7 +29,6 @@ from forebay.cli.paimon_tables import (
 from forebay.cli.paimon_upkeep import UPKEEP
 from forebay.paimon import Catalog, Table
 from forebay.paimon.format.snapshot import Snapshot
-from forebay.paimon.read.scan import AsOf
 
 _SYSTEM_MARK = "$"
 
@@ -182,7 +182,7 @@ def _scan(options: argparse.Namespace) -> int:
     return 0
 
 
-def _as_of(table: Table, options: argparse.Namespace) -> AsOf | None:
+def _as_of(table: Table, options: argparse.Namespace) -> int | str | dt.datetime | None:
     if options.tag is not None:
         table.context.tags.tag(options.tag)  # rejects a time, which is not a tag
         return str(options.tag)

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from forebay.api.scan import BatchReader, RowReader, Scan, ScanRequest
+from forebay.api.scan import BatchRowReader, RowReader, Scan, ScanRequest
 from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.quantity import moment_ms
 from forebay.codec.arrow.arrow_types import from_arrow_schema
@@ -117,7 +117,7 @@ class IcebergScan(Scan):
         return self._schema
 
     def reader(self) -> RowReader:
-        return BatchReader(self._schema, self._read(), self._request.limit)
+        return BatchRowReader(self._schema, self._read(), self._request.limit)
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         if self._snapshot_id is None:

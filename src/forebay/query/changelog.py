@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from forebay.api.scan import BatchReader, RowReader, Scan, ScanRequest
+from forebay.api.scan import BatchRowReader, RowReader, Scan, ScanRequest
 from forebay.base.errors import InvalidRequest
 from forebay.client.connection import Connection
 from forebay.client.table import Table
@@ -51,7 +51,7 @@ class ChangelogScan(Scan):
         return self._table.changes(dict(self._starts), dict(self._stops), columns=chosen, include=_CHANGE_COLUMNS)
 
     def reader(self) -> RowReader:
-        return BatchReader(self._schema, self._read(), self._request.limit)
+        return BatchRowReader(self._schema, self._read(), self._request.limit)
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         with self._changes() as changes:
