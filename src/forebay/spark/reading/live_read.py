@@ -26,12 +26,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
-from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
+from forebay.api.changes import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, INSERT, LOG_OFFSET_COLUMN
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.bucket_reader import BucketReader
 from forebay.client.reading.live_source import live_reader
-from forebay.client.reading.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, NO_OFFSET
+from forebay.client.reading.log_decode import NO_OFFSET
 from forebay.client.reading.replay import ReplaySource, rows_at
 from forebay.client.reading.snapshot_source import GONE, snapshot_reader
 from forebay.client.reading.table_snapshot import TableSnapshot
