@@ -65,7 +65,7 @@ def connect(
     return connection
 
 
-@hides("buffered_bytes", "client_id", "clock", "cluster", "ids", "number", "sender", "settings")
+@hides("attached", "buffered_bytes", "client_id", "clock", "cluster", "ids", "number", "sender", "settings")
 class Connection(Session):
     """A connection to a cluster. Thread-safe. Open one with `connect`."""
 
