@@ -13,7 +13,7 @@ from forebay.fs.interface import DiskFull
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import EngineState
-from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.kv.rocksdb_engine import RocksDbEngine
 from tests.patience import PATIENCE
 from tests.small_disk import mounted_tmpfs

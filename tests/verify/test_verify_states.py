@@ -22,9 +22,9 @@ from forebay.base.errors import CorruptData
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.engine import EngineState
 from forebay.kv.file_checksums import list_files
-from forebay.kv.hlog_engine import HlogEngine
-from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.lmdb_file import DATA_FILE, LmdbFile
+from forebay.kv.hlog.hlog_engine import HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_file import DATA_FILE, LmdbFile
 from forebay.kv.rocksdb_engine import RocksDbEngine
 from forebay.kv.tablet import ChangelogCodec
 from forebay.log.recovery import note_start

@@ -20,9 +20,9 @@ from forebay.fs.interface import storage_failure
 from forebay.fs.local_words import allocates_in_place
 from forebay.kv import _digest
 from forebay.kv.engine import EngineState, KvEngine
-from forebay.kv.hlog_engine import HEAD_FILE, HlogEngine
-from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.lmdb_file import DATA_FILE
+from forebay.kv.hlog.hlog_engine import HEAD_FILE, HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_file import DATA_FILE
 from forebay.kv.rocksdb_engine import RocksDbEngine
 from forebay.metadata.table import TableDescriptor
 

@@ -22,7 +22,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv.checkpoint import PageCacheWitnesses, checkpoints, damage_of_checkpoint
 from forebay.kv.engine import EngineState
-from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.kv.tablet import ChangelogCodec, TableView
 from forebay.verify.logs import LogImage
 from forebay.verify.report import Report, no_steps

@@ -53,7 +53,7 @@ from forebay.kv.engine import (
     rows_of,
     size_of,
 )
-from forebay.kv.lmdb_file import DATA_FILE, LONG_KEY_BYTES, LONG_KEYS, META, ROWS, STATE_KEY
+from forebay.kv.lmdb.lmdb_file import DATA_FILE, LONG_KEY_BYTES, LONG_KEYS, META, ROWS, STATE_KEY
 
 MAP_BYTES_START = 256 << 20
 """Address space that a new bucket reserves; the file is sparse after the allocated part (`MapSpace`)."""
