@@ -10,7 +10,8 @@ import pytest
 
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.fs.interface import DiskFull
-from forebay.kv.engine import EngineState, WriteSize, size_of
+from forebay.kv.buffered_writes import WriteSize, size_of
+from forebay.kv.engine import EngineState
 from forebay.kv.hlog.hlog_engine import HlogEngine
 from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.testing.kv_engine_contract import KvEngineContract

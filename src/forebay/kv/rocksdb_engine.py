@@ -27,18 +27,10 @@ from forebay.base.errors import (
 )
 from forebay.fs import names
 from forebay.fs.interface import RESERVE_BYTES, DiskFull
-from forebay.kv.engine import (
-    UNBOUNDED,
-    BufferedWrites,
-    EngineState,
-    KvPage,
-    KvRows,
-    MapSpace,
-    WriteSize,
-    just_longer_than,
-    page_of,
-    rows_of,
-)
+from forebay.kv.buffered_writes import BufferedWrites, WriteSize
+from forebay.kv.engine import UNBOUNDED, EngineState, KvPage, KvRows
+from forebay.kv.map_space import MapSpace
+from forebay.kv.value_pages import just_longer_than, page_of, rows_of
 
 _DAMAGE = ("Corruption", "No such file", "is not the state")
 """Words in RocksDB's errors, and in ours, that no transient failure can cause."""

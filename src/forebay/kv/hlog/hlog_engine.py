@@ -8,7 +8,7 @@ have the order of the log and not that of their keys, so there are no lookups by
 away beside the writes: when they take more than half of the log, each group walks over a few times as many bytes of the
 oldest segment as it has written, and moves the living records to the end.
 
-Space is allocated before a store into a map, as for LMDB (`forebay.kv.engine`).
+Space is allocated before a store into a map, as for LMDB (`forebay.kv.map_space`).
 """
 
 from __future__ import annotations
@@ -35,15 +35,9 @@ from forebay.kv._hlog import FIRST_POSITION, HashLog
 from forebay.kv._hlog_put import put_records
 from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence
-from forebay.kv.engine import (
-    UNBOUNDED,
-    EngineState,
-    KvPage,
-    KvRows,
-    MapSpace,
-    MergedPut,
-    just_longer_than,
-)
+from forebay.kv.engine import UNBOUNDED, EngineState, KvPage, KvRows, MergedPut
+from forebay.kv.map_space import MapSpace
+from forebay.kv.value_pages import just_longer_than
 
 _LOGGER = logging.getLogger(__name__)
 

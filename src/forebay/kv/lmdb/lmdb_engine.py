@@ -3,7 +3,7 @@
 LMDB is a copy-on-write B-tree in a memory map: readers get snapshots for free and never block the writer. Commits are
 not synced (the changelog is the log of record), so files that a power failure may have torn must be discarded and
 rebuilt; after a crash of the process alone they are whole. `WRITEMAP` halves the cost of a write (docs/benchmarks.md);
-its risk is that a full disk becomes a fatal signal, so space is allocated before each write (`forebay.kv.engine`),
+its risk is that a full disk becomes a fatal signal, so space is allocated before each write (`forebay.kv.map_space`),
 and file systems on which that is no guarantee are written without it.
 
 The map grows with the data. LMDB allows that only without readers, so it grows ahead of need, when there is no reader
@@ -35,25 +35,12 @@ from forebay.base.host import untouched_blocks
 from forebay.fs import names
 from forebay.fs.interface import RESERVE_BYTES, DiskFull
 from forebay.fs.local_words import allocates_in_place
-from forebay.kv.engine import (
-    NO_ROWS,
-    PAGE_BYTES,
-    UNBOUNDED,
-    BufferedWrites,
-    EngineState,
-    KvPage,
-    KvRows,
-    MapSpace,
-    TreeSize,
-    WriteSize,
-    allocate_file,
-    just_longer_than,
-    page_of,
-    pages_at_most,
-    rows_of,
-    size_of,
-)
+from forebay.kv.buffered_writes import BufferedWrites, WriteSize, size_of
+from forebay.kv.engine import UNBOUNDED, EngineState, KvPage, KvRows
 from forebay.kv.lmdb.lmdb_file import DATA_FILE, LONG_KEY_BYTES, LONG_KEYS, META, ROWS, STATE_KEY
+from forebay.kv.lmdb.pages import PAGE_BYTES, TreeSize, pages_at_most
+from forebay.kv.map_space import MapSpace, allocate_file
+from forebay.kv.value_pages import NO_ROWS, just_longer_than, page_of, rows_of
 
 MAP_BYTES_START = 256 << 20
 """Address space that a new bucket reserves; the file is sparse after the allocated part (`MapSpace`)."""
