@@ -128,7 +128,7 @@ class KvFolder:
         """Put trusted files in place, and mark them as in use."""
         self._fs.make_directories(self._path)
         self._remove_leftovers()
-        if not self._is_trusted(witnesses):
+        if not self.is_trusted(witnesses):
             self._fs.remove_tree(self._engine_path)
         if not self._fs.exists(self._engine_path):
             self._restore()
@@ -169,7 +169,8 @@ class KvFolder:
         """Discard the engine's files (it must be closed); `open_engine` will start from the newest checkpoint."""
         self._fs.remove_tree(self._engine_path)
 
-    def _is_trusted(self, witnesses: PageCacheWitnesses) -> bool:
+    def is_trusted(self, witnesses: PageCacheWitnesses) -> bool:
+        """Return whether the engine's files may be used; a reason against that is logged."""
         mark = trust_mark(self._fs, self._path)
         if not self._fs.exists(self._engine_path):
             return False

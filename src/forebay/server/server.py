@@ -56,7 +56,7 @@ from forebay.server.metadata.metadata_store import (
     MetadataStore,
 )
 from forebay.server.storage.log_epochs import LogEpochs, begin_epoch_if_needed
-from forebay.server.storage.replicas import ReplicaManager
+from forebay.server.storage.replicas import ReplicaManager, refuse_rocksdb
 from forebay.server.transactions.manager import TransactionManager
 from forebay.server.transactions.stages import StageFiles
 from forebay.server.wire._sockets import AVAILABLE as HAS_SOCKETS
@@ -250,6 +250,7 @@ class ForebayServer:
         store, epochs = self._open_metadata(directory, data_dir)
         lake = self._lake_parts(store, data_dir)
         catalog = TableCatalog(store, injected.clock, config.catalog_limits, lake.tables)
+        refuse_rocksdb(injected.fs, data_dir, catalog.tables())  # before anything of the last shutdown is changed
         lake.tables.opened(table.info for table in catalog.tables())
         scanners = ScannerManager(config.scanner_limits, injected.clock, injected.ids)
         table_snapshots = TableSnapshotManager(config.table_snapshot_limits, injected.clock, injected.ids)

@@ -27,6 +27,7 @@ from forebay.kv.engine import EngineFactory, KvEngine, KvSnapshot
 from forebay.kv.engines import TableEngine
 from forebay.kv.hlog.hlog_engine import HlogEngine
 from forebay.kv.lmdb.lmdb_engine import LmdbEngine
+from forebay.kv.rocksdb_state import has_rocksdb_state, refusal
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.kv.tablet import KvTablet
@@ -479,8 +480,7 @@ class ReplicaManager:
         try:
             is_unsaved = self._epochs.opened(bucket, log.log_end_offset, self._high_watermarks.get(bucket, 0))
             if table.info.has_primary_key:
-                kv_folder = names.join(self._directory.path, names.tablet_folder("kv", path, bucket))
-                folder = KvFolder(self._fs, kv_folder)
+                folder = KvFolder(self._fs, _kv_folder(self._directory.path, bucket, table))
                 kv = self._open_kv(bucket, table, log, folder, is_parked=parked is not None)
         except BaseException:
             log.close()
@@ -657,8 +657,7 @@ class ReplicaManager:
         return not is_noted and not self.segment_offsets(bucket)
 
     def _log_folder(self, bucket: TableBucket, table: LiveTable) -> tuple[PhysicalTablePath, str]:
-        partition = None if bucket.partition_id is None else table.current.partitions_by_id[bucket.partition_id].name
-        path = PhysicalTablePath(table.info.path, partition)
+        path = _physical_path(bucket, table)
         return path, names.join(self._directory.path, names.tablet_folder("log", path, bucket))
 
     def save_offsets(self) -> None:
@@ -788,6 +787,26 @@ class ReplicaManager:
         if not failures:
             self._directory.mark_clean_shutdown(self._unchecked)
         return failures
+
+
+def _physical_path(bucket: TableBucket, table: LiveTable) -> PhysicalTablePath:
+    partition = None if bucket.partition_id is None else table.current.partitions_by_id[bucket.partition_id].name
+    return PhysicalTablePath(table.info.path, partition)
+
+
+def _kv_folder(directory: str, bucket: TableBucket, table: LiveTable) -> str:
+    return names.join(directory, names.tablet_folder("kv", _physical_path(bucket, table), bucket))
+
+
+def refuse_rocksdb(fs: FileSystem, directory: str, tables: Iterable[LiveTable]) -> None:
+    """Raise `UnsupportedOperation` if the state of a bucket is in RocksDB, which no engine opens."""
+    for table in tables:
+        if not table.info.has_primary_key:
+            continue
+        for bucket in buckets_of(table.info, table.current.partitions_by_id):
+            folder = _kv_folder(directory, bucket, table)
+            if has_rocksdb_state(fs, folder):
+                raise refusal(folder)
 
 
 def _log_recovery(log: LogTablet, path: PhysicalTablePath, synced: int) -> None:
