@@ -1,7 +1,9 @@
 """The key-value engine `hlog`: a hash index in memory over an append-only log of records in mapped files.
 
 What the files hold, and why they can be trusted, is in docs/format/hlog.md; the log and the index themselves are
-`forebay.kv._hlog`. This module has the files: opening, room, snapshots, checkpoints, closing.
+kernels beside this module: records (`_record`) in mapped segments (`_segments`), the index (`_index`), groups of writes
+and cleaning (`_log`), the put in one piece (`_put`), lookups (`_lookup`), scans (`_scan`), and copies and opening
+(`_restore`). This module has the files: opening, room, snapshots, checkpoints, closing.
 
 Writes of a group go straight into the log, behind its visible end, and `apply` makes them visible in one step. Rows
 have the order of the log and not that of their keys, so there are no lookups by prefix. Superseded records are cleared
@@ -31,11 +33,13 @@ from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, StorageF
 from forebay.fs import names
 from forebay.fs.interface import RESERVE_BYTES, DiskFull, storage_failure
 from forebay.fs.local import LocalFileSystem
-from forebay.kv._hlog import FIRST_POSITION, HashLog
-from forebay.kv._hlog_put import put_records
 from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence
 from forebay.kv.engine import UNBOUNDED, EngineState, KvPage, KvRows, MergedPut
+from forebay.kv.hlog import _lookup, _restore, _scan
+from forebay.kv.hlog._log import HashLog
+from forebay.kv.hlog._put import put_records
+from forebay.kv.hlog._segments import FIRST_POSITION
 from forebay.kv.map_space import MapSpace
 from forebay.kv.value_pages import just_longer_than
 
@@ -91,8 +95,8 @@ class HlogSnapshot:
     def _items(self) -> Iterator[tuple[bytes, bytes]]:
         place = self._start
         while place < self._end:
-            found, place = self._require_open().items(self._end, place, _VALUES_AT_ONCE)
-            yield from found
+            pairs, place = _scan.items(self._require_open(), self._end, place, _VALUES_AT_ONCE)
+            yield from pairs
 
     def _require_open(self) -> HashLog:
         check(self._log is not None, "a closed KV snapshot was read")
@@ -101,12 +105,12 @@ class HlogSnapshot:
 
     def page(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvPage:
         log, place = self._require_open(), self._place(after)
-        records, rows, place = log.scan(self._end, place, max(0, bytes_max), max(1, rows_max))
+        records, rows, place = _scan.scan(log, self._end, place, max(0, bytes_max), max(1, rows_max))
         return KvPage(records, rows, self._position(place) if rows else None, self._has_rows(place))
 
     def rows(self, after: bytes | None, bytes_max: int, rows_max: int) -> KvRows:
         log, place = self._require_open(), self._place(after)
-        schema_ids, rows, place = log.rows(self._end, place, max(0, bytes_max), max(1, rows_max))
+        schema_ids, rows, place = _scan.rows(log, self._end, place, max(0, bytes_max), max(1, rows_max))
         return KvRows(schema_ids, rows, self._position(place) if len(rows) else None, self._has_rows(place))
 
     def _place(self, position: bytes | None) -> int:
@@ -125,7 +129,7 @@ class HlogSnapshot:
         return _POSITION.pack(place, self._require_open().proof(place))
 
     def _has_rows(self, place: int) -> bool:
-        return place < self._end and bool(self._require_open().items(self._end, place, 1)[0])
+        return place < self._end and bool(_scan.items(self._require_open(), self._end, place, 1)[0])
 
     def close(self) -> None:
         log, self._log = self._log, None
@@ -145,7 +149,7 @@ class HlogWrites:
         self._is_ended = False
 
     def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes | None]:
-        return dict(zip(keys, self.log.get(keys, by_writer=True)))
+        return dict(zip(keys, _lookup.get(self.log, keys, by_writer=True)))
 
     def put(self, touched: Mapping[bytes, bytes | None]) -> None:
         self._savepoint = self.log.savepoint
@@ -278,7 +282,7 @@ class HlogEngine:
                 os.truncate(path, size)
             _map(log, path, position, size, used)
         try:
-            state = log.load(start, end)
+            state = _restore.load(log, start, end)
             self._state = EngineState.from_bytes(state) if state else EngineState()
         except ValueError as e:
             raise self._damage(str(e)) from e
@@ -314,7 +318,7 @@ class HlogEngine:
 
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._require_open()
-        return self._log.get(keys)
+        return _lookup.get(self._log, keys)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         snapshot = self.snapshot()
@@ -464,7 +468,7 @@ class HlogEngine:
         """Copy records into the new file `target`; return its checksum."""
         checksum = 0
         with _created(target) as descriptor:
-            while copied := self._log.copy(snapshot, position, until, _COPY_BYTES):
+            while copied := _restore.copy(self._log, snapshot, position, until, _COPY_BYTES):
                 checksum = google_crc32c.extend(checksum, copied)
                 left = memoryview(copied)
                 while left:

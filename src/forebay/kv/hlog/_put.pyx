@@ -10,14 +10,18 @@ from cpython.pythread cimport PyThread_acquire_lock, PyThread_release_lock, WAIT
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from forebay.codec._prefetch cimport forebay_prefetch
 from forebay.codec.rows._slices cimport RowSlices
 from forebay.codec._wire cimport load_int32, read_varint, store_int32
-from forebay.kv._hlog cimport CHUNK, HEADER_BYTES, HashLog, ROW, Record, TOMBSTONE
+from forebay.kv.hlog._index cimport first_record, first_slot, hash_key, reserve_slot
+from forebay.kv.hlog._log cimport HashLog
+from forebay.kv.hlog._record cimport HEADER_BYTES, ROW, Record, TOMBSTONE
 from forebay.kv._merge cimport (
     BUILDS, BUILT_BYTES_MAX, DELETE, INSERT, KEEPS, MergePlan, PREFIX, REMOVES, UPDATE_AFTER, UPDATE_BEFORE,
 )
 
 cdef enum:
+    CHUNK = 32                 # records that are put with the mutex held
     CHUNK_BYTES_MAX = 65536
     BUILT_AT_ONCE = 1 << 20    # bytes of rows after which readers get a turn
 
@@ -36,7 +40,7 @@ cdef struct Put:
     uint32_t key_size
     int32_t row_size          # -1: a delete
 
-cdef struct Work:             # what is left to do, and what was done
+cdef struct Work:             # the records that are left, and the result of the others
     const uint8_t* place
     const uint8_t* end
     Py_ssize_t left
@@ -53,8 +57,8 @@ def put_records(HashLog log not None, data, Py_ssize_t start, Py_ssize_t count, 
     """Put the `count` KvRecords in `data` from `start` to its end, rows of the plan's schema, into `log`.
 
     `sequence` has the ids of an auto-increment column. Returns (change types, RowSlices of the changelog's rows,
-    RowSlices of its keys, rows added); or None if this way cannot be taken: for records that are refused, empty keys, and
-    old rows of other schemas. Then, and after an error, some are written already.
+    RowSlices of its keys, rows added); or None if the records must be put in steps: records that are refused, empty
+    keys, and old rows of other schemas. Then, and after an error, some are written already.
     """
     cdef const uint8_t[::1] view = data
     cdef Work work
@@ -170,6 +174,7 @@ cdef int put_some(
     cdef uint8_t prefix[PREFIX]
     cdef uint64_t* slot
     cdef Record* old
+    cdef const uint8_t* record
     cdef const uint8_t* old_row
     cdef const uint8_t* row
     cdef int32_t old_size
@@ -179,13 +184,15 @@ cdef int put_some(
     memcpy(prefix + 4, &id16, 2)
     PyThread_acquire_lock(log.mutex, WAIT_LOCK)
     for i in range(n):
-        puts[i].hash = log.hash_key(puts[i].key, puts[i].key_size)
-        log.prefetch_slot(puts[i].hash)
+        puts[i].hash = hash_key(&log.index, puts[i].key, puts[i].key_size)
+        forebay_prefetch(first_slot(&log.index, puts[i].hash))
     for i in range(n):
-        log.prefetch_record(puts[i].hash)
+        record = first_record(&log.index, &log.segments, puts[i].hash)
+        forebay_prefetch(record)
+        forebay_prefetch(record + 64)
     for i in range(n):
         put = &puts[i]
-        if log.reserve_slot(put.hash) < 0:
+        if reserve_slot(&log.index, &log.segments, put.hash) < 0:
             outcome = NO_MEMORY
             break
         old = log.newest(put.key, put.key_size, put.hash, &slot)

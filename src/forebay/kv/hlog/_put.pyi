@@ -1,7 +1,7 @@
 from forebay.codec.rows._slices import RowSlices
-from forebay.kv._hlog import HashLog
 from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence
+from forebay.kv.hlog._log import HashLog
 
 def put_records(
     log: HashLog,
