@@ -69,8 +69,8 @@ cdef inline void erase_slot(Index* index, uint64_t* slot, uint64_t h) noexcept n
     bin_of(index, h).live -= 1
     slot[0] = ~(<uint64_t> 0)
 
-# The caller fetches what these two return into the cache. A function that does nothing else is removed by GCC, which takes
-# it for one without effects.
+# The caller fetches what these two return into the cache: GCC would take a function that only does that for one without
+# effects, and remove it.
 
 cdef inline const uint64_t* first_slot(const Index* index, uint64_t h) noexcept nogil:
     """The slot at which the search for a key begins."""
