@@ -11,11 +11,10 @@ import pytest
 
 from forebay.base.ambient import SeededIds
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
-from forebay.client.cluster import routing
+from forebay.client.cluster import buckets, partitions, routing
 from forebay.client.cluster.cluster import ClusterView, Partition
 from forebay.client.cluster.partitions import list_partitions
 from forebay.client.cluster.routing import BucketChooser, PartitionRouter
-from forebay.client.cluster import buckets, partitions
 from forebay.metadata import types
 from forebay.metadata.table import Column, PhysicalTablePath, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
