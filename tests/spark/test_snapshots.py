@@ -22,11 +22,11 @@ from forebay.protocol.api import ApiKey, NegotiatedVersions
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import ForebayDataSource
 from forebay.spark.options import LEASE_DURATION, LEASE_ID, SESSION_PREFIX, ReadOptions, SnapshotLease, read_options
-from forebay.spark.reading import scan_builder
+from forebay.spark.reading import open_snapshots, scan
 from forebay.spark.reading.live_plan import LEASE_SECONDS, LiveScan, task_partitions
 from forebay.spark.reading.live_read import ReadFunction
+from forebay.spark.reading.open_snapshots import OPEN_BEFORE_COLLECTING, OpenSnapshots
 from forebay.spark.reading.plan import Pushdown, ScanPlan, SplitsPartition
-from forebay.spark.reading.scan_builder import OPEN_BEFORE_COLLECTING, OpenSnapshots
 from tests.patience import until
 from tests.spark.tables import ids_of, make_table, rows
 
@@ -294,9 +294,9 @@ def test_queries_give_their_snapshots_back(
 ) -> None:
     """With fewer snapshots than a driver may have fewer queries show it; with as many, `make nightly` does."""
     assert OPEN_BEFORE_COLLECTING == 64
-    monkeypatch.setattr(scan_builder, "OPEN_BEFORE_COLLECTING", most)
+    monkeypatch.setattr(open_snapshots, "OPEN_BEFORE_COLLECTING", most)
     opened = OpenSnapshots()
-    monkeypatch.setattr(scan_builder, "open_snapshots", opened)
+    monkeypatch.setattr(scan, "open_snapshots", opened)
     for _ in range(most + most // 2):
         assert spark.sql(f"SELECT count(*) FROM forebay.{table.path}").collect()[0][0] == 1000
     assert len(opened) <= most + 6, "the JVM was not asked, or did not collect old plans"

@@ -14,11 +14,11 @@ from forebay.client.connection import Connection
 from forebay.client.reading import key_reader
 from forebay.spark.context import CatalogContext
 from forebay.spark.options import ReadOptions
-from forebay.spark.reading import scan_builder
+from forebay.spark.reading import scan as scans
 from forebay.spark.reading.live_plan import LiveScan
 from forebay.spark.reading.live_read import FoundRows, KvBatchSplit
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
-from forebay.spark.reading.scan_builder import ScanProxy
+from forebay.spark.reading.scan import ScanProxy
 from forebay.spark.sql.live_tables import readable
 from tests.unionread.world import PAIMON, World, world
 
@@ -216,7 +216,7 @@ def test_a_join_with_an_empty_or_a_large_side_has_the_same_rows(
         assert "filtered by a join: rows where id IN ()" in plan
     finally:
         spark.conf.unset("spark.sql.adaptive.enabled")
-    monkeypatch.setattr(scan_builder, "RUNTIME_VALUES_MAX", 1)
+    monkeypatch.setattr(scans, "RUNTIME_VALUES_MAX", 1)
     plan, rows = read(joined + "'a'")
     assert rows == [(7,), (9,)]
     assert "dynamicpruning" in plan

@@ -40,7 +40,7 @@ from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, Sp
 from forebay.spark.reading.native import parquet_scan, reads_files
 from forebay.spark.reading.native_files import is_local
 from forebay.spark.reading.plan import NativeFiles, Pushdown, ScanPlan
-from forebay.spark.reading.scan_builder import Readable, ScanProxy
+from forebay.spark.reading.scan import Readable, ScanProxy
 from forebay.spark.schemas import columns_of, spark_arrow_schema, to_spark_schema
 from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit
 

@@ -12,7 +12,8 @@ from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.plan import ChangesRange
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder
+from forebay.spark.reading.scan import Readable
+from forebay.spark.reading.scan_builder import ScanBuilder
 
 _OWN_OPTIONS = ("startingversion", "endingversion", "startingtimestamp", "endingtimestamp", "startingboundinclusive",
                 "endingboundinclusive", "deduplicationmode", "computeupdates")  # fmt: skip

@@ -14,7 +14,7 @@ from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.lake_options import FORMAT_NAME, READ_CHANGELOG, paimon_read_options
 from forebay.spark.reading.lake_changes import LakeChangesScan
 from forebay.spark.reading.plan import CHANGES_RANGE, Pushdown, ScanPlan
-from forebay.spark.reading.scan_builder import Readable
+from forebay.spark.reading.scan import Readable
 from forebay.spark.sql.changelogs import ChangelogProxy, range_of
 from forebay.spark.sql.lake_tables import stream_source
 

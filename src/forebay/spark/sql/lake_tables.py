@@ -45,7 +45,7 @@ from forebay.spark.options import OWN_SESSION_PREFIX, READ_BY_BUCKET, READ_COLUM
 from forebay.spark.reading.lake_metadata import metadata_fields
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, SIDE_TABLES, PaimonScan
 from forebay.spark.reading.plan import Pushdown, ScanPlan
-from forebay.spark.reading.scan_builder import Readable, ScanProxy
+from forebay.spark.reading.scan import Readable, ScanProxy
 from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, to_spark_type
 from forebay.spark.sql.lake_ddl import LOCATION, table_properties
 from forebay.spark.sql.live_ddl import MANAGED

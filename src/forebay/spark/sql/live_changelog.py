@@ -13,7 +13,7 @@ from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.options import STARTUP_MODE, STARTUP_TIMESTAMP, is_for_streams, read_options
 from forebay.spark.reading.live_changes import scan_of
 from forebay.spark.reading.plan import Pushdown, ScanPlan
-from forebay.spark.reading.scan_builder import Readable
+from forebay.spark.reading.scan import Readable
 from forebay.spark.sql.changelogs import ChangelogProxy, range_of
 from forebay.spark.sql.live_tables import stream_source
 

@@ -72,7 +72,7 @@ from forebay.spark.reading.live_plan import (
     wanted_buckets,
 )
 from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange, Pushdown, ScanPlan
-from forebay.spark.reading.scan_builder import Readable, ScanProxy
+from forebay.spark.reading.scan import Readable, ScanProxy
 from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.catalog import TimeTravel

@@ -18,7 +18,8 @@ from forebay.spark.filters import predicates_of
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.options import CHANGES
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder
+from forebay.spark.reading.scan import Readable
+from forebay.spark.reading.scan_builder import ScanBuilder
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.writing.row_level import DELETE, OperationBuilder, RowLevelOperation
 

@@ -36,7 +36,7 @@ from forebay.spark.context import PaimonContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import OLD_PREFIX, sequence_columns
-from forebay.spark.reading.scan_builder import Readable
+from forebay.spark.reading.scan import Readable
 from forebay.spark.schemas import table_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing import row_level

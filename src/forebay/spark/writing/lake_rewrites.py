@@ -33,7 +33,8 @@ from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import FILE_PATH
 from forebay.spark.reading.lake_plan import PaimonScan, deal, opened
 from forebay.spark.reading.plan import Pushdown, ScanPlan
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder, ScanProxy
+from forebay.spark.reading.scan import Readable, ScanProxy
+from forebay.spark.reading.scan_builder import ScanBuilder
 from forebay.spark.schemas import table_schema
 from forebay.spark.writing.committing import InlineCompaction, put_together
 from forebay.spark.writing.lake_write import LakeWriteFunction, messages_of

@@ -35,7 +35,8 @@ from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.options import END, READ_OPTIMIZED, START, WriteOptions, write_options
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder
+from forebay.spark.reading.scan import Readable
+from forebay.spark.reading.scan_builder import ScanBuilder
 from forebay.spark.schemas import to_spark_schema
 from forebay.spark.workers import TaskWrite, short_errors
 from forebay.spark.writing import row_level

@@ -24,7 +24,8 @@ from forebay.spark.context import SessionContext
 from forebay.spark.jvm.executor_classes import executor_class
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder
+from forebay.spark.reading.scan import Readable
+from forebay.spark.reading.scan_builder import ScanBuilder
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
 
 _FACTORY = "ForebayRowWriterFactory"
