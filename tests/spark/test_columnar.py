@@ -24,8 +24,8 @@ from forebay.client.table import Table
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.jvm import executor_classes
 from forebay.spark.jvm.gateway import Jvm
-from forebay.spark.reading import plan as plans
-from forebay.spark.reading.plan import messages_of
+from forebay.spark.reading import task_readers
+from forebay.spark.reading.task_readers import messages_of
 from forebay.spark.schemas import spark_arrow_schema
 from tests.every_run import every_run
 from tests.patience import PATIENCE
@@ -190,13 +190,13 @@ def test_large_batches_are_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     batch = pa.record_batch({"n": pa.array(range(1000), pa.int64()), "t": pa.array(["x" * 90] * 1000)})
     whole = list(messages_of(batch))
     assert [len(message) for message in whole] == [1]
-    monkeypatch.setattr(plans, "MESSAGE_BYTES_MAX", 20_000)
+    monkeypatch.setattr(task_readers, "MESSAGE_BYTES_MAX", 20_000)
     parts = list(messages_of(batch))
     assert len(parts) == 8
     found = [pa.ipc.read_record_batch(message.column(0).buffers()[2], batch.schema) for message in parts]
     assert pa.Table.from_batches(found).combine_chunks() == pa.Table.from_batches([batch]).combine_chunks()
     assert all(part.num_rows <= 125 for part in found)
-    monkeypatch.setattr(plans, "_TEXT_BYTES_MAX", 100)
+    monkeypatch.setattr(task_readers, "_TEXT_BYTES_MAX", 100)
     with pytest.raises(UnsupportedOperation, match=r"a row of \d+ bytes is too large for Spark"):
         list(messages_of(batch))
 
@@ -417,7 +417,7 @@ def test_where_java_cannot_be_compiled_rows_are_read(
 ) -> None:
     table = make_table(connection, f"{database}.t")
     table.append(rows(0, 10))
-    monkeypatch.setattr(plans, "_makers", WeakKeyDictionary())
+    monkeypatch.setattr(task_readers, "_makers", WeakKeyDictionary())
 
     def fail(*_: Any) -> Any:
         raise UnsupportedOperation("no compiler")

@@ -14,16 +14,13 @@ from forebay.spark.options import (
     LEASE_DURATION,
     LEASE_ID,
     OWN_SESSION_PREFIX,
-    READ_BY_BUCKET,
-    READ_COLUMNAR,
-    READ_DIRECT,
-    READ_NATIVE,
     READ_OPTIMIZED,
     SERVER_SIDE,
     SESSION_PREFIX,
     SESSION_ZONE,
     STRATEGY,
 )
+from forebay.spark.read_modes import SWITCHES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,8 +88,7 @@ class CatalogContext(SessionContext):
     def session_options(self) -> dict[str, str]:
         """The scan options in the session's configuration, and its time zone."""
         names = [SESSION_PREFIX + name for name in (STRATEGY, SERVER_SIDE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED)]
-        own = (READ_OPTIMIZED, READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR, READ_DIRECT)
-        names += [OWN_SESSION_PREFIX + name for name in own]
+        names += [OWN_SESSION_PREFIX + name for name in (READ_OPTIMIZED, *SWITCHES)]
         settings = self.session_settings()
         zone = settings.get(SESSION_ZONE) or str(self.session.sessionState().conf().sessionLocalTimeZone())
         return {**{name: settings[name] for name in names if name in settings}, SESSION_ZONE: zone}

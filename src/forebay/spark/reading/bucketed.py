@@ -35,6 +35,7 @@ from forebay.spark.bucket_functions import TableBucketing, lake_bucketing, live_
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.executor_classes import executor_class
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, quoted
+from forebay.spark.read_modes import ReadMode, switch_of
 from forebay.spark.reading.lake_plan import PaimonScan
 from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, Split
 from forebay.spark.reading.native import parquet_scan, reads_files
@@ -169,7 +170,7 @@ class ScanByBucket(ScanProxy):
         self, context: SessionContext, readable: Readable, wanted: Pushdown, schema: StructType, found: BucketPlan
     ) -> None:
         super().__init__(context, readable, wanted, schema)
-        by_python = None if found.plan.direct is None else "read.by-bucket is true"
+        by_python = None if found.plan.direct is None else f"{switch_of(ReadMode.BUCKETS)} is true"
         self._made["plan"] = replace(found.plan, direct=by_python)
         self._found = found
         self._reported = [key for key in found.partition_keys if key.name in wanted.columns]

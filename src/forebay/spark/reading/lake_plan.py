@@ -28,6 +28,7 @@ from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.context import TableContext
 from forebay.paimon.table import Table
+from forebay.spark.read_modes import DEFAULT_MODES, ReadMode
 from forebay.spark.reading.lake_metadata import NOT_READ, OLD_PREFIX, is_metadata
 from forebay.spark.reading.lake_read import AUDIT_LOG, BINLOG, CHANGES, KIND_COLUMNS, ROWS, PaimonRead
 from forebay.spark.reading.native_files import ROWS_MIN, spark_path, spark_paths
@@ -177,7 +178,7 @@ class PaimonScan:
     def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> list[SplitsPartition]:
         """What the tasks of a batch of the format read, which are not limited together: with a limit it is one."""
         with short_errors(f"planning a read of table {self.name}"):
-            tasks = self.plan(cores, wanted, schema, use_native=False).tasks
+            tasks = self.plan(cores, wanted, schema, modes=ReadMode.ROWS).tasks
         return [SplitsPartition(task) for task in keeping_limit(tasks, wanted.limit)]
 
     def plan(
@@ -186,14 +187,14 @@ class PaimonScan:
         wanted: Pushdown,
         schema: StructType,
         *,
-        use_native: bool = True,
+        modes: ReadMode = DEFAULT_MODES,
         serves: Serves = only_local,
     ) -> ScanPlan:
-        """The tasks. With `use_native` Spark may read files directly, which it does where it `serves` their store.
+        """The tasks. In mode `FILES` Spark may read files directly, which it does where it `serves` their store.
 
         Raises `NotFound` for snapshots that are not there.
         """
-        work = self._work(cores, wanted, serves if use_native else None)
+        work = self._work(cores, wanted, serves if ReadMode.FILES in modes else None)
         # Nothing is pinned: what a snapshot needs stays as long as the snapshot does.
         read = self.read_function(wanted, schema)
         return ScanPlan(read, work.tasks, work.rows, opened, work.native, work.beside_native)

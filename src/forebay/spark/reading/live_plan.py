@@ -29,6 +29,7 @@ from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
 from forebay.spark.options import SERVER_SCAN, START, ReadOptions, SnapshotLease
+from forebay.spark.read_modes import DEFAULT_MODES, ReadMode, switch_of
 from forebay.spark.reading.live_read import KeysInput, KvBatchSplit, LakePart, LogInput, ReadFunction, Split, lake_rows
 from forebay.spark.reading.native_files import native_share
 from forebay.spark.reading.plan import (
@@ -247,7 +248,7 @@ class LiveScan:
         """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
         connection = shared_connection(self.options.settings)
         look_up = not self.options.lease.is_asked_for
-        plan = self.plan(connection, cores, wanted, schema, use_native=False, look_up=look_up, use_direct=False)
+        plan = self.plan(connection, cores, wanted, schema, look_up=look_up, modes=ReadMode.ROWS)
         tasks = keeping_limit(plan.tasks, wanted.limit)
         snapshot = None
         if self.options.lease.is_asked_for:
@@ -265,24 +266,24 @@ class LiveScan:
         wanted: Pushdown,
         schema: StructType,
         *,
-        use_native: bool = True,
         look_up: bool = True,
-        use_direct: bool = True,
+        modes: ReadMode = DEFAULT_MODES,
         serves: Serves = only_local,
     ) -> ScanPlan:
         """Return what tasks read and, for a table with a lake, the part that Spark can read directly: local
         files, and those of stores that it `serves`.
 
         Keys that the filters fix are looked up (`look_up`): when the plan is opened, or else when a task reads. A query
-        that names the bucket of its rows has each read with its bucket instead. `use_direct`: the JVM may read logs
-        and buckets.
+        that names the bucket of its rows has each read with its bucket instead. `modes` are allowed if the options
+        allow them, too.
         """
+        modes &= self.options.modes
         if self.reads_lake:
             self.refuse_metadata(wanted.columns)
         read = self.read_function(wanted, schema)
         wanted = replace(wanted, columns=read.columns)
         if self.strategy is not None and read.include:
-            use_native, look_up = False, False
+            modes, look_up = modes & ~ReadMode.FILES, False
         union = self._union_plan(connection, wanted, look_up)
         native, beside = None, list[tuple[Split, ...]]()
         if union is None:
@@ -293,8 +294,7 @@ class LiveScan:
             count = partial(row_counts, connection, self.info)
             how = (covered, count, cores, wanted.limit, self.options.records_per_partition)
             tasks = lake_tasks(union, *how)
-            use_native = use_native and self.options.use_native
-            share = native_share(union, covered, wanted.limit, serves) if use_native else None
+            share = native_share(union, covered, wanted.limit, serves) if ReadMode.FILES in modes else None
             if share is not None:
                 native = share.native_files()
                 beside = lake_tasks(share.rest, *how)
@@ -310,7 +310,7 @@ class LiveScan:
                 tasks, snapshot = self.open_snapshot(connection, tasks, chosen)
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
-        direct = self._direct(connection, read, tasks) if use_direct else None
+        direct = self._direct(connection, read, tasks, modes)
         rows = estimated_rows(tasks, wanted.limit)
         now = None if union is not None else self._chosen(connection, wanted)
         grown = None if now is None else partial(opened, chosen=now)
@@ -337,14 +337,14 @@ class LiveScan:
         return chosen
 
     def _direct(
-        self, connection: Connection, read: ReadFunction, tasks: Sequence[tuple[Split, ...]]
+        self, connection: Connection, read: ReadFunction, tasks: Sequence[tuple[Split, ...]], modes: ReadMode
     ) -> Direct | str | None:
         """How the JVM reads the logs of a log table, or buckets, itself, or why it does not."""
         buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
         if self.is_changelog or (self.info.has_primary_key and not buckets) or read.strategy != SERVER_SCAN:
             return None
-        if not self.options.use_direct:
-            return "read.direct is false"
+        if ReadMode.DIRECT not in modes:
+            return f"{switch_of(ReadMode.DIRECT)} is false"
         from forebay.spark.reading.direct import direct_buckets, direct_logs
 
         return direct_buckets(connection, read, buckets) if buckets else direct_logs(connection, read)

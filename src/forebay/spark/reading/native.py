@@ -32,8 +32,10 @@ from forebay.base.errors import StorageFailure
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm, quoted
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.read_modes import ReadMode
 from forebay.spark.reading.live_read import MARKS_SCHEMA, MarkFunction, MarkPartition
-from forebay.spark.reading.plan import Marking, NativeFiles, ReadTasks, task_readers
+from forebay.spark.reading.plan import Marking, NativeFiles, ReadTasks
+from forebay.spark.reading.task_readers import task_readers
 from forebay.unionread.overridden import gone, local_path
 
 _READ = CONNECTOR + "read."
@@ -205,7 +207,7 @@ def mixed_scan(
     count = len(native.files) + sum(len(one.files) for one in marking)
     described = f"{text}, {count} files by Spark's ParquetScan" + (", but for changed rows" if marking else "")
     with jvm.known_layout("scan of Parquet files beside tasks"):
-        scan = task_readers(jvm, read, schema, by_rows=False).beside(
+        scan = task_readers(jvm, read, schema, ReadMode.COLUMNS).beside(
             jvm.struct_type(schema), described, jvm.array(_READ + "Scan", scans), marks, partitions, statistics,
             *jvm.scan_metrics(count),
         )  # fmt: skip
@@ -226,7 +228,7 @@ def _marks(
 ) -> JavaObject:
     """A query (a Dataset of Java) that marks the files of each group in a task, which gives a row of `MARKS_SCHEMA`."""
     jvm, struct = context.jvm, context.jvm.struct_type(MARKS_SCHEMA)
-    factory = task_readers(jvm, MarkFunction(text), MARKS_SCHEMA, by_rows=True)
+    factory = task_readers(jvm, MarkFunction(text), MARKS_SCHEMA, ReadMode.ROWS)
     partitions = jvm.input_partitions([MarkPartition(tuple(group)) for group in groups])
     tasks = jvm.compiled(_TASKS)(
         struct, f"changed rows of {text}", partitions, factory, statistics, *jvm.scan_metrics()

@@ -17,27 +17,17 @@ Each side plans in a module of its own: forebay.spark.reading.live_plan and fore
 
 from __future__ import annotations
 
-import logging
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StringType, StructField, StructType
 
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
+from forebay.base.errors import InvalidRequest
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.unionread.overridden import OverriddenRows
-
-if TYPE_CHECKING:  # workers need no gateway
-    from forebay.spark.jvm.gateway import JavaObject, Jvm
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -206,94 +196,6 @@ class ScanPlan:
     def open(self, *, beside_native: bool = False) -> OpenedScan:
         """The tasks for all rows, or (`beside_native`) for those that are not in `native`."""
         return (self.grown or self.opened)(self.beside_native if beside_native else self.tasks)
-
-
-# ---- rows and columns ------------------------------------------------------------------------------------------------
-
-MESSAGES_SCHEMA = StructType([StructField("message", StringType(), False)])
-"""What a worker sends whose task gives columns. Texts, since Spark copies those once on their way, and BINARY twice."""
-
-MESSAGE_BYTES_MAX = 16 << 20
-"""A batch that is larger is sent in parts. The JVM has one message of a task at a time."""
-
-_TEXT_BYTES_MAX = (1 << 31) - 1
-
-
-@dataclass(frozen=True)
-class Messages:
-    """Runs `read`, and sends each batch as a message of Arrow's IPC format. Picklable."""
-
-    read: ReadTasks
-
-    def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in self.read(tasks):
-            yield from messages_of(batch)
-
-
-def messages_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """`batch` as rows of `MESSAGES_SCHEMA`. Raises `UnsupportedOperation` for a row that is too large for Spark."""
-    if batch.num_rows > 1 and batch.nbytes > MESSAGE_BYTES_MAX:
-        half = batch.num_rows // 2
-        yield from messages_of(batch.slice(0, half))
-        yield from messages_of(batch.slice(half))
-        return
-    data = batch.serialize()
-    if data.size > _TEXT_BYTES_MAX:
-        raise UnsupportedOperation(f"a row of {data.size} bytes is too large for Spark, which takes 2 GB")
-    text = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, data.size], np.int32)), data)
-    yield pa.RecordBatch.from_arrays([text], MESSAGES_SCHEMA.names)
-
-
-Maker = Callable[..., "JavaObject"]
-_makers: WeakKeyDictionary[Jvm, dict[str | None, Maker | UnsupportedOperation]] = WeakKeyDictionary()
-"""What makes readers of columns, for the jobs of each session (`Jvm.artifacts`), or why none can be made."""
-
-
-def rows_only(jvm: Jvm, use_columns: bool) -> str | None:
-    """Why the tasks of a scan give rows; None: they give columns, unless the option `use_columns` says otherwise."""
-    if not use_columns:
-        return "read.columnar is false"
-    maker = _maker(jvm)
-    return maker.message if isinstance(maker, UnsupportedOperation) else None
-
-
-def task_readers(jvm: Jvm, read: ReadTasks, schema: StructType, by_rows: bool) -> JavaObject:
-    """The factory of the readers of a scan's tasks, as `rows_only` says."""
-    if by_rows:
-        return jvm.reader_factory(pickle.dumps((read, schema)), schema)
-    messages = jvm.reader_factory(pickle.dumps((Messages(read), MESSAGES_SCHEMA)), MESSAGES_SCHEMA)
-    maker = _maker(jvm)
-    if isinstance(maker, UnsupportedOperation):
-        raise maker
-    return maker(messages, jvm.struct_type(schema))
-
-
-def java_partitions(
-    jvm: Jvm, partitions: Sequence[SplitsPartition], direct: Direct | str | None, by_rows: bool
-) -> JavaObject:
-    """The input partitions of a scan's tasks; of what the JVM reads itself, with what it needs for that."""
-    made = jvm.input_partitions(partitions)
-    if by_rows or direct is None or isinstance(direct, str):
-        return made
-    maker = _maker(jvm)
-    if isinstance(maker, UnsupportedOperation):
-        raise maker
-    return maker(None, None).tasks(made, direct.source, direct.ranges(partitions))
-
-
-def _maker(jvm: Jvm) -> Maker | UnsupportedOperation:
-    known, place = _makers.setdefault(jvm, {}), jvm.artifacts()
-    if place not in known:
-        from forebay.spark.jvm import executor_classes
-
-        try:
-            known[place] = executor_classes.executor_class(jvm, "ForebayColumnarFactory")
-            if str(jvm.class_("java.nio.ByteOrder").nativeOrder().toString()) != "LITTLE_ENDIAN":
-                raise UnsupportedOperation("this machine has the high bytes of numbers first")
-        except UnsupportedOperation as e:
-            logger.warning("scans by Python tasks give rows, which takes longer than columns: %s", e)
-            known[place] = e
-    return known[place]
 
 
 # ---- splits -> tasks ------------------------------------------------------------------------------------------------

@@ -27,9 +27,11 @@ from forebay.spark.filters import to_predicate, to_text
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.options import FORMAT_NAME
+from forebay.spark.read_modes import DEFAULT_MODES, ReadMode
 from forebay.spark.reading.native import empty_scan, file_scan, mixed_scan, parquet_scan, reads_files
 from forebay.spark.reading.open_snapshots import open_snapshots
-from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan, java_partitions, rows_only, task_readers
+from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan
+from forebay.spark.reading.task_readers import java_partitions, task_mode, task_readers
 
 READ = CONNECTOR + "read."
 
@@ -58,7 +60,7 @@ class Readable:
     `strategy` says how the rows of a primary-key table, or of one with a lake, are found. As a stream the thing is read
     by the format `stream_format`, with the options that `stream` gives; None: it cannot be read as a stream.
     `lookup_key` are the columns by whose values rows are looked up instead of scanned; () where they are not.
-    `is_target`: UPDATE, MERGE or DELETE read it to change it. `use_columns`: tasks may give columns.
+    `is_target`: UPDATE, MERGE or DELETE read it to change it. `modes` are the ways in which its rows may reach Spark.
     """
 
     name: str
@@ -72,7 +74,7 @@ class Readable:
     lookup_key: tuple[str, ...] = ()
     is_target: bool = False
     by_bucket: BucketScans | None = None
-    use_columns: bool = True
+    modes: ReadMode = DEFAULT_MODES
 
 
 class ScanProxy(JavaProxy):
@@ -148,13 +150,11 @@ class ScanProxy(JavaProxy):
         if self._filtered is not None:
             parts.append(f"filtered by a join: {', '.join(self._filtered._filters_in_words())}")
         if not self._is_stream:
-            reason = self._rows_only()
-            parts.append("by columns" if reason is None else f"by rows: {reason}")
-            plan = self._made.get("plan")
-            if reason is None and plan is not None and plan.direct is not None:
+            mode, reason = self._mode(self._made.get("plan"))
+            parts.append(f"by rows: {reason}" if mode is ReadMode.ROWS else "by columns")
+            if mode is ReadMode.DIRECT or (mode is ReadMode.COLUMNS and reason is not None):
                 what = "logs" if self._readable.strategy is None else "buckets"
-                why = f"by Python: {plan.direct}" if isinstance(plan.direct, str) else "without Python"
-                parts.append(f"{what} {why}")
+                parts.append(f"{what} by Python: {reason}" if reason is not None else f"{what} without Python")
         return ", ".join(parts)
 
     def _filters_in_words(self) -> list[str]:
@@ -170,15 +170,17 @@ class ScanProxy(JavaProxy):
 
     def columnarSupportMode(self) -> JavaObject:
         """The same for all partitions; else Spark would ask for them before it has the values of a join."""
-        is_columnar = not self._is_stream and self._rows_only() is None
+        is_columnar = not self._is_stream and self._mode()[0] is not ReadMode.ROWS
         mode = self.jvm.class_(READ + "Scan$ColumnarSupportMode")
         return mode.SUPPORTED if is_columnar else mode.UNSUPPORTED
 
-    def _rows_only(self) -> str | None:
-        if "rows" not in self._made:
-            self._made["rows"] = rows_only(self.jvm, self._readable.use_columns)
-        reason: str | None = self._made["rows"]
-        return reason
+    def _mode(self, plan: ScanPlan | None = None) -> tuple[ReadMode, str | None]:
+        """The mode of the tasks, and why it is not a faster one; without a plan, whether they give rows or columns."""
+        name = "mode" if plan is None else "mode of plan"
+        if name not in self._made:
+            self._made[name] = task_mode(self.jvm, self._readable.modes, None if plan is None else plan.direct)
+        mode: tuple[ReadMode, str | None] = self._made[name]
+        return mode
 
     def toBatch(self) -> JavaProxy:
         return self._to_answer.pop(self.jvm.thread_id(), self) if self._to_answer else self
@@ -256,11 +258,11 @@ class ScanProxy(JavaProxy):
         if self._is_filtered:  # Spark takes the reader factory of the scan that it has filtered
             for partition in opened.partitions:
                 partition.reader = plan.read
-        return java_partitions(self.jvm, opened.partitions, plan.direct, self._rows_only() is not None)
+        return java_partitions(self.jvm, opened.partitions, plan.direct, self._mode(plan)[0])
 
     def createReaderFactory(self) -> JavaObject:
-        read, by_rows = self._plan().read, self._rows_only() is not None
-        return self._once("factory", lambda: task_readers(self.jvm, read, self._schema, by_rows))
+        read, mode = self._plan().read, self._mode()[0]
+        return self._once("factory", lambda: task_readers(self.jvm, read, self._schema, mode))
 
 
 class PlannedScan(ScanProxy):
@@ -300,7 +302,7 @@ class MixedScan(PlannedScan):
 
     def apply(self, relation: JavaObject, filtered: JavaObject) -> JavaObject | None:
         """The scan that takes the place of this one in `relation`; None where a join will filter `filtered`."""
-        if filtered or self._rows_only() is not None:
+        if filtered or self._mode()[0] is ReadMode.ROWS:
             return None
         plan = self._plan()
         try:
@@ -312,7 +314,7 @@ class MixedScan(PlannedScan):
     def _mixed(self, plan: ScanPlan) -> JavaObject | None:
         assert plan.native is not None
         opened = self._opened(plan.open(beside_native=True))
-        partitions = java_partitions(self.jvm, opened.partitions, plan.direct, by_rows=False)
+        partitions = java_partitions(self.jvm, opened.partitions, plan.direct, self._mode(plan)[0])
         statistics = self._statistics(plan.rows)
         statistics.pinned = opened.pinned  # the new scan keeps these, and not this one
         return mixed_scan(

@@ -37,11 +37,13 @@ from forebay.spark.lake_options import (
     CATALOG_PREFIX,
     FORMAT_NAME,
     READ_CHANGELOG,
+    READ_MODES,
     SCHEMA_ID,
     SESSION_PREFIXES,
     paimon_read_options,
 )
-from forebay.spark.options import OWN_SESSION_PREFIX, READ_BY_BUCKET, READ_COLUMNAR, READ_NATIVE
+from forebay.spark.options import OWN_SESSION_PREFIX
+from forebay.spark.read_modes import READ_COLUMNAR, READ_NATIVE, ReadMode
 from forebay.spark.reading.lake_metadata import metadata_fields
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, SIDE_TABLES, PaimonScan
 from forebay.spark.reading.plan import Pushdown, ScanPlan
@@ -356,7 +358,7 @@ def readable(
 
     def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
         given.refuse_for_batches()
-        return scan.plan(context.cores, wanted, schema, use_native=given.use_native, serves=context.jvm.serves)
+        return scan.plan(context.cores, wanted, schema, modes=given.modes, serves=context.jvm.serves)
 
     def stream() -> Mapping[str, str]:
         if system == READ_OPTIMIZED:
@@ -379,15 +381,15 @@ def readable(
         shown.partition_keys,
         stream=stream,
         stream_format=FORMAT_NAME,
-        by_bucket=by_bucket if given.by_bucket else None,
-        use_columns=given.use_columns,
+        by_bucket=by_bucket if ReadMode.BUCKETS in given.modes else None,
+        modes=given.modes,
     )
 
 
 def session_options(context: PaimonContext) -> dict[str, str]:
     """The options of reads in the session's configuration, by their names without a prefix."""
     settings = context.session_settings()
-    shared = {name: settings.get(OWN_SESSION_PREFIX + name) for name in (READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR)}
+    shared = {name: settings.get(OWN_SESSION_PREFIX + name) for name in READ_MODES}
     of_all = {name: value for name, value in shared.items() if value is not None}
     return of_all | {
         key.removeprefix(prefix): value

@@ -46,7 +46,6 @@ from forebay.spark.options import (
     LEASE_DURATION,
     LEASE_ID,
     OWN_SESSION_PREFIX,
-    READ_COLUMNAR,
     SERVER_SIDE,
     SESSION_PREFIX,
     SESSION_ZONE,
@@ -58,6 +57,7 @@ from forebay.spark.options import (
     read_options,
     stream_options,
 )
+from forebay.spark.read_modes import READ_COLUMNAR, ReadMode
 from forebay.spark.reading.live_changes import scan_of
 from forebay.spark.reading.live_plan import (
     BINLOG,
@@ -422,8 +422,10 @@ def readable(
         None if is_stream else shown.way,
         None if view == LAKE or as_of is not None else stream,
         lookup_key=shown.lookup_key,
-        by_bucket=by_bucket if of_options.by_bucket and view in ("", LAKE) and not has_deletes else None,
-        use_columns=of_options.use_columns,
+        by_bucket=by_bucket
+        if ReadMode.BUCKETS in of_options.modes and view in ("", LAKE) and not has_deletes
+        else None,
+        modes=of_options.modes,
     )
 
 
