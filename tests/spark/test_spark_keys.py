@@ -17,9 +17,9 @@ from forebay.spark.options import ReadOptions
 from forebay.spark.reading import scan as scans
 from forebay.spark.reading.live_plan import LiveScan
 from forebay.spark.reading.live_read import FoundRows, KvBatchSplit
+from forebay.spark.reading.live_source import LiveSource
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
 from forebay.spark.reading.scan import ScanProxy
-from forebay.spark.sql.live_tables import readable
 from tests.unionread.world import PAIMON, World, world
 
 pytestmark = pytest.mark.spark
@@ -249,7 +249,7 @@ def test_a_scan_that_a_join_filters_stays_whole_for_others(spark: Any, connectio
     """A plan may have a scan twice, and values of a join for one of them alone."""
     info = connection.table(orders.removeprefix("forebay.")).info
     context = CatalogContext.of(spark, "forebay", connection.settings)
-    table = readable(context, orders, info, {})
+    table = LiveSource(context, orders, info, {})
     scan = ScanProxy(context, table, Pushdown(tuple(table.schema.names)), table.schema)
     jvm, connector = context.jvm, "org.apache.spark.sql.connector.expressions."
     seven = jvm.class_(connector + "Expressions").literal(7)

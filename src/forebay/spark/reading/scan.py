@@ -14,23 +14,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pyspark.sql.types import AtomicType, StructType
 
-from forebay.base.errors import StorageFailure, UnsupportedOperation
-from forebay.metadata.table import Column
+from forebay.base.errors import StorageFailure
 from forebay.spark.context import SessionContext
 from forebay.spark.filters import to_predicate, to_text
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.options import FORMAT_NAME
-from forebay.spark.read_modes import DEFAULT_MODES, ReadMode
+from forebay.spark.read_modes import ReadMode
 from forebay.spark.reading.native import empty_scan, file_scan, mixed_scan, parquet_scan, reads_files
 from forebay.spark.reading.open_snapshots import open_snapshots
 from forebay.spark.reading.plan import OpenedScan, Pushdown, ScanPlan
+from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.reading.task_readers import java_partitions, task_mode, task_readers
 
 READ = CONNECTOR + "read."
@@ -43,38 +41,7 @@ DEFAULT_VALUE_BYTES = 20
 """What Spark takes a string for, in estimates."""
 
 
-Planner = Callable[[Pushdown, StructType], ScanPlan]
-StreamSource = Callable[[], Mapping[str, str]]
-"""The options by which a format in Python reads the same as a stream."""
-
-BucketScans = Callable[["Readable", Pushdown, StructType, JavaObject], "ScanProxy | None"]
-"""Makes a scan of whole buckets, with the filters of Spark's own reader; None where there can be none."""
-
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Readable:
-    """A thing that can be scanned: its name, Spark schema, the columns that filters may be about, and its planner.
-
-    `strategy` says how the rows of a primary-key table, or of one with a lake, are found. As a stream the thing is read
-    by the format `stream_format`, with the options that `stream` gives; None: it cannot be read as a stream.
-    `lookup_key` are the columns by whose values rows are looked up instead of scanned; () where they are not.
-    `is_target`: UPDATE, MERGE or DELETE read it to change it. `modes` are the ways in which its rows may reach Spark.
-    """
-
-    name: str
-    schema: StructType
-    columns: tuple[Column, ...]
-    plan: Planner
-    partition_keys: tuple[str, ...] = ()
-    strategy: str | None = None
-    stream: StreamSource | None = None
-    stream_format: str = FORMAT_NAME
-    lookup_key: tuple[str, ...] = ()
-    is_target: bool = False
-    by_bucket: BucketScans | None = None
-    modes: ReadMode = DEFAULT_MODES
 
 
 class ScanProxy(JavaProxy):
@@ -86,10 +53,10 @@ class ScanProxy(JavaProxy):
         READ + "Batch",
     )
 
-    def __init__(self, context: SessionContext, readable: Readable, wanted: Pushdown, schema: StructType) -> None:
+    def __init__(self, context: SessionContext, source: ScanSource, wanted: Pushdown, schema: StructType) -> None:
         super().__init__(context.jvm)
         self._context = context
-        self._readable = readable
+        self._source = source
         self._wanted = wanted
         self._schema = schema
         self._lock = threading.Lock()
@@ -108,7 +75,7 @@ class ScanProxy(JavaProxy):
             return self._made[name]
 
     def _plan(self) -> ScanPlan:
-        plan: ScanPlan = self._once("plan", lambda: self._readable.plan(self._wanted, self._schema))
+        plan: ScanPlan = self._once("plan", lambda: self._source.plan(self._wanted, self._schema))
         return plan
 
     def native(self, filters: JavaObject) -> JavaObject | None:
@@ -127,11 +94,11 @@ class ScanProxy(JavaProxy):
             self._warn_of(e)
             return None
         size = None if plan.rows is None else (plan.rows, plan.rows * self._row_bytes())
-        tasks, key = FileScan(self, filters), self._readable.lookup_key
+        tasks, key = FileScan(self, filters), self._source.lookup_key
         return file_scan(self._context, files, tasks, self._filtered_columns(), size, key)
 
     def _warn_of(self, failure: StorageFailure) -> None:
-        logger.warning("lake files of %s are read by Python: %s", self._readable.name, failure.message)
+        logger.warning("lake files of %s are read by Python: %s", self._source.name, failure.message)
 
     def _opened(self, opened: OpenedScan) -> OpenedScan:
         if opened.pinned is not None:
@@ -144,16 +111,16 @@ class ScanProxy(JavaProxy):
         return self._once("schema", lambda: self.jvm.struct_type(self._schema))
 
     def description(self) -> str:
-        parts = [f"forebay {self._readable.name} ({', '.join(self._wanted.columns)})", *self._filters_in_words()]
-        if self._readable.strategy is not None:
-            parts.append(f"by {self._readable.strategy.replace('_', '-')}")
+        parts = [f"forebay {self._source.name} ({', '.join(self._wanted.columns)})", *self._filters_in_words()]
+        if self._source.strategy is not None:
+            parts.append(f"by {self._source.strategy.replace('_', '-')}")
         if self._filtered is not None:
             parts.append(f"filtered by a join: {', '.join(self._filtered._filters_in_words())}")
         if not self._is_stream:
             mode, reason = self._mode(self._made.get("plan"))
             parts.append(f"by rows: {reason}" if mode is ReadMode.ROWS else "by columns")
             if mode is ReadMode.DIRECT or (mode is ReadMode.COLUMNS and reason is not None):
-                what = "logs" if self._readable.strategy is None else "buckets"
+                what = "logs" if self._source.strategy is None else "buckets"
                 parts.append(f"{what} by Python: {reason}" if reason is not None else f"{what} without Python")
         return ", ".join(parts)
 
@@ -178,7 +145,7 @@ class ScanProxy(JavaProxy):
         """The mode of the tasks, and why it is not a faster one; without a plan, whether they give rows or columns."""
         name = "mode" if plan is None else "mode of plan"
         if name not in self._made:
-            self._made[name] = task_mode(self.jvm, self._readable.modes, None if plan is None else plan.direct)
+            self._made[name] = task_mode(self.jvm, self._source.modes, None if plan is None else plan.direct)
         mode: tuple[ReadMode, str | None] = self._made[name]
         return mode
 
@@ -187,10 +154,9 @@ class ScanProxy(JavaProxy):
 
     def toMicroBatchStream(self, checkpoint: str) -> JavaObject:
         """Spark asks for all columns of a stream, and evaluates filters itself: so this is the format's stream."""
-        if self._readable.stream is None:
-            raise UnsupportedOperation(f"{self._readable.name} cannot be read as a stream")
         self._is_stream = True
-        return self.jvm.python_stream(self._readable.stream_format, self._schema, self._readable.stream(), checkpoint)
+        options = self._source.stream_options()
+        return self.jvm.python_stream(self._source.stream_format, self._schema, options, checkpoint)
 
     def supportedCustomMetrics(self) -> JavaObject:
         return self._once("metrics", lambda: self.jvm.scan_metrics()[0])
@@ -207,9 +173,9 @@ class ScanProxy(JavaProxy):
         None with a limit, which counts rows before any join. None of what UPDATE, MERGE or DELETE change: Spark would
         find the values by a query of its own, which reads the table at another instant and with the session's options.
         """
-        wanted, readable = self._wanted, self._readable
-        is_open = wanted.limit is None and not readable.is_target
-        known = {column.name for column in readable.columns if is_open}
+        wanted, source = self._wanted, self._source
+        is_open = wanted.limit is None and not source.is_target
+        known = {column.name for column in source.columns if is_open}
         comparable = [field.name for field in self._schema.fields if isinstance(field.dataType, AtomicType)]
         return [name for name in comparable if name in known]
 
@@ -220,7 +186,7 @@ class ScanProxy(JavaProxy):
         """
         wanted = self._narrowed(predicates)
         if wanted is not self._wanted:
-            filtered = ScanProxy(self._context, self._readable, wanted, self._schema)
+            filtered = ScanProxy(self._context, self._source, wanted, self._schema)
             filtered._is_filtered = True
             self._filtered = self._to_answer[self.jvm.thread_id()] = filtered
 
@@ -228,9 +194,9 @@ class ScanProxy(JavaProxy):
         wanted = self._wanted
         for java in predicates:
             if len(java.children()) <= RUNTIME_VALUES_MAX + 1:
-                predicate = to_predicate(self.jvm.expression(java), self._readable.columns)
+                predicate = to_predicate(self.jvm.expression(java), self._source.columns)
                 if predicate is not None:
-                    wanted = wanted.with_filter(predicate, self._readable.partition_keys)
+                    wanted = wanted.with_filter(predicate, self._source.partition_keys)
         return wanted
 
     # ---- SupportsReportStatistics -----------------------------------------------------------------------------------
@@ -269,7 +235,7 @@ class PlannedScan(ScanProxy):
     """A scan that Spark's own Parquet reader may read, all or in part; `filters` are those of that reader."""
 
     def __init__(self, scan: ScanProxy, filters: JavaObject) -> None:
-        super().__init__(scan._context, scan._readable, scan._wanted, scan._schema)
+        super().__init__(scan._context, scan._source, scan._wanted, scan._schema)
         self._made["plan"] = scan._plan()
         self._filters = filters
 
@@ -287,7 +253,7 @@ class FileScan(PlannedScan):
         wanted = self._narrowed(predicates)
         if wanted is self._wanted:
             return None
-        plan = self._readable.plan(wanted, self._schema)
+        plan = self._source.plan(wanted, self._schema)
         if not plan.tasks:
             return empty_scan(self._context, self._schema, self._statistics(0))
         if plan.native is None or not plan.native.is_all or plan.native.marking:  # the table has changed meanwhile

@@ -17,8 +17,10 @@ from forebay.spark.filters import may_skip_by, to_predicate
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.releases import counts_rows_without_columns
+from forebay.spark.read_modes import ReadMode
 from forebay.spark.reading.plan import Pushdown
-from forebay.spark.reading.scan import READ, Readable, ScanProxy, value_bytes
+from forebay.spark.reading.scan import READ, ScanProxy, value_bytes
+from forebay.spark.reading.scan_source import ScanSource
 
 _PREDICATE = CONNECTOR + "expressions.filter.Predicate"
 
@@ -32,11 +34,11 @@ class ScanBuilder(JavaProxy):
         READ + "SupportsPushDownLimit",
     )
 
-    def __init__(self, context: SessionContext, readable: Readable) -> None:
+    def __init__(self, context: SessionContext, source: ScanSource) -> None:
         super().__init__(context.jvm)
         self._context = context
-        self._readable = readable
-        self._schema = readable.schema
+        self._source = source
+        self._schema = source.schema
         self._partition_filters: list[Predicate] = []
         self._row_filters: list[Predicate] = []
         self._pushed: list[JavaObject] = []
@@ -52,16 +54,16 @@ class ScanBuilder(JavaProxy):
         self._is_batch = True
         wanted = self.jvm.python_schema(schema)
         if not wanted.fields and not counts_rows_without_columns():
-            wanted = StructType([min(self._readable.schema.fields, key=lambda field: value_bytes(field.dataType))])
+            wanted = StructType([min(self._source.schema.fields, key=lambda field: value_bytes(field.dataType))])
         self._schema = wanted
 
     def pushPredicates(self, predicates: JavaObject) -> JavaObject:
         """The filters that Spark still has to evaluate: all except those on partition keys."""
         left = []
-        keys = set(self._readable.partition_keys)
+        keys = set(self._source.partition_keys)
         for java in predicates:
             expression = self.jvm.expression(java)
-            predicate = to_predicate(expression, self._readable.columns)
+            predicate = to_predicate(expression, self._source.columns)
             if predicate is None:
                 left.append(java)
                 continue
@@ -71,7 +73,7 @@ class ScanBuilder(JavaProxy):
             else:
                 self._row_filters.append(predicate)
                 left.append(java)
-                if may_skip_by(expression, self._readable.columns):
+                if may_skip_by(expression, self._source.columns):
                     self._of_parquet.append(java)
         return self.jvm.array(_PREDICATE, left)
 
@@ -94,12 +96,20 @@ class ScanBuilder(JavaProxy):
             all_of(self._row_filters),
             self._limit,
         )
-        scan = ScanProxy(self._context, self._readable, wanted, self._schema)
+        scan = ScanProxy(self._context, self._source, wanted, self._schema)
         if not self._is_batch or self.jvm.plans_a_stream():
             return scan
         # Without those on partition keys: Parquet takes a column that is filtered and not read for one that the file
         # lacks, so that no row would match. And without those by which it would leave out rows that match.
         of_parquet = self.jvm.array(_PREDICATE, self._of_parquet)
-        make = self._readable.by_bucket
-        by_bucket = None if make is None else make(self._readable, wanted, self._schema, of_parquet)
-        return by_bucket or scan.native(of_parquet) or scan
+        return self._by_bucket(wanted, of_parquet) or scan.native(of_parquet) or scan
+
+    def _by_bucket(self, wanted: Pushdown, filters: JavaObject) -> ScanProxy | None:
+        """The scan of whole buckets; None where that is not allowed, or there are none."""
+        source = self._source
+        if ReadMode.BUCKETS not in source.modes:
+            return None
+        from forebay.spark.reading.bucketed import bucket_scan
+
+        found = source.buckets(source.plan(wanted, self._schema), wanted)
+        return bucket_scan(self._context, source, wanted, self._schema, found, filters)

@@ -163,14 +163,15 @@ class PaimonCatalog(SqlCatalog):
 
     def loadChangelog(self, identifier: JavaObject, asked: JavaObject, *options: Any) -> JavaProxy:
         """What CHANGES reads, of a table or a branch of one."""
-        from forebay.spark.sql.lake_changelog import LakeChangelog
+        from forebay.spark.sql.changelogs import ChangelogProxy
+        from forebay.spark.sql.lake_changelog import LakeTableChanges
 
         table, system = self._open(identifier)
         name = self._full_name(identifier)
         if system is not None:
             raise InvalidRequest(f"CHANGES is for tables, not for what stands beside them ({name})")
         try:
-            return LakeChangelog(self._context, name, table, asked)
+            return ChangelogProxy(self._context, LakeTableChanges(self._context, name, table), asked)
         except UnsupportedOperation as e:  # for Spark the catalog has no CHANGES then, of any table
             raise InvalidRequest(e.message, e.code) from e
 

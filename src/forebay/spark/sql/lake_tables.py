@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from forebay.base.ambient import SYSTEM_IDS
-from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.errors import AlreadyExists, NotFound, UnsupportedOperation
 from forebay.codec.arrow.arrow_types import arrow_type, from_arrow_type
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column
@@ -27,27 +27,14 @@ from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import ManifestEntry
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import Snapshot
-from forebay.paimon.read.stream import check_streamable
 from forebay.paimon.system_tables.registry import METADATA_NAMES
 from forebay.paimon.table import Table
 from forebay.spark.context import PaimonContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
-from forebay.spark.lake_options import (
-    CATALOG_PREFIX,
-    FORMAT_NAME,
-    READ_CHANGELOG,
-    READ_MODES,
-    SCHEMA_ID,
-    SESSION_PREFIXES,
-    paimon_read_options,
-)
-from forebay.spark.options import OWN_SESSION_PREFIX
-from forebay.spark.read_modes import READ_COLUMNAR, READ_NATIVE, ReadMode
 from forebay.spark.reading.lake_metadata import metadata_fields
-from forebay.spark.reading.lake_plan import READ_OPTIMIZED, SIDE_TABLES, PaimonScan
-from forebay.spark.reading.plan import Pushdown, ScanPlan
-from forebay.spark.reading.scan import Readable, ScanProxy
+from forebay.spark.reading.lake_plan import SIDE_TABLES, PaimonScan
+from forebay.spark.reading.lake_source import LakeSource
 from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, to_spark_type
 from forebay.spark.sql.lake_ddl import LOCATION, table_properties
 from forebay.spark.sql.live_ddl import MANAGED
@@ -105,10 +92,10 @@ class PaimonTable(WrittenTable):
     def _table_properties(self) -> dict[str, str]:
         return {**table_properties(self._table.schema), LOCATION: self._table.context.paths.root, MANAGED: "true"}
 
-    def _readable(self, options: dict[str, str]) -> Readable:
+    def _source(self, options: dict[str, str]) -> LakeSource:
         pinned = None if self._changed is None else str(self._changed.id)
         given = without_travel(options) if self._is_old else options
-        return readable(self._context, self._name, self._table, given, snapshot=pinned)
+        return LakeSource(self._context, self._name, self._table, given, snapshot=pinned)
 
     # ---- SupportsWrite ----------------------------------------------------------------------------------------------
 
@@ -142,7 +129,7 @@ class PaimonTable(WrittenTable):
 
         self._changed = self._table.context.snapshots.latest()
         kind = LakeDelta if self._table.schema.has_primary_key else LakeRewrite
-        return kind(self._context, self._name, self._table, self._changed, command, self._readable)
+        return kind(self._context, self._name, self._table, self._changed, command, self._source)
 
     # ---- SupportsMetadataColumns ------------------------------------------------------------------------------------
 
@@ -264,7 +251,6 @@ def table_proxy(
 
 
 SEPARATOR = "$"
-SNAPSHOT_ID = "scan.snapshot-id"
 
 
 class LakeMetadataTable(ReadOnlyTable):
@@ -298,9 +284,8 @@ class LakeRowsTable(ReadOnlyTable):
     def _partition_keys(self) -> tuple[str, ...]:
         return self._table.schema.partition_keys
 
-    def _readable(self, options: dict[str, str]) -> Readable:
-
-        return readable(self._context, self._name, self._table, options, system=self._side)
+    def _source(self, options: dict[str, str]) -> LakeSource:
+        return LakeSource(self._context, self._name, self._table, options, view=self._side)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -327,88 +312,3 @@ def system_table(
         return LakeMetadataTable(context, name, table, system, version)
     known = ", ".join(SEPARATOR + other for other in system_table_names())
     raise NotFound(f"there is no table {name}; beside a table there are {known}")
-
-
-def readable(
-    context: PaimonContext,
-    name: str,
-    table: Table,
-    options: Mapping[str, str],
-    system: str | None = None,
-    snapshot: str | None = None,
-) -> Readable:
-    """What a scan builder needs of `table`, or of one of its side tables (`planning.SIDE_TABLES`): `name` in SQL.
-
-    The columns are those of `table`, or, where its own options name a snapshot, those that it had then. `options` of
-    the read choose what is read of these columns, unless it must be `snapshot`.
-    """
-    session = session_options(context)
-    if snapshot is not None:
-        options = {SNAPSHOT_ID: snapshot}
-        session = {name: value for name, value in session.items() if name in (READ_NATIVE, READ_COLUMNAR)}
-    given = paimon_read_options(options, session)
-    if given.changelog:
-        raise InvalidRequest(
-            f"'{READ_CHANGELOG}' adds a column, and Spark has asked for the columns already: read "
-            f"{name}$changelog or $audit_log, or the format '{FORMAT_NAME}' with this option",
-            ErrorCode.CONFIG_EXCEPTION,
-        )
-    shown = PaimonScan.of(table, name, system)
-    scan = shown.with_options(given.table)
-
-    def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
-        given.refuse_for_batches()
-        return scan.plan(context.cores, wanted, schema, modes=given.modes, serves=context.jvm.serves)
-
-    def stream() -> Mapping[str, str]:
-        if system == READ_OPTIMIZED:
-            raise UnsupportedOperation(f"{name} cannot be read as a stream; the table itself can")
-        # The format checks this, too, but there Spark hides the reason.
-        check_streamable(scan.table)
-        return stream_source(context, table, system, {**session, **options})
-
-    def by_bucket(asked: Readable, wanted: Pushdown, schema: StructType, filters: JavaObject) -> ScanProxy | None:
-        from forebay.spark.reading.bucketed import bucket_scan, lake_buckets
-
-        found = lake_buckets(scan, plan(wanted, schema), wanted)
-        return bucket_scan(context, asked, wanted, schema, found, filters)
-
-    return Readable(
-        name,
-        shown.schema,
-        shown.columns,
-        plan,
-        shown.partition_keys,
-        stream=stream,
-        stream_format=FORMAT_NAME,
-        by_bucket=by_bucket if ReadMode.BUCKETS in given.modes else None,
-        modes=given.modes,
-    )
-
-
-def session_options(context: PaimonContext) -> dict[str, str]:
-    """The options of reads in the session's configuration, by their names without a prefix."""
-    settings = context.session_settings()
-    shared = {name: settings.get(OWN_SESSION_PREFIX + name) for name in READ_MODES}
-    of_all = {name: value for name, value in shared.items() if value is not None}
-    return of_all | {
-        key.removeprefix(prefix): value
-        for prefix in SESSION_PREFIXES
-        for key, value in settings.items()
-        if key.startswith(prefix)
-    }
-
-
-def stream_source(context: PaimonContext, table: Table, system: str | None, given: Mapping[str, str]) -> dict[str, str]:
-    """The options by which the format reads `table`, under its very schema, as a stream."""
-    stored = table.context.schemas.schema(table.schema.id).options
-    own = {key: value for key, value in table.schema.options.items() if stored.get(key) != value}
-    return {
-        **own,
-        **given,
-        **{CATALOG_PREFIX + key: value for key, value in context.options},
-        "table": table.name if system is None else f"{table.name}${system}",
-        "branch": table.context.paths.branch,
-        SCHEMA_ID: str(table.schema.id),
-        "cores": str(context.cores),
-    }

@@ -22,6 +22,7 @@ from forebay.spark.reading.live_plan import VIRTUAL_SEPARATOR
 from forebay.spark.schemas import default_of, from_spark_schema, from_spark_type, uses_time
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.catalog import CHANGES_OF_COLUMNS, LOCATION, SqlCatalog, TableRequest, names_in
+from forebay.spark.sql.changelogs import ChangelogProxy
 from forebay.spark.sql.live_procedures import LIVE_PROCEDURES
 from forebay.spark.sql.live_tables import (
     DeleteTellingTable,
@@ -155,7 +156,7 @@ class ForebayCatalog(SqlCatalog):
 
     def loadChangelog(self, identifier: JavaObject, asked: JavaObject, *options: Any) -> JavaProxy:
         """What CHANGES reads, of a table of the cluster."""
-        from forebay.spark.sql.live_changelog import LiveChangelog
+        from forebay.spark.sql.live_changelog import LiveTableChanges
 
         database, name = self._named(identifier)
         if VIRTUAL_SEPARATOR in name:
@@ -164,7 +165,9 @@ class ForebayCatalog(SqlCatalog):
             info = self._context.admin.table_info(TablePath(database, name))
         self._check_time(info)
         try:
-            return LiveChangelog(self._context, info, asked)
+            return ChangelogProxy(
+                self._context, LiveTableChanges(self._context, self._full_name(identifier), info), asked
+            )
         except UnsupportedOperation as e:  # for Spark the catalog has no CHANGES then, of any table
             raise InvalidRequest(e.message, e.code) from e
 

@@ -22,8 +22,7 @@ The last two are answered by the driver, without a task.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -38,26 +37,10 @@ from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_jobs import run_job
 from forebay.spark.options import (
-    DELETE_BEHAVIOR,
-    FORMAT_NAME,
-    IGNORE,
     INCLUDE,
-    LAKE_PREFIX,
-    LEASE_DURATION,
-    LEASE_ID,
-    OWN_SESSION_PREFIX,
-    SERVER_SIDE,
-    SESSION_PREFIX,
-    SESSION_ZONE,
-    STARTUP_TIMESTAMP,
-    STRATEGY,
     ReadOptions,
-    deletes_option,
-    is_for_streams,
     read_options,
-    stream_options,
 )
-from forebay.spark.read_modes import READ_COLUMNAR, ReadMode
 from forebay.spark.reading.live_changes import scan_of
 from forebay.spark.reading.live_plan import (
     BINLOG,
@@ -65,14 +48,12 @@ from forebay.spark.reading.live_plan import (
     LAKE,
     VIRTUAL_SEPARATOR,
     AsOf,
-    LiveScan,
     log_ranges,
     metadata_fields,
     row_counts,
     wanted_buckets,
 )
-from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange, Pushdown, ScanPlan
-from forebay.spark.reading.scan import Readable, ScanProxy
+from forebay.spark.reading.live_source import LiveSource
 from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.catalog import TimeTravel
@@ -131,8 +112,8 @@ class SparkLiveTable(ClusterTable, WrittenTable):
         shown = ddl.table_properties(self._info, with_defaults=False)  # the columns show these
         return {**shown, ddl.PROVIDER: ddl.PROVIDERS[0]}
 
-    def _readable(self, options: dict[str, str]) -> Readable:
-        return readable(self._context, self._name, self._info, options)
+    def _source(self, options: dict[str, str]) -> LiveSource:
+        return LiveSource(self._context, self._name, self._info, options)
 
     def metadataColumns(self) -> JavaObject:
         columns = [MetadataColumnProxy(self._context, field) for field in metadata_fields(self._info)]
@@ -151,7 +132,7 @@ class SparkLiveTable(ClusterTable, WrittenTable):
         return named_keys(self._info, filters) is not None
 
     def _operation(self, command: JavaObject) -> RowLevelOperation:
-        return LiveDelta(self._context, self._name, self._info, command, self._readable)
+        return LiveDelta(self._context, self._name, self._info, command, self._source)
 
     def _check_deletable(self, statement: str) -> None:
         if not self._info.has_primary_key:
@@ -236,8 +217,8 @@ class SideTable(ClusterTable, ReadOnlyTable):
     def _partition_keys(self) -> tuple[str, ...]:
         return () if self._view == BINLOG else super()._partition_keys()
 
-    def _readable(self, options: dict[str, str]) -> Readable:
-        return readable(self._context, self._name, self._info, options, self._view)
+    def _source(self, options: dict[str, str]) -> LiveSource:
+        return LiveSource(self._context, self._name, self._info, options, self._view)
 
 
 class TravelledTable(ClusterTable):
@@ -248,14 +229,14 @@ class TravelledTable(ClusterTable):
         self._version += f".{as_of}"
         self._as_of = as_of
 
-    def _readable(self, options: dict[str, str]) -> Readable:
+    def _source(self, options: dict[str, str]) -> LiveSource:
         options = without_travel(options)
         read = read_options(self._context.settings, self._info.descriptor, options)
         if read.window is not None or read.read_optimized:
             raise InvalidRequest(
                 f"{self._name} is read as of {self._as_of}: leave out the options of time ranges and of the lake alone"
             )
-        return readable(self._context, self._name, self._info, options, as_of=self._as_of)
+        return LiveSource(self._context, self._name, self._info, options, as_of=self._as_of)
 
 
 def as_of(travel: TimeTravel) -> AsOf:
@@ -283,8 +264,8 @@ class DeleteTellingTable(ClusterTable):
     def __init__(self, context: CatalogContext, info: TableInfo) -> None:
         super().__init__(context, info, scan_of(info, ReadOptions(context.settings), deletes=INCLUDE).schema)
 
-    def _readable(self, options: dict[str, str]) -> Readable:
-        return readable(self._context, self._name, self._info, options, has_deletes=True)
+    def _source(self, options: dict[str, str]) -> LiveSource:
+        return LiveSource(self._context, self._name, self._info, options, has_deletes=True)
 
 
 class MetadataTable(ClusterTable, ReadOnlyTable):
@@ -365,101 +346,3 @@ def virtual_table(context: CatalogContext, info: TableInfo, view: str) -> JavaPr
                 "$changelog, $binlog, $lake, $partitions and $buckets",
                 ErrorCode.CLIENT_ERROR,
             )
-
-
-def readable(
-    context: CatalogContext,
-    name: str,
-    info: TableInfo,
-    options: Mapping[str, str],
-    view: str = "",
-    *,
-    as_of: AsOf | None = None,
-    has_deletes: bool = False,
-) -> Readable:
-    """What a scan builder needs of a table, or of what `view` names beside it: its changelog, its binlog or its lake.
-
-    `has_deletes`: as a stream that tells of deletes, for which the table has a column more.
-
-    Spark says only later whether a scan is a stream. So options that only streams have are looked at again when a
-    batch is planned, which then refuses them, and otherwise when the stream begins.
-    """
-    session = context.session_options()
-    if view:
-        session = {name: value for name, value in session.items() if name == OWN_SESSION_PREFIX + READ_COLUMNAR}
-
-    is_stream = is_for_streams(options)
-    read = partial(read_options, context.settings, info.descriptor, session=session)
-    of_options = read({} if is_stream else options)
-    shown = LiveScan(info, of_options, as_of=as_of)
-    if view or has_deletes:
-        shown = scan_of(info, of_options, view, INCLUDE if has_deletes else IGNORE)
-
-    def plan(wanted: Pushdown, schema: StructType) -> ScanPlan:
-        scan = replace(shown, options=read(options)) if is_stream else shown
-        return scan.plan(context.connection, context.cores, wanted, schema, serves=context.jvm.serves)
-
-    def by_bucket(asked: Readable, wanted: Pushdown, schema: StructType, filters: JavaObject) -> ScanProxy | None:
-        from forebay.spark.reading.bucketed import bucket_scan, live_buckets
-
-        found = live_buckets(context.connection, info, plan(wanted, schema), wanted)
-        return bucket_scan(context, asked, wanted, schema, found, filters)
-
-    def stream() -> dict[str, str]:
-        if not has_deletes and deletes_option(options) == INCLUDE:
-            raise UnsupportedOperation(
-                f"read option '{DELETE_BEHAVIOR}' = '{INCLUDE}' adds a column to {name}, of which only Spark 4.3 or "
-                f"newer tells a catalog in time: use the format '{FORMAT_NAME}', or stream {info.path}$changelog"
-            )
-        return stream_source(context, info, options, view)
-
-    return Readable(
-        name,
-        shown.schema,
-        () if view == BINLOG else info.schema.columns,
-        plan,
-        () if view == BINLOG else info.descriptor.partition_keys,
-        None if is_stream else shown.way,
-        None if view == LAKE or as_of is not None else stream,
-        lookup_key=shown.lookup_key,
-        by_bucket=by_bucket
-        if ReadMode.BUCKETS in of_options.modes and view in ("", LAKE) and not has_deletes
-        else None,
-        modes=of_options.modes,
-    )
-
-
-def stream_source(
-    context: CatalogContext,
-    info: TableInfo,
-    options: Mapping[str, str],
-    view: str = "",
-    changes: ChangesRange | None = None,
-) -> dict[str, str]:
-    """The options of the format "forebay" for a stream of the catalog. Raises `InvalidRequest` for wrong ones.
-
-    What Spark would hide in a process of its own is refused here, too.
-    """
-    session = context.session_options()
-    settings = context.settings
-    of_log = view in (CHANGELOG, BINLOG) or changes is not None
-    zone = session.get(SESSION_ZONE)
-    chosen = stream_options(settings, info.descriptor, options, is_changelog=of_log, zone=zone)
-    scan_of(info, chosen.read, view, chosen.deletes, changes)
-    given = {name.lower(): value for name, value in options.items()}
-    if chosen.timestamp_ms is not None:
-        given[STARTUP_TIMESTAMP] = str(chosen.timestamp_ms)
-    for name in (LEASE_ID, LEASE_DURATION, STRATEGY, SERVER_SIDE):
-        if SESSION_PREFIX + name in session:
-            given.setdefault(name, session[SESSION_PREFIX + name])
-    if changes is not None:
-        given[CHANGES_RANGE] = changes.beginning()
-    return {
-        # Numbers with a point are seconds, which are written in milliseconds.
-        **{name: str(round(v * 1000)) if isinstance(v, float) else str(v) for name, v in settings.given},
-        **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
-        **given,
-        "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),
-        "table": f"{info.path}{VIRTUAL_SEPARATOR if view else ''}{view}",
-        "cores": str(context.cores),
-    }

@@ -18,8 +18,8 @@ from forebay.spark.filters import predicates_of
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.options import CHANGES
-from forebay.spark.reading.scan import Readable
 from forebay.spark.reading.scan_builder import ScanBuilder
+from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.writing.row_level import DELETE, OperationBuilder, RowLevelOperation
 
@@ -79,9 +79,9 @@ class TableProxy(JavaProxy):
         return self.jvm.enum_set(CATALOG + "TableCapability", self.capability_names)
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return ScanBuilder(self._context, self._readable(self.jvm.options(options)))
+        return ScanBuilder(self._context, self._source(self.jvm.options(options)))
 
-    def _readable(self, options: dict[str, str]) -> Readable:
+    def _source(self, options: dict[str, str]) -> ScanSource:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is read")
 
 

@@ -11,7 +11,7 @@ these mark; and since an index file has the vectors of several files, these are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -33,13 +33,14 @@ from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import FILE_PATH
 from forebay.spark.reading.lake_plan import PaimonScan, deal, opened
 from forebay.spark.reading.plan import Pushdown, ScanPlan
-from forebay.spark.reading.scan import Readable, ScanProxy
+from forebay.spark.reading.scan import ScanProxy
 from forebay.spark.reading.scan_builder import ScanBuilder
+from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.schemas import table_schema
 from forebay.spark.writing.committing import InlineCompaction, put_together
 from forebay.spark.writing.lake_write import LakeWriteFunction, messages_of
 from forebay.spark.writing.lake_write_builder import Dealing, dealing
-from forebay.spark.writing.row_level import DeltaRows, RowLevelOperation, row_writer_factory
+from forebay.spark.writing.row_level import DeltaRows, OpenSource, RowLevelOperation, row_writer_factory
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
 
 
@@ -55,10 +56,10 @@ class LakeRewrite(RowLevelOperation):
         table: Table,
         base: Snapshot | None,
         command: JavaObject,
-        readable: Callable[[dict[str, str]], Readable],
+        open_source: OpenSource,
     ) -> None:
-        """`readable` reads snapshot `base` of the table."""
-        super().__init__(context, name, command, readable)
+        """`open_source` reads snapshot `base` of the table."""
+        super().__init__(context, name, command, open_source)
         self.table, self.base = table, base
         self.scan: CopyOnWriteScan | None = None
 
@@ -66,7 +67,7 @@ class LakeRewrite(RowLevelOperation):
         return self._references([FILE_PATH])
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return CopyOnWriteScanBuilder(self, self._readable(self.jvm.options(options)))
+        return CopyOnWriteScanBuilder(self, self._target(self.jvm.options(options)))
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         return RewriteBuilder(self)
@@ -75,8 +76,8 @@ class LakeRewrite(RowLevelOperation):
 class CopyOnWriteScanBuilder(ScanBuilder):
     """Builds the scan of the files that a statement may change. Filters choose files; of these all rows are read."""
 
-    def __init__(self, operation: LakeRewrite, readable: Readable) -> None:
-        super().__init__(operation._context, readable)
+    def __init__(self, operation: LakeRewrite, source: ScanSource) -> None:
+        super().__init__(operation._context, source)
         self._operation = operation
 
     def pushLimit(self, limit: int) -> bool:
@@ -84,7 +85,7 @@ class CopyOnWriteScanBuilder(ScanBuilder):
 
     def build(self) -> JavaObject:
         filters = [*self._partition_filters, *self._row_filters]
-        self._operation.scan = CopyOnWriteScan(self._operation, self._readable, filters, self._schema)
+        self._operation.scan = CopyOnWriteScan(self._operation, self._source, filters, self._schema)
         return self._operation.scan
 
 
@@ -94,10 +95,10 @@ class CopyOnWriteScan(ScanProxy):
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "read.SupportsRuntimeV2Filtering",)
 
     def __init__(
-        self, operation: LakeRewrite, readable: Readable, filters: Sequence[Predicate], schema: JavaObject
+        self, operation: LakeRewrite, source: ScanSource, filters: Sequence[Predicate], schema: JavaObject
     ) -> None:
         wanted = Pushdown(tuple(schema.fieldNames()))
-        super().__init__(operation._context, readable, wanted, schema)
+        super().__init__(operation._context, source, wanted, schema)
         self._table, self._base = operation.table, operation.base
         self._chosen: frozenset[str] | None = None
         self._filters = filters
@@ -152,7 +153,7 @@ class CopyOnWriteScan(ScanProxy):
 
     def _plan(self) -> ScanPlan:
         splits = self.read_splits()
-        read = PaimonScan.of(self._table, self._readable.name).read_function(self._wanted, self._schema)
+        read = PaimonScan.of(self._table, self._source.name).read_function(self._wanted, self._schema)
         rows = sum(split.row_count for split in splits)
         return ScanPlan(read, deal(splits, self._context.cores), rows, opened)
 
@@ -174,7 +175,7 @@ class CopyOnWriteScan(ScanProxy):
             found = frozenset(str(path.value().toString()) for path in paths)
             if not found <= {self.path(split) for split in self._splits()}:
                 raise Conflict(
-                    f"{self._readable.name} has rows to change in files that are not in snapshot "
+                    f"{self._source.name} has rows to change in files that are not in snapshot "
                     f"{self._base and self._base.id}, which the statement reads; run it again, without options that "
                     "choose what is read"
                 )

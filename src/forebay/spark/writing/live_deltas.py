@@ -12,7 +12,7 @@ On clusters without transactions (Apache Fluss) rows are written as tasks go alo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,14 +35,13 @@ from forebay.spark.context import CatalogContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.options import END, READ_OPTIMIZED, START, WriteOptions, write_options
-from forebay.spark.reading.scan import Readable
 from forebay.spark.reading.scan_builder import ScanBuilder
 from forebay.spark.schemas import to_spark_schema
 from forebay.spark.workers import TaskWrite, short_errors
 from forebay.spark.writing import row_level
 from forebay.spark.writing.live_deletes import check_takes_deletes
 from forebay.spark.writing.live_write import StagedWrite
-from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
+from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite, OpenSource
 
 _KEYS_SHOWN = 3
 _DELETES, _UPSERTS = "deletes", "upserts"
@@ -60,10 +59,10 @@ class LiveDelta(DeltaOperation):
         name: str,
         info: TableInfo,
         command: JavaObject,
-        readable: Callable[[dict[str, str]], Readable],
+        open_source: OpenSource,
     ) -> None:
-        """`readable` says how the table is read. Raises `UnsupportedOperation` where its rows cannot be changed."""
-        super().__init__(context, name, command, readable)
+        """Raises `UnsupportedOperation` where its rows cannot be changed."""
+        super().__init__(context, name, command, open_source)
         self._info = info
         self._ends: dict[TableBucket, int] = {}
         _check_changeable(self.statement, name, info)
@@ -79,7 +78,7 @@ class LiveDelta(DeltaOperation):
         if windows:
             raise InvalidRequest(f"{self.statement} {self._name}: all rows are read, so {windows} cannot be given")
         # Rows that the lake does not have yet, or has in an old form, would be missed or written back.
-        return ScanBuilder(self._context, self._readable({**given, READ_OPTIMIZED: "false"}))
+        return ScanBuilder(self._context, self._target({**given, READ_OPTIMIZED: "false"}))
 
     def _write(self, options: dict[str, str]) -> DeltaWrite:
         chosen = write_options(self._context.settings, options)

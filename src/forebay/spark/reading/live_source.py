@@ -1,0 +1,138 @@
+"""What Spark reads of a live table: the table, a view beside it, or the table as of a time or lake snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from forebay.base.errors import UnsupportedOperation
+from forebay.metadata.table import TableInfo
+from forebay.spark.context import CatalogContext
+from forebay.spark.options import (
+    DELETE_BEHAVIOR,
+    FORMAT_NAME,
+    IGNORE,
+    INCLUDE,
+    LAKE_PREFIX,
+    LEASE_DURATION,
+    LEASE_ID,
+    OWN_SESSION_PREFIX,
+    SERVER_SIDE,
+    SESSION_PREFIX,
+    SESSION_ZONE,
+    STARTUP_TIMESTAMP,
+    STRATEGY,
+    deletes_option,
+    is_for_streams,
+    read_options,
+    stream_options,
+)
+from forebay.spark.read_modes import READ_COLUMNAR, ReadMode
+from forebay.spark.reading.live_changes import scan_of
+from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, LAKE, VIRTUAL_SEPARATOR, AsOf, LiveScan
+from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange, Pushdown, ScanPlan
+from forebay.spark.reading.scan_source import ScanSource
+
+if TYPE_CHECKING:
+    from forebay.spark.reading.buckets import BucketPlan
+
+
+class LiveSource(ScanSource):
+    """A table of a cluster, or what `view` names beside it: its changelog, its binlog or its lake."""
+
+    stream_format = FORMAT_NAME
+
+    def __init__(
+        self,
+        context: CatalogContext,
+        name: str,
+        info: TableInfo,
+        options: Mapping[str, str],
+        view: str = "",
+        *,
+        as_of: AsOf | None = None,
+        has_deletes: bool = False,
+    ) -> None:
+        """`has_deletes`: as a stream that tells of deletes, for which the table has a column more.
+
+        Raises `InvalidRequest` for wrong options, and `UnsupportedOperation` for a view that the table does not have.
+        """
+        session = context.session_options()
+        if view:
+            session = {name: value for name, value in session.items() if name == OWN_SESSION_PREFIX + READ_COLUMNAR}
+        self._read = partial(read_options, context.settings, info.descriptor, session=session)
+        self._is_stream = is_for_streams(options)
+        of_batch = self._read({} if self._is_stream else options)
+        scan = LiveScan(info, of_batch, as_of=as_of)
+        if view or has_deletes:
+            scan = scan_of(info, of_batch, view, INCLUDE if has_deletes else IGNORE)
+        is_binlog = view == BINLOG
+        super().__init__(name, scan.schema, () if is_binlog else info.schema.columns)
+        self.partition_keys = () if is_binlog else info.descriptor.partition_keys
+        self.strategy = None if self._is_stream else scan.way
+        self.lookup_key = scan.lookup_key
+        has_buckets = view in ("", LAKE) and not has_deletes
+        self.modes = of_batch.modes if has_buckets else of_batch.modes & ~ReadMode.BUCKETS
+        self._context, self._info, self._options, self._view = context, info, options, view
+        self._scan, self._as_of, self._has_deletes = scan, as_of, has_deletes
+
+    def plan(self, wanted: Pushdown, schema: StructType) -> ScanPlan:
+        context = self._context
+        scan = replace(self._scan, options=self._read(self._options)) if self._is_stream else self._scan
+        return scan.plan(context.connection, context.cores, wanted, schema, serves=context.jvm.serves)
+
+    def buckets(self, plan: ScanPlan, wanted: Pushdown) -> BucketPlan | None:
+        from forebay.spark.reading.buckets import live_buckets  # few sessions read by bucket
+
+        return live_buckets(self._context.connection, self._info, plan, wanted)
+
+    def stream_options(self) -> dict[str, str]:
+        if self._view == LAKE or self._as_of is not None:
+            raise self.not_streamable()
+        if not self._has_deletes and deletes_option(self._options) == INCLUDE:
+            raise UnsupportedOperation(
+                f"read option '{DELETE_BEHAVIOR}' = '{INCLUDE}' adds a column to {self.name}, of which only Spark 4.3 "
+                f"or newer tells a catalog in time: use the format '{FORMAT_NAME}', or stream "
+                f"{self._info.path}$changelog"
+            )
+        return stream_source(self._context, self._info, self._options, self._view)
+
+
+def stream_source(
+    context: CatalogContext,
+    info: TableInfo,
+    options: Mapping[str, str],
+    view: str = "",
+    changes: ChangesRange | None = None,
+) -> dict[str, str]:
+    """The options of the format "forebay" for a stream of the catalog. Raises `InvalidRequest` for wrong ones.
+
+    What Spark would hide in a process of its own is refused here, too.
+    """
+    session = context.session_options()
+    settings = context.settings
+    of_log = view in (CHANGELOG, BINLOG) or changes is not None
+    zone = session.get(SESSION_ZONE)
+    chosen = stream_options(settings, info.descriptor, options, is_changelog=of_log, zone=zone)
+    scan_of(info, chosen.read, view, chosen.deletes, changes)
+    given = {name.lower(): value for name, value in options.items()}
+    if chosen.timestamp_ms is not None:
+        given[STARTUP_TIMESTAMP] = str(chosen.timestamp_ms)
+    for name in (LEASE_ID, LEASE_DURATION, STRATEGY, SERVER_SIDE):
+        if SESSION_PREFIX + name in session:
+            given.setdefault(name, session[SESSION_PREFIX + name])
+    if changes is not None:
+        given[CHANGES_RANGE] = changes.beginning()
+    return {
+        # Numbers with a point are seconds, which are written in milliseconds.
+        **{name: str(round(v * 1000)) if isinstance(v, float) else str(v) for name, v in settings.given},
+        **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
+        **given,
+        "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),
+        "table": f"{info.path}{VIRTUAL_SEPARATOR if view else ''}{view}",
+        "cores": str(context.cores),
+    }
