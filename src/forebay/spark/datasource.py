@@ -56,9 +56,16 @@ from forebay.spark.options import (
     transaction_option,
 )
 from forebay.spark.reading.live_changes import scan_of
-from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, VIRTUAL_SEPARATOR, LiveScan, metadata_fields
+from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, LiveScan, metadata_fields
 from forebay.spark.reading.live_read import TaskRead
-from forebay.spark.reading.plan import CHANGES_RANGE, DEFAULT_CORES, ChangesRange, Pushdown, SplitsPartition
+from forebay.spark.reading.plan import (
+    CHANGES_RANGE,
+    DEFAULT_CORES,
+    VIEW_SEPARATOR,
+    ChangesRange,
+    Pushdown,
+    SplitsPartition,
+)
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.workers import hide_traceback, short_errors
 from forebay.spark.writing.live_write import (
@@ -280,7 +287,7 @@ class LiveTarget(Target):
         self.given = given
         beginning = given.take(CHANGES_RANGE)
         self._changes = None if beginning is None else ChangesRange.from_beginning(beginning)
-        table, separator, self.view = name.rpartition(VIRTUAL_SEPARATOR)
+        table, separator, self.view = name.rpartition(VIEW_SEPARATOR)
         if not separator:
             table, self.view = name, ""
         elif self.view not in (CHANGELOG, BINLOG):
@@ -374,7 +381,7 @@ class LiveTarget(Target):
             self.given.take(own.name)
         self.given.take_rest(self.settings)
         if self.view:
-            raise InvalidRequest(f"{self.info.path}{VIRTUAL_SEPARATOR}{self.view} can only be read")
+            raise InvalidRequest(f"{self.info.path}{VIEW_SEPARATOR}{self.view} can only be read")
         if self._changes is not None:
             raise InvalidRequest(f"a write has no option '{CHANGES_RANGE}'", ErrorCode.CONFIG_EXCEPTION)
         if overwrite:

@@ -37,7 +37,7 @@ from forebay.spark.lake_options import (
 )
 from forebay.spark.options import OF_FORMATS
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, PaimonScan
-from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange
+from forebay.spark.reading.plan import CHANGES_RANGE, VIEW_SEPARATOR, ChangesRange
 from forebay.spark.workers import short_errors
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from forebay.spark.streaming.reader import StreamPlanner
 
-_SIDE, _BRANCH = "$", "branch_"
+_BRANCH = "branch_"
 _TABLE_OPTIONS = ("table", "path", "branch", SCHEMA_ID)
 
 
@@ -130,9 +130,9 @@ class LakeAddress:
 def _divided(name: str) -> tuple[str, str | None, str | None]:
     """(table, branch, side table) of `orders$branch_test$files`."""
     folder, slash, last = name.rpartition("/")
-    table, *parts = last.split(_SIDE)
+    table, *parts = last.split(VIEW_SEPARATOR)
     branch = parts.pop(0).removeprefix(_BRANCH) if parts and parts[0].startswith(_BRANCH) else None
-    return folder + slash + table, branch, _SIDE.join(parts) or None
+    return folder + slash + table, branch, VIEW_SEPARATOR.join(parts) or None
 
 
 def _to_write(options: Mapping[str, str]) -> tuple[str, Table, dict[str, str]]:

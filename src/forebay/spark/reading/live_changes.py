@@ -34,13 +34,12 @@ from forebay.spark.reading.live_plan import (
     CHANGELOG,
     CHANGELOG_FIELDS,
     LAKE,
-    VIRTUAL_SEPARATOR,
     LiveScan,
     cut_logs,
     log_ranges,
 )
 from forebay.spark.reading.live_read import LakePart, LogInput, ReadFunction, Split
-from forebay.spark.reading.plan import ChangesRange, Pushdown, SplitsPartition
+from forebay.spark.reading.plan import VIEW_SEPARATOR, ChangesRange, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.lake_side import merge_columns
 from forebay.unionread.splits import LakeSnapshotAndLogSplit
@@ -293,7 +292,7 @@ class NewestRead(ReadFunction):
             raise UnsupportedOperation(
                 f"{count} keys of bucket {split.bucket.bucket} were deleted between the log offsets {split.start} and "
                 f"{split.stop}, and the stream has '{DELETE_BEHAVIOR}' = '{FAIL}': give '{IGNORE}' to leave such keys "
-                f"out, '{INCLUDE}' to have them reported, or stream {self.info.path}{VIRTUAL_SEPARATOR}changelog"
+                f"out, '{INCLUDE}' to have them reported, or stream {self.info.path}{VIEW_SEPARATOR}changelog"
             )
         names = [column.name for column in view.read]
         for kind, batches in ((DELETE, tail.deletes), (UPDATE_AFTER, tail.batches)):

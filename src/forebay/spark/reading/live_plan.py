@@ -56,9 +56,6 @@ AsOf = int | str | dt.datetime
 Chosen = Callable[[], Sequence[TableBucket]]
 """Finds the buckets that a scan has to read."""
 
-VIRTUAL_SEPARATOR = "$"
-"""Between a table's name and that of a virtual table beside it."""
-
 CHANGELOG, BINLOG, LAKE = "changelog", "binlog", "lake"
 
 CHANGELOG_FIELDS = (

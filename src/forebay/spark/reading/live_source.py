@@ -33,8 +33,8 @@ from forebay.spark.options import (
 )
 from forebay.spark.read_modes import READ_COLUMNAR, ReadMode
 from forebay.spark.reading.live_changes import scan_of
-from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, LAKE, VIRTUAL_SEPARATOR, AsOf, LiveScan
-from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange, Pushdown, ScanPlan
+from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, LAKE, AsOf, LiveScan
+from forebay.spark.reading.plan import CHANGES_RANGE, VIEW_SEPARATOR, ChangesRange, Pushdown, ScanPlan
 from forebay.spark.reading.scan_source import ScanSource
 
 if TYPE_CHECKING:
@@ -133,6 +133,6 @@ def stream_source(
         **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
         **given,
         "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),
-        "table": f"{info.path}{VIRTUAL_SEPARATOR if view else ''}{view}",
+        "table": f"{info.path}{VIEW_SEPARATOR if view else ''}{view}",
         "cores": str(context.cores),
     }

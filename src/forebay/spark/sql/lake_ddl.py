@@ -18,17 +18,24 @@ from forebay.paimon.format.schema import DataField, TableSchema
 from forebay.paimon.option_names import check_spelling
 from forebay.paimon.store.schema_changes import (
     AddColumn,
+    DropColumn,
     MoveColumn,
     Position,
     RemoveOption,
+    RenameColumn,
     SchemaChange,
     SetOption,
+    UpdateColumnComment,
+    UpdateColumnDefault,
+    UpdateColumnNullability,
+    UpdateColumnType,
     UpdateComment,
 )
 from forebay.paimon.write.incoming import missing_column
-from forebay.spark.schemas import to_fields
-from forebay.spark.sql.catalog import TableRequest
-from forebay.spark.sql.live_ddl import COMMENT, HIVE_FILES, PROVIDER, SPARKS_OWN, Transform
+from forebay.spark.schemas import from_spark_column_type, to_fields
+from forebay.spark.sql import requests
+from forebay.spark.sql.live_ddl import COMMENT, HIVE_FILES, PROVIDER, SPARKS_OWN
+from forebay.spark.sql.requests import ColumnPosition, TableChange, TableRequest, Transform
 
 PAIMON = "paimon"
 """What `USING` may say, and the provider of every table here."""
@@ -58,7 +65,7 @@ class Definition:
     comment: str | None
 
 
-def definition(asked: TableRequest, *, is_copy: bool = False) -> Definition:
+def definition(asked: TableRequest) -> Definition:
     """The definition of a new table, or of a copy: CREATE TABLE LIKE.
 
     Raises `InvalidRequest` for what contradicts itself or is not known.
@@ -74,7 +81,9 @@ def definition(asked: TableRequest, *, is_copy: bool = False) -> Definition:
     location = properties.pop(LOCATION, None)
     if location is not None:
         properties[PATH] = location
-    fields = [replace(f, default=stored_default(f.name, f.type, f.default)) for f in to_fields(asked.schema, is_copy)]
+    fields = [
+        replace(f, default=stored_default(f.name, f.type, f.default)) for f in to_fields(asked.schema, asked.is_copy)
+    ]
     return Definition(fields, asked.primary_key or keys, _partition_keys(asked.transforms), properties, comment)
 
 
@@ -152,6 +161,51 @@ def table_properties(schema: TableSchema) -> dict[str, str]:
 # ---- ALTER TABLE ----------------------------------------------------------------------------------------------------
 
 
+def schema_change(schema: TableSchema, change: TableChange) -> SchemaChange:
+    """One change of ALTER TABLE for the lake engine.
+
+    Raises `InvalidRequest` and `UnsupportedOperation` for changes that tables do not take.
+    """
+    match change:
+        case requests.SetProperty(name, value):
+            return property_change(name, value)
+        case requests.AddColumn(path, spark_type, nullable, comment, position, has_default):
+            t = from_spark_column_type(spark_type, ".".join(path))
+            if has_default:
+                raise UnsupportedOperation(
+                    f"column '{'.'.join(path)}' cannot be added with a DEFAULT: rows that are there have null in a new "
+                    "column. Add it without, then ALTER COLUMN ... SET DEFAULT for new rows"
+                )
+            return AddColumn(path, t if nullable else t.not_null(), comment, _position(position))
+        case requests.RenameColumn(path, new_name):
+            return RenameColumn(path, new_name)
+        case requests.DeleteColumn(path):
+            return DropColumn(path)
+        case requests.UpdateColumnType(path, spark_type):
+            return UpdateColumnType(path, from_spark_column_type(spark_type, ".".join(path)), keep_nullability=True)
+        case requests.UpdateColumnNullability(path, nullable):
+            return UpdateColumnNullability(path, nullable)
+        case requests.UpdateColumnComment(path, comment):
+            return UpdateColumnComment(path, comment)
+        case requests.UpdateColumnPosition(path, position):
+            if len(path) > 1:
+                raise UnsupportedOperation(f"field '{'.'.join(path)}' is inside a column; only columns can be moved")
+            return MoveColumn(path[0], _position(position) or Position("first"))
+        case requests.UpdateColumnDefaultValue(path, text):
+            if len(path) == 1 and text:
+                text = stored_default(path[0], schema.field_named(path[0]).type, text)
+            return UpdateColumnDefault(path, text)
+        case requests.OtherChange(kind):
+            raise UnsupportedOperation(_OTHER.get(kind, f"tables know no change of kind {kind}"))
+
+
+_OTHER = {
+    "ClusterBy": "the buckets of a table are set by 'bucket' and 'bucket-key'",
+    "AddConstraint": "constraints cannot be added: the primary key is fixed when a table is created",
+    "DropConstraint": "constraints cannot be dropped: the primary key is fixed when a table is created",
+}
+
+
 def property_change(name: str, value: str | None) -> SchemaChange:
     """The change for one property of SET TBLPROPERTIES, or for COMMENT ON; without a value of UNSET TBLPROPERTIES."""
     if name == PRIMARY_KEY:
@@ -165,30 +219,7 @@ def property_change(name: str, value: str | None) -> SchemaChange:
     return RemoveOption(name) if value is None else SetOption(name, value)
 
 
-def add_column(
-    path: tuple[str, ...], t: DataType, comment: str | None, position: Position | None, has_default: bool
-) -> SchemaChange:
-    """ADD COLUMN."""
-    if has_default:
-        raise UnsupportedOperation(
-            f"column '{'.'.join(path)}' cannot be added with a DEFAULT: rows that are there have null in a new column. "
-            "Add it without, then ALTER COLUMN ... SET DEFAULT for new rows"
-        )
-    return AddColumn(path, t, comment, position)
-
-
-def move_column(path: tuple[str, ...], position: Position) -> SchemaChange:
-    """ALTER COLUMN FIRST, or AFTER."""
-    if len(path) > 1:
-        raise UnsupportedOperation(f"field '{'.'.join(path)}' is inside a column; only columns can be moved")
-    return MoveColumn(path[0], position)
-
-
-def other_change(kind: str) -> UnsupportedOperation:
-    """The error for an unsupported change, named by Spark's class for it."""
-    why = {
-        "ClusterBy": "the buckets of a table are set by 'bucket' and 'bucket-key'",
-        "AddConstraint": "constraints cannot be added: the primary key is fixed when a table is created",
-        "DropConstraint": "constraints cannot be dropped: the primary key is fixed when a table is created",
-    }
-    return UnsupportedOperation(why.get(kind, f"tables know no change of kind {kind}"))
+def _position(position: ColumnPosition | None) -> Position | None:
+    if position is None:
+        return None
+    return Position("first") if position.after is None else Position("after", position.after)

@@ -35,18 +35,20 @@ from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.lake_metadata import metadata_fields
 from forebay.spark.reading.lake_plan import SIDE_TABLES, PaimonScan
 from forebay.spark.reading.lake_source import LakeSource
+from forebay.spark.reading.plan import VIEW_SEPARATOR
 from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, to_spark_type
 from forebay.spark.sql.lake_ddl import LOCATION, table_properties
 from forebay.spark.sql.live_ddl import MANAGED
 from forebay.spark.sql.partitions import PartitionManagement
+from forebay.spark.sql.requests import without_travel
 from forebay.spark.sql.tables import (
     CATALOG,
     LocalScanProxy,
     MetadataColumnProxy,
     ReadOnlyTable,
     StagedTable,
+    TableProxy,
     WrittenTable,
-    without_travel,
 )
 from forebay.spark.writing.row_level import RowLevelOperation
 
@@ -250,9 +252,6 @@ def table_proxy(
     return kind(context, name, table, schema, as_of)
 
 
-SEPARATOR = "$"
-
-
 class LakeMetadataTable(ReadOnlyTable):
     """A metadata table, whose rows the driver holds."""
 
@@ -293,14 +292,9 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return StructType([StructField(f.name, to_spark_type(from_arrow_type(f.type)), f.nullable) for f in schema])
 
 
-def system_table_names() -> tuple[str, ...]:
-    """What may stand behind a table's name."""
-    return (*METADATA_NAMES, *SIDE_TABLES)
-
-
 def system_table(
     context: PaimonContext, name: str, table: Table, system: str, as_of: Mapping[str, str] | None = None
-) -> JavaProxy:
+) -> TableProxy:
     """The proxy for a system table; `as_of` are the options of `table` by which it is an old one.
 
     Raises `NotFound` naming those there are.
@@ -310,5 +304,5 @@ def system_table(
         return LakeRowsTable(context, name, table, system, version)
     if system in METADATA_NAMES:
         return LakeMetadataTable(context, name, table, system, version)
-    known = ", ".join(SEPARATOR + other for other in system_table_names())
+    known = ", ".join(VIEW_SEPARATOR + other for other in (*METADATA_NAMES, *SIDE_TABLES))
     raise NotFound(f"there is no table {name}; beside a table there are {known}")

@@ -22,7 +22,17 @@ from forebay.base.options import Option
 from forebay.metadata.merge_engines import with_function_options
 from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo
 from forebay.metadata.table_options import TABLE_PREFIX
-from forebay.spark.schemas import default_option
+from forebay.spark.schemas import default_of, default_option, from_spark_schema, from_spark_type
+from forebay.spark.sql.requests import (
+    AddColumn,
+    ColumnChange,
+    OtherChange,
+    SetProperty,
+    TableChange,
+    TableRequest,
+    Transform,
+    UpdateColumnDefaultValue,
+)
 
 PRIMARY_KEY = "primary.key"
 BUCKET_KEY = "bucket.key"
@@ -53,15 +63,6 @@ _REFUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Transform:
-    """An item of PARTITIONED BY or CLUSTERED BY: its function, the columns, and the number of a bucket transform."""
-
-    name: str
-    columns: tuple[tuple[str, ...], ...]
-    number: int | None = None
-
-
 @dataclass(frozen=True)
 class NewTable:
     """What CREATE TABLE asks for."""
@@ -71,6 +72,14 @@ class NewTable:
     properties: Mapping[str, str] = field(default_factory=dict)
     primary_key: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: TableRequest) -> NewTable:
+        """The table of a request, with the types of Fluss. Raises `UnsupportedOperation` for types that it has not."""
+        texts = {f.name: default_of(f, request.is_copy) for f in request.schema.fields}
+        defaults = {name: text for name, text in texts.items() if text is not None}
+        columns = from_spark_schema(request.schema)
+        return cls(columns, request.transforms, request.properties, request.primary_key, defaults)
 
 
 def _invalid(message: str) -> InvalidRequest:
@@ -233,42 +242,6 @@ def difference(info: TableInfo, new: NewTable) -> str | None:
 # ---- ALTER TABLE ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SetProperty:
-    """SET TBLPROPERTIES, one of them; without a value UNSET TBLPROPERTIES."""
-
-    name: str
-    value: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class NewColumn:
-    """ADD COLUMN. `position` is Spark's text of FIRST or AFTER; None for the end."""
-
-    path: tuple[str, ...]
-    column: Column
-    position: str | None = None
-    has_default: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NewDefault:
-    """ALTER COLUMN SET DEFAULT; without a text DROP DEFAULT."""
-
-    path: tuple[str, ...]
-    text: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class OtherChange:
-    """A change that tables do not know, by the name of Spark's class for it."""
-
-    kind: str
-    what: str
-
-
-Change = SetProperty | NewColumn | NewDefault | OtherChange
-
 _CANNOT = {
     "RenameColumn": "columns cannot be renamed",
     "DeleteColumn": "columns cannot be dropped",
@@ -291,61 +264,67 @@ class Alteration:
     columns: tuple[Column, ...]
 
 
-def alteration(info: TableInfo, changes: Sequence[Change]) -> Alteration:
-    """The changes, checked. Raises for those that tables do not know, naming table and thing."""
+def alteration(info: TableInfo, changes: Sequence[TableChange]) -> Alteration:
+    """The changes, checked. Raises `InvalidRequest` and `UnsupportedOperation` for those that tables do not take."""
     to_set: dict[str, str] = {}
     to_reset: list[str] = []
     columns: list[Column] = []
     for change in changes:
         match change:
             case SetProperty(name, value):
-                if name in _SPECIAL:
-                    raise InvalidRequest(
-                        f"ALTER TABLE {info.path}: '{name}' is fixed when a table is created",
-                        ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
-                    )
-                if name in _REFUSED and value is not None:
-                    raise UnsupportedOperation(
-                        f"ALTER TABLE {info.path}: table property '{name}' = '{value}' cannot be: {_REFUSED[name]}",
-                        ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
-                    )
-                check_name(name)
+                _check_property(name, value)
                 if value is None:
                     to_reset.append(name)
                 else:
                     to_set[name] = value
-            case NewColumn():
-                columns.append(_added(info, change))
-            case NewDefault(path, text):
+            case AddColumn():
+                columns.append(_added(change))
+            case UpdateColumnDefaultValue(path, text):
                 made = _new_default(info, path, text)
                 to_set |= made
                 if not made:
                     to_reset.append(default_option(path[0]))
-            case OtherChange(kind, what):
-                why = _CANNOT.get(kind, f"{kind} is not known")
-                raise UnsupportedOperation(
-                    f"ALTER TABLE {info.path}: {what}{why}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
-                )
+            case _:
+                raise _other_change(change)
     return Alteration(to_set, tuple(to_reset), tuple(columns))
+
+
+def _check_property(name: str, value: str | None) -> None:
+    if name in _SPECIAL:
+        raise InvalidRequest(f"'{name}' is fixed when a table is created", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
+    if name in _REFUSED and value is not None:
+        raise UnsupportedOperation(
+            f"table property '{name}' = '{value}' cannot be: {_REFUSED[name]}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
+        )
+    check_name(name)
+
+
+def _other_change(change: ColumnChange | OtherChange) -> UnsupportedOperation:
+    if isinstance(change, OtherChange):
+        kind, where = change.kind, ""
+    else:
+        kind, where = type(change).__name__, f"column '{'.'.join(change.path)}': "
+    why = _CANNOT.get(kind, f"{kind} is not known")
+    return UnsupportedOperation(where + why, ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
 
 
 def _new_default(info: TableInfo, path: tuple[str, ...], text: str | None) -> dict[str, str]:
     if len(path) > 1:
         raise InvalidRequest(
-            f"ALTER TABLE {info.path}: field '{'.'.join(path)}' is inside a column; only columns have a DEFAULT",
+            f"field '{'.'.join(path)}' is inside a column; only columns have a DEFAULT",
             ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
         )
     return {} if text is None else default_property(info.schema, path[0], text)
 
 
-def _added(info: TableInfo, change: NewColumn) -> Column:
+def _added(change: AddColumn) -> Column:
     name = ".".join(change.path)
     problem = None
     if len(change.path) > 1:
         problem = "fields cannot be added inside a column"
     elif change.position is not None:
         problem = f"new columns come last, not {change.position}"
-    elif not change.column.data_type.nullable:
+    elif not change.nullable:
         problem = "a new column must be nullable, because the rows that are there have no value for it"
     elif change.has_default:
         problem = (
@@ -353,7 +332,5 @@ def _added(info: TableInfo, change: NewColumn) -> Column:
             "ALTER COLUMN ... SET DEFAULT for new rows"
         )
     if problem is not None:
-        raise InvalidRequest(
-            f"ALTER TABLE {info.path} ADD COLUMN {name}: {problem}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
-        )
-    return change.column
+        raise InvalidRequest(f"ADD COLUMN {name}: {problem}", ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
+    return Column(change.path[-1], from_spark_type(change.data_type, name), change.comment)

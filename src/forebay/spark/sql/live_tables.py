@@ -21,7 +21,6 @@ The last two are answered by the driver, without a task.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
@@ -46,7 +45,6 @@ from forebay.spark.reading.live_plan import (
     BINLOG,
     CHANGELOG,
     LAKE,
-    VIRTUAL_SEPARATOR,
     AsOf,
     log_ranges,
     metadata_fields,
@@ -54,10 +52,11 @@ from forebay.spark.reading.live_plan import (
     wanted_buckets,
 )
 from forebay.spark.reading.live_source import LiveSource
+from forebay.spark.reading.plan import VIEW_SEPARATOR
 from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
-from forebay.spark.sql.catalog import TimeTravel
 from forebay.spark.sql.partitions import Partitions, partition_rows
+from forebay.spark.sql.requests import without_travel
 from forebay.spark.sql.tables import (
     CATALOG,
     LocalScanProxy,
@@ -66,7 +65,6 @@ from forebay.spark.sql.tables import (
     StagedTable,
     TableProxy,
     WrittenTable,
-    without_travel,
 )
 from forebay.spark.writing.live_deletes import delete_where, named_keys
 from forebay.spark.writing.live_deltas import LiveDelta
@@ -212,7 +210,7 @@ class SideTable(ClusterTable, ReadOnlyTable):
     def __init__(self, context: CatalogContext, info: TableInfo, view: str) -> None:
         self._view = view
         schema = scan_of(info, ReadOptions(context.settings), view).schema
-        super().__init__(context, info, schema, VIRTUAL_SEPARATOR + view)
+        super().__init__(context, info, schema, VIEW_SEPARATOR + view)
 
     def _partition_keys(self) -> tuple[str, ...]:
         return () if self._view == BINLOG else super()._partition_keys()
@@ -237,14 +235,6 @@ class TravelledTable(ClusterTable):
                 f"{self._name} is read as of {self._as_of}: leave out the options of time ranges and of the lake alone"
             )
         return LiveSource(self._context, self._name, self._info, options, as_of=self._as_of)
-
-
-def as_of(travel: TimeTravel) -> AsOf:
-    """What a statement wants: a snapshot's number, a tag's name, or a time."""
-    if travel.timestamp_us is not None:
-        return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=travel.timestamp_us)
-    version = travel.version or ""
-    return int(version) if version.isdigit() else version
 
 
 class ChangelogTable(SideTable):
@@ -279,7 +269,7 @@ class MetadataTable(ClusterTable, ReadOnlyTable):
         fields: Sequence[StructField],
         rows: Callable[[CatalogContext, TableInfo], pa.Table],
     ) -> None:
-        super().__init__(context, info, StructType(list(fields)), VIRTUAL_SEPARATOR + view)
+        super().__init__(context, info, StructType(list(fields)), VIEW_SEPARATOR + view)
         self._rows = rows
 
     def _partition_keys(self) -> tuple[str, ...]:
@@ -319,8 +309,8 @@ def _buckets(context: CatalogContext, info: TableInfo) -> pa.Table:
     return pa.table(columns, names=names)
 
 
-def virtual_table(context: CatalogContext, info: TableInfo, view: str) -> JavaProxy:
-    """The virtual table `view` beside the table `info`. Raises `NotFound` naming those there are."""
+def view_proxy(context: CatalogContext, info: TableInfo, view: str) -> TableProxy:
+    """The view `view` beside the table `info`. Raises `NotFound` naming the views that there are."""
     match view:
         case _ if view in (CHANGELOG, BINLOG):
             return ChangelogTable(context, info, view)
@@ -342,7 +332,7 @@ def virtual_table(context: CatalogContext, info: TableInfo, view: str) -> JavaPr
             return MetadataTable(context, info, view, (*first, *_BUCKET_FIELDS), _buckets)
         case _:
             raise NotFound(
-                f"there is no table {context.full_name(info.path)}{VIRTUAL_SEPARATOR}{view}; beside a table there are "
+                f"there is no table {context.full_name(info.path)}{VIEW_SEPARATOR}{view}; beside a table there are "
                 "$changelog, $binlog, $lake, $partitions and $buckets",
                 ErrorCode.CLIENT_ERROR,
             )

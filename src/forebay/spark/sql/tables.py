@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -24,11 +24,6 @@ from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.writing.row_level import DELETE, OperationBuilder, RowLevelOperation
 
 CATALOG = CONNECTOR + "catalog."
-
-
-def without_travel(options: Mapping[str, str]) -> dict[str, str]:
-    """The options without those by which DataFrames ask for time travel, which Spark has answered."""
-    return {name: value for name, value in options.items() if name.lower() not in ("timestampasof", "versionasof")}
 
 
 class TableProxy(JavaProxy):

@@ -25,10 +25,9 @@ from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFou
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow, Jvm, quoted
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.schemas import table_schema, to_fields
-from forebay.spark.sql.catalog import RELATION_CATALOG, SqlCatalog, names_in, texts_in
-from forebay.spark.sql.lake_catalog import PaimonCatalog
+from forebay.spark.sql.catalog import RELATION_CATALOG, SqlCatalog
 from forebay.spark.sql.live_ddl import COMMENT
-from forebay.spark.sql.mixed_catalog import MixedCatalog
+from forebay.spark.sql.requests import names_in, texts_in
 
 if TYPE_CHECKING:
     from forebay.paimon.catalog.catalog import Catalog
@@ -63,20 +62,26 @@ class SparkView:
 
 
 class ViewCatalog(SqlCatalog):
-    """What a catalog with views answers beside tables. Subclasses say which lake has the views."""
+    """A catalog with views beside tables: those of `CatalogSide.views`."""
 
     interfaces: ClassVar[tuple[str, ...]] = (RELATION_CATALOG,)
     has_views: ClassVar[bool] = True
 
     @property
     def _lake_of_views(self) -> Catalog:
-        raise NotImplementedError
+        lake = self._side.views
+        assert lake is not None, "a side without views has a catalog without views"
+        return lake
 
     def _prepare(self, identifier: JavaObject) -> None:
         """Have the lake know the database of a view to be made. Throws ViewAlreadyExistsException for a table's name.
 
         Names that the lake knows itself are left to it.
         """
+        try:
+            self._side.prepare_view(self._named(identifier))
+        except AlreadyExists as e:
+            raise self.jvm.thrown("ViewAlreadyExistsException", identifier) from e
 
     # ---- finding views ----------------------------------------------------------------------------------------------
 
@@ -101,7 +106,7 @@ class ViewCatalog(SqlCatalog):
 
     def listViews(self, namespace: JavaObject) -> JavaObject:
         database = self._database(namespace)
-        if not self._has_database(database):
+        if not self._side.has_database(database):
             raise self._no_such_namespace([database])
         names = [self.jvm.identifier([database], name) for name in self._views_of(database)]
         return self.jvm.array(CONNECTOR + "catalog.Identifier", names)
@@ -144,10 +149,10 @@ class ViewCatalog(SqlCatalog):
         return self._put(identifier, asked, replace=True)
 
     def _put(self, identifier: JavaObject, asked: JavaObject, *, replace: bool) -> JavaObject:
-        database, name = self._named(identifier)
-        if not self._has_database(database):
-            raise self._no_such_namespace([database])
-        view = _to_lake(f"{database}.{name}", self._context.catalog, _from_java(self.jvm, asked))
+        name = self._named(identifier)
+        if not self._side.has_database(name.database):
+            raise self._no_such_namespace([name.database])
+        view = _to_lake(str(name), self._context.catalog, _from_java(self.jvm, asked))
         self._prepare(identifier)
         try:
             self._keep(view, replace)
@@ -177,7 +182,7 @@ class ViewCatalog(SqlCatalog):
     def dropView(self, identifier: JavaObject) -> bool:
         """Also a view whose definition cannot be read."""
         try:
-            self._lake_of_views.drop_view(".".join(self._named(identifier)))
+            self._lake_of_views.drop_view(str(self._named(identifier)))
         except (NotFound, JavaThrow):  # or a namespace that is no database
             return False
         return True
@@ -188,7 +193,7 @@ class ViewCatalog(SqlCatalog):
             raise self._no_such_view(old)
         self._prepare(target)
         try:
-            self._lake_of_views.rename_view(view.name, ".".join(self._named(target)))
+            self._lake_of_views.rename_view(view.name, str(self._named(target)))
         except AlreadyExists as e:
             raise self.jvm.thrown("ViewAlreadyExistsException", target) from e
 
@@ -207,38 +212,6 @@ class ViewCatalog(SqlCatalog):
         self._refuse_view(self._without_catalog(new))
         super().renameTable(old, new)
 
-    def _remove_database(self, database: str, cascade: bool) -> None:
-        if not cascade and self._views_of(database):
-            raise InvalidRequest(f"database '{database}' has views", ErrorCode.DATABASE_NOT_EMPTY)
-        super()._remove_database(database, cascade)
-
-
-class PaimonViewCatalog(ViewCatalog, PaimonCatalog):
-    """The catalog of a lake with views in one Spark session."""
-
-    @property
-    def _lake_of_views(self) -> Catalog:
-        return self._context.lake
-
-
-class MixedViewCatalog(ViewCatalog, MixedCatalog):
-    """The tables of a cluster and of a lake, with the views of the lake."""
-
-    @property
-    def _lake_of_views(self) -> Catalog:
-        lake = self._lake
-        assert isinstance(lake, PaimonViewCatalog)
-        return lake._lake_of_views
-
-    def _prepare(self, identifier: JavaObject) -> None:
-        database = self._named(identifier)[0]
-        if self._cluster.tableExists(identifier):
-            raise self.jvm.thrown("ViewAlreadyExistsException", identifier)
-        if not self._lake._has_database(database) and self._cluster._has_database(database):
-            self._lake._make_database(database, {})
-
-    # A lake refuses the names of its views for tables of its own; tables of the cluster it does not see.
-
     def createTable(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         self._refuse_view(identifier)
         return super().createTable(identifier, *what)
@@ -250,6 +223,11 @@ class MixedViewCatalog(ViewCatalog, MixedCatalog):
     def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         self._refuse_view(identifier)
         return super().stageCreate(identifier, *what)
+
+    def _drop_database(self, database: str, cascade: bool) -> None:
+        if not cascade and self._views_of(database):
+            raise InvalidRequest(f"database '{database}' has views", ErrorCode.DATABASE_NOT_EMPTY)
+        super()._drop_database(database, cascade)
 
 
 # ---- Spark's views and Paimon's --------------------------------------------------------------------------------------
