@@ -11,7 +11,7 @@ tell about the table are answered on the driver, without a task. Those that show
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -42,11 +42,9 @@ from forebay.spark.sql.live_ddl import MANAGED
 from forebay.spark.sql.partitions import PartitionManagement
 from forebay.spark.sql.requests import without_travel
 from forebay.spark.sql.tables import (
-    CATALOG,
-    LocalScanProxy,
-    MetadataColumnProxy,
-    ReadOnlyTable,
+    LocalView,
     StagedTable,
+    StreamedView,
     TableProxy,
     WrittenTable,
 )
@@ -56,19 +54,7 @@ from forebay.spark.writing.row_level import RowLevelOperation
 class PaimonTable(WrittenTable):
     """A table, or a branch of one. `schema` is that of the snapshot being read."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (
-        CONNECTOR + "read.streaming.ReportsSinkMetrics",
-        CATALOG + "SupportsMetadataColumns",
-    )
-    capability_names: ClassVar[tuple[str, ...]] = (
-        "BATCH_READ",
-        "BATCH_WRITE",
-        "MICRO_BATCH_READ",
-        "STREAMING_WRITE",
-        "OVERWRITE_BY_FILTER",
-        "OVERWRITE_DYNAMIC",
-        "TRUNCATE",
-    )
+    interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "read.streaming.ReportsSinkMetrics",)
 
     _context: PaimonContext
 
@@ -133,12 +119,8 @@ class PaimonTable(WrittenTable):
         kind = LakeDelta if self._table.schema.has_primary_key else LakeRewrite
         return kind(self._context, self._name, self._table, self._changed, command, self._source)
 
-    # ---- SupportsMetadataColumns ------------------------------------------------------------------------------------
-
-    def metadataColumns(self) -> JavaObject:
-        fields = metadata_fields(self._table.schema).fields
-        columns = [MetadataColumnProxy(self._context, field) for field in fields]
-        return self.jvm.proxy_array(CATALOG + "MetadataColumn", columns)
+    def _metadata_fields(self) -> Sequence[StructField]:
+        return metadata_fields(self._table.schema).fields
 
 
 class LakePartitions(PartitionManagement):
@@ -252,41 +234,6 @@ def table_proxy(
     return kind(context, name, table, schema, as_of)
 
 
-class LakeMetadataTable(ReadOnlyTable):
-    """A metadata table, whose rows the driver holds."""
-
-    _context: PaimonContext
-
-    def __init__(self, context: PaimonContext, name: str, table: Table, system: str, version: str) -> None:
-        super().__init__(context, name, spark_schema(table.system(system).schema), version)
-        self._table = table
-        self._system = system
-
-    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        given = self.jvm.options(options)
-        system = (self._table.with_options(given) if given else self._table).system(self._system)
-        return LocalScanProxy(self._context, self._name, self._spark_schema, lambda: system.read().read_all())
-
-
-class LakeRowsTable(ReadOnlyTable):
-    """A system table that shows the rows of a table in another form."""
-
-    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
-
-    _context: PaimonContext
-
-    def __init__(self, context: PaimonContext, name: str, table: Table, side: str, version: str) -> None:
-        super().__init__(context, name, PaimonScan.of(table, name, side).schema, version)
-        self._table = table
-        self._side = side
-
-    def _partition_keys(self) -> tuple[str, ...]:
-        return self._table.schema.partition_keys
-
-    def _source(self, options: dict[str, str]) -> LakeSource:
-        return LakeSource(self._context, self._name, self._table, options, view=self._side)
-
-
 def spark_schema(schema: pa.Schema) -> StructType:
     """Spark's schema for the engine's Arrow schema."""
     return StructType([StructField(f.name, to_spark_type(from_arrow_type(f.type)), f.nullable) for f in schema])
@@ -297,12 +244,22 @@ def system_table(
 ) -> TableProxy:
     """The proxy for a system table; `as_of` are the options of `table` by which it is an old one.
 
-    Raises `NotFound` naming those there are.
+    Raises `NotFound` naming the system tables that there are.
     """
     version = ".".join([str(table.schema.id), *(f"{key}={value}" for key, value in (as_of or {}).items())])
     if system in SIDE_TABLES:
-        return LakeRowsTable(context, name, table, system, version)
+
+        def open_source(options: dict[str, str]) -> LakeSource:
+            return LakeSource(context, name, table, options, view=system)
+
+        schema = PaimonScan.of(table, name, system).schema
+        return StreamedView(context, name, schema, version, open_source, table.schema.partition_keys)
     if system in METADATA_NAMES:
-        return LakeMetadataTable(context, name, table, system, version)
-    known = ", ".join(VIEW_SEPARATOR + other for other in (*METADATA_NAMES, *SIDE_TABLES))
-    raise NotFound(f"there is no table {name}; beside a table there are {known}")
+
+        def rows(options: dict[str, str]) -> Callable[[], pa.Table]:
+            asked = (table.with_options(options) if options else table).system(system)
+            return lambda: asked.read().read_all()
+
+        return LocalView(context, name, spark_schema(table.system(system).schema), version, rows)
+    names = ", ".join(VIEW_SEPARATOR + other for other in (*METADATA_NAMES, *SIDE_TABLES))
+    raise NotFound(f"there is no table {name}; beside a table there are {names}")

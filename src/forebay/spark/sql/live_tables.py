@@ -58,11 +58,10 @@ from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.partitions import Partitions, partition_rows
 from forebay.spark.sql.requests import without_travel
 from forebay.spark.sql.tables import (
-    CATALOG,
-    LocalScanProxy,
-    MetadataColumnProxy,
-    ReadOnlyTable,
+    LocalView,
+    RowsView,
     StagedTable,
+    StreamedView,
     TableProxy,
     WrittenTable,
 )
@@ -73,35 +72,24 @@ from forebay.spark.writing.write_builder import NewTableWriteBuilder, write_buil
 
 
 class ClusterTable(TableProxy):
-    """What all tables of a cluster answer, virtual ones too."""
+    """A table of a cluster, or of its rows as of another time."""
 
     _context: CatalogContext
 
-    def __init__(self, context: CatalogContext, info: TableInfo, schema: StructType, suffix: str = "") -> None:
-        super().__init__(context, context.full_name(info.path) + suffix, schema, f"{info.table_id}.{info.schema_id}")
+    def __init__(self, context: CatalogContext, info: TableInfo, schema: StructType) -> None:
+        super().__init__(context, context.full_name(info.path), schema, _version(info), str(info.table_id))
         self._info = info
 
     def _partition_keys(self) -> tuple[str, ...]:
         return self._info.descriptor.partition_keys
 
-    def id(self) -> str:
-        """Return an id that changes when a table is recreated; Spark then refuses to use old plans."""
-        return str(self._info.table_id)
+
+def _version(info: TableInfo) -> str:
+    return f"{info.table_id}.{info.schema_id}"
 
 
 class SparkLiveTable(ClusterTable, WrittenTable):
     """A table of the cluster."""
-
-    interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsMetadataColumns",)
-    capability_names: ClassVar[tuple[str, ...]] = (
-        "BATCH_READ",
-        "BATCH_WRITE",
-        "MICRO_BATCH_READ",
-        "STREAMING_WRITE",
-        "OVERWRITE_BY_FILTER",
-        "OVERWRITE_DYNAMIC",
-        "TRUNCATE",
-    )
 
     def __init__(self, context: CatalogContext, info: TableInfo) -> None:
         super().__init__(context, info, to_spark_schema(info.schema.columns, default_values(info)))
@@ -113,9 +101,8 @@ class SparkLiveTable(ClusterTable, WrittenTable):
     def _source(self, options: dict[str, str]) -> LiveSource:
         return LiveSource(self._context, self._name, self._info, options)
 
-    def metadataColumns(self) -> JavaObject:
-        columns = [MetadataColumnProxy(self._context, field) for field in metadata_fields(self._info)]
-        return self.jvm.proxy_array(CATALOG + "MetadataColumn", columns)
+    def _metadata_fields(self) -> Sequence[StructField]:
+        return metadata_fields(self._info)
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         return write_builder(self._context, self._info, self.jvm.options(info.options()), info)
@@ -204,21 +191,6 @@ _BUCKET_FIELDS = [
 ]
 
 
-class SideTable(ClusterTable, ReadOnlyTable):
-    """`t$changelog`, `t$binlog` or `t$lake`, of which no stream can read the last."""
-
-    def __init__(self, context: CatalogContext, info: TableInfo, view: str) -> None:
-        self._view = view
-        schema = scan_of(info, ReadOptions(context.settings), view).schema
-        super().__init__(context, info, schema, VIEW_SEPARATOR + view)
-
-    def _partition_keys(self) -> tuple[str, ...]:
-        return () if self._view == BINLOG else super()._partition_keys()
-
-    def _source(self, options: dict[str, str]) -> LiveSource:
-        return LiveSource(self._context, self._name, self._info, options, self._view)
-
-
 class TravelledTable(ClusterTable):
     """A table as of a lake snapshot or an instant, which can only be read."""
 
@@ -237,12 +209,6 @@ class TravelledTable(ClusterTable):
         return LiveSource(self._context, self._name, self._info, options, as_of=self._as_of)
 
 
-class ChangelogTable(SideTable):
-    """`t$changelog` or `t$binlog`."""
-
-    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
-
-
 class DeleteTellingTable(ClusterTable):
     """A primary-key table that a stream reads with its deletes, for which it has a column `_change_type`.
 
@@ -256,29 +222,6 @@ class DeleteTellingTable(ClusterTable):
 
     def _source(self, options: dict[str, str]) -> LiveSource:
         return LiveSource(self._context, self._name, self._info, options, has_deletes=True)
-
-
-class MetadataTable(ClusterTable, ReadOnlyTable):
-    """A virtual table whose rows the driver has."""
-
-    def __init__(
-        self,
-        context: CatalogContext,
-        info: TableInfo,
-        view: str,
-        fields: Sequence[StructField],
-        rows: Callable[[CatalogContext, TableInfo], pa.Table],
-    ) -> None:
-        super().__init__(context, info, StructType(list(fields)), VIEW_SEPARATOR + view)
-        self._rows = rows
-
-    def _partition_keys(self) -> tuple[str, ...]:
-        return ()
-
-    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        context, info, rows = self._context, self._info, self._rows
-        read_options(context.settings, None, self.jvm.options(options))
-        return LocalScanProxy(context, self._name, self._spark_schema, lambda: rows(context, info))
 
 
 def _partitions(context: CatalogContext, info: TableInfo) -> pa.Table:
@@ -311,28 +254,46 @@ def _buckets(context: CatalogContext, info: TableInfo) -> pa.Table:
 
 def view_proxy(context: CatalogContext, info: TableInfo, view: str) -> TableProxy:
     """The view `view` beside the table `info`. Raises `NotFound` naming the views that there are."""
+    name = f"{context.full_name(info.path)}{VIEW_SEPARATOR}{view}"
+
+    def of_rows(kind: type[RowsView], partition_keys: tuple[str, ...]) -> RowsView:
+        def open_source(options: dict[str, str]) -> LiveSource:
+            return LiveSource(context, name, info, options, view)
+
+        schema = scan_of(info, ReadOptions(context.settings), view).schema
+        return kind(context, name, schema, _version(info), open_source, partition_keys, str(info.table_id))
+
+    def local(fields: Sequence[StructField], rows: Callable[[CatalogContext, TableInfo], pa.Table]) -> LocalView:
+        def checked(options: dict[str, str]) -> Callable[[], pa.Table]:
+            read_options(context.settings, None, options)
+            return lambda: rows(context, info)
+
+        return LocalView(context, name, StructType(list(fields)), _version(info), checked, str(info.table_id))
+
     match view:
-        case _ if view in (CHANGELOG, BINLOG):
-            return ChangelogTable(context, info, view)
+        case _ if view == CHANGELOG:
+            return of_rows(StreamedView, info.descriptor.partition_keys)
+        case _ if view == BINLOG:
+            return of_rows(StreamedView, ())
         case _ if view == LAKE:
             if not info.lake_enabled:
                 raise InvalidRequest(
                     f"table {info.path} has no lake: its property 'table.datalake.enabled' is not true",
                     ErrorCode.CLIENT_ERROR,
                 )
-            return SideTable(context, info, view)
+            return of_rows(RowsView, info.descriptor.partition_keys)
         case "partitions":
             if not info.is_partitioned:
                 raise InvalidRequest(f"table {info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)
             keys = to_spark_schema([info.schema.column(name) for name in info.descriptor.partition_keys]).fields
             ids = (StructField("partition_id", LongType(), False), StructField("partition_name", StringType(), False))
-            return MetadataTable(context, info, view, (*keys, *ids), _partitions)
+            return local((*keys, *ids), _partitions)
         case "buckets":
             first = [StructField("partition_name", StringType(), True)] if info.is_partitioned else []
-            return MetadataTable(context, info, view, (*first, *_BUCKET_FIELDS), _buckets)
+            return local((*first, *_BUCKET_FIELDS), _buckets)
         case _:
             raise NotFound(
-                f"there is no table {context.full_name(info.path)}{VIEW_SEPARATOR}{view}; beside a table there are "
-                "$changelog, $binlog, $lake, $partitions and $buckets",
+                f"there is no table {name}; beside a table there are $changelog, $binlog, $lake, $partitions and "
+                "$buckets",
                 ErrorCode.CLIENT_ERROR,
             )

@@ -21,9 +21,12 @@ from forebay.spark.options import CHANGES
 from forebay.spark.reading.scan_builder import ScanBuilder
 from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.schemas import spark_arrow_schema
-from forebay.spark.writing.row_level import DELETE, OperationBuilder, RowLevelOperation
+from forebay.spark.writing.row_level import DELETE, OpenSource, OperationBuilder, RowLevelOperation
 
 CATALOG = CONNECTOR + "catalog."
+
+LocalRows = Callable[[dict[str, str]], Callable[[], pa.Table]]
+"""Checks the options of a read, and returns what makes its rows."""
 
 
 class TableProxy(JavaProxy):
@@ -32,12 +35,18 @@ class TableProxy(JavaProxy):
     interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "SupportsRead",)
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ",)
 
-    def __init__(self, context: SessionContext, name: str, schema: StructType, version: str) -> None:
-        """`version` is the same for the same version of the same table, so that cached data is found again."""
+    def __init__(
+        self, context: SessionContext, name: str, schema: StructType, version: str, table_id: str | None = None
+    ) -> None:
+        """`version` is the same for the same version of the same table, so that cached data is found again.
+
+        `table_id` changes when a table is recreated; Spark then refuses to use old plans.
+        """
         super().__init__(context.jvm)
         self._context: SessionContext = context
         self._name = name
         self._version = version
+        self._id = table_id
         self._spark_schema = schema
         self._schema = self.jvm.struct_type(schema)
 
@@ -51,7 +60,8 @@ class TableProxy(JavaProxy):
         return None
 
     def id(self) -> str | None:
-        """None, as the interface itself answers; but every query asks, and this answer needs no further call."""
+        """None is the answer of the interface itself; but every query asks, and this answer needs no further call."""
+        return self._id
 
     def schema(self) -> JavaObject:
         return self._schema
@@ -98,6 +108,54 @@ def can_only_be_read(name: str) -> UnsupportedOperation:
     return UnsupportedOperation(f"{name} can only be read: write into {name.rpartition('$')[0]}")
 
 
+class LocalView(ReadOnlyTable):
+    """A view beside a table whose rows the driver has, without a task."""
+
+    def __init__(
+        self,
+        context: SessionContext,
+        name: str,
+        schema: StructType,
+        version: str,
+        rows: LocalRows,
+        table_id: str | None = None,
+    ) -> None:
+        super().__init__(context, name, schema, version, table_id)
+        self._rows = rows
+
+    def newScanBuilder(self, options: JavaObject) -> JavaProxy:
+        return LocalScanProxy(self._context, self._name, self._spark_schema, self._rows(self.jvm.options(options)))
+
+
+class RowsView(ReadOnlyTable):
+    """A view beside a table whose rows tasks read, in batches alone."""
+
+    def __init__(
+        self,
+        context: SessionContext,
+        name: str,
+        schema: StructType,
+        version: str,
+        open_source: OpenSource,
+        partition_keys: tuple[str, ...],
+        table_id: str | None = None,
+    ) -> None:
+        super().__init__(context, name, schema, version, table_id)
+        self._open_source, self._keys_of_partitions = open_source, partition_keys
+
+    def _partition_keys(self) -> tuple[str, ...]:
+        return self._keys_of_partitions
+
+    def _source(self, options: dict[str, str]) -> ScanSource:
+        return self._open_source(options)
+
+
+class StreamedView(RowsView):
+    """A view beside a table whose rows tasks read, in batches and in streams."""
+
+    capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
+
+
 class WrittenTable(TableProxy):
     """A table that is written, and whose rows can be deleted. Subclasses know how."""
 
@@ -105,12 +163,23 @@ class WrittenTable(TableProxy):
         CATALOG + "SupportsWrite",
         CATALOG + "SupportsDeleteV2",
         CATALOG + "SupportsRowLevelOperations",
+        CATALOG + "SupportsMetadataColumns",
+    )
+    capability_names: ClassVar[tuple[str, ...]] = (
+        "BATCH_READ",
+        "BATCH_WRITE",
+        "MICRO_BATCH_READ",
+        "STREAMING_WRITE",
+        "OVERWRITE_BY_FILTER",
+        "OVERWRITE_DYNAMIC",
+        "TRUNCATE",
     )
 
     if TYPE_CHECKING:  # what subclasses answer
 
         def newWriteBuilder(self, info: JavaObject) -> JavaProxy: ...
         def _columns(self) -> Sequence[Column]: ...
+        def _metadata_fields(self) -> Sequence[StructField]: ...
         def _delete(self, filters: Sequence[Predicate]) -> None: ...
         def _deletes_directly(self, filters: Sequence[Predicate]) -> bool: ...
         def _operation(self, command: JavaObject) -> RowLevelOperation: ...
@@ -133,6 +202,10 @@ class WrittenTable(TableProxy):
         self._spark_schema = StructType([StructField(CHANGE_TYPE_COLUMN, StringType(), False), *fields])
         self._schema = self.jvm.struct_type(self._spark_schema)
         return self
+
+    def metadataColumns(self) -> JavaObject:
+        columns = [MetadataColumnProxy(self._context, field) for field in self._metadata_fields()]
+        return self.jvm.proxy_array(CATALOG + "MetadataColumn", columns)
 
     def _check_deletable(self, statement: str) -> None:
         """Raise `UnsupportedOperation` for tables that can lose no rows."""
