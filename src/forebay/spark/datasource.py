@@ -78,7 +78,7 @@ from forebay.spark.writing.live_write import (
 )
 
 if TYPE_CHECKING:
-    from forebay.spark.streaming.reader import StreamPlanner
+    from forebay.spark.streaming.planner import StreamPlanner
 
 _OPTIONS = by_name(
     [
@@ -176,7 +176,7 @@ class Target:
         """The filter parsed from `text`."""
         raise NotImplementedError(f"{type(self).__name__} has no filters")
 
-    def stream_planner(self, schema: StructType) -> StreamPlanner:
+    def stream_planner(self, schema: StructType) -> StreamPlanner[Any]:
         """The planner of a stream."""
         raise NotImplementedError(f"{type(self).__name__} has no streams")
 
@@ -341,7 +341,7 @@ class LiveTarget(Target):
         chosen = read_options(self.settings, self.info.descriptor, self.given.values)
         return scan_of(self.info, chosen, self.view, changes=self._changes)
 
-    def stream_planner(self, schema: StructType) -> StreamPlanner:
+    def stream_planner(self, schema: StructType) -> StreamPlanner[Any]:
         from forebay.spark.streaming.live_planner import LiveStreamPlanner
 
         self.refuse_limit()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -43,7 +43,7 @@ from forebay.spark.workers import short_errors
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
-    from forebay.spark.streaming.reader import StreamPlanner
+    from forebay.spark.streaming.planner import StreamPlanner
 
 _BRANCH = "branch_"
 _TABLE_OPTIONS = ("table", "path", "branch", SCHEMA_ID)
@@ -195,7 +195,7 @@ class LakeTarget(Target):
         self._options.refuse_for_batches()
         return self._scan
 
-    def stream_planner(self, schema: StructType) -> StreamPlanner:
+    def stream_planner(self, schema: StructType) -> StreamPlanner[Any]:
         """Raises `UnsupportedOperation` for side tables without changes."""
         from forebay.spark.streaming.lake_planner import LakeChangesPlanner, LakeStreamPlanner
 

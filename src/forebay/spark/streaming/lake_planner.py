@@ -31,6 +31,7 @@ from forebay.spark.options import StreamLimits
 from forebay.spark.reading.lake_plan import PaimonScan, deal_groups, in_order
 from forebay.spark.reading.lake_read import BINLOG
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
+from forebay.spark.streaming.planner import StreamPlanner
 
 if TYPE_CHECKING:
     from forebay.paimon.read.commit_changes import CommitScan
@@ -56,8 +57,8 @@ class Admission:
         return True
 
 
-class LakeStreamPlanner:
-    """Plans the micro-batches of one stream; a `forebay.spark.streaming.reader.StreamPlanner`."""
+class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
+    """Plans the micro-batches of one stream of a lake table."""
 
     def __init__(
         self,
@@ -71,15 +72,11 @@ class LakeStreamPlanner:
         """Raises `UnsupportedOperation` for tables whose changes are not recorded."""
         table = scan.table
         check_streamable(table, ScanFilter.of(table.schema, wanted.filter))
-        self.name, self.limits = scan.name, limits
+        super().__init__(scan.name, limits)
         self._scan, self._wanted, self._cores, self._clock = scan, wanted, cores, clock
         self._function = scan.read_function(wanted, schema)
-        self._first: PaimonOffset | None = None
         self._target: int | None = None
-        self._last_batch_ms = 0
         self._recorded_ms = 0
-        self.newest: PaimonOffset | None = None
-        """Where the newest snapshot ends, as far as it is known."""
 
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         return self._function.read(partition)
@@ -116,11 +113,8 @@ class LakeStreamPlanner:
 
     # ---- where a stream begins --------------------------------------------------------------------------------------
 
-    def first_offset(self) -> PaimonOffset:
-        """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
-        if self._first is None:
-            self._first = replace(self._begin(), is_first=True)
-        return self._first
+    def _beginning(self) -> PaimonOffset:
+        return replace(self._begin(), is_first=True)
 
     def _begin(self, start: PaimonOffset | None = None) -> PaimonOffset:
         """Where a stream begins that is new, or (at `start`) has found its table empty so far; it may still be."""
@@ -135,23 +129,28 @@ class LakeStreamPlanner:
     # ---- how far it can go ------------------------------------------------------------------------------------------
 
     def next_offset(self, start: PaimonOffset, limits: StreamLimits) -> PaimonOffset:
-        """The end of the batch that begins at `start`; `start` itself if there are no or too few changes."""
-        self._check(start, self._table_id)
-        self.read_until(start)  # whoever asks for more has done with what was in front
-        if not start.is_settled:
-            # The beginning is an offset of its own: a batch that is read again after a restart has the same one then.
-            return self._begin(start).after(start)
-        admission = Admission(limits)
-        end = self._advance(start, admission).after(start)
-        waited_ms = self._clock.now_ms() - self._last_batch_ms
-        if self._target is None and self.limits.may_wait(admission.rows, waited_ms):
-            return start
-        if end != start:
-            self._check(start, self._read_table_id())
-            self._last_batch_ms = self._clock.now_ms()
-        return end
+        if start.is_settled:
+            return super().next_offset(start, limits)
+        self._check(start)
+        self.read_until(start)
+        # The beginning is an offset of its own: a batch that is read again after a restart has the same one then.
+        return self._begin(start).after(start)
 
-    def _advance(self, start: PaimonOffset, admission: Admission) -> PaimonOffset:
+    @property
+    def _planner_clock(self) -> Clock:
+        return self._clock
+
+    def _advance(self, start: PaimonOffset, limits: StreamLimits) -> tuple[PaimonOffset, int | None]:
+        self.read_until(start)  # Spark asks for more when it has processed what was in front
+        admission = Admission(limits)
+        end = self._end(start, admission).after(start)
+        return end, admission.rows if self._target is None else None
+
+    def _confirm(self, start: PaimonOffset) -> None:
+        if start.table != self._read_table_id():
+            raise self.recreated()
+
+    def _end(self, start: PaimonOffset, admission: Admission) -> PaimonOffset:
         target, stream = self._target, self._stream
         stream.restore(start.state())
 
@@ -173,23 +172,18 @@ class LakeStreamPlanner:
         return end
 
     def stop_at_now(self) -> None:
-        """End the stream at the current snapshot: later commits are ignored."""
         self._target = self._scan.table.snapshots.latest_id() or 0
 
-    def _check(self, offset: PaimonOffset, table_id: str) -> None:
-        if offset.table != table_id:
-            raise Conflict(
-                f"table {self._scan.name} was dropped and recreated since the stream's checkpoint was written: start "
-                "the stream with another checkpoint",
-                ErrorCode.TABLE_NOT_EXIST,
-            )
+    def _check(self, offset: PaimonOffset) -> None:
+        if offset.table != self._table_id:
+            raise self.recreated()
 
     # ---- what it reads ----------------------------------------------------------------------------------------------
 
     def tasks(self, start: PaimonOffset, end: PaimonOffset) -> list[SplitsPartition]:
         """The tasks of a batch. The same offsets always give the same rows."""
         start = end.start_of_batch or start
-        self._check(start, self._table_id)
+        self._check(start)
         groups = in_order(self._scan.table, self._between(start, end))
         return [SplitsPartition(task) for task in deal_groups(groups, self._cores)]
 

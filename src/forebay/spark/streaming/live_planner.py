@@ -7,9 +7,7 @@ deletes and old images too; of a `t$binlog` the same, an update in one row; of C
 `scan.startup.mode` full (the default for tables) all rows of the table come first; in a changelog they are inserts with
 the offset -1 and no time.
 
-The arithmetic of offsets is that of `forebay.unionread.streaming`; here are the calls to servers and lake around it. A
-`LiveStreamPlanner` lives in the one Python process that Spark keeps for a running query, and remembers between calls
-what is dear to ask for. Nothing that it remembers is needed to go on after a restart: all of that is in the offsets.
+The arithmetic of offsets is that of `forebay.unionread.streaming`; here are the calls to servers and lake around it.
 """
 
 from __future__ import annotations
@@ -21,7 +19,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, UnsupportedOperation
+from forebay.base.ambient import Clock
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.log_epochs import check_offsets
 from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, list_partitions
@@ -34,6 +33,7 @@ from forebay.spark.reading.live_changes import ChangesScan
 from forebay.spark.reading.live_plan import LiveScan, cut_logs, open_for_query, row_counts, task_partitions
 from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, Split, lake_rows
 from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
+from forebay.spark.streaming.planner import StreamPlanner
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit
 from forebay.unionread.streaming import (
@@ -58,28 +58,24 @@ _BEHIND_SECONDS = 10.0
 """How long the end of a log may be before an offset that a stream has already: a snapshot can be that much ahead."""
 
 
-class LiveStreamPlanner:
-    """Plans the micro-batches of one stream; a `forebay.spark.streaming.reader.StreamPlanner`."""
+class LiveStreamPlanner(StreamPlanner[StreamOffset]):
+    """Plans the micro-batches of one stream of a cluster's table."""
 
     def __init__(
         self, scan: LiveScan, options: StreamOptions, wanted: Pushdown, schema: StructType, cores: int
     ) -> None:
         if options.mode == FULL and scan.info.lake_enabled and not scan.is_changelog:
             scan.refuse_metadata(wanted.columns)
+        super().__init__(str(scan.info.path), options.limits)
         self._scan, self._options, self._wanted, self._cores = scan, options, wanted, cores
         self._info = scan.info
         self._function = scan.read_function(wanted, schema)
-        self.name, self.limits = str(scan.info.path), options.limits
         self._columns = self._function.columns
         self._partitions: list[int] | None = None
         self._listed_at = 0.0
-        self._last_batch_ms = 0
-        self._first: StreamOffset | None = None
         self._target: dict[TableBucket, int] | None = None
         self._snapshots: dict[str, TableSnapshot] = {}
         self._pieces: tuple[FullRead, list[Split]] | None = None
-        self.newest: StreamOffset | None = None
-        """Where the logs ended when they were last asked."""
 
     @property
     def _connection(self) -> Connection:
@@ -90,12 +86,9 @@ class LiveStreamPlanner:
 
     # ---- where a stream begins --------------------------------------------------------------------------------------
 
-    def first_offset(self) -> StreamOffset:
-        """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
-        if self._first is None:
-            log, full = self._known_partitions(self._begin)
-            self._first = StreamOffset(self._info.table_id, log, full, is_first=True)
-        return self._first
+    def _beginning(self) -> StreamOffset:
+        log, full = self._known_partitions(self._begin)
+        return StreamOffset(self._info.table_id, log, full, is_first=True)
 
     def _begin(self) -> tuple[dict[TableBucket, int], FullRead | None]:
         buckets = self._buckets()
@@ -163,27 +156,21 @@ class LiveStreamPlanner:
 
     # ---- how far it can go ------------------------------------------------------------------------------------------
 
-    def next_offset(self, start: StreamOffset, limits: StreamLimits) -> StreamOffset:
-        """The end of the batch that begins at `start`, within the record limit; `start` if nothing is new."""
-        self._check(start)
+    @property
+    def _planner_clock(self) -> Clock:
+        return self._connection.clock
+
+    def _advance(self, start: StreamOffset, limits: StreamLimits) -> tuple[StreamOffset, int | None]:
         pieces: list[int | None] = [] if start.full is None else [piece.rows for piece in self.pieces(start)]
         ends = self._ends(start)
         self.newest = StreamOffset(self._info.table_id, ends)
         if self._target is not None:
             ends = capped(start, ends, self._target)
         end = next_offset(start, ends, pieces, limits.rows)
-        if end == start:
-            return start
-        now_ms = self._connection.clock.now_ms()
-        if start.full is None and self._target is None:
-            rows = sum(stop - start.log.get(bucket, 0) for bucket, stop in end.log.items())
-            if self.limits.may_wait(rows, now_ms - self._last_batch_ms):
-                return start
-        self._last_batch_ms = now_ms
-        return end
+        may_wait = start.full is None and self._target is None
+        return end, sum(stop - start.log.get(bucket, 0) for bucket, stop in end.log.items()) if may_wait else None
 
     def stop_at_now(self) -> None:
-        """End the stream at the current offsets: later records are ignored."""
         self._partitions = None
         self._target = self._known_partitions(lambda: self._ask(self._buckets(), LATEST))
 
@@ -216,11 +203,7 @@ class LiveStreamPlanner:
 
     def _check(self, offset: StreamOffset) -> None:
         if offset.table_id != self._info.table_id:
-            raise Conflict(
-                f"table {self._info.path} was dropped and recreated since the stream's checkpoint was written: start "
-                "the stream with another checkpoint",
-                ErrorCode.TABLE_NOT_EXIST,
-            )
+            raise self.recreated()
 
     # ---- what it reads ----------------------------------------------------------------------------------------------
 
@@ -287,7 +270,7 @@ class LiveStreamPlanner:
         return known
 
     def read_until(self, offset: StreamOffset) -> None:
-        """All before `offset` has been read for good: snapshots that are no longer needed are released."""
+        """Release the snapshots that are no longer needed."""
         if offset.full is not None:
             return
         while self._snapshots:
