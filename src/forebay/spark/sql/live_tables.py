@@ -67,8 +67,8 @@ from forebay.spark.sql.tables import (
 )
 from forebay.spark.writing.live_deletes import delete_where, named_keys
 from forebay.spark.writing.live_deltas import LiveDelta
+from forebay.spark.writing.live_write_builder import NewTableWriteBuilder, write_builder
 from forebay.spark.writing.row_level import RowLevelOperation
-from forebay.spark.writing.write_builder import NewTableWriteBuilder, write_builder
 
 
 class ClusterTable(TableProxy):
