@@ -150,9 +150,9 @@ class TaskScan(Protocol):
     def schema(self) -> StructType:
         """The schema that Spark sees."""
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> TaskRead: ...
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> TaskRead: ...
 
-    def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> Sequence[InputPartition]:
+    def partitions(self, cores: int, pushdown: Pushdown, schema: StructType) -> Sequence[InputPartition]:
         """The input partitions of a batch: a single one with a limit, which Spark does not apply across tasks."""
 
 
@@ -214,7 +214,7 @@ class Target:
             )
         return StructType([full[name] for name in names])
 
-    def wanted(self, schema: StructType) -> Pushdown:
+    def pushdown(self, schema: StructType) -> Pushdown:
         """The pushed-down columns, filters and limit for Spark's `schema`."""
         self._fields(schema.fieldNames())
         predicate = None if self._filter is None else self.predicate(self._filter)
@@ -227,7 +227,7 @@ class Target:
         )
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(self.scan(), self.wanted(schema), schema, self.cores)
+        return BatchReader(self.scan(), self.pushdown(schema), schema, self.cores)
 
     def refuse_limit(self) -> None:
         """Raise `InvalidRequest` for a limit, which streams do not support."""
@@ -238,12 +238,12 @@ class Target:
 class BatchReader(DataSourceReader):
     """Plans in `partitions` and reads in `read`. Spark pickles it for the workers before planning."""
 
-    def __init__(self, scan: TaskScan, wanted: Pushdown, schema: StructType, cores: int) -> None:
-        self._scan, self._wanted, self._schema, self._cores = scan, wanted, schema, cores
-        self._function = scan.read_function(wanted, schema)
+    def __init__(self, scan: TaskScan, pushdown: Pushdown, schema: StructType, cores: int) -> None:
+        self._scan, self._pushdown, self._schema, self._cores = scan, pushdown, schema, cores
+        self._function = scan.read_function(pushdown, schema)
 
     def partitions(self) -> list[InputPartition]:
-        return [*self._scan.partitions(self._cores, self._wanted, self._schema)] or [SplitsPartition(())]
+        return [*self._scan.partitions(self._cores, self._pushdown, self._schema)] or [SplitsPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SplitsPartition):
@@ -348,9 +348,9 @@ class LiveTarget(Target):
         of_log = self.view in (CHANGELOG, BINLOG) or self._changes is not None
         options = stream_options(self.settings, self.info.descriptor, self.given.values, is_changelog=of_log)
         scan = scan_of(self.info, options.read, self.view, options.deletes, self._changes)
-        wanted = self.wanted(schema)  # a stream looks for its partitions as it goes
-        wanted = Pushdown(wanted.columns, (), wanted.filter)
-        return LiveStreamPlanner(scan, options, wanted, schema, self.cores)
+        pushdown = self.pushdown(schema)  # a stream looks for its partitions as it goes
+        pushdown = Pushdown(pushdown.columns, (), pushdown.filter)
+        return LiveStreamPlanner(scan, options, pushdown, schema, self.cores)
 
     def writer(self, schema: StructType, overwrite: bool) -> ForebayWriter:
         """Raises `InvalidRequest` for unknown options and for what cannot be written."""

@@ -203,4 +203,4 @@ class LakeTarget(Target):
             raise UnsupportedOperation(f"{self.name}$ro cannot be read as a stream; the table can")
         self.refuse_limit()
         kind = LakeChangesPlanner if self._has_changes else LakeStreamPlanner
-        return kind(self._scan, self.wanted(schema), schema, self._options.limits, self.cores)
+        return kind(self._scan, self.pushdown(schema), schema, self._options.limits, self.cores)

@@ -44,13 +44,13 @@ class ScanByBucket(ScanProxy):
     interfaces: ClassVar[tuple[str, ...]] = (_READ + "SupportsReportPartitioning",)
 
     def __init__(
-        self, context: SessionContext, source: ScanSource, wanted: Pushdown, schema: StructType, found: BucketPlan
+        self, context: SessionContext, source: ScanSource, pushdown: Pushdown, schema: StructType, found: BucketPlan
     ) -> None:
-        super().__init__(context, source, wanted, schema)
+        super().__init__(context, source, pushdown, schema)
         by_python = None if found.plan.direct is None else f"{switch_of(ReadMode.BUCKETS)} is true"
         self._made["plan"] = replace(found.plan, direct=by_python)
         self._found = found
-        self._reported = [key for key in found.partition_keys if key.name in wanted.columns]
+        self._reported = [key for key in found.partition_keys if key.name in pushdown.columns]
 
     def description(self) -> str:
         return f"{super().description()}, by bucket of {self._found.bucketing.columns[0]}"
@@ -91,7 +91,7 @@ class FileScanByBucket(ScanByBucket):
     """The same by Spark's own reader of Parquet files."""
 
     def __init__(self, scan: ScanByBucket, files: Sequence[Sequence[str]], filters: JavaObject) -> None:
-        super().__init__(scan._context, scan._source, scan._wanted, scan._schema, scan._found)
+        super().__init__(scan._context, scan._source, scan._pushdown, scan._schema, scan._found)
         self._paths = "\0".join(path for of_bucket in files for path in of_bucket)
         self._places = [place for place, of_bucket in enumerate(files) for _ in of_bucket]
         self._batch = parquet_scan(
@@ -117,7 +117,7 @@ class FileScanByBucket(ScanByBucket):
 def bucket_scan(
     context: SessionContext,
     source: ScanSource,
-    wanted: Pushdown,
+    pushdown: Pushdown,
     schema: StructType,
     found: BucketPlan | None,
     filters: JavaObject,
@@ -125,6 +125,6 @@ def bucket_scan(
     """The scan of the buckets `found`; None where there are none. `filters` are those of Spark's own reader."""
     if found is None or not runs_on_executors(context.jvm):
         return None
-    scan = ScanByBucket(context, source, wanted, schema, found)
+    scan = ScanByBucket(context, source, pushdown, schema, found)
     files = found.files
     return scan if files is None or not reads_files(context.jvm) else FileScanByBucket(scan, files, filters)

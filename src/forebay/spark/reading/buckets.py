@@ -50,17 +50,17 @@ class BucketPlan:
         return found if found and len(found) == len(self.buckets) else None
 
 
-def _usable(bucketing: TableBucketing | None, wanted: Pushdown) -> TableBucketing | None:
+def _usable(bucketing: TableBucketing | None, pushdown: Pushdown) -> TableBucketing | None:
     """`bucketing` if Spark can compare buckets by it."""
-    if bucketing is None or len(bucketing.columns) > 1 or wanted.limit is not None:
+    if bucketing is None or len(bucketing.columns) > 1 or pushdown.limit is not None:
         return None
-    return bucketing if bucketing.columns[0] in wanted.columns and bucketing.keeps_equal_together() else None
+    return bucketing if bucketing.columns[0] in pushdown.columns and bucketing.keeps_equal_together() else None
 
 
-def lake_buckets(scan: PaimonScan, plan: ScanPlan, wanted: Pushdown) -> BucketPlan | None:
+def lake_buckets(scan: PaimonScan, plan: ScanPlan, pushdown: Pushdown) -> BucketPlan | None:
     """`plan` of a lake table by bucket; None where its splits are not of single buckets that Spark may compare."""
     schema = scan.table.schema
-    bucketing = _usable(lake_bucketing(schema), wanted)
+    bucketing = _usable(lake_bucketing(schema), pushdown)
     splits = [split for task in plan.tasks for split in task]
     of_state = [s for s in splits if isinstance(s, DataSplit) and not s.is_streaming]
     totals = {split.total_buckets for split in of_state}
@@ -76,7 +76,7 @@ def lake_buckets(scan: PaimonScan, plan: ScanPlan, wanted: Pushdown) -> BucketPl
     values = layout.decode_all([partition for partition, _ in grouped]).to_pylist() if layout.fields else []
     buckets = []
     for place, ((_, number), of_bucket) in enumerate(grouped.items()):
-        files = None if plan.native is None else _local_files(scan.table, of_bucket, wanted.columns)
+        files = None if plan.native is None else _local_files(scan.table, of_bucket, pushdown.columns)
         partition = tuple(values[place].values()) if values else ()
         buckets.append(Bucket(partition, number, tuple(joined(of_bucket)), files))
     keys = {column.name: column for column in columns_of(schema)}
@@ -94,9 +94,9 @@ def _local_files(table: TableContext, splits: Iterable[DataSplit], names: Sequen
     return tuple(found)
 
 
-def live_buckets(connection: Connection, info: TableInfo, plan: ScanPlan, wanted: Pushdown) -> BucketPlan | None:
+def live_buckets(connection: Connection, info: TableInfo, plan: ScanPlan, pushdown: Pushdown) -> BucketPlan | None:
     """The same of a live table, or of a union read."""
-    bucketing = _usable(live_bucketing(info), wanted)
+    bucketing = _usable(live_bucketing(info), pushdown)
     if bucketing is None or bucketing.kind == "fluss":
         return None
     keys = tuple(info.schema.column(name) for name in info.descriptor.partition_keys)

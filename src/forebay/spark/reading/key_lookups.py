@@ -24,9 +24,9 @@ Tasks = Sequence[tuple[Split, ...]]
 Pin = Callable[[Sequence[TableBucket]], TableSnapshot | None]
 
 
-def chosen_buckets(connection: Connection, info: TableInfo, wanted: Pushdown) -> KeyPlan | None:
+def chosen_buckets(connection: Connection, info: TableInfo, pushdown: Pushdown) -> KeyPlan | None:
     """The buckets and keys that the filters leave; None if they do not restrict keys or buckets."""
-    found = KeyFilter.of(info, wanted.filter)
+    found = KeyFilter.of(info, pushdown.filter)
     if found is None:
         return None
     if found.is_empty:
@@ -35,14 +35,14 @@ def chosen_buckets(connection: Connection, info: TableInfo, wanted: Pushdown) ->
         return choose(found, [TableBucket(info.table_id, number) for number in range(info.bucket_count)], ())
     keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
     existing = connection.table(info).partitions()
-    left = matching_partitions(existing, keys, wanted.partition_filters)
+    left = matching_partitions(existing, keys, pushdown.partition_filters)
     buckets = [TableBucket(info.table_id, n, p.partition_id) for p in left for n in range(info.bucket_count)]
     plan = choose(found, buckets, left)
     return KeyPlan(plan.buckets, info.bucket_count * len(existing), plan.keys)
 
 
 def with_found_rows(
-    connection: Connection, info: TableInfo, wanted: Pushdown, tasks: Tasks, pin: Pin
+    connection: Connection, info: TableInfo, pushdown: Pushdown, tasks: Tasks, pin: Pin
 ) -> tuple[Tasks, TableSnapshot | None]:
     """`tasks` with the rows of their keys instead of the keys, and the snapshot that other splits of them read.
 
@@ -61,7 +61,7 @@ def with_found_rows(
             offsets = list_offsets(connection.cluster, info, list(keys), LATEST)
         else:
             offsets = snapshot.log_offsets
-    found = look_up(connection, info, RowView(info, wanted.columns, wanted.filter), keys, offsets)
+    found = look_up(connection, info, RowView(info, pushdown.columns, pushdown.filter), keys, offsets)
     rows = FoundRows.of(list(found.rows.values()))
     made: list[tuple[Split, ...]] = []
     for task in tasks:

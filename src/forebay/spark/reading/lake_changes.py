@@ -51,21 +51,21 @@ class LakeChangesScan(PaimonScan):
     def schema(self) -> StructType:
         return StructType([*to_spark_schema(columns_of(self.table.schema)).fields, *_OF_COMMITS])
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> LakeChangesRead:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> LakeChangesRead:
         rows = [f for f in schema if f.name in self.table.schema.names]
         columns = tuple(dict.fromkeys(path for f in rows for path in self._paths(f)))
         arrow = spark_arrow_schema(schema)
         keys = self.table.schema.primary_keys if self.is_net else ()
-        return LakeChangesRead(self.table, self.name, columns, arrow, wanted.filter, wanted.limit, CHANGES, keys)
+        return LakeChangesRead(self.table, self.name, columns, arrow, pushdown.filter, pushdown.limit, CHANGES, keys)
 
     def commits(self, scan_filter: ScanFilter, *, cut_by_file: bool = False) -> CommitScan:
         """The changes from the beginning of the range on."""
-        wanted = self.range
-        return CommitScan(self.table, scan_filter, wanted.start, is_time=wanted.is_of_times, cut_by_file=cut_by_file)
+        changes = self.range
+        return CommitScan(self.table, scan_filter, changes.start, is_time=changes.is_of_times, cut_by_file=cut_by_file)
 
-    def _work(self, cores: int, wanted: Pushdown, serves: Serves | None) -> DealtTasks:
-        splits = self.commits(ScanFilter.of(self.table.schema, wanted.filter)).splits(self.range.stop)
-        return self._dealt(splits, cores, wanted, serves)
+    def _work(self, cores: int, pushdown: Pushdown, serves: Serves | None) -> DealtTasks:
+        splits = self.commits(ScanFilter.of(self.table.schema, pushdown.filter)).splits(self.range.stop)
+        return self._dealt(splits, cores, pushdown, serves)
 
 
 @dataclass(frozen=True)

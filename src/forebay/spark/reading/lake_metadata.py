@@ -65,7 +65,7 @@ def is_metadata(schema: TableSchema, name: str) -> bool:
 def with_metadata(
     table: TableContext, split: DataSplit, batches: Iterable[pa.RecordBatch], names: list[str]
 ) -> Iterator[pa.RecordBatch]:
-    """`batches` of a split, which is one file where its path is wanted, with the metadata columns among `names`."""
+    """`batches` of a split, which is one file where its path is requested, with the metadata columns among `names`."""
     hidden = [name for name in names if is_metadata(table.schema, name)]
     made = {name: _of_split(table, split, name) for name in hidden if name in _OF_SPLITS}
     for batch in batches:

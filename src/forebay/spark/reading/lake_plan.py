@@ -139,16 +139,16 @@ class PaimonScan:
 
     # ---- planning ---------------------------------------------------------------------------------------------------
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> PaimonRead:
-        """How each task is read; `schema` is Spark's of the wanted columns."""
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> PaimonRead:
+        """The function that reads each task; `schema` is Spark's of the requested columns."""
         kind = None if self.form == ROWS else KIND_COLUMNS[self.form]
         return PaimonRead(
             self.table,
             self.name,
             tuple(dict.fromkeys(path for field in schema if field.name != kind for path in self._paths(field))),
             spark_arrow_schema(schema),
-            wanted.filter,
-            wanted.limit,
+            pushdown.filter,
+            pushdown.limit,
             self.form,
         )
 
@@ -161,30 +161,30 @@ class PaimonScan:
             return [field.name]
         return [field.name + tail for tail in _tails(found.data_type, field.dataType)]
 
-    def _chosen(self, wanted: Pushdown) -> list[ChangeSplit]:
+    def _chosen(self, pushdown: Pushdown) -> list[ChangeSplit]:
         """What there is to read, in order, of a side table or by the table's scan options."""
         table = self.table
-        scan_filter = ScanFilter.of(table.schema, wanted.filter)
+        scan_filter = ScanFilter.of(table.schema, pushdown.filter)
         with telling_expiry(table.snapshots, None):
             if self.side == READ_OPTIMIZED:
                 top = table.options.num_levels - 1
                 keep = (lambda entry: entry.file.level == top) if table.schema.has_primary_key else None
                 scan = BatchScan(table)
                 planner = ChangePlanner(table, keep)
-                return list(planner.plan(scan.snapshot(), scan_filter, wanted.limit).splits)
+                return list(planner.plan(scan.snapshot(), scan_filter, pushdown.limit).splits)
             scan = BatchScan(table)
             return list(scan.plan(scan_filter).splits)
 
-    def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> list[SplitsPartition]:
+    def partitions(self, cores: int, pushdown: Pushdown, schema: StructType) -> list[SplitsPartition]:
         """What the tasks of a batch of the format read, which are not limited together: with a limit it is one."""
         with short_errors(f"planning a read of table {self.name}"):
-            tasks = self.plan(cores, wanted, schema, modes=ReadMode.ROWS).tasks
-        return [SplitsPartition(task) for task in keeping_limit(tasks, wanted.limit)]
+            tasks = self.plan(cores, pushdown, schema, modes=ReadMode.ROWS).tasks
+        return [SplitsPartition(task) for task in keeping_limit(tasks, pushdown.limit)]
 
     def plan(
         self,
         cores: int,
-        wanted: Pushdown,
+        pushdown: Pushdown,
         schema: StructType,
         *,
         modes: ReadMode = DEFAULT_MODES,
@@ -194,56 +194,58 @@ class PaimonScan:
 
         Raises `NotFound` for snapshots that are not there.
         """
-        work = self._work(cores, wanted, serves if ReadMode.FILES in modes else None)
+        work = self._work(cores, pushdown, serves if ReadMode.FILES in modes else None)
         # Nothing is pinned: what a snapshot needs stays as long as the snapshot does.
-        read = self.read_function(wanted, schema)
+        read = self.read_function(pushdown, schema)
         return ScanPlan(read, work.tasks, work.rows, opened, work.native, work.beside_native)
 
-    def _work(self, cores: int, wanted: Pushdown, serves: Serves | None) -> DealtTasks:
+    def _work(self, cores: int, pushdown: Pushdown, serves: Serves | None) -> DealtTasks:
         """The tasks of the latest snapshot, or of what side and options choose; those of a snapshot are kept."""
         table = self.table
         if self.side is not None or chooses_snapshot(table.options):
-            return self._dealt(self._chosen(wanted), cores, wanted, serves)
+            return self._dealt(self._chosen(pushdown), cores, pushdown, serves)
         with telling_expiry(table.snapshots, None):
             latest = table.snapshots.latest()
 
             def work() -> DealtTasks:
-                scan_filter = ScanFilter.of(table.schema, wanted.filter)
-                splits = SnapshotPlanner(table).plan(latest, scan_filter, wanted.limit).splits
-                return self._dealt(splits, cores, wanted, serves)
+                scan_filter = ScanFilter.of(table.schema, pushdown.filter)
+                splits = SnapshotPlanner(table).plan(latest, scan_filter, pushdown.limit).splits
+                return self._dealt(splits, cores, pushdown, serves)
 
             if latest is None:
                 return work()
             spark = None if serves is None else spark_path(f"{table.paths.root}/", serves)
-            request = "tasks", cores, serves is None, spark, wanted.columns, repr(wanted.filter), wanted.limit
+            request = "tasks", cores, serves is None, spark, pushdown.columns, repr(pushdown.filter), pushdown.limit
             return table.manifests.planned(latest, table.schema, request, work)
 
-    def _dealt(self, splits: Sequence[ChangeSplit], cores: int, wanted: Pushdown, serves: Serves | None) -> DealtTasks:
+    def _dealt(
+        self, splits: Sequence[ChangeSplit], cores: int, pushdown: Pushdown, serves: Serves | None
+    ) -> DealtTasks:
         total = sum(split.row_count for split in splits)
-        rows = total if wanted.limit is None else min(total, wanted.limit)
-        one_task = wanted.limit is not None and wanted.limit <= LIMIT_ONE_TASK_MAX
+        rows = total if pushdown.limit is None else min(total, pushdown.limit)
+        one_task = pushdown.limit is not None and pushdown.limit <= LIMIT_ONE_TASK_MAX
         if one_task and splits:
             tasks = [tuple(splits)]
         elif self.form == ROWS:
             tasks = deal(splits, cores)
         else:
             tasks = deal_groups(in_order(self.table, splits), cores)
-        files, rest = (None, []) if serves is None else self._native_share(splits, wanted, serves)
+        files, rest = (None, []) if serves is None else self._native_share(splits, pushdown, serves)
         options = tuple(self.table.store_options.items())
         native = None if files is None else NativeFiles(files, is_all=not rest, options=options)
         return DealtTasks(tasks, rows, native, deal(rest, cores), sum(len(file_names(split)) for split in splits))
 
     def _native_share(
-        self, splits: Sequence[ChangeSplit], wanted: Pushdown, serves: Serves
+        self, splits: Sequence[ChangeSplit], pushdown: Pushdown, serves: Serves
     ) -> tuple[tuple[str, ...] | None, list[ChangeSplit]]:
         """Return the files that Spark can read directly (None: it reads none), and the other splits."""
         if (
             self.form != ROWS
-            or not wanted.columns
-            or any(is_metadata(self.table.schema, name) for name in wanted.columns)
+            or not pushdown.columns
+            or any(is_metadata(self.table.schema, name) for name in pushdown.columns)
         ):
             return None, []  # rows are counted by metadata, which is faster
-        fields = self.table.schema.fields_named(wanted.columns)
+        fields = self.table.schema.fields_named(pushdown.columns)
         files: list[str] = []
         rest: list[ChangeSplit] = []
         rows = 0
@@ -255,7 +257,7 @@ class PaimonScan:
                 rows += piece.row_count
             else:
                 rest.append(piece)
-        if not files or (rest and (wanted.limit is not None or rows < ROWS_MIN)):
+        if not files or (rest and (pushdown.limit is not None or rows < ROWS_MIN)):
             return None, []
         return tuple(files), rest
 
@@ -289,14 +291,14 @@ def deal_groups(groups: Sequence[Group], cores: int) -> list[tuple[ChangeSplit, 
     return [tuple(joined(split for group in task for split in group.splits)) for task in deal_out(groups, cores)]
 
 
-def _tails(held: DataType, wanted: object) -> list[str]:
-    """The parts of a row of type `held` that Spark type `wanted` has, as ends of paths; [""] if it has all."""
-    if held.root is not TypeRoot.ROW or not isinstance(wanted, StructType):
+def _tails(held: DataType, requested: object) -> list[str]:
+    """The parts of a row of type `held` that Spark type `requested` has, as ends of paths; [""] if it has all."""
+    if held.root is not TypeRoot.ROW or not isinstance(requested, StructType):
         return [""]
     names = {f.name: f.data_type for f in held.fields}
-    if any("." in name for name in names) or not wanted.fields or not names.keys() >= set(wanted.names):
+    if any("." in name for name in names) or not requested.fields or not names.keys() >= set(requested.names):
         return [""]
-    tails = [(f.name, _tails(names[f.name], f.dataType)) for f in wanted.fields]
+    tails = [(f.name, _tails(names[f.name], f.dataType)) for f in requested.fields]
     if len(tails) == len(names) and all(inner == [""] for _, inner in tails):
         return [""]
     return [f".{name}{end}" for name, inner in tails for end in inner]

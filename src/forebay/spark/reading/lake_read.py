@@ -51,7 +51,7 @@ KIND_COLUMNS = {ROWS: ROW_KIND, CHANGES: CHANGE_TYPE_COLUMN, AUDIT_LOG: AUDIT_KI
 class PaimonRead(TaskRead):
     """How the splits of one scan are read.
 
-    `columns` are the table's columns that are wanted, parts of nested rows by their paths (`address.city`); `schema` is
+    `columns` are the requested columns of the table, parts of nested rows by their paths (`address.city`); `schema` is
     what Spark wants to see; `name` is the table's, for errors.
     """
 

@@ -69,15 +69,15 @@ class LakeSource(ScanSource):
         self._context, self._table, self._view = context, table, view
         self._read, self._scan, self._given = read, shown.with_options(read.table), {**session, **options}
 
-    def plan(self, wanted: Pushdown, schema: StructType) -> ScanPlan:
+    def plan(self, pushdown: Pushdown, schema: StructType) -> ScanPlan:
         self._read.refuse_for_batches()
         context = self._context
-        return self._scan.plan(context.cores, wanted, schema, modes=self.modes, serves=context.jvm.serves)
+        return self._scan.plan(context.cores, pushdown, schema, modes=self.modes, serves=context.jvm.serves)
 
-    def buckets(self, plan: ScanPlan, wanted: Pushdown) -> BucketPlan | None:
+    def buckets(self, plan: ScanPlan, pushdown: Pushdown) -> BucketPlan | None:
         from forebay.spark.reading.buckets import lake_buckets  # few sessions read by bucket
 
-        return lake_buckets(self._scan, plan, wanted)
+        return lake_buckets(self._scan, plan, pushdown)
 
     def stream_options(self) -> dict[str, str]:
         if self._view == READ_OPTIMIZED:

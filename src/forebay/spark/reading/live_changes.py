@@ -96,12 +96,12 @@ class BinlogScan(LiveScan):
         row = to_spark_schema(self.info.schema.columns)
         return StructType([*CHANGELOG_FIELDS, StructField(BEFORE, row, True), StructField(AFTER, row, True)])
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> BinlogRead:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> BinlogRead:
         rows = [field.dataType for field in schema if field.name in (BEFORE, AFTER)]
         names = {name for row in rows if isinstance(row, StructType) for name in row.names}
         columns = tuple(name for name in self.info.schema.names if name in names)
         settings, arrow = self.options.settings, spark_arrow_schema(schema)
-        return BinlogRead(settings, self.info, columns, arrow, limit=wanted.limit, include=_METADATA)
+        return BinlogRead(settings, self.info, columns, arrow, limit=pushdown.limit, include=_METADATA)
 
 
 @dataclass(frozen=True)
@@ -158,13 +158,13 @@ class ChangesScan(LiveScan):
         version = StructField(_COMMIT_VERSION, _PLACE[0].dataType, False)
         return StructType([*to_spark_schema(self.info.schema.columns).fields, _KIND, version, _PLACE[1]])
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> ChangesRead:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> ChangesRead:
         columns = tuple(name for name in self.info.schema.names if name in schema.names)
         settings, arrow = self.options.settings, spark_arrow_schema(schema)
-        return ChangesRead(settings, self.info, columns, arrow, limit=wanted.limit, include=_METADATA)
+        return ChangesRead(settings, self.info, columns, arrow, limit=pushdown.limit, include=_METADATA)
 
     def _tasks_of(
-        self, connection: Connection, cores: int, wanted: Pushdown, buckets: Sequence[TableBucket]
+        self, connection: Connection, cores: int, pushdown: Pushdown, buckets: Sequence[TableBucket]
     ) -> list[tuple[Split, ...]]:
         """Raises `InvalidRequest` where the log has lost the beginning of the range."""
         return cut_logs(self._bounds(connection, buckets), cores)
@@ -188,17 +188,17 @@ class ChangesScan(LiveScan):
 
     def _bounds(self, connection: Connection, buckets: Sequence[TableBucket]) -> dict[TableBucket, tuple[int, int]]:
         """The offsets between which the range lies now."""
-        wanted, ranges = self.range, log_ranges(connection, self.info, buckets)
+        changes, ranges = self.range, log_ranges(connection, self.info, buckets)
         ends = {bucket: stop for bucket, (_, stop) in ranges.items()}
-        starts = dict.fromkeys(buckets, wanted.start)
-        stops = ends if wanted.stop is None else dict.fromkeys(buckets, wanted.stop)
-        if wanted.is_of_times and buckets:
+        starts = dict.fromkeys(buckets, changes.start)
+        stops = ends if changes.stop is None else dict.fromkeys(buckets, changes.stop)
+        if changes.is_of_times and buckets:
             table = connection.table(self.info)
-            starts = offsets_at(table, buckets, wanted.start, ends)
-            stops = ends if wanted.stop is None else offsets_at(table, buckets, wanted.stop, ends)
+            starts = offsets_at(table, buckets, changes.start, ends)
+            stops = ends if changes.stop is None else offsets_at(table, buckets, changes.stop, ends)
         for bucket, (earliest, _) in ranges.items():
             # Of the changes at a log's very beginning nothing says whether others of the range were in front of them.
-            is_known = starts[bucket] > earliest or (not wanted.is_of_times and starts[bucket] == earliest)
+            is_known = starts[bucket] > earliest or (not changes.is_of_times and starts[bucket] == earliest)
             if earliest and not is_known:
                 raise InvalidRequest(
                     f"the log of bucket {bucket} of table {self.info.path} begins at offset {earliest}: changes of "
@@ -251,18 +251,18 @@ class NewestScan(LiveScan):
         fields = super().schema.fields
         return StructType([_KIND, *fields] if self.deletes == INCLUDE else fields)
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> NewestRead:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> NewestRead:
         """Raises `UnsupportedOperation` for a filter by which a change may take a row out of what is read."""
-        has_kind = self.deletes == INCLUDE and _KIND.name in wanted.columns
-        columns = tuple(name for name in wanted.columns if not (has_kind and name == _KIND.name))
+        has_kind = self.deletes == INCLUDE and _KIND.name in pushdown.columns
+        columns = tuple(name for name in pushdown.columns if not (has_kind and name == _KIND.name))
         keys = set(self.info.schema.primary_key)
-        if self.deletes == INCLUDE and wanted.filter is not None and not wanted.filter.columns() <= keys:
+        if self.deletes == INCLUDE and pushdown.filter is not None and not pushdown.filter.columns() <= keys:
             raise UnsupportedOperation(
                 f"a stream with '{DELETE_BEHAVIOR}' = '{INCLUDE}' takes no option 'filter' on other columns than the "
                 "primary key: whether a row that does not match has matched before is not known. Filter the DataFrame"
             )
         arrow, include = spark_arrow_schema(schema), ("change_type",) if has_kind else ()
-        how = (wanted.row_filter, wanted.limit, self.options.strategy, include, self.deletes)
+        how = (pushdown.row_filter, pushdown.limit, self.options.strategy, include, self.deletes)
         return NewestRead(self.options.settings, self.info, columns, arrow, *how)
 
 

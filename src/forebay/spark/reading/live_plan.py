@@ -137,17 +137,17 @@ class LiveScan:
             return ()
         return self.info.descriptor.physical_primary_key if self.strategy == SERVER_SCAN else ()
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> ReadFunction:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> ReadFunction:
         """The function that reads each task; `schema` is Spark's schema of the requested columns."""
         said = self._said
-        include = [_INCLUDE[name] for name in wanted.columns if name in said]
+        include = [_INCLUDE[name] for name in pushdown.columns if name in said]
         return ReadFunction(
             self.options.settings,
             self.info,
-            tuple(name for name in wanted.columns if name not in said),
+            tuple(name for name in pushdown.columns if name not in said),
             spark_arrow_schema(schema),
-            wanted.row_filter,
-            wanted.limit,
+            pushdown.row_filter,
+            pushdown.limit,
             self.strategy or SERVER_SCAN,
             tuple(include),
         )
@@ -169,40 +169,40 @@ class LiveScan:
             )
 
     def _stream_tasks(
-        self, connection: Connection, cores: int, wanted: Pushdown, look_up: bool
+        self, connection: Connection, cores: int, pushdown: Pushdown, look_up: bool
     ) -> tuple[list[tuple[Split, ...]], str | None]:
         """The tasks of a table that has nothing in a lake, and what its filters leave to read, in words."""
         info, found = self.info, None
-        if fixes_keys(info, wanted.filter):
+        if fixes_keys(info, pushdown.filter):
             from forebay.spark.reading.key_lookups import chosen_buckets
 
-            found = chosen_buckets(connection, info, wanted)
+            found = chosen_buckets(connection, info, pushdown)
         if found is None:
-            buckets: Sequence[TableBucket] = wanted_buckets(connection, info, wanted.partition_filters)
-            return self._tasks_of(connection, cores, wanted, buckets), None
+            buckets: Sequence[TableBucket] = wanted_buckets(connection, info, pushdown.partition_filters)
+            return self._tasks_of(connection, cores, pushdown, buckets), None
         if found.keys is not None and self.strategy == SERVER_SCAN and look_up:
             keys = tuple((bucket, tuple(of_bucket)) for bucket, of_bucket in found.keys.items())
             return [(KeysInput(keys),)] if keys else [], str(found)
-        tasks = self._tasks_of(connection, cores, wanted, found.buckets)
+        tasks = self._tasks_of(connection, cores, pushdown, found.buckets)
         if found.buckets:
             found = replace(found, keys=None)
         return tasks, str(found) if found.is_narrow else None
 
     def _tasks_of(
-        self, connection: Connection, cores: int, wanted: Pushdown, buckets: Sequence[TableBucket]
+        self, connection: Connection, cores: int, pushdown: Pushdown, buckets: Sequence[TableBucket]
     ) -> list[tuple[Split, ...]]:
         info = self.info
         if self.strategy is not None:
-            return plan_kv(row_counts(connection, info, buckets), cores, wanted.limit)
+            return plan_kv(row_counts(connection, info, buckets), cores, pushdown.limit)
         offsets = log_ranges(connection, info, buckets)
-        limit = wanted.limit
+        limit = pushdown.limit
         # An offset of a primary-key table's log may hold no change, so there a limit cannot be turned into offsets.
-        every_offset_is_a_row = not info.has_primary_key and wanted.row_filter is None
+        every_offset_is_a_row = not info.has_primary_key and pushdown.row_filter is None
         if limit is not None and limit <= LIMIT_ONE_TASK_MAX and every_offset_is_a_row:
             return cut_logs_for_limit(offsets, limit)
         return cut_logs(offsets, cores, self.options.records_per_partition)
 
-    def _union_plan(self, connection: Connection, wanted: Pushdown, look_up: bool) -> UnionPlan | None:
+    def _union_plan(self, connection: Connection, pushdown: Pushdown, look_up: bool) -> UnionPlan | None:
         """The plan of a table with a lake, or of a time range; None where the stream alone is read.
 
         That is so, too, where nothing is in the lake yet.
@@ -212,16 +212,16 @@ class LiveScan:
             from forebay.unionread.time_travel import plan_as_of
 
             table = connection.table(info)
-            return plan_as_of(table, self.as_of, wanted.columns, wanted.filter, wanted.limit)
+            return plan_as_of(table, self.as_of, pushdown.columns, pushdown.filter, pushdown.limit)
         if window is not None:
             if self.is_changelog or self.is_lake:
                 raise UnsupportedOperation(f"'{START}' is for tables, not for what stands beside them ({info.path})")
-            return plan_time_range(connection.table(info), *window, wanted.columns, wanted.filter, wanted.limit)
+            return plan_time_range(connection.table(info), *window, pushdown.columns, pushdown.filter, pushdown.limit)
         if not self.reads_lake:
             return None
         alone = self.is_lake or self.options.read_optimized
         look_up = look_up and self.strategy == SERVER_SCAN
-        asked = (connection.table(info), wanted.columns, wanted.filter, wanted.limit)
+        asked = (connection.table(info), pushdown.columns, pushdown.filter, pushdown.limit)
         plan = plan_union(*asked, lake_only=alone, look_up=look_up)
         return None if plan.facts.snapshot_id is None and not alone else plan
 
@@ -241,18 +241,18 @@ class LiveScan:
         new = [] if snapshot is None else [bucket for bucket in snapshot.buckets if bucket not in planned]
         return [*tasks, *((KvBatchSplit(bucket),) for bucket in new)], snapshot
 
-    def partitions(self, cores: int, wanted: Pushdown, schema: StructType) -> list[SplitsPartition]:
+    def partitions(self, cores: int, pushdown: Pushdown, schema: StructType) -> list[SplitsPartition]:
         """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
         connection = shared_connection(self.options.settings)
         look_up = not self.options.lease.is_asked_for
-        plan = self.plan(connection, cores, wanted, schema, look_up=look_up, modes=ReadMode.ROWS)
-        tasks = keeping_limit(plan.tasks, wanted.limit)
+        plan = self.plan(connection, cores, pushdown, schema, look_up=look_up, modes=ReadMode.ROWS)
+        tasks = keeping_limit(plan.tasks, pushdown.limit)
         snapshot = None
         if self.options.lease.is_asked_for:
             # This process ends before the tasks begin, and is not notified when the last one has ended.
-            now = None if self.reads_lake else self._chosen(connection, wanted)
+            now = None if self.reads_lake else self._chosen(connection, pushdown)
             tasks, opened = self.open_snapshot(connection, tasks, now)
-            tasks = keeping_limit(tasks, wanted.limit)
+            tasks = keeping_limit(tasks, pushdown.limit)
             snapshot = None if opened is None else opened.keep()
         return task_partitions(tasks, snapshot)
 
@@ -260,7 +260,7 @@ class LiveScan:
         self,
         connection: Connection,
         cores: int,
-        wanted: Pushdown,
+        pushdown: Pushdown,
         schema: StructType,
         *,
         look_up: bool = True,
@@ -276,22 +276,22 @@ class LiveScan:
         """
         modes &= self.options.modes
         if self.reads_lake:
-            self.refuse_metadata(wanted.columns)
-        read = self.read_function(wanted, schema)
-        wanted = replace(wanted, columns=read.columns)
+            self.refuse_metadata(pushdown.columns)
+        read = self.read_function(pushdown, schema)
+        pushdown = replace(pushdown, columns=read.columns)
         if self.strategy is not None and read.include:
             modes, look_up = modes & ~ReadMode.FILES, False
-        union = self._union_plan(connection, wanted, look_up)
+        union = self._union_plan(connection, pushdown, look_up)
         native, beside = None, list[tuple[Split, ...]]()
         if union is None:
-            tasks, chosen = self._stream_tasks(connection, cores, wanted, look_up)
+            tasks, chosen = self._stream_tasks(connection, cores, pushdown, look_up)
         else:
             chosen = union.chosen
-            covered = frozenset(wanted_buckets(connection, self.info, wanted.partition_filters))
+            covered = frozenset(wanted_buckets(connection, self.info, pushdown.partition_filters))
             count = partial(row_counts, connection, self.info)
-            how = (covered, count, cores, wanted.limit, self.options.records_per_partition)
+            how = (covered, count, cores, pushdown.limit, self.options.records_per_partition)
             tasks = lake_tasks(union, *how)
-            share = native_share(union, covered, wanted.limit, serves) if ReadMode.FILES in modes else None
+            share = native_share(union, covered, pushdown.limit, serves) if ReadMode.FILES in modes else None
             if share is not None:
                 native = share.native_files()
                 beside = lake_tasks(share.rest, *how)
@@ -302,19 +302,19 @@ class LiveScan:
                 from forebay.spark.reading.key_lookups import with_found_rows
 
                 pin = partial(open_for_query, connection, self.info, lease=self.options.lease)
-                tasks, snapshot = with_found_rows(connection, self.info, wanted, tasks, pin)
+                tasks, snapshot = with_found_rows(connection, self.info, pushdown, tasks, pin)
             else:
                 tasks, snapshot = self.open_snapshot(connection, tasks, chosen)
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
         direct = self._direct(connection, read, tasks, modes)
-        rows = estimated_rows(tasks, wanted.limit)
-        now = None if union is not None else self._chosen(connection, wanted)
+        rows = estimated_rows(tasks, pushdown.limit)
+        now = None if union is not None else self._chosen(connection, pushdown)
         grown = None if now is None else partial(opened, chosen=now)
         return ScanPlan(read, tasks, rows, opened, native, beside, chosen, direct, grown)
 
-    def _chosen(self, connection: Connection, wanted: Pushdown) -> Chosen | None:
-        """What finds the buckets that `wanted` leaves of the table as it is then; None where there is nothing to find.
+    def _chosen(self, connection: Connection, pushdown: Pushdown) -> Chosen | None:
+        """A function that lists the buckets that `pushdown` leaves of the table at that time; None if there is no need.
 
         That is so without partitions, and of logs, which are read up to the moment of the plan.
         """
@@ -323,13 +323,13 @@ class LiveScan:
             return None
 
         def chosen() -> Sequence[TableBucket]:
-            if fixes_keys(info, wanted.filter):
+            if fixes_keys(info, pushdown.filter):
                 from forebay.spark.reading.key_lookups import chosen_buckets
 
-                found = chosen_buckets(connection, info, wanted)
+                found = chosen_buckets(connection, info, pushdown)
                 if found is not None:
                     return found.buckets
-            return wanted_buckets(connection, info, wanted.partition_filters)
+            return wanted_buckets(connection, info, pushdown.partition_filters)
 
         return chosen
 
@@ -419,8 +419,8 @@ def row_counts(
         return {}
     partitions = None
     if info.is_partitioned:
-        wanted = {bucket.partition_id for bucket in buckets}
-        partitions = [p.name for p in connection.table(info).partitions() if p.partition_id in wanted]
+        partition_ids = {bucket.partition_id for bucket in buckets}
+        partitions = [p.name for p in connection.table(info).partitions() if p.partition_id in partition_ids]
     try:
         counts = connection.admin.table_stats(info, partitions).row_counts
     except UnsupportedOperation:

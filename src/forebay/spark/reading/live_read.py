@@ -84,7 +84,7 @@ class TaskRead:
 class ReadFunction(TaskRead):
     """How the splits of one scan are read.
 
-    `columns` are the table's columns that are wanted; `include` are metadata columns of the log in front of them
+    `columns` are the requested columns of the table; `include` are metadata columns of the log in front of them
     (`change_type`, `offset`, `timestamp`), by which rows of snapshots are inserts without a place in the log and
     without a time; `schema` is what Spark wants to see.
     """

@@ -80,15 +80,15 @@ class LiveSource(ScanSource):
         self._context, self._info, self._options, self._view = context, info, options, view
         self._scan, self._as_of, self._has_deletes = scan, as_of, has_deletes
 
-    def plan(self, wanted: Pushdown, schema: StructType) -> ScanPlan:
+    def plan(self, pushdown: Pushdown, schema: StructType) -> ScanPlan:
         context = self._context
         scan = replace(self._scan, options=self._read(self._options)) if self._is_stream else self._scan
-        return scan.plan(context.connection, context.cores, wanted, schema, serves=context.jvm.serves)
+        return scan.plan(context.connection, context.cores, pushdown, schema, serves=context.jvm.serves)
 
-    def buckets(self, plan: ScanPlan, wanted: Pushdown) -> BucketPlan | None:
+    def buckets(self, plan: ScanPlan, pushdown: Pushdown) -> BucketPlan | None:
         from forebay.spark.reading.buckets import live_buckets  # few sessions read by bucket
 
-        return live_buckets(self._context.connection, self._info, plan, wanted)
+        return live_buckets(self._context.connection, self._info, plan, pushdown)
 
     def stream_options(self) -> dict[str, str]:
         if self._view == LAKE or self._as_of is not None:

@@ -118,7 +118,7 @@ class NativeFiles:
     """The part of a scan that Spark's own reader can read, with exactly the rows that Python tasks would give.
 
     `files` are paths of Parquet files every row of which is a row of the scan, but for filters on rows, which Spark
-    evaluates anyhow. They have the wanted columns under their own names, with types that Spark reads as those of the
+    evaluates anyhow. They have the requested columns under their own names, with types that Spark reads as those of the
     scan; a column that a file lacks is null. Some rows of more such files do not count: `marking` are tasks that tell
     these files and rows when the query runs. `is_all`: nothing is beside all these files. `options` are the lake's, by
     which its store is opened (`s3.endpoint`, ...).
@@ -219,10 +219,10 @@ LIMIT_ONE_TASK_MAX = 100_000
 def task_count(rows: int | None, cores: int, pieces: int | None = None) -> int:
     """How many tasks read `rows` rows (None: unknown) that lie in `pieces` pieces (None: can be cut anywhere)."""
     most = max(1, cores * TASKS_PER_CORE)
-    wanted = most if rows is None else min(most, -(-rows // ROWS_PER_TASK_MIN))
+    count = most if rows is None else min(most, -(-rows // ROWS_PER_TASK_MIN))
     if pieces is not None:
-        wanted = min(wanted, pieces)
-    return max(1, wanted)
+        count = min(count, pieces)
+    return max(1, count)
 
 
 class HasRows(Protocol):

@@ -53,11 +53,11 @@ class ScanProxy(JavaProxy):
         READ + "Batch",
     )
 
-    def __init__(self, context: SessionContext, source: ScanSource, wanted: Pushdown, schema: StructType) -> None:
+    def __init__(self, context: SessionContext, source: ScanSource, pushdown: Pushdown, schema: StructType) -> None:
         super().__init__(context.jvm)
         self._context = context
         self._source = source
-        self._wanted = wanted
+        self._pushdown = pushdown
         self._schema = schema
         self._lock = threading.Lock()
         self._made: dict[str, Any] = {}
@@ -75,7 +75,7 @@ class ScanProxy(JavaProxy):
             return self._made[name]
 
     def _plan(self) -> ScanPlan:
-        plan: ScanPlan = self._once("plan", lambda: self._source.plan(self._wanted, self._schema))
+        plan: ScanPlan = self._once("plan", lambda: self._source.plan(self._pushdown, self._schema))
         return plan
 
     def native(self, filters: JavaObject) -> JavaObject | None:
@@ -111,7 +111,7 @@ class ScanProxy(JavaProxy):
         return self._once("schema", lambda: self.jvm.struct_type(self._schema))
 
     def description(self) -> str:
-        parts = [f"forebay {self._source.name} ({', '.join(self._wanted.columns)})", *self._filters_in_words()]
+        parts = [f"forebay {self._source.name} ({', '.join(self._pushdown.columns)})", *self._filters_in_words()]
         if self._source.strategy is not None:
             parts.append(f"by {self._source.strategy.replace('_', '-')}")
         if self._filtered is not None:
@@ -125,12 +125,12 @@ class ScanProxy(JavaProxy):
         return ", ".join(parts)
 
     def _filters_in_words(self) -> list[str]:
-        wanted, plan = self._wanted, self._made.get("plan")
-        parts = [f"partitions where {to_text(predicate)}" for predicate in wanted.partition_filters]
-        if wanted.row_filter is not None:
-            parts.append(f"rows where {to_text(wanted.row_filter)}")
-        if wanted.limit is not None:
-            parts.append(f"limit {wanted.limit}")
+        pushdown, plan = self._pushdown, self._made.get("plan")
+        parts = [f"partitions where {to_text(predicate)}" for predicate in pushdown.partition_filters]
+        if pushdown.row_filter is not None:
+            parts.append(f"rows where {to_text(pushdown.row_filter)}")
+        if pushdown.limit is not None:
+            parts.append(f"limit {pushdown.limit}")
         if plan is not None and plan.chosen is not None:
             parts.append(plan.chosen)
         return parts
@@ -173,8 +173,8 @@ class ScanProxy(JavaProxy):
         None with a limit, which counts rows before any join. None of what UPDATE, MERGE or DELETE change: Spark would
         find the values by a query of its own, which reads the table at another instant and with the session's options.
         """
-        wanted, source = self._wanted, self._source
-        is_open = wanted.limit is None and not source.is_target
+        pushdown, source = self._pushdown, self._source
+        is_open = pushdown.limit is None and not source.is_target
         known = {column.name for column in source.columns if is_open}
         comparable = [field.name for field in self._schema.fields if isinstance(field.dataType, AtomicType)]
         return [name for name in comparable if name in known]
@@ -184,20 +184,20 @@ class ScanProxy(JavaProxy):
 
         Predicates with more than `RUNTIME_VALUES_MAX` values are left out: the join drops what does not match.
         """
-        wanted = self._narrowed(predicates)
-        if wanted is not self._wanted:
-            filtered = ScanProxy(self._context, self._source, wanted, self._schema)
+        pushdown = self._narrowed(predicates)
+        if pushdown is not self._pushdown:
+            filtered = ScanProxy(self._context, self._source, pushdown, self._schema)
             filtered._is_filtered = True
             self._filtered = self._to_answer[self.jvm.thread_id()] = filtered
 
     def _narrowed(self, predicates: JavaObject) -> Pushdown:
-        wanted = self._wanted
+        pushdown = self._pushdown
         for java in predicates:
             if len(java.children()) <= RUNTIME_VALUES_MAX + 1:
                 predicate = to_predicate(self.jvm.expression(java), self._source.columns)
                 if predicate is not None:
-                    wanted = wanted.with_filter(predicate, self._source.partition_keys)
-        return wanted
+                    pushdown = pushdown.with_filter(predicate, self._source.partition_keys)
+        return pushdown
 
     # ---- SupportsReportStatistics -----------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class PlannedScan(ScanProxy):
     """A scan that Spark's own Parquet reader may read, all or in part; `filters` are those of that reader."""
 
     def __init__(self, scan: ScanProxy, filters: JavaObject) -> None:
-        super().__init__(scan._context, scan._source, scan._wanted, scan._schema)
+        super().__init__(scan._context, scan._source, scan._pushdown, scan._schema)
         self._made["plan"] = scan._plan()
         self._filters = filters
 
@@ -250,10 +250,10 @@ class FileScan(PlannedScan):
 
     def apply(self, predicates: JavaObject) -> JavaObject | None:
         """Spark's scan of the files that may have rows which match all `predicates`; None: of all files."""
-        wanted = self._narrowed(predicates)
-        if wanted is self._wanted:
+        pushdown = self._narrowed(predicates)
+        if pushdown is self._pushdown:
             return None
-        plan = self._source.plan(wanted, self._schema)
+        plan = self._source.plan(pushdown, self._schema)
         if not plan.tasks:
             return empty_scan(self._context, self._schema, self._statistics(0))
         if plan.native is None or not plan.native.is_all or plan.native.marking:  # the table has changed meanwhile

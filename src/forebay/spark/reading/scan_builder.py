@@ -52,10 +52,10 @@ class ScanBuilder(JavaProxy):
         It asks this of every batch, and from Spark 4.3 on of streams, too.
         """
         self._is_batch = True
-        wanted = self.jvm.python_schema(schema)
-        if not wanted.fields and not counts_rows_without_columns():
-            wanted = StructType([min(self._source.schema.fields, key=lambda field: value_bytes(field.dataType))])
-        self._schema = wanted
+        requested = self.jvm.python_schema(schema)
+        if not requested.fields and not counts_rows_without_columns():
+            requested = StructType([min(self._source.schema.fields, key=lambda field: value_bytes(field.dataType))])
+        self._schema = requested
 
     def pushPredicates(self, predicates: JavaObject) -> JavaObject:
         """The filters that Spark still has to evaluate: all except those on partition keys."""
@@ -90,26 +90,26 @@ class ScanBuilder(JavaProxy):
 
     def build(self) -> JavaObject:
         """A scan by Python tasks, Spark's own scan of Parquet files, or one of both."""
-        wanted = Pushdown(
+        pushdown = Pushdown(
             tuple(self._schema.fieldNames()),
             tuple(self._partition_filters),
             all_of(self._row_filters),
             self._limit,
         )
-        scan = ScanProxy(self._context, self._source, wanted, self._schema)
+        scan = ScanProxy(self._context, self._source, pushdown, self._schema)
         if not self._is_batch or self.jvm.plans_a_stream():
             return scan
         # Without those on partition keys: Parquet takes a column that is filtered and not read for one that the file
         # lacks, so that no row would match. And without those by which it would leave out rows that match.
         of_parquet = self.jvm.array(_PREDICATE, self._of_parquet)
-        return self._by_bucket(wanted, of_parquet) or scan.native(of_parquet) or scan
+        return self._by_bucket(pushdown, of_parquet) or scan.native(of_parquet) or scan
 
-    def _by_bucket(self, wanted: Pushdown, filters: JavaObject) -> ScanProxy | None:
+    def _by_bucket(self, pushdown: Pushdown, filters: JavaObject) -> ScanProxy | None:
         """The scan of whole buckets; None where that is not allowed, or there are none."""
         source = self._source
         if ReadMode.BUCKETS not in source.modes:
             return None
         from forebay.spark.reading.bucketed import bucket_scan
 
-        found = source.buckets(source.plan(wanted, self._schema), wanted)
-        return bucket_scan(self._context, source, wanted, self._schema, found, filters)
+        found = source.buckets(source.plan(pushdown, self._schema), pushdown)
+        return bucket_scan(self._context, source, pushdown, self._schema, found, filters)

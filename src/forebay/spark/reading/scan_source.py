@@ -51,7 +51,7 @@ class ScanSource(ABC):
         self.columns = columns
 
     @abstractmethod
-    def plan(self, wanted: Pushdown, schema: StructType) -> ScanPlan:
+    def plan(self, pushdown: Pushdown, schema: StructType) -> ScanPlan:
         """The plan of a batch; `schema` is Spark's of the requested columns.
 
         Raises `UnsupportedOperation` for options that only streams have.
@@ -64,7 +64,7 @@ class ScanSource(ABC):
         Raises `UnsupportedOperation` for what cannot be a stream, and `InvalidRequest` for wrong options.
         """
 
-    def buckets(self, plan: ScanPlan, wanted: Pushdown) -> BucketPlan | None:
+    def buckets(self, plan: ScanPlan, pushdown: Pushdown) -> BucketPlan | None:
         """`plan` by bucket; None where its splits are not of single buckets that Spark may compare."""
         return None
 

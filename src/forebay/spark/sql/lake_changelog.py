@@ -63,9 +63,9 @@ class LakeChangesSource(ChangesSource):
         self.partition_keys = self._scan.partition_keys
         self._context, self._table, self._options = of.context, of.table, options
 
-    def plan(self, wanted: Pushdown, schema: StructType) -> ScanPlan:
+    def plan(self, pushdown: Pushdown, schema: StructType) -> ScanPlan:
         self._read.refuse_for_batches()
-        return self._scan.plan(self._context.cores, wanted, schema)
+        return self._scan.plan(self._context.cores, pushdown, schema)
 
     def _stream_options(self) -> dict[str, str]:
         source = stream_source(self._context, self._table, None, self._options)

@@ -55,9 +55,9 @@ class LiveChangesSource(ChangesSource):
         super().__init__(f"{table.name} CHANGES", self._scan.schema, (), info.schema.primary_key, changes, is_net)
         self._context, self._info, self._options = context, info, options
 
-    def plan(self, wanted: Pushdown, schema: StructType) -> ScanPlan:
+    def plan(self, pushdown: Pushdown, schema: StructType) -> ScanPlan:
         read_options(self._context.settings, self._info.descriptor, self._options)
-        return self._scan.plan(self._context.connection, self._context.cores, wanted, schema)
+        return self._scan.plan(self._context.connection, self._context.cores, pushdown, schema)
 
     def _stream_options(self) -> dict[str, str]:
         for name in self._options:

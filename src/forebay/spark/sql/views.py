@@ -171,11 +171,11 @@ class ViewCatalog(SqlCatalog):
         old = self._found(identifier)
         if old is None:
             raise self._no_such_view(identifier)
-        now, wanted = _from_lake(old, self._context.catalog), _from_java(self.jvm, asked)
-        new = _to_lake(old.name, self._context.catalog, wanted)
-        if replace(now, options={}, comment=None) == replace(wanted, options={}, comment=None):
+        now, requested = _from_lake(old, self._context.catalog), _from_java(self.jvm, asked)
+        new = _to_lake(old.name, self._context.catalog, requested)
+        if replace(now, options={}, comment=None) == replace(requested, options={}, comment=None):
             kept = {name: value for name, value in old.options.items() if name.startswith(_OWN)}
-            new = replace(old, options={**kept, **wanted.options}, comment=wanted.comment)
+            new = replace(old, options={**kept, **requested.options}, comment=requested.comment)
         self._keep(new, replace=True)
         return asked
 

@@ -63,7 +63,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
     def __init__(
         self,
         scan: PaimonScan,
-        wanted: Pushdown,
+        pushdown: Pushdown,
         schema: StructType,
         limits: StreamLimits,
         cores: int,
@@ -71,10 +71,10 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
     ) -> None:
         """Raises `UnsupportedOperation` for tables whose changes are not recorded."""
         table = scan.table
-        check_streamable(table, ScanFilter.of(table.schema, wanted.filter))
+        check_streamable(table, ScanFilter.of(table.schema, pushdown.filter))
         super().__init__(scan.name, limits)
-        self._scan, self._wanted, self._cores, self._clock = scan, wanted, cores, clock
-        self._function = scan.read_function(wanted, schema)
+        self._scan, self._pushdown, self._cores, self._clock = scan, pushdown, cores, clock
+        self._function = scan.read_function(pushdown, schema)
         self._target: int | None = None
         self._recorded_ms = 0
 
@@ -103,7 +103,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
         table = self._scan.table
         return StreamScan(
             replace(table, clock=self._clock),
-            ScanFilter.of(table.schema, self._wanted.filter),
+            ScanFilter.of(table.schema, self._pushdown.filter),
             # In a binlog the two halves of an update are one row, and may lie in two files.
             cut_by_file=self._scan.form != BINLOG,
         )
@@ -242,7 +242,7 @@ class LakeChangesPlanner(LakeStreamPlanner):
     @cached_property
     def _stream(self) -> CommitScan:
         scan = replace(self._scan, table=replace(self._scan.table, clock=self._clock))
-        return scan.commits(ScanFilter.of(scan.table.schema, self._wanted.filter), cut_by_file=True)
+        return scan.commits(ScanFilter.of(scan.table.schema, self._pushdown.filter), cut_by_file=True)
 
 
 _OF_SCANS = ("full", "next", "split", "plan", "began_empty", "finished", "passed")

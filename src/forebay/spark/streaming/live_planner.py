@@ -62,14 +62,14 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
     """Plans the micro-batches of one stream of a cluster's table."""
 
     def __init__(
-        self, scan: LiveScan, options: StreamOptions, wanted: Pushdown, schema: StructType, cores: int
+        self, scan: LiveScan, options: StreamOptions, pushdown: Pushdown, schema: StructType, cores: int
     ) -> None:
         if options.mode == FULL and scan.info.lake_enabled and not scan.is_changelog:
-            scan.refuse_metadata(wanted.columns)
+            scan.refuse_metadata(pushdown.columns)
         super().__init__(str(scan.info.path), options.limits)
-        self._scan, self._options, self._wanted, self._cores = scan, options, wanted, cores
+        self._scan, self._options, self._pushdown, self._cores = scan, options, pushdown, cores
         self._info = scan.info
-        self._function = scan.read_function(wanted, schema)
+        self._function = scan.read_function(pushdown, schema)
         self._columns = self._function.columns
         self._partitions: list[int] | None = None
         self._listed_at = 0.0
@@ -223,7 +223,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         if full.lake_snapshot is not None:
             table = connection.table(self._info)
             reader, splits = lake_pieces(
-                table, full.lake_snapshot, self._columns, self._wanted.row_filter, identity=full.lake_identity
+                table, full.lake_snapshot, self._columns, self._pushdown.row_filter, identity=full.lake_identity
             )
             made += [LakePart(reader, split, lake_rows(split)) for split in splits]
         if full.buckets:
@@ -246,7 +246,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         logs = {bucket: span for bucket, span in batch.logs.items() if self._exists(bucket)}
         if self._info.has_primary_key and not self._scan.is_changelog:  # merged rows rather than changes
             read = self._options.read.settings
-            reader = UnionReader(read, self._info, self._columns, self._wanted.row_filter)
+            reader = UnionReader(read, self._info, self._columns, self._pushdown.row_filter)
             for bucket, (first, stop) in logs.items():
                 # One split for a bucket: what is known of a key must not come to two tasks.
                 pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop), stop - first))

@@ -97,8 +97,8 @@ class CopyOnWriteScan(ScanProxy):
     def __init__(
         self, operation: LakeRewrite, source: ScanSource, filters: Sequence[Predicate], schema: JavaObject
     ) -> None:
-        wanted = Pushdown(tuple(schema.fieldNames()))
-        super().__init__(operation._context, source, wanted, schema)
+        pushdown = Pushdown(tuple(schema.fieldNames()))
+        super().__init__(operation._context, source, pushdown, schema)
         self._table, self._base = operation.table, operation.base
         self._chosen: frozenset[str] | None = None
         self._filters = filters
@@ -153,7 +153,7 @@ class CopyOnWriteScan(ScanProxy):
 
     def _plan(self) -> ScanPlan:
         splits = self.read_splits()
-        read = PaimonScan.of(self._table, self._source.name).read_function(self._wanted, self._schema)
+        read = PaimonScan.of(self._table, self._source.name).read_function(self._pushdown, self._schema)
         rows = sum(split.row_count for split in splits)
         return ScanPlan(read, deal(splits, self._context.cores), rows, opened)
 

@@ -355,8 +355,8 @@ class IncomingRows:
                 what = "twice" if found in self._names else "which the table does not have"
                 raise InvalidRequest(f"the data has column '{name}', {what}{did_you_mean(name, set(own) - {name})}")
             self._names[found] = name
-        wanted = [name for name in self._names if columns is None or name in columns]
-        written = [name for name in own if name in wanted and name != info.schema.auto_increment_column]
+        included = [name for name in self._names if columns is None or name in columns]
+        written = [name for name in own if name in included and name != info.schema.auto_increment_column]
         is_whole = len(written) == len(own) - (info.schema.auto_increment_column is not None)
         check_partial(info, None if is_whole else written)
         self.deletes_only = self.kinds is not None and not is_whole and set(written) == set(info.schema.primary_key)
