@@ -181,7 +181,7 @@ def test_a_scan_has_partitions_that_were_created_between_its_plan_and_its_snapsh
     assert ids_of(batch for part in opened.partitions for batch in plan.read.read(part)) == (
         [1, 2, 5] if filters else [0, 1, 2, 5]
     )
-    exact = plan.opened(plan.tasks)
+    exact = plan.open_tasks(plan.tasks)
     assert len(exact.partitions) == len(plan.tasks)
 
 

@@ -44,16 +44,21 @@ class ScanByBucket(ScanProxy):
     interfaces: ClassVar[tuple[str, ...]] = (_READ + "SupportsReportPartitioning",)
 
     def __init__(
-        self, context: SessionContext, source: ScanSource, pushdown: Pushdown, schema: StructType, found: BucketPlan
+        self,
+        context: SessionContext,
+        source: ScanSource,
+        pushdown: Pushdown,
+        schema: StructType,
+        bucket_plan: BucketPlan,
     ) -> None:
         super().__init__(context, source, pushdown, schema)
-        by_python = None if found.plan.direct is None else f"{switch_of(ReadMode.BUCKETS)} is true"
-        self._made["plan"] = replace(found.plan, direct=by_python)
-        self._found = found
-        self._reported = [key for key in found.partition_keys if key.name in pushdown.columns]
+        by_python = None if bucket_plan.plan.direct is None else f"{switch_of(ReadMode.BUCKETS)} is true"
+        self._made["plan"] = replace(bucket_plan.plan, direct=by_python)
+        self._bucket_plan = bucket_plan
+        self._reported = [key for key in bucket_plan.partition_keys if key.name in pushdown.columns]
 
     def description(self) -> str:
-        return f"{super().description()}, by bucket of {self._found.bucketing.columns[0]}"
+        return f"{super().description()}, by bucket of {self._bucket_plan.bucketing.columns[0]}"
 
     def filterAttributes(self) -> JavaObject:
         """None: what is read after a filter must be of the same buckets."""
@@ -62,14 +67,14 @@ class ScanByBucket(ScanProxy):
     def outputPartitioning(self) -> JavaObject:
         expressions = CONNECTOR + "expressions."
         make = self.jvm.class_(expressions + "Expressions")
-        column = self.jvm.column(self._found.bucketing.columns[0])
-        bucket = make.apply(self._found.bucketing.name, self.jvm.array(expressions + "Expression", [column]))
+        column = self.jvm.column(self._bucket_plan.bucketing.columns[0])
+        bucket = make.apply(self._bucket_plan.bucketing.name, self.jvm.array(expressions + "Expression", [column]))
         keys = [*(make.identity(quoted(key.name)) for key in self._reported), bucket]
         kind = self.jvm.class_(_READ + "partitioning.KeyGroupedPartitioning")
-        return kind(self.jvm.array(expressions + "Expression", keys), len(self._found.buckets))
+        return kind(self.jvm.array(expressions + "Expression", keys), len(self._bucket_plan.buckets))
 
     def _partitions(self, plan: ScanPlan) -> JavaObject:
-        opened = self._opened(plan.opened([bucket.splits for bucket in self._found.buckets]))
+        opened = self._opened(plan.open_tasks([bucket.splits for bucket in self._bucket_plan.buckets]))
         self._pinned = opened.pinned
         made = executor_class(self.jvm, _CLASS)()
         return made.tasks(self.jvm.input_partitions(opened.partitions), self._keys())
@@ -80,8 +85,8 @@ class ScanByBucket(ScanProxy):
             [*to_spark_schema(self._reported).fields, StructField("bucket", IntegerType(), False)]
         )
         arrow = spark_arrow_schema(spark_schema)
-        places = [self._found.partition_keys.index(key) for key in self._reported]
-        rows = [(*(b.partition[place] for place in places), b.number) for b in self._found.buckets]
+        places = [self._bucket_plan.partition_keys.index(key) for key in self._reported]
+        rows = [(*(b.partition[place] for place in places), b.number) for b in self._bucket_plan.buckets]
         columns = zip(*rows, strict=True) if rows else ((),) * len(arrow)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)]
         return self.jvm.rows(self._context.session, spark_schema, pa.Table.from_arrays(arrays, schema=arrow))
@@ -91,7 +96,7 @@ class FileScanByBucket(ScanByBucket):
     """The same by Spark's own reader of Parquet files."""
 
     def __init__(self, scan: ScanByBucket, files: Sequence[Sequence[str]], filters: JavaObject) -> None:
-        super().__init__(scan._context, scan._source, scan._pushdown, scan._schema, scan._found)
+        super().__init__(scan._context, scan._source, scan._pushdown, scan._schema, scan._bucket_plan)
         self._paths = "\0".join(path for of_bucket in files for path in of_bucket)
         self._places = [place for place, of_bucket in enumerate(files) for _ in of_bucket]
         self._batch = parquet_scan(
@@ -119,12 +124,12 @@ def bucket_scan(
     source: ScanSource,
     pushdown: Pushdown,
     schema: StructType,
-    found: BucketPlan | None,
+    bucket_plan: BucketPlan | None,
     filters: JavaObject,
 ) -> ScanByBucket | None:
-    """The scan of the buckets `found`; None where there are none. `filters` are those of Spark's own reader."""
-    if found is None or not runs_on_executors(context.jvm):
+    """The scan of the buckets `bucket_plan`; None where there are none. `filters` are those of Spark's own reader."""
+    if bucket_plan is None or not runs_on_executors(context.jvm):
         return None
-    scan = ScanByBucket(context, source, pushdown, schema, found)
-    files = found.files
+    scan = ScanByBucket(context, source, pushdown, schema, bucket_plan)
+    files = bucket_plan.files
     return scan if files is None or not reads_files(context.jvm) else FileScanByBucket(scan, files, filters)

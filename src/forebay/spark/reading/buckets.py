@@ -46,8 +46,8 @@ class BucketPlan:
     @property
     def files(self) -> list[list[str]] | None:
         """The files of each bucket; None unless Spark can read all of them."""
-        found = [list(bucket.files) for bucket in self.buckets if bucket.files is not None]
-        return found if found and len(found) == len(self.buckets) else None
+        files = [list(bucket.files) for bucket in self.buckets if bucket.files is not None]
+        return files if files and len(files) == len(self.buckets) else None
 
 
 def _usable(bucketing: TableBucketing | None, pushdown: Pushdown) -> TableBucketing | None:
@@ -85,13 +85,13 @@ def lake_buckets(scan: PaimonScan, plan: ScanPlan, pushdown: Pushdown) -> Bucket
 
 def _local_files(table: TableContext, splits: Iterable[DataSplit], names: Sequence[str]) -> tuple[str, ...] | None:
     """The files of `splits`, if Spark can read the columns `names` of all of them itself."""
-    fields, found = table.schema.fields_named(names), list[str]()
+    fields, paths = table.schema.fields_named(names), list[str]()
     for split in splits:
         files = plain_files(table, split, fields)
         if files is None or not all(map(is_local, files)):
             return None
-        found += files
-    return tuple(found)
+        paths += files
+    return tuple(paths)
 
 
 def live_buckets(connection: Connection, info: TableInfo, plan: ScanPlan, pushdown: Pushdown) -> BucketPlan | None:
@@ -105,10 +105,10 @@ def live_buckets(connection: Connection, info: TableInfo, plan: ScanPlan, pushdo
         names = {p.partition_id: tuple(text for _, text in p.spec) for p in connection.table(info).partitions()}
     grouped: dict[tuple[tuple[str, ...], int], list[Split]] = {}
     for split in (split for task in plan.tasks for split in task):
-        found = _bucket_of(split, names, info.bucket_count)
-        if found is None:
+        place = _bucket_of(split, names, info.bucket_count)
+        if place is None:
             return None
-        grouped.setdefault(found, []).append(split)
+        grouped.setdefault(place, []).append(split)
     buckets = []
     for (texts, number), splits in grouped.items():
         values = tuple(partition_value(key.data_type, text) for key, text in zip(keys, texts, strict=True))

@@ -78,21 +78,21 @@ class LakeChangesRead(PaimonRead):
         snapshot = Startup(self.table).readable(split.snapshot_id)
         if snapshot is None:
             raise NotFound(f"snapshot {split.snapshot_id} of {self.name} expired while its changes were read")
-        said = (snapshot.id, pa.int64()), (snapshot.time_millis, pa.timestamp("ms", "UTC"))
+        constants = (snapshot.id, pa.int64()), (snapshot.time_millis, pa.timestamp("ms", "UTC"))
         for batch, kinds in self._changes_of(split):
             rows = batch.columns[1:]
             arrays = [_SPARK_TYPES.take(array_of(kinds))]
-            arrays += [pa.repeat(pa.scalar(value, t), len(batch)) for value, t in said]
+            arrays += [pa.repeat(pa.scalar(value, t), len(batch)) for value, t in constants]
             names = [f.name for f in _OF_COMMITS] + batch.schema.names[1:]
             yield pa.RecordBatch.from_arrays([*arrays, *rows], names)
 
     def _changes_of(self, split: ChangeSplit) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int8]]]:
-        found = self._changes.read(split)
+        changed = self._changes.read(split)
         if not self.net_of:
-            for batch in found:
+            for batch in changed:
                 yield batch, change_numbers(batch.column(0))
             return
-        batches = list(found)
+        batches = list(changed)
         if batches:
             every = pa.concat_batches(batches)
             yield _net(every, change_numbers(every.column(0)), self.net_of)
@@ -112,5 +112,5 @@ def _net(
     before = np.where(remains[was], _UPDATE_BEFORE, _DELETE)
     after = np.where(was[remains], _UPDATE_AFTER, _INSERT)
     in_place = np.argsort(at, kind="stable")
-    chosen = np.concatenate([before, after])[in_place].astype(np.int8)
-    return changes.take(array_of(at[in_place])), chosen
+    net_kinds = np.concatenate([before, after])[in_place].astype(np.int8)
+    return changes.take(array_of(at[in_place])), net_kinds

@@ -69,11 +69,11 @@ def with_metadata(
     hidden = [name for name in names if is_metadata(table.schema, name)]
     made = {name: _of_split(table, split, name) for name in hidden if name in _OF_SPLITS}
     for batch in batches:
-        known = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         arrays = [
             pa.repeat(made[name], batch.num_rows)
             if name in made
-            else known[name.removeprefix(OLD_PREFIX) if name in hidden else name]
+            else columns[name.removeprefix(OLD_PREFIX) if name in hidden else name]
             for name in names
         ]
         yield pa.RecordBatch.from_arrays(arrays, names)

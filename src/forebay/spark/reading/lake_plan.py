@@ -156,12 +156,12 @@ class PaimonScan:
         """`field` as columns of a reader: its name, or the paths of the parts that Spark wants of it."""
         if is_metadata(self.table.schema, field.name):
             return [] if field.name in NOT_READ else [field.name.removeprefix(OLD_PREFIX)]
-        found = next((c for c in self.columns if c.name == field.name), None)
-        if found is None or "." in field.name:
+        column = next((c for c in self.columns if c.name == field.name), None)
+        if column is None or "." in field.name:
             return [field.name]
-        return [field.name + tail for tail in _tails(found.data_type, field.dataType)]
+        return [field.name + tail for tail in _tails(column.data_type, field.dataType)]
 
-    def _chosen(self, pushdown: Pushdown) -> list[ChangeSplit]:
+    def _selected_splits(self, pushdown: Pushdown) -> list[ChangeSplit]:
         """What there is to read, in order, of a side table or by the table's scan options."""
         table = self.table
         scan_filter = ScanFilter.of(table.schema, pushdown.filter)
@@ -197,13 +197,13 @@ class PaimonScan:
         work = self._work(cores, pushdown, serves if ReadMode.FILES in modes else None)
         # Nothing is pinned: what a snapshot needs stays as long as the snapshot does.
         read = self.read_function(pushdown, schema)
-        return ScanPlan(read, work.tasks, work.rows, opened, work.native, work.beside_native)
+        return ScanPlan(read, work.tasks, work.rows, open_tasks, work.native, work.beside_native)
 
     def _work(self, cores: int, pushdown: Pushdown, serves: Serves | None) -> DealtTasks:
         """The tasks of the latest snapshot, or of what side and options choose; those of a snapshot are kept."""
         table = self.table
         if self.side is not None or chooses_snapshot(table.options):
-            return self._dealt(self._chosen(pushdown), cores, pushdown, serves)
+            return self._dealt(self._selected_splits(pushdown), cores, pushdown, serves)
         with telling_expiry(table.snapshots, None):
             latest = table.snapshots.latest()
 
@@ -262,7 +262,7 @@ class PaimonScan:
         return tuple(files), rest
 
 
-def opened(tasks: Sequence[tuple[ChangeSplit, ...]]) -> OpenedScan:
+def open_tasks(tasks: Sequence[tuple[ChangeSplit, ...]]) -> OpenedScan:
     """The input partitions of tasks."""
     return OpenedScan([SplitsPartition(task) for task in tasks])
 

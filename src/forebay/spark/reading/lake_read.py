@@ -126,13 +126,13 @@ class PaimonRead(TaskRead):
 def without_deletions(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of `changes`, kinds in front, that were inserted or are what an update left, without their kinds."""
     for batch in changes:
-        kept = without_deletes(batch, batch.column(0))
-        if kept.num_rows == 0:
+        remaining = without_deletes(batch, batch.column(0))
+        if remaining.num_rows == 0:
             continue
-        if kept.num_columns == 1:
-            yield rows_without_columns(kept.num_rows)
+        if remaining.num_columns == 1:
+            yield rows_without_columns(remaining.num_rows)
         else:
-            yield kept.select(list(range(1, kept.num_columns)))
+            yield remaining.select(list(range(1, remaining.num_columns)))
 
 
 def _in_words(changes: pa.RecordBatch) -> pa.RecordBatch:

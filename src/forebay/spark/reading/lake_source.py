@@ -67,7 +67,7 @@ class LakeSource(ScanSource):
         super().__init__(name, shown.schema, shown.columns)
         self.partition_keys, self.modes = shown.partition_keys, read.modes
         self._context, self._table, self._view = context, table, view
-        self._read, self._scan, self._given = read, shown.with_options(read.table), {**session, **options}
+        self._read, self._scan, self._source_options = read, shown.with_options(read.table), {**session, **options}
 
     def plan(self, pushdown: Pushdown, schema: StructType) -> ScanPlan:
         self._read.refuse_for_batches()
@@ -84,7 +84,7 @@ class LakeSource(ScanSource):
             raise UnsupportedOperation(f"{self.name} cannot be read as a stream; the table itself can")
         # The format checks this, too, but there Spark hides the reason.
         check_streamable(self._scan.table)
-        return stream_source(self._context, self._table, self._view, self._given)
+        return stream_source(self._context, self._table, self._view, self._source_options)
 
 
 def session_options(context: PaimonContext) -> dict[str, str]:
@@ -100,13 +100,13 @@ def session_options(context: PaimonContext) -> dict[str, str]:
     }
 
 
-def stream_source(context: PaimonContext, table: Table, view: str | None, given: Mapping[str, str]) -> dict[str, str]:
+def stream_source(context: PaimonContext, table: Table, view: str | None, options: Mapping[str, str]) -> dict[str, str]:
     """The options by which the format reads `table`, under its very schema, as a stream."""
     stored = table.context.schemas.schema(table.schema.id).options
     own = {key: value for key, value in table.schema.options.items() if stored.get(key) != value}
     return {
         **own,
-        **given,
+        **options,
         **{CATALOG_PREFIX + key: value for key, value in context.options},
         "table": table.name if view is None else f"{table.name}${view}",
         "branch": table.context.paths.branch,

@@ -34,7 +34,7 @@ from forebay.spark.reading.live_read import KeysInput, KvBatchSplit, LakePart, L
 from forebay.spark.reading.native_files import native_share
 from forebay.spark.reading.plan import (
     LIMIT_ONE_TASK_MAX,
-    Direct,
+    DirectReading,
     OpenedScan,
     Pushdown,
     ScanPlan,
@@ -53,7 +53,7 @@ from forebay.unionread.time_range import plan_time_range
 
 AsOf = int | str | dt.datetime
 
-Chosen = Callable[[], Sequence[TableBucket]]
+FindBuckets = Callable[[], Sequence[TableBucket]]
 """Finds the buckets that a scan has to read."""
 
 CHANGELOG, BINLOG, LAKE = "changelog", "binlog", "lake"
@@ -139,12 +139,12 @@ class LiveScan:
 
     def read_function(self, pushdown: Pushdown, schema: StructType) -> ReadFunction:
         """The function that reads each task; `schema` is Spark's schema of the requested columns."""
-        said = self._said
-        include = [_INCLUDE[name] for name in pushdown.columns if name in said]
+        metadata_names = self._metadata_names
+        include = [_INCLUDE[name] for name in pushdown.columns if name in metadata_names]
         return ReadFunction(
             self.options.settings,
             self.info,
-            tuple(name for name in pushdown.columns if name not in said),
+            tuple(name for name in pushdown.columns if name not in metadata_names),
             spark_arrow_schema(schema),
             pushdown.row_filter,
             pushdown.limit,
@@ -153,17 +153,17 @@ class LiveScan:
         )
 
     @property
-    def _said(self) -> frozenset[str]:
+    def _metadata_names(self) -> frozenset[str]:
         """The names of columns that are not the table's, but say something of a record."""
         fields = CHANGELOG_FIELDS if self.is_changelog else metadata_fields(self.info)
         return frozenset(field.name for field in fields)
 
     def refuse_metadata(self, columns: Sequence[str]) -> None:
         """Raise `UnsupportedOperation` for metadata columns of a log table, which its rows in a lake do not have."""
-        asked = () if self.info.has_primary_key else [name for name in columns if name in self._said]
-        if asked:
+        named = () if self.info.has_primary_key else [name for name in columns if name in self._metadata_names]
+        if named:
             raise UnsupportedOperation(
-                f"table {self.info.path} is read from its lake, too, whose rows have no {', '.join(asked)}: set the "
+                f"table {self.info.path} is read from its lake, too, whose rows have no {', '.join(named)}: set the "
                 f"read option 'scan.startup.mode' = 'earliest', or read {self.info.path}$changelog, for what is in the "
                 "log"
             )
@@ -172,21 +172,21 @@ class LiveScan:
         self, connection: Connection, cores: int, pushdown: Pushdown, look_up: bool
     ) -> tuple[list[tuple[Split, ...]], str | None]:
         """The tasks of a table that has nothing in a lake, and what its filters leave to read, in words."""
-        info, found = self.info, None
+        info, selection = self.info, None
         if fixes_keys(info, pushdown.filter):
-            from forebay.spark.reading.key_lookups import chosen_buckets
+            from forebay.spark.reading.key_lookups import selected_buckets
 
-            found = chosen_buckets(connection, info, pushdown)
-        if found is None:
-            buckets: Sequence[TableBucket] = wanted_buckets(connection, info, pushdown.partition_filters)
+            selection = selected_buckets(connection, info, pushdown)
+        if selection is None:
+            buckets: Sequence[TableBucket] = matching_buckets(connection, info, pushdown.partition_filters)
             return self._tasks_of(connection, cores, pushdown, buckets), None
-        if found.keys is not None and self.strategy == SERVER_SCAN and look_up:
-            keys = tuple((bucket, tuple(of_bucket)) for bucket, of_bucket in found.keys.items())
-            return [(KeysInput(keys),)] if keys else [], str(found)
-        tasks = self._tasks_of(connection, cores, pushdown, found.buckets)
-        if found.buckets:
-            found = replace(found, keys=None)
-        return tasks, str(found) if found.is_narrow else None
+        if selection.keys is not None and self.strategy == SERVER_SCAN and look_up:
+            keys = tuple((bucket, tuple(of_bucket)) for bucket, of_bucket in selection.keys.items())
+            return [(KeysInput(keys),)] if keys else [], str(selection)
+        tasks = self._tasks_of(connection, cores, pushdown, selection.buckets)
+        if selection.buckets:
+            selection = replace(selection, keys=None)
+        return tasks, str(selection) if selection.is_narrow else None
 
     def _tasks_of(
         self, connection: Connection, cores: int, pushdown: Pushdown, buckets: Sequence[TableBucket]
@@ -221,22 +221,22 @@ class LiveScan:
             return None
         alone = self.is_lake or self.options.read_optimized
         look_up = look_up and self.strategy == SERVER_SCAN
-        asked = (connection.table(info), pushdown.columns, pushdown.filter, pushdown.limit)
-        plan = plan_union(*asked, lake_only=alone, look_up=look_up)
+        query = (connection.table(info), pushdown.columns, pushdown.filter, pushdown.limit)
+        plan = plan_union(*query, lake_only=alone, look_up=look_up)
         return None if plan.facts.snapshot_id is None and not alone else plan
 
     def open_snapshot(
-        self, connection: Connection, tasks: Sequence[tuple[Split, ...]], chosen: Chosen | None = None
+        self, connection: Connection, tasks: Sequence[tuple[Split, ...]], find_buckets: FindBuckets | None = None
     ) -> tuple[Sequence[tuple[Split, ...]], TableSnapshot | None]:
         """Tasks, and the table snapshot that they read; None if they read logs, or if the cluster has no snapshots.
 
-        They are `tasks`, and others for the buckets that `chosen` finds beside theirs: those of partitions that were
-        created since the scan was planned, and that the snapshot has.
+        They are `tasks`, and others for further buckets that `find_buckets` lists and that the snapshot has: those of
+        partitions that were created since the scan was planned.
         """
         buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
         if not buckets or self.strategy != SERVER_SCAN:
             return tasks, None
-        snapshot = open_for_query(connection, self.info, buckets, self.options.lease, chosen)
+        snapshot = open_for_query(connection, self.info, buckets, self.options.lease, find_buckets)
         planned = frozenset(buckets)
         new = [] if snapshot is None else [bucket for bucket in snapshot.buckets if bucket not in planned]
         return [*tasks, *((KvBatchSplit(bucket),) for bucket in new)], snapshot
@@ -250,7 +250,7 @@ class LiveScan:
         snapshot = None
         if self.options.lease.is_asked_for:
             # This process ends before the tasks begin, and is not notified when the last one has ended.
-            now = None if self.reads_lake else self._chosen(connection, pushdown)
+            now = None if self.reads_lake else self._bucket_finder(connection, pushdown)
             tasks, opened = self.open_snapshot(connection, tasks, now)
             tasks = keeping_limit(tasks, pushdown.limit)
             snapshot = None if opened is None else opened.keep()
@@ -284,10 +284,10 @@ class LiveScan:
         union = self._union_plan(connection, pushdown, look_up)
         native, beside = None, list[tuple[Split, ...]]()
         if union is None:
-            tasks, chosen = self._stream_tasks(connection, cores, pushdown, look_up)
+            tasks, selection = self._stream_tasks(connection, cores, pushdown, look_up)
         else:
-            chosen = union.chosen
-            covered = frozenset(wanted_buckets(connection, self.info, pushdown.partition_filters))
+            selection = union.chosen
+            covered = frozenset(matching_buckets(connection, self.info, pushdown.partition_filters))
             count = partial(row_counts, connection, self.info)
             how = (covered, count, cores, pushdown.limit, self.options.records_per_partition)
             tasks = lake_tasks(union, *how)
@@ -296,7 +296,7 @@ class LiveScan:
                 native = share.native_files()
                 beside = lake_tasks(share.rest, *how)
 
-        def opened(tasks: Sequence[tuple[Split, ...]], chosen: Chosen | None = None) -> OpenedScan:
+        def open_tasks(tasks: Sequence[tuple[Split, ...]], find_buckets: FindBuckets | None = None) -> OpenedScan:
             """Pins the table snapshot that the tasks read, if they read one. It releases itself when collected."""
             if any(isinstance(split, KeysInput) for task in tasks for split in task):
                 from forebay.spark.reading.key_lookups import with_found_rows
@@ -304,16 +304,16 @@ class LiveScan:
                 pin = partial(open_for_query, connection, self.info, lease=self.options.lease)
                 tasks, snapshot = with_found_rows(connection, self.info, pushdown, tasks, pin)
             else:
-                tasks, snapshot = self.open_snapshot(connection, tasks, chosen)
+                tasks, snapshot = self.open_snapshot(connection, tasks, find_buckets)
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
         direct = self._direct(connection, read, tasks, modes)
         rows = estimated_rows(tasks, pushdown.limit)
-        now = None if union is not None else self._chosen(connection, pushdown)
-        grown = None if now is None else partial(opened, chosen=now)
-        return ScanPlan(read, tasks, rows, opened, native, beside, chosen, direct, grown)
+        now = None if union is not None else self._bucket_finder(connection, pushdown)
+        open_current = None if now is None else partial(open_tasks, find_buckets=now)
+        return ScanPlan(read, tasks, rows, open_tasks, native, beside, selection, direct, open_current)
 
-    def _chosen(self, connection: Connection, pushdown: Pushdown) -> Chosen | None:
+    def _bucket_finder(self, connection: Connection, pushdown: Pushdown) -> FindBuckets | None:
         """A function that lists the buckets that `pushdown` leaves of the table at that time; None if there is no need.
 
         That is so without partitions, and of logs, which are read up to the moment of the plan.
@@ -322,20 +322,20 @@ class LiveScan:
         if not info.is_partitioned or self.strategy != SERVER_SCAN:
             return None
 
-        def chosen() -> Sequence[TableBucket]:
+        def find_buckets() -> Sequence[TableBucket]:
             if fixes_keys(info, pushdown.filter):
-                from forebay.spark.reading.key_lookups import chosen_buckets
+                from forebay.spark.reading.key_lookups import selected_buckets
 
-                found = chosen_buckets(connection, info, pushdown)
-                if found is not None:
-                    return found.buckets
-            return wanted_buckets(connection, info, pushdown.partition_filters)
+                selection = selected_buckets(connection, info, pushdown)
+                if selection is not None:
+                    return selection.buckets
+            return matching_buckets(connection, info, pushdown.partition_filters)
 
-        return chosen
+        return find_buckets
 
     def _direct(
         self, connection: Connection, read: ReadFunction, tasks: Sequence[tuple[Split, ...]], modes: ReadMode
-    ) -> Direct | str | None:
+    ) -> DirectReading | str | None:
         """How the JVM reads the logs of a log table, or buckets, itself, or why it does not."""
         buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
         if self.is_changelog or (self.info.has_primary_key and not buckets) or read.strategy != SERVER_SCAN:
@@ -352,11 +352,11 @@ def open_for_query(
     info: TableInfo,
     buckets: Sequence[TableBucket],
     lease: SnapshotLease,
-    chosen: Chosen | None = None,
+    find_buckets: FindBuckets | None = None,
 ) -> TableSnapshot | None:
     """A snapshot of these buckets; None where the cluster has no table snapshots, or there is nothing to read.
 
-    Also of those that `chosen` finds (`forebay.client.reading.table_snapshot.open_snapshot_with`).
+    Also of those that `find_buckets` finds (`forebay.client.reading.table_snapshot.open_snapshot_with`).
 
     It is released when it is collected, by this process. Raises `LimitExceeded` if the server has its fill of them.
     """
@@ -365,9 +365,9 @@ def open_for_query(
     name = lease.lease_id or f"spark {info.path}"
 
     def attempt() -> TableSnapshot:
-        if chosen is None:
+        if find_buckets is None:
             return open_snapshot_of(connection, info, buckets, duration, name)
-        return open_snapshot_with(connection, info, buckets, chosen, duration, name)
+        return open_snapshot_with(connection, info, buckets, find_buckets, duration, name)
 
     snapshot = cluster.retrying(attempt, stale=lambda: cluster.refresh([info.path]))
     if snapshot.snapshot_id is None:
@@ -385,7 +385,7 @@ def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot 
     return made
 
 
-def wanted_buckets(
+def matching_buckets(
     connection: Connection, info: TableInfo, partition_filters: Sequence[Predicate] = ()
 ) -> list[TableBucket]:
     """The buckets of the partitions that the filters leave."""

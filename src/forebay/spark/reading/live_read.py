@@ -39,7 +39,7 @@ from forebay.codec.casting.conform import cast_batch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import SERVER_SCAN
-from forebay.spark.reading.plan import Marking, SplitsPartition
+from forebay.spark.reading.plan import OverrideFinder, SplitsPartition
 from forebay.spark.workers import short_errors
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import (
@@ -101,8 +101,8 @@ class ReadFunction(TaskRead):
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         """The same; errors name the bucket, too."""
         with short_errors(f"reading table {self.info.path}"):
-            given = {_SESSIONS: SESSIONS_PER_TASK, **dict(self.settings.given)}
-            connection = shared_connection(replace(self.settings, given=tuple(sorted(given.items()))))
+            options = {_SESSIONS: SESSIONS_PER_TASK, **dict(self.settings.given)}
+            connection = shared_connection(replace(self.settings, given=tuple(sorted(options.items()))))
             yield from for_spark(self._rows(connection, partition), self.schema, self.limit)
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
@@ -233,12 +233,12 @@ def snapshot_inserts(
 
     `bucket` is what all of them are in, if that is among `include`.
     """
-    known = {**_OF_SNAPSHOT_ROWS, "bucket": (BUCKET_COLUMN, bucket, pa.int32())}
-    said = [known[wanted] for wanted in include]
+    by_name = {**_OF_SNAPSHOT_ROWS, "bucket": (BUCKET_COLUMN, bucket, pa.int32())}
+    columns = [by_name[name] for name in include]
     for batch in batches:
-        arrays = [pa.repeat(pa.scalar(value, t), batch.num_rows) for _, value, t in said]
-        names = [*(name for name, _, _ in said), *batch.schema.names]
-        yield pa.RecordBatch.from_arrays([*arrays, *batch.columns], names) if said else batch
+        arrays = [pa.repeat(pa.scalar(value, t), batch.num_rows) for _, value, t in columns]
+        names = [*(name for name, _, _ in columns), *batch.schema.names]
+        yield pa.RecordBatch.from_arrays([*arrays, *batch.columns], names) if columns else batch
 
 
 def _bucket_of(split: UnionSplit) -> int | None:
@@ -402,7 +402,7 @@ _ARROW = pa.schema([pa.field("marks", _WORDS, nullable=False)])
 class MarkPartition(InputPartition):
     """The markings that one task computes, in order."""
 
-    def __init__(self, marking: tuple[Marking, ...]) -> None:
+    def __init__(self, marking: tuple[OverrideFinder, ...]) -> None:
         super().__init__(None)
         self.marking = marking
 
@@ -419,13 +419,13 @@ class MarkFunction:
                 yield marks_batch(partition.marking)
 
 
-def marks_batch(marking: Sequence[Marking]) -> pa.RecordBatch:
+def marks_batch(marking: Sequence[OverrideFinder]) -> pa.RecordBatch:
     """The marks of the files of all of `marking` as one row."""
-    found = [rows for one in marking for rows in one()]
-    paths, wanted = [rows.path for rows in found], [file for one in marking for file in one.files]
-    if paths != wanted:
-        raise InternalError(f"rows were marked in the files {paths} instead of {wanted}")
-    words = [np.frombuffer(rows.words, np.int64) for rows in found]
+    overridden = [rows for one in marking for rows in one()]
+    paths, files = [rows.path for rows in overridden], [file for one in marking for file in one.files]
+    if paths != files:
+        raise InternalError(f"rows were marked in the files {paths} instead of {files}")
+    words = [np.frombuffer(rows.words, np.int64) for rows in overridden]
     starts = np.cumsum([len(words), *map(len, words)], dtype=np.int64)[:-1]
     values = pa.array(np.concatenate([starts, *words]))
     row = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values, type=_WORDS)

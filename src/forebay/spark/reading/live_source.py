@@ -117,21 +117,21 @@ def stream_source(
     settings = context.settings
     of_log = view in (CHANGELOG, BINLOG) or changes is not None
     zone = session.get(SESSION_ZONE)
-    chosen = stream_options(settings, info.descriptor, options, is_changelog=of_log, zone=zone)
-    scan_of(info, chosen.read, view, chosen.deletes, changes)
-    given = {name.lower(): value for name, value in options.items()}
-    if chosen.timestamp_ms is not None:
-        given[STARTUP_TIMESTAMP] = str(chosen.timestamp_ms)
+    of_stream = stream_options(settings, info.descriptor, options, is_changelog=of_log, zone=zone)
+    scan_of(info, of_stream.read, view, of_stream.deletes, changes)
+    source_options = {name.lower(): value for name, value in options.items()}
+    if of_stream.timestamp_ms is not None:
+        source_options[STARTUP_TIMESTAMP] = str(of_stream.timestamp_ms)
     for name in (LEASE_ID, LEASE_DURATION, STRATEGY, SERVER_SIDE):
         if SESSION_PREFIX + name in session:
-            given.setdefault(name, session[SESSION_PREFIX + name])
+            source_options.setdefault(name, session[SESSION_PREFIX + name])
     if changes is not None:
-        given[CHANGES_RANGE] = changes.beginning()
+        source_options[CHANGES_RANGE] = changes.beginning()
     return {
         # Numbers with a point are seconds, which are written in milliseconds.
         **{name: str(round(v * 1000)) if isinstance(v, float) else str(v) for name, v in settings.given},
         **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
-        **given,
+        **source_options,
         "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),
         "table": f"{info.path}{VIEW_SEPARATOR if view else ''}{view}",
         "cores": str(context.cores),

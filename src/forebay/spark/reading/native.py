@@ -34,7 +34,7 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm, quoted
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.read_modes import ReadMode
 from forebay.spark.reading.live_read import MARKS_SCHEMA, MarkFunction, MarkPartition
-from forebay.spark.reading.plan import Marking, NativeFiles, ReadTasks
+from forebay.spark.reading.plan import NativeFiles, OverrideFinder, ReadTasks
 from forebay.spark.reading.task_readers import task_readers
 from forebay.unionread.overridden import gone, local_path
 
@@ -114,10 +114,10 @@ def _parquet_scan(
     # One string each, as every value is a call.
     names = "\0\0".join("\0".join(local_path(file) or file for file in group) for group in groups)
     struct, last = jvm.struct_type(schema), jvm.struct_type(numbers)
-    given = _in_turns(_OPTIONS), _in_turns(settings)
+    packed = _in_turns(_OPTIONS), _in_turns(settings)
     with jvm.known_layout("scan of Parquet files"):
         try:
-            return _scans(jvm).scan(context.session, *given, struct, last, names, filters)
+            return _scans(jvm).scan(context.session, *packed, struct, last, names, filters)
         except Py4JJavaError as e:
             thrown = e.java_exception
             if str(thrown.getClass().getSimpleName()) == "FileNotFoundException":
@@ -144,13 +144,16 @@ def hadoop_settings(files: Sequence[str], options: Mapping[str, str]) -> dict[st
     """The options of a lake's store as settings of the Hadoop file systems of `files`: of each bucket of S3."""
     buckets = {file.removeprefix(_S3A).partition("/")[0] for file in files if file.startswith(_S3A)}
     endpoint = options.get("s3.endpoint")
-    found = {setting: options[name] for name, setting in _S3_SETTINGS.items() if name in options}
+    settings = {setting: options[name] for name, setting in _S3_SETTINGS.items() if name in options}
     if endpoint is not None:
-        found |= {"path.style.access": "true", "connection.ssl.enabled": str(not endpoint.startswith("http:")).lower()}
+        settings |= {
+            "path.style.access": "true",
+            "connection.ssl.enabled": str(not endpoint.startswith("http:")).lower(),
+        }
     if "s3.access-key" in options:
         kind = "TemporaryAWSCredentialsProvider" if "s3.session-token" in options else "SimpleAWSCredentialsProvider"
-        found["aws.credentials.provider"] = f"org.apache.hadoop.fs.s3a.{kind}"
-    return {f"fs.s3a.bucket.{bucket}.{setting}": value for bucket in buckets for setting, value in found.items()}
+        settings["aws.credentials.provider"] = f"org.apache.hadoop.fs.s3a.{kind}"
+    return {f"fs.s3a.bucket.{bucket}.{setting}": value for bucket in buckets for setting, value in settings.items()}
 
 
 def file_scan(
@@ -224,7 +227,7 @@ def _numbered_scan(
 
 
 def _marks(
-    context: SessionContext, text: str, groups: Sequence[Sequence[Marking]], statistics: JavaProxy
+    context: SessionContext, text: str, groups: Sequence[Sequence[OverrideFinder]], statistics: JavaProxy
 ) -> JavaObject:
     """A query (a Dataset of Java) that marks the files of each group in a task, which gives a row of `MARKS_SCHEMA`."""
     jvm, struct = context.jvm, context.jvm.struct_type(MARKS_SCHEMA)
@@ -245,19 +248,19 @@ def reads_files(jvm: Jvm) -> bool:
 
     Found out once for a JVM.
     """
-    known = _able.get(jvm)
-    if known is None:
+    is_able = _able.get(jvm)
+    if is_able is None:
         try:
             for name in _CLASSES:
                 jvm.compiled(name)
             for name in _NEEDED:
                 jvm.class_("java.lang.Class").forName(name)
-            known = True
+            is_able = True
         except Exception as e:  # noqa: BLE001 - whatever it is, all of it can be read another way
             logger.warning("lake files are read by Python alone: %s", jvm.unknown_layout("Parquet reader", e))
-            known = False
-        _able[jvm] = known
-    return known
+            is_able = False
+        _able[jvm] = is_able
+    return is_able
 
 
 _RULE = "ForebayScans"
@@ -271,9 +274,9 @@ def choose_scans(jvm: Jvm, session: JavaObject) -> None:
     try:
         methods = session.experimental()
         rules = methods.extraOptimizations()
-        known = [rules.apply(index) for index in range(rules.size())]
-        if all(str(rule.getClass().getName()) != _RULE for rule in known):
+        existing = [rules.apply(index) for index in range(rules.size())]
+        if all(str(rule.getClass().getName()) != _RULE for rule in existing):
             made = jvm.compiled(_RULE)()
-            getattr(methods, "extraOptimizations_$eq")(jvm.sequence([*known, made]))
+            getattr(methods, "extraOptimizations_$eq")(jvm.sequence([*existing, made]))
     except Exception as e:  # noqa: BLE001 - whatever it is, scans are V1 scans then
         logger.warning("lake files beside Python tasks are read more slowly: %s", jvm.unknown_layout("optimizer", e))

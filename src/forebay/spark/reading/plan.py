@@ -94,7 +94,7 @@ class TaskReader(Protocol):
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]: ...
 
 
-class Marking(Protocol):
+class OverrideFinder(Protocol):
     """Finds the rows of files that are overridden. Picklable: a worker calls it."""
 
     @property
@@ -125,7 +125,7 @@ class NativeFiles:
     """
 
     files: tuple[str, ...]
-    marking: tuple[Marking, ...] = ()
+    marking: tuple[OverrideFinder, ...] = ()
     is_all: bool = False
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -165,7 +165,7 @@ class OpenedScan:
     pinned: object | None = None
 
 
-class Direct(Protocol):
+class DirectReading(Protocol):
     """How the JVM reads logs or buckets itself (forebay.spark.reading.direct)."""
 
     @property
@@ -189,16 +189,16 @@ class ScanPlan:
     read: TaskReader
     tasks: Sequence[tuple[Any, ...]]
     rows: int | None
-    opened: Callable[[Sequence[tuple[Any, ...]]], OpenedScan]
+    open_tasks: Callable[[Sequence[tuple[Any, ...]]], OpenedScan]
     native: NativeFiles | None = None
     beside_native: Sequence[tuple[Any, ...]] = ()
-    chosen: str | None = None
-    direct: Direct | str | None = None
-    grown: Callable[[Sequence[tuple[Any, ...]]], OpenedScan] | None = None
+    selection: str | None = None
+    direct: DirectReading | str | None = None
+    open_current: Callable[[Sequence[tuple[Any, ...]]], OpenedScan] | None = None
 
     def open(self, *, beside_native: bool = False) -> OpenedScan:
         """The tasks for all rows, or (`beside_native`) for those that are not in `native`."""
-        return (self.grown or self.opened)(self.beside_native if beside_native else self.tasks)
+        return (self.open_current or self.open_tasks)(self.beside_native if beside_native else self.tasks)
 
 
 # ---- splits -> tasks ------------------------------------------------------------------------------------------------
@@ -241,8 +241,8 @@ def spread(splits: Sequence[Work], tasks: int) -> list[tuple[Work, ...]]:
     The largest is dealt first, each to the task that has the least so far. A split of unknown size counts as much as
     the average of the known ones. Within a task splits keep their order. Tasks without a split are left out.
     """
-    known = [split.rows for split in splits if split.rows is not None]
-    average = sum(known) // len(known) if known else 1
+    counts = [split.rows for split in splits if split.rows is not None]
+    average = sum(counts) // len(counts) if counts else 1
     weights = [average if split.rows is None else split.rows for split in splits]
     loads = [0] * min(tasks, len(splits))
     members: list[list[int]] = [[] for _ in loads]
@@ -264,6 +264,6 @@ def deal_out(pieces: Sequence[Work], cores: int) -> list[tuple[Work, ...]]:
     """Tasks for `pieces` that cannot be split: as many as their row counts justify."""
     if not pieces:
         return []
-    known = [piece.rows for piece in pieces if piece.rows is not None]
-    total = sum(known) if len(known) == len(pieces) else None
+    counts = [piece.rows for piece in pieces if piece.rows is not None]
+    total = sum(counts) if len(counts) == len(pieces) else None
     return spread(pieces, task_count(total, cores, len(pieces)))

@@ -131,8 +131,8 @@ class ScanProxy(JavaProxy):
             parts.append(f"rows where {to_text(pushdown.row_filter)}")
         if pushdown.limit is not None:
             parts.append(f"limit {pushdown.limit}")
-        if plan is not None and plan.chosen is not None:
-            parts.append(plan.chosen)
+        if plan is not None and plan.selection is not None:
+            parts.append(plan.selection)
         return parts
 
     def columnarSupportMode(self) -> JavaObject:
@@ -175,9 +175,9 @@ class ScanProxy(JavaProxy):
         """
         pushdown, source = self._pushdown, self._source
         is_open = pushdown.limit is None and not source.is_target
-        known = {column.name for column in source.columns if is_open}
+        names = {column.name for column in source.columns if is_open}
         comparable = [field.name for field in self._schema.fields if isinstance(field.dataType, AtomicType)]
-        return [name for name in comparable if name in known]
+        return [name for name in comparable if name in names]
 
     def filter(self, predicates: JavaObject) -> None:
         """Let the next batch that this thread asks for have the rows only that may match all `predicates`.

@@ -111,5 +111,5 @@ class ScanBuilder(JavaProxy):
             return None
         from forebay.spark.reading.bucketed import bucket_scan
 
-        found = source.buckets(source.plan(pushdown, self._schema), pushdown)
-        return bucket_scan(self._context, source, pushdown, self._schema, found, filters)
+        bucket_plan = source.buckets(source.plan(pushdown, self._schema), pushdown)
+        return bucket_scan(self._context, source, pushdown, self._schema, bucket_plan, filters)

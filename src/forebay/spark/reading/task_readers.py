@@ -20,7 +20,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.spark.read_modes import ReadMode, switch_of
-from forebay.spark.reading.plan import Direct, ReadTasks, SplitsPartition
+from forebay.spark.reading.plan import DirectReading, ReadTasks, SplitsPartition
 
 if TYPE_CHECKING:  # workers need no gateway
     from forebay.spark.jvm.gateway import JavaObject, Jvm
@@ -66,7 +66,7 @@ _makers: WeakKeyDictionary[Jvm, dict[str | None, Maker | UnsupportedOperation]] 
 """What makes readers of columns, for the jobs of each session (`Jvm.artifacts`), or why none can be made."""
 
 
-def task_mode(jvm: Jvm, allowed: ReadMode, direct: Direct | str | None = None) -> tuple[ReadMode, str | None]:
+def task_mode(jvm: Jvm, allowed: ReadMode, direct: DirectReading | str | None = None) -> tuple[ReadMode, str | None]:
     """`ROWS`, `COLUMNS` or `DIRECT`, the fastest mode of a scan's tasks, and why it is not a faster one.
 
     `allowed` are the modes of the scan's options. `direct` is that of its plan; None, too, before there is a plan.
@@ -90,7 +90,7 @@ def task_readers(jvm: Jvm, read: ReadTasks, schema: StructType, mode: ReadMode) 
 
 
 def java_partitions(
-    jvm: Jvm, partitions: Sequence[SplitsPartition], direct: Direct | str | None, mode: ReadMode
+    jvm: Jvm, partitions: Sequence[SplitsPartition], direct: DirectReading | str | None, mode: ReadMode
 ) -> JavaObject:
     """The input partitions of tasks in this mode; in `DIRECT`, with what the JVM needs to read them itself."""
     made = jvm.input_partitions(partitions)
@@ -107,15 +107,15 @@ def _able_maker(jvm: Jvm) -> Maker:
 
 
 def _maker(jvm: Jvm) -> Maker | UnsupportedOperation:
-    known, place = _makers.setdefault(jvm, {}), jvm.artifacts()
-    if place not in known:
+    makers, place = _makers.setdefault(jvm, {}), jvm.artifacts()
+    if place not in makers:
         from forebay.spark.jvm import executor_classes
 
         try:
-            known[place] = executor_classes.executor_class(jvm, "ForebayColumnarFactory")
+            makers[place] = executor_classes.executor_class(jvm, "ForebayColumnarFactory")
             if str(jvm.class_("java.nio.ByteOrder").nativeOrder().toString()) != "LITTLE_ENDIAN":
                 raise UnsupportedOperation("this machine has the high bytes of numbers first")
         except UnsupportedOperation as e:
             logger.warning("scans by Python tasks give rows, which takes longer than columns: %s", e)
-            known[place] = e
-    return known[place]
+            makers[place] = e
+    return makers[place]

@@ -215,13 +215,13 @@ class SqlCatalog(JavaProxy):
             return proxy._taking_changes(table.key, deletes_whole_rows=table.deletes_whole_rows)
         return proxy
 
-    def loadChangelog(self, identifier: JavaObject, asked: JavaObject, *options: Any) -> JavaProxy:
+    def loadChangelog(self, identifier: JavaObject, changelog_context: JavaObject, *options: Any) -> JavaProxy:
         """What CHANGES reads of a table."""
         table = self._opened(identifier)
         if table.view is not None:
             raise InvalidRequest(f"CHANGES is for tables, not for what stands beside them ({table.name})")
         try:
-            return ChangelogProxy(self._context, table.changes(), asked)
+            return ChangelogProxy(self._context, table.changes(), changelog_context)
         except UnsupportedOperation as e:  # for Spark the catalog has no CHANGES then, of any table
             raise InvalidRequest(e.message, e.code) from e
 
@@ -244,13 +244,13 @@ class SqlCatalog(JavaProxy):
         self._database(identifier.namespace())
         return self._created(identifier, table_request(self.jvm, what)).proxy()
 
-    def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
-        """`asked` has the columns and partition keys of `source`, and what the statement says beside them.
+    def createTableLike(self, identifier: JavaObject, what: JavaObject, source: JavaObject) -> JavaProxy:
+        """`what` has the columns and partition keys of `source`, and what the statement says beside them.
 
         Where the statement does not say, the new table is created where `source` is.
         """
         self._database(identifier.namespace())
-        request, of_source = table_request(self.jvm, (asked,), is_copy=True), texts_in(source.properties())
+        request, of_source = table_request(self.jvm, (what,), is_copy=True), texts_in(source.properties())
         with self._database_errors(identifier.namespace()):
             properties = {PROVIDER: of_source.get(PROVIDER, ""), **request.properties}
             side = self._side.side_of_new(self._named(identifier), properties)
@@ -368,12 +368,12 @@ class SqlCatalog(JavaProxy):
         """The function of this name. Plans look for theirs without a namespace."""
         from forebay.spark.sql.functions import function  # few statements need any
 
-        found = None
+        loaded = None
         if names_in(identifier.namespace()) in ([], [SYSTEM_NAMESPACE]):
-            found = function(self._context, str(identifier.name()), self.loadTable)
-        if found is None:
+            loaded = function(self._context, str(identifier.name()), self.loadTable)
+        if loaded is None:
             raise self.jvm.thrown("NoSuchFunctionException", identifier)
-        return found
+        return loaded
 
     def listFunctions(self, namespace: JavaObject) -> JavaObject:
         from forebay.spark.sql.functions import NAMES

@@ -45,12 +45,12 @@ class ChangelogProxy(JavaProxy):
 
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "catalog.Changelog",)
 
-    def __init__(self, context: SessionContext, changes: TableChanges, asked: JavaObject) -> None:
-        """`asked` is Spark's ChangelogContext. Raises as `TableChanges.source`, and for an empty range."""
+    def __init__(self, context: SessionContext, changes: TableChanges, changelog_context: JavaObject) -> None:
+        """`changelog_context` is Spark's ChangelogContext. Raises as `TableChanges.source`, and for an empty range."""
         super().__init__(context.jvm)
         self._context, self._changes = context, changes
-        self._range = range_of(changes.name, asked.range(), changes.version)
-        self._is_net = str(asked.deduplicationMode().value()) == "netChanges"
+        self._range = range_of(changes.name, changelog_context.range(), changes.version)
+        self._is_net = str(changelog_context.deduplicationMode().value()) == "netChanges"
         source = self._source({})
         self._name, self._schema, self._row_id = source.name, source.schema, source.key
 
@@ -83,25 +83,25 @@ class ChangelogProxy(JavaProxy):
         return self.jvm.column("_commit_version")
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        given = self.jvm.options(options)
-        left = {name: value for name, value in given.items() if name.lower() not in _OWN_OPTIONS}
+        all_options = self.jvm.options(options)
+        left = {name: value for name, value in all_options.items() if name.lower() not in _OWN_OPTIONS}
         return ScanBuilder(self._context, self._source(left))
 
 
-def range_of(table: object, given: JavaObject, version: Callable[[str], int]) -> ChangesRange:
+def range_of(table: object, changelog_range: JavaObject, version: Callable[[str], int]) -> ChangesRange:
     """Spark's ChangelogRange; `version` reads a version. Raises `InvalidRequest` if it ends before it begins."""
-    kind = str(given.getClass().getSimpleName())
+    kind = str(changelog_range.getClass().getSimpleName())
     if kind == "UnboundedRange":
         return ChangesRange()
-    from_start, to_end = bool(given.startingBoundInclusive()), bool(given.endingBoundInclusive())
+    from_start, to_end = bool(changelog_range.startingBoundInclusive()), bool(changelog_range.endingBoundInclusive())
     if kind == "TimestampRange":
-        end = given.endingTimestamp()
-        start = _first_ms(int(given.startingTimestamp()), from_start)
+        end = changelog_range.endingTimestamp()
+        start = _first_ms(int(changelog_range.startingTimestamp()), from_start)
         # An end that belongs to the range is in front of the first millisecond that does not.
         stop = None if not end.isPresent() else _first_ms(int(end.get()), not to_end)
     else:
-        end = given.endingVersion()
-        start = version(str(given.startingVersion())) + (not from_start)
+        end = changelog_range.endingVersion()
+        start = version(str(changelog_range.startingVersion())) + (not from_start)
         stop = None if not end.isPresent() else version(str(end.get())) + to_end
     if stop is not None and stop < start:
         raise InvalidRequest(f"the range of CHANGES of table {table} ends before it begins")

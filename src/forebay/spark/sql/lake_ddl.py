@@ -65,16 +65,16 @@ class Definition:
     comment: str | None
 
 
-def definition(asked: TableRequest) -> Definition:
+def definition(request: TableRequest) -> Definition:
     """The definition of a new table, or of a copy: CREATE TABLE LIKE.
 
     Raises `InvalidRequest` for what contradicts itself or is not known.
     """
-    properties = _own_properties(asked.properties)
+    properties = _own_properties(request.properties)
     keys = parsers.names(properties.pop(PRIMARY_KEY, ""))
-    if asked.primary_key and keys and asked.primary_key != keys:
+    if request.primary_key and keys and request.primary_key != keys:
         raise InvalidRequest(
-            f"the primary key is stated twice, as ({', '.join(asked.primary_key)}) and, by property '{PRIMARY_KEY}', "
+            f"the primary key is stated twice, as ({', '.join(request.primary_key)}) and, by property '{PRIMARY_KEY}', "
             f"as ({', '.join(keys)})"
         )
     comment = properties.pop(COMMENT, None)
@@ -82,9 +82,10 @@ def definition(asked: TableRequest) -> Definition:
     if location is not None:
         properties[PATH] = location
     fields = [
-        replace(f, default=stored_default(f.name, f.type, f.default)) for f in to_fields(asked.schema, asked.is_copy)
+        replace(f, default=stored_default(f.name, f.type, f.default))
+        for f in to_fields(request.schema, request.is_copy)
     ]
-    return Definition(fields, asked.primary_key or keys, _partition_keys(asked.transforms), properties, comment)
+    return Definition(fields, request.primary_key or keys, _partition_keys(request.transforms), properties, comment)
 
 
 def stored_default(column: str, t: DataType, text: str | None) -> str | None:
@@ -97,34 +98,34 @@ def stored_default(column: str, t: DataType, text: str | None) -> str | None:
     if t.is_nested:
         return text
     literal = _TYPED_LITERAL.match(text)
-    kept = literal["value"] if literal else text
+    stored = literal["value"] if literal else text
     try:
-        if kept[:2].upper() == "X'":
+        if stored[:2].upper() == "X'":
             raise InvalidRequest("bytes are written as text")
-        missing_column(DataField(-1, column, t, None, kept), 1, deletes=False)
+        missing_column(DataField(-1, column, t, None, stored), 1, deletes=False)
     except (InvalidRequest, UnsupportedOperation) as e:
         raise InvalidRequest(
             f"column '{column}' cannot have DEFAULT {text}: a lake keeps a value, no expression; write a literal of "
             f"type {t} ({e.message})"
         ) from e
-    return kept
+    return stored
 
 
-def _own_properties(given: Mapping[str, str]) -> dict[str, str]:
-    provider = given.get(PROVIDER, PAIMON)
+def _own_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    provider = properties.get(PROVIDER, PAIMON)
     if not is_paimon(provider):
         raise InvalidRequest(
             f"a table of a lake cannot be USING {provider}; leave USING out, or write USING paimon (DataFrames: "
             "df.writeTo(table).create(), or .format('forebay-paimon') before .saveAsTable or .toTable)"
         )
     for name, why in _REFUSED.items():
-        if name in given:
-            raise InvalidRequest(f"table property '{name}' = '{given[name]}' cannot be: {why}")
+        if name in properties:
+            raise InvalidRequest(f"table property '{name}' = '{properties[name]}' cannot be: {why}")
     # OPTIONS(...) arrives twice, plain and with a prefix.
-    left = {k: v for k, v in given.items() if k not in (PROVIDER, *SPARKS_OWN) and not k.startswith("option.")}
-    if "primary.key" in left:
+    own = {k: v for k, v in properties.items() if k not in (PROVIDER, *SPARKS_OWN) and not k.startswith("option.")}
+    if "primary.key" in own:
         raise InvalidRequest(f"there is no table property 'primary.key'; did you mean '{PRIMARY_KEY}'?")
-    return left
+    return own
 
 
 def _partition_keys(transforms: Iterable[Transform]) -> tuple[str, ...]:

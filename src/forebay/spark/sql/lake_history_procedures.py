@@ -82,7 +82,7 @@ def expire_partitions(
     dry_run: DryRun = False,
 ) -> Rows:
     """Drop old partitions; returns their values."""
-    found = opened(context, table, options)
+    opened_table = opened(context, table, options)
     if expire_strategy not in (None, VALUES_TIME, UPDATE_TIME):
         raise InvalidRequest(
             f"argument 'expire_strategy' is {expire_strategy!r}; write '{VALUES_TIME}' or '{UPDATE_TIME}'"
@@ -95,9 +95,11 @@ def expire_partitions(
         "partition.expiration-max-num": max_expires,
     }
     if any(value is not None for value in stated.values()):
-        found = found.with_options({key: str(value) for key, value in stated.items() if value is not None})
-    gone = found.maintenance().expire_partitions(dry_run=dry_run)
-    return ((_partition_text(found, partition),) for partition in gone)
+        opened_table = opened_table.with_options(
+            {key: str(value) for key, value in stated.items() if value is not None}
+        )
+    gone = opened_table.maintenance().expire_partitions(dry_run=dry_run)
+    return ((_partition_text(opened_table, partition),) for partition in gone)
 
 
 def _partition_text(table: Table, partition: Mapping[str, Any]) -> str:
@@ -155,13 +157,13 @@ def create_tag_from_timestamp(
     """
     of = opened(context, table)
     tags = of.context.tags
-    found = (*tags.tagged_snapshots(), of.context.snapshots.after(timestamp))
-    later = [s for s in found if s is not None and s.time_millis >= timestamp]
+    candidates = (*tags.tagged_snapshots(), of.context.snapshots.after(timestamp))
+    later = [s for s in candidates if s is not None and s.time_millis >= timestamp]
     if not later:
         raise NotFound(f"argument 'timestamp': {of.name} has no snapshot made at {timestamp} ms since 1970 or later")
-    chosen = min(later, key=lambda s: (s.time_millis, s.id))
-    tags.create(tag, chosen, time_retained)
-    return [(tag, chosen.id, chosen.time_millis, None if chosen.watermark is None else str(chosen.watermark))]
+    first = min(later, key=lambda s: (s.time_millis, s.id))
+    tags.create(tag, first, time_retained)
+    return [(tag, first.id, first.time_millis, None if first.watermark is None else str(first.watermark))]
 
 
 @procedure(HISTORY)
@@ -177,10 +179,10 @@ def replace_tag(
     Without a snapshot the tag means the same one, as in Paimon.
     """
     of = opened(context, table).context
-    known = of.tags.tag(tag)
+    current = of.tags.tag(tag)
     with naming("snapshot"):
-        chosen = known.snapshot if snapshot in (None, known.snapshot.id) else of.snapshots.snapshot(snapshot)
-    of.tags.replace(known.name, chosen, time_retained)
+        tagged = current.snapshot if snapshot in (None, current.snapshot.id) else of.snapshots.snapshot(snapshot)
+    of.tags.replace(current.name, tagged, time_retained)
 
 
 @procedure(HISTORY)
@@ -198,11 +200,11 @@ def delete_tag(
     tag: Annotated[list[str], TEXT, listed, "a tag's name, or several: 'a,b'"],
 ) -> None:
     """Delete tags, and the files that only they need."""
-    found = opened(context, table)
+    opened_table = opened(context, table)
     for name in tag:
-        found.context.tags.tag(name)  # all must be there before the first one goes
+        opened_table.context.tags.tag(name)  # all must be there before the first one goes
     for name in tag:
-        found.delete_tag(name)
+        opened_table.delete_tag(name)
 
 
 @procedure(HISTORY)
@@ -282,12 +284,12 @@ def rollback(
     dry_run: DryRun = False,
 ) -> Rows:
     """Make an older snapshot the latest again; all behind it is dropped."""
-    found = opened(context, table)
+    opened_table = opened(context, table)
     if sum(target is not None for target in (version, snapshot, tag)) != 1:
         raise InvalidRequest("give one of the arguments 'snapshot', 'tag' and 'version'")
     if version is not None:
         snapshot, tag = (int(version), None) if version.isdigit() else (None, version)
-    return _rolled_back(found, dry_run, snapshot=snapshot, tag=tag)
+    return _rolled_back(opened_table, dry_run, snapshot=snapshot, tag=tag)
 
 
 @procedure(HISTORY, _ROLLED_BACK)
@@ -298,9 +300,9 @@ def rollback_to_timestamp(
     dry_run: DryRun = False,
 ) -> Rows:
     """Make the last snapshot made until a time the latest again."""
-    found = opened(context, table)
+    opened_table = opened(context, table)
     with naming("timestamp"):
-        return _rolled_back(found, dry_run, timestamp=timestamp)
+        return _rolled_back(opened_table, dry_run, timestamp=timestamp)
 
 
 @procedure(HISTORY, _ROLLED_BACK)
@@ -312,10 +314,10 @@ def rollback_to_watermark(
 ) -> Rows:
     """Make the last snapshot with at most this watermark the latest again."""
     of = opened(context, table)
-    found = [s for s in of.context.snapshots.snapshots() if s.watermark is not None and s.watermark <= watermark]
-    if not found:
+    late = [s for s in of.context.snapshots.snapshots() if s.watermark is not None and s.watermark <= watermark]
+    if not late:
         raise NotFound(f"argument 'watermark': {of.name} has no snapshot with a watermark of {watermark} or less")
-    return _rolled_back(of, dry_run, snapshot=found[-1].id)
+    return _rolled_back(of, dry_run, snapshot=late[-1].id)
 
 
 # ---- consumers ------------------------------------------------------------------------------------------------------

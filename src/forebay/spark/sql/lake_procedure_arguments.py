@@ -34,15 +34,15 @@ _NUMBER = "__forebay_partition"
 
 def _options(text: str) -> dict[str, str]:
     """The mapping for 'key=value,key=value'."""
-    found = {}
+    entries = {}
     for part in text.replace(";", ",").split(","):
         if not part.strip():
             continue
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise InvalidRequest(f"{part.strip()!r} is no option; write 'key=value,key=value'")
-        found[key.strip()] = value.strip()
-    return found
+        entries[key.strip()] = value.strip()
+    return entries
 
 
 def _moment(text: str) -> datetime.datetime:
@@ -90,19 +90,19 @@ DryRun = Annotated[bool, BOOLEAN, "only tell what would be done"]
 # ---- checks ---------------------------------------------------------------------------------------------------------
 
 
-def require_positive(**given: int | None) -> None:
+def require_positive(**numbers: int | None) -> None:
     """Raise `InvalidRequest` for numbers below 1."""
-    for name, value in given.items():
+    for name, value in numbers.items():
         if value is not None and value < 1:
             raise InvalidRequest(f"argument '{name}' is {value}; it is at least 1")
 
 
-def choice(argument: str, given: str | None, *allowed: str) -> str:
+def choice(argument: str, value: str | None, *allowed: str) -> str:
     """The text given for `argument`, one of `allowed`; by default the first. Raises `InvalidRequest` for others."""
-    chosen = (given or allowed[0]).strip().lower()
-    if chosen not in allowed:
-        raise InvalidRequest(f"argument '{argument}' is {given!r}; write {' or '.join(map(repr, allowed))}")
-    return chosen
+    selected = (value or allowed[0]).strip().lower()
+    if selected not in allowed:
+        raise InvalidRequest(f"argument '{argument}' is {value!r}; write {' or '.join(map(repr, allowed))}")
+    return selected
 
 
 # ---- tables and times of the session --------------------------------------------------------------------------------
@@ -112,8 +112,8 @@ def table_name(context: PaimonContext, text: str) -> str:
     """`database.table` for a name as SQL writes it: with the catalog in front, without the database, in backquotes."""
     with naming("table"):
         if "`" in text:
-            found = context.session.sessionState().sqlParser().parseMultipartIdentifier(text)
-            parts = [str(found.apply(i)) for i in range(found.size())]
+            parsed = context.session.sessionState().sqlParser().parseMultipartIdentifier(text)
+            parts = [str(parsed.apply(i)) for i in range(parsed.size())]
         else:
             parts = text.split(".")
         if len(parts) == 3 and parts[0] == context.catalog:
@@ -179,11 +179,11 @@ def _partitions_where(context: PaimonContext, table: Table, condition: str) -> P
     rows = pa.Table.from_batches([values]).append_column(_NUMBER, pa.array(range(len(partitions)), pa.int64()))
     session = SparkSession(active_context(), context.session)
     try:
-        found = session.createDataFrame(rows).where(condition).select(_NUMBER).collect()
+        matches = session.createDataFrame(rows).where(condition).select(_NUMBER).collect()
     except PySparkException as e:
         keys = ", ".join(table.schema.partition_keys)
         raise InvalidRequest(
             f"argument 'where': {condition!r} is no condition on the partitions of {table.name}, which are by {keys}: "
             f"{str(e).splitlines()[0]}"
         ) from e
-    return frozenset(partitions[row[0]] for row in found).__contains__
+    return frozenset(partitions[row[0]] for row in matches).__contains__

@@ -50,11 +50,11 @@ def remove_orphan_files(
     choice("mode", mode, "local", "distributed")
     require_positive(parallelism=parallelism)
     time = in_session_zone(context, older_than)
-    found = [
+    per_table = [
         each.maintenance().remove_orphan_files(older_than=time, dry_run=dry_run) for each in _tables(context, table)
     ]
-    files = [path for orphans in found for path in orphans.files]
-    return [(len(files), sum(orphans.bytes for orphans in found), files[:_FILES_TOLD])]
+    files = [path for orphans in per_table for path in orphans.files]
+    return [(len(files), sum(orphans.bytes for orphans in per_table), files[:_FILES_TOLD])]
 
 
 def _tables(context: PaimonContext, table: str) -> list[Table]:
@@ -77,10 +77,17 @@ def analyze(
     of, text = opened(context, table), (columns or "").strip()
     with naming("columns"):
         names = [f.name for f in of.schema.fields] if text == "*" else listed(text) if text else []
-        found = of.analyze(names)
-    if found is None:
+        statistics = of.analyze(names)
+    if statistics is None:
         return []
-    return [(found.snapshot_id, found.merged_record_count, found.merged_record_size, sorted(found.columns))]
+    return [
+        (
+            statistics.snapshot_id,
+            statistics.merged_record_count,
+            statistics.merged_record_size,
+            sorted(statistics.columns),
+        )
+    ]
 
 
 @procedure(PAIMON_PROCEDURES, result_of(result=TEXT), also="purge")
@@ -90,7 +97,7 @@ def purge_files(context: PaimonContext, table: TableName, dry_run: DryRun = Fals
     if of.context.paths.branch != "main":
         raise UnsupportedOperation("argument 'table': a branch cannot be purged, only its table; or delete the branch")
     if dry_run:
-        found = of.maintenance().purgeable()
-        counts = ", ".join(f"{getattr(found, f.name):,} {f.name}" for f in fields(found))
+        purgeable = of.maintenance().purgeable()
+        counts = ", ".join(f"{getattr(purgeable, f.name):,} {f.name}" for f in fields(purgeable))
         return [(f"Would delete {counts}",)]
     return [(f"Success: {len(of.maintenance().purge().files)} files that were left over are deleted",)]

@@ -207,8 +207,8 @@ class LakeTable(SideTable):
 
     def alter(self, changes: Sequence[TableChange]) -> LakeTable:
         context, schema = self._table.context, self._table.schema
-        asked = [ddl.schema_change(schema, change) for change in changes]
-        context.schemas.change(asked, has_snapshots=context.snapshots.latest_id() is not None)
+        schema_changes = [ddl.schema_change(schema, change) for change in changes]
+        context.schemas.change(schema_changes, has_snapshots=context.snapshots.latest_id() is not None)
         return LakeTable(self._context, self.name, self._table.refresh())
 
 
@@ -222,11 +222,11 @@ def travelled(name: str, table: Table, travel: TimeTravel) -> tuple[dict[str, st
     A version is the name of a tag, the id of a snapshot, or `watermark-<milliseconds>`: the first of these that there
     is. Raises `NotFound`, with what there is.
     """
-    options, snapshot = _chosen(name, table, travel)
+    options, snapshot = _selected(name, table, travel)
     return options, table.context.schemas.schema(snapshot.schema_id)
 
 
-def _chosen(name: str, table: Table, travel: TimeTravel) -> tuple[dict[str, str], Snapshot]:
+def _selected(name: str, table: Table, travel: TimeTravel) -> tuple[dict[str, str], Snapshot]:
     if travel.timestamp_us is not None:
         return _by_id(SnapshotPlanner(table.context).at_timestamp(travel.timestamp_us // 1000))
     version = travel.version or ""

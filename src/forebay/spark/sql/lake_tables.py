@@ -82,8 +82,8 @@ class PaimonTable(WrittenTable):
 
     def _source(self, options: dict[str, str]) -> LakeSource:
         pinned = None if self._changed is None else str(self._changed.id)
-        given = without_travel(options) if self._is_old else options
-        return LakeSource(self._context, self._name, self._table, given, snapshot=pinned)
+        of_read = without_travel(options) if self._is_old else options
+        return LakeSource(self._context, self._name, self._table, of_read, snapshot=pinned)
 
     # ---- SupportsWrite ----------------------------------------------------------------------------------------------
 
@@ -143,8 +143,8 @@ class LakePartitions(PartitionManagement):
     def _partitions_with(self, values: Mapping[str, Any]) -> pa.Table:
         fields = self._table.schema.partition_fields
         layout = row_layout(fields)
-        found = sorted({e.partition for e in self._entries(values)})
-        rows = [layout.decode(partition) for partition in found]
+        partitions = sorted({e.partition for e in self._entries(values)})
+        rows = [layout.decode(partition) for partition in partitions]
         schema = spark_arrow_schema(self._partition_schema())
         columns = [pa.array([row[i] for row in rows], arrow_type(f.type)) for i, f in enumerate(fields)]
         return pa.Table.from_arrays([c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
@@ -190,8 +190,8 @@ class StagedLakeTable(PaimonTable, StagedTable):
     """A lake table that a statement has just created."""
 
     def _drop_own(self) -> None:
-        there = self._context.lake.table(self._table.name).context.schemas.schema(0)
-        if there.time_millis == self._table.schema.time_millis:
+        current = self._context.lake.table(self._table.name).context.schemas.schema(0)
+        if current.time_millis == self._table.schema.time_millis:
             self._context.lake.drop_table(self._table.name)
 
 
@@ -257,8 +257,8 @@ def system_table(
     if system in METADATA_NAMES:
 
         def rows(options: dict[str, str]) -> Callable[[], pa.Table]:
-            asked = (table.with_options(options) if options else table).system(system)
-            return lambda: asked.read().read_all()
+            view = (table.with_options(options) if options else table).system(system)
+            return lambda: view.read().read_all()
 
         return LocalView(context, name, spark_schema(table.system(system).schema), version, rows)
     names = ", ".join(VIEW_SEPARATOR + other for other in (*METADATA_NAMES, *SIDE_TABLES))

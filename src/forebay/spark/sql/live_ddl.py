@@ -93,10 +93,10 @@ def new_descriptor(new: NewTable) -> TableDescriptor:
     primary_key = _one_of(new.primary_key, parsers.names(properties.pop(PRIMARY_KEY, "")), "primary key")
     bucket_keys = _one_of(bucket_keys, parsers.names(properties.pop(BUCKET_KEY, "")), "bucket key")
     if BUCKET_COUNT in properties:
-        given = Option(BUCKET_COUNT, parsers.positive).read(properties.pop(BUCKET_COUNT))
-        if buckets is not None and buckets != given:
-            raise _invalid(f"CLUSTERED BY asks for {buckets} buckets, but '{BUCKET_COUNT}' is {given}")
-        buckets = given
+        from_property = Option(BUCKET_COUNT, parsers.positive).read(properties.pop(BUCKET_COUNT))
+        if buckets is not None and buckets != from_property:
+            raise _invalid(f"CLUSTERED BY asks for {buckets} buckets, but '{BUCKET_COUNT}' is {from_property}")
+        buckets = from_property
     automatic = parsers.names(properties.pop(AUTO_INCREMENT, ""))
     if len(automatic) > 1:
         raise _invalid(f"'{AUTO_INCREMENT}' names {len(automatic)} columns; a table can have one")
@@ -112,10 +112,12 @@ def new_descriptor(new: NewTable) -> TableDescriptor:
     return with_function_options(TableDescriptor(schema, partition_keys, bucket_keys, buckets, comment, own, custom))
 
 
-def _one_of(stated: tuple[str, ...], given: tuple[str, ...], what: str) -> tuple[str, ...]:
-    if stated and given and stated != given:
-        raise _invalid(f"the {what} is stated twice, as ({', '.join(stated)}) and as ({', '.join(given)})")
-    return stated or given
+def _one_of(in_statement: tuple[str, ...], in_properties: tuple[str, ...], what: str) -> tuple[str, ...]:
+    if in_statement and in_properties and in_statement != in_properties:
+        raise _invalid(
+            f"the {what} is stated twice, as ({', '.join(in_statement)}) and as ({', '.join(in_properties)})"
+        )
+    return in_statement or in_properties
 
 
 def _own_properties(properties: Mapping[str, str]) -> dict[str, str]:
@@ -229,13 +231,13 @@ def difference(info: TableInfo, new: NewTable) -> str | None:
         return f"its primary key is ({', '.join(info.schema.primary_key)})"
     if made.partition_keys not in ((), info.descriptor.partition_keys):
         return f"it is partitioned by ({', '.join(info.descriptor.partition_keys)})"
-    there = table_properties(info)
-    given = {**_own_properties(new.properties), **made.properties, **made.custom_properties}
+    current = table_properties(info)
+    requested = {**_own_properties(new.properties), **made.properties, **made.custom_properties}
     if made.bucket_count is not None:
-        given[BUCKET_COUNT] = str(made.bucket_count)
-    for name, value in given.items():
-        if name not in (PRIMARY_KEY, BUCKET_KEY) and there.get(name) != value:
-            return f"its property '{name}' is {there.get(name)!r}"
+        requested[BUCKET_COUNT] = str(made.bucket_count)
+    for name, value in requested.items():
+        if name not in (PRIMARY_KEY, BUCKET_KEY) and current.get(name) != value:
+            return f"its property '{name}' is {current.get(name)!r}"
     return None
 
 

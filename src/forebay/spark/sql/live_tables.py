@@ -47,9 +47,9 @@ from forebay.spark.reading.live_plan import (
     LAKE,
     AsOf,
     log_ranges,
+    matching_buckets,
     metadata_fields,
     row_counts,
-    wanted_buckets,
 )
 from forebay.spark.reading.live_source import LiveSource
 from forebay.spark.reading.plan import VIEW_SEPARATOR
@@ -164,8 +164,10 @@ class ReplacedLiveTable(SparkLiveTable, StagedTable):
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         self._is_filled = True
-        given = self.jvm.options(info.options())  # those of OPTIONS are properties of the table, which are as they are
-        options = {name: value for name, value in given.items() if self._table_properties().get(name) != value}
+        all_options = self.jvm.options(
+            info.options()
+        )  # those of OPTIONS are properties of the table, which are as they are
+        options = {name: value for name, value in all_options.items() if self._table_properties().get(name) != value}
         builder = write_builder(self._context, self._info, options, info)
         builder.truncate()
         return builder
@@ -226,16 +228,16 @@ class DeleteTellingTable(ClusterTable):
 
 def _partitions(context: CatalogContext, info: TableInfo) -> pa.Table:
     keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
-    found = context.connection.table(info).partitions()
-    table = partition_rows(keys, found)
-    return table.append_column("partition_id", pa.array([p.partition_id for p in found], pa.int64())).append_column(
-        "partition_name", pa.array([p.name for p in found], pa.string())
-    )
+    partitions = context.connection.table(info).partitions()
+    table = partition_rows(keys, partitions)
+    return table.append_column(
+        "partition_id", pa.array([p.partition_id for p in partitions], pa.int64())
+    ).append_column("partition_name", pa.array([p.name for p in partitions], pa.string()))
 
 
 def _buckets(context: CatalogContext, info: TableInfo) -> pa.Table:
     connection = context.connection
-    buckets = wanted_buckets(connection, info)
+    buckets = matching_buckets(connection, info)
     ranges = log_ranges(connection, info, buckets)
     counts = row_counts(connection, info, buckets)
     columns = [

@@ -126,14 +126,16 @@ def load_request(jvm: Jvm, how: tuple[Any, ...]) -> LoadRequest:
     if len(how) != 2:
         return LoadRequest(_version_or_time(how))
     context, options = how
-    given = without_travel(jvm.options(options))
-    is_write = bool(given) and not context.writePrivileges().isEmpty()
+    own_options = without_travel(jvm.options(options))
+    is_write = bool(own_options) and not context.writePrivileges().isEmpty()
     travel = context.timeTravel()
     if not travel.isPresent():
-        return LoadRequest(None, given, is_write)
+        return LoadRequest(None, own_options, is_write)
     spec = travel.get()
     is_version = str(spec.getClass().getSimpleName()) == "AsOfVersion"
-    return LoadRequest(_version_or_time((str(spec.version()) if is_version else int(spec.micros()),)), given, is_write)
+    return LoadRequest(
+        _version_or_time((str(spec.version()) if is_version else int(spec.micros()),)), own_options, is_write
+    )
 
 
 def _version_or_time(how: tuple[Any, ...]) -> TimeTravel | None:

@@ -142,23 +142,23 @@ class ViewCatalog(SqlCatalog):
 
     # ---- making and changing views ----------------------------------------------------------------------------------
 
-    def createView(self, identifier: JavaObject, asked: JavaObject) -> JavaObject:
-        return self._put(identifier, asked, replace=False)
+    def createView(self, identifier: JavaObject, spark_view: JavaObject) -> JavaObject:
+        return self._put(identifier, spark_view, replace=False)
 
-    def createOrReplaceView(self, identifier: JavaObject, asked: JavaObject) -> JavaObject:
-        return self._put(identifier, asked, replace=True)
+    def createOrReplaceView(self, identifier: JavaObject, spark_view: JavaObject) -> JavaObject:
+        return self._put(identifier, spark_view, replace=True)
 
-    def _put(self, identifier: JavaObject, asked: JavaObject, *, replace: bool) -> JavaObject:
+    def _put(self, identifier: JavaObject, spark_view: JavaObject, *, replace: bool) -> JavaObject:
         name = self._named(identifier)
         if not self._side.has_database(name.database):
             raise self._no_such_namespace([name.database])
-        view = _to_lake(str(name), self._context.catalog, _from_java(self.jvm, asked))
+        view = _to_lake(str(name), self._context.catalog, _from_java(self.jvm, spark_view))
         self._prepare(identifier)
         try:
             self._keep(view, replace)
         except AlreadyExists as e:
             raise self.jvm.thrown("ViewAlreadyExistsException", identifier) from e
-        return asked
+        return spark_view
 
     def _keep(self, view: View, replace: bool) -> None:
         self._lake_of_views.create_view(
@@ -166,18 +166,18 @@ class ViewCatalog(SqlCatalog):
             options=view.options, replace=replace,
         )  # fmt: skip
 
-    def replaceView(self, identifier: JavaObject, asked: JavaObject) -> JavaObject:
+    def replaceView(self, identifier: JavaObject, spark_view: JavaObject) -> JavaObject:
         """For ALTER VIEW, which gives the whole view. Texts for other engines stay if the query does."""
         old = self._found(identifier)
         if old is None:
             raise self._no_such_view(identifier)
-        now, requested = _from_lake(old, self._context.catalog), _from_java(self.jvm, asked)
+        now, requested = _from_lake(old, self._context.catalog), _from_java(self.jvm, spark_view)
         new = _to_lake(old.name, self._context.catalog, requested)
         if replace(now, options={}, comment=None) == replace(requested, options={}, comment=None):
-            kept = {name: value for name, value in old.options.items() if name.startswith(_OWN)}
-            new = replace(old, options={**kept, **requested.options}, comment=requested.comment)
+            own_options = {name: value for name, value in old.options.items() if name.startswith(_OWN)}
+            new = replace(old, options={**own_options, **requested.options}, comment=requested.comment)
         self._keep(new, replace=True)
-        return asked
+        return spark_view
 
     def dropView(self, identifier: JavaObject) -> bool:
         """Also a view whose definition cannot be read."""
@@ -216,9 +216,9 @@ class ViewCatalog(SqlCatalog):
         self._refuse_view(identifier)
         return super().createTable(identifier, *what)
 
-    def createTableLike(self, identifier: JavaObject, asked: JavaObject, source: JavaObject) -> JavaProxy:
+    def createTableLike(self, identifier: JavaObject, what: JavaObject, source: JavaObject) -> JavaProxy:
         self._refuse_view(identifier)
-        return super().createTableLike(identifier, asked, source)
+        return super().createTableLike(identifier, what, source)
 
     def stageCreate(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         self._refuse_view(identifier)
@@ -233,13 +233,13 @@ class ViewCatalog(SqlCatalog):
 # ---- Spark's views and Paimon's --------------------------------------------------------------------------------------
 
 
-def _from_java(jvm: Jvm, asked: JavaObject) -> SparkView:
+def _from_java(jvm: Jvm, spark_view: JavaObject) -> SparkView:
     """Read Spark's object. Raises `UnsupportedOperation` for what a lake cannot keep."""
-    properties = texts_in(asked.properties())
+    properties = texts_in(spark_view.properties())
     kind = properties.get(_TYPE, "VIEW")
     if kind != "VIEW":
         raise UnsupportedOperation(f"a lake keeps views of SELECT statements, no {kind.replace('_', ' ').lower()}s")
-    mode = str(asked.schemaMode() or _BINDING)
+    mode = str(spark_view.schemaMode() or _BINDING)
     if mode not in _MODES:
         raise UnsupportedOperation(
             f"a view of a lake cannot have WITH SCHEMA {mode}: Spark changes such views in its own catalog only; leave "
@@ -254,13 +254,13 @@ def _from_java(jvm: Jvm, asked: JavaObject) -> SparkView:
     if reserved:
         raise InvalidRequest(f"property '{reserved[0]}' is one of Spark's own; choose a name without 'view.' in front")
     return SparkView(
-        str(asked.queryText()),
-        jvm.python_schema(asked.schema()),
-        str(asked.currentCatalog() or ""),
-        tuple(names_in(asked.currentNamespace())),
-        texts_in(asked.sqlConfigs()),
+        str(spark_view.queryText()),
+        jvm.python_schema(spark_view.schema()),
+        str(spark_view.currentCatalog() or ""),
+        tuple(names_in(spark_view.currentNamespace())),
+        texts_in(spark_view.sqlConfigs()),
         mode,
-        tuple(names_in(asked.queryColumnNames())),
+        tuple(names_in(spark_view.queryColumnNames())),
         options,
         properties.get(COMMENT),
     )

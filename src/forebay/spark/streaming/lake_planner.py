@@ -121,10 +121,10 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
         if start is not None:
             self._stream.restore(start.state())
         self._stream.begin()
-        found = self._here()
-        if self._target is not None and found.full is not None:
-            self._target = max(self._target, found.full)  # "now" is when a stream begins
-        return found
+        beginning = self._here()
+        if self._target is not None and beginning.full is not None:
+            self._target = max(self._target, beginning.full)  # "now" is when a stream begins
+        return beginning
 
     # ---- how far it can go ------------------------------------------------------------------------------------------
 
@@ -197,12 +197,12 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
         def accept(place: int, split: ChangeSplit) -> bool:
             return (split.snapshot_id, place) < end.place
 
-        found: list[ChangeSplit] = []
+        splits: list[ChangeSplit] = []
         while self._here().place < end.place:
             plan = stream.plan(accept=accept)
             if plan is None:
                 break
-            found += plan.splits
+            splits += plan.splits
             if not plan.is_last:
                 break
         reached = self._here()
@@ -219,7 +219,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
                 f"a batch of table {self._scan.name} from (snapshot, file) {start.place} to {end.place} cannot be read "
                 f"again, it ends at {reached.place} now: a stream goes on with the filter and options that it had"
             )
-        return found
+        return splits
 
     # ---- what others may forget -------------------------------------------------------------------------------------
 

@@ -107,18 +107,18 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
     def _at_time(self, buckets: Sequence[TableBucket], time_ms: int) -> dict[TableBucket, int]:
         """The first offsets written then or later; where the logs end, for a time that has not come yet."""
         try:
-            found = self._ask(buckets, time_ms)
+            offsets = self._ask(buckets, time_ms)
         except ForebayError as e:
             if e.code != ErrorCode.INVALID_TIMESTAMP_EXCEPTION:
                 raise
             return self._ask(buckets, LATEST)
         earliest = self._ask(buckets, EARLIEST)
-        return {bucket: max(found[bucket], earliest[bucket]) for bucket in buckets}
+        return {bucket: max(offsets[bucket], earliest[bucket]) for bucket in buckets}
 
     def _begin_full(self, buckets: Sequence[TableBucket]) -> tuple[dict[TableBucket, int], FullRead | None]:
         table = self._connection.table(self._info)
-        found = lake_snapshot_to_begin_with(table, buckets, lambda asked: self._ask(asked, EARLIEST))
-        snapshot, identity = (None, None) if found is None else found
+        first_snapshot = lake_snapshot_to_begin_with(table, buckets, lambda missing: self._ask(missing, EARLIEST))
+        snapshot, identity = (None, None) if first_snapshot is None else first_snapshot
         held = {} if snapshot is None else snapshot.log_offsets
         log = {bucket: held[bucket] for bucket in buckets if bucket in held}
         rest = [bucket for bucket in buckets if bucket not in held]
@@ -260,14 +260,14 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         full = batch.full
         if full is None or full.table_snapshot is None:
             return None
-        known = self._snapshots.get(full.table_snapshot)
-        if known is None:
+        snapshot = self._snapshots.get(full.table_snapshot)
+        if snapshot is None:
             offsets = {bucket: batch.start.log[bucket] for bucket in full.buckets}
-            known = TableSnapshot(
+            snapshot = TableSnapshot(
                 self._connection, self._info, full.table_snapshot, offsets, dict.fromkeys(full.buckets)
             )
-            self._snapshots[full.table_snapshot] = known
-        return known
+            self._snapshots[full.table_snapshot] = snapshot
+        return snapshot
 
     def read_until(self, offset: StreamOffset) -> None:
         """Release the snapshots that are no longer needed."""

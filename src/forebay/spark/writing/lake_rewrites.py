@@ -31,7 +31,7 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import FILE_PATH
-from forebay.spark.reading.lake_plan import PaimonScan, deal, opened
+from forebay.spark.reading.lake_plan import PaimonScan, deal, open_tasks
 from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.reading.scan import ScanProxy
 from forebay.spark.reading.scan_builder import ScanBuilder
@@ -155,7 +155,7 @@ class CopyOnWriteScan(ScanProxy):
         splits = self.read_splits()
         read = PaimonScan.of(self._table, self._source.name).read_function(self._pushdown, self._schema)
         rows = sum(split.row_count for split in splits)
-        return ScanPlan(read, deal(splits, self._context.cores), rows, opened)
+        return ScanPlan(read, deal(splits, self._context.cores), rows, open_tasks)
 
     def planInputPartitions(self) -> JavaObject:
         # Not kept: Spark asks again when it has left out files.
