@@ -61,7 +61,7 @@ from forebay.spark.reading.live_read import TaskRead
 from forebay.spark.reading.plan import (
     CHANGES_RANGE,
     DEFAULT_CORES,
-    VIEW_SEPARATOR,
+    SYSTEM_SEPARATOR,
     ChangesRange,
     Pushdown,
     SplitsPartition,
@@ -287,10 +287,10 @@ class LiveTarget(Target):
         self.given = given
         beginning = given.take(CHANGES_RANGE)
         self._changes = None if beginning is None else ChangesRange.from_beginning(beginning)
-        table, separator, self.view = name.rpartition(VIEW_SEPARATOR)
+        table, separator, self.system = name.rpartition(SYSTEM_SEPARATOR)
         if not separator:
-            table, self.view = name, ""
-        elif self.view not in (CHANGELOG, BINLOG):
+            table, self.system = name, ""
+        elif self.system not in (CHANGELOG, BINLOG):
             raise NotFound(
                 f"format '{FORMAT_NAME}' reads tables and their ${CHANGELOG} and ${BINLOG}, not '{name}'",
                 ErrorCode.CLIENT_ERROR,
@@ -322,32 +322,32 @@ class LiveTarget(Target):
     @property
     def full_schema(self) -> StructType:
         deletes = deletes_option(self.given.values)
-        return scan_of(self.info, ReadOptions(self.settings), self.view, deletes, self._changes).schema
+        return scan_of(self.info, ReadOptions(self.settings), self.system, deletes, self._changes).schema
 
     @property
     def metadata_fields(self) -> Sequence[StructField]:
-        return () if self.view or self._changes is not None else metadata_fields(self.info)
+        return () if self.system or self._changes is not None else metadata_fields(self.info)
 
     @property
     def partition_keys(self) -> tuple[str, ...]:
         return self.info.descriptor.partition_keys
 
     def predicate(self, text: str) -> Predicate:
-        if self.view == BINLOG:
+        if self.system == BINLOG:
             raise UnsupportedOperation(f"{self.name}${BINLOG} has rows in its columns, and takes no option 'filter'")
         return predicate_of(text, self.info.schema.columns)
 
     def scan(self) -> LiveScan:
         chosen = read_options(self.settings, self.info.descriptor, self.given.values)
-        return scan_of(self.info, chosen, self.view, changes=self._changes)
+        return scan_of(self.info, chosen, self.system, changes=self._changes)
 
     def stream_planner(self, schema: StructType) -> StreamPlanner[Any]:
         from forebay.spark.streaming.live_planner import LiveStreamPlanner
 
         self.refuse_limit()
-        of_log = self.view in (CHANGELOG, BINLOG) or self._changes is not None
+        of_log = self.system in (CHANGELOG, BINLOG) or self._changes is not None
         options = stream_options(self.settings, self.info.descriptor, self.given.values, is_changelog=of_log)
-        scan = scan_of(self.info, options.read, self.view, options.deletes, self._changes)
+        scan = scan_of(self.info, options.read, self.system, options.deletes, self._changes)
         pushdown = self.pushdown(schema)  # a stream looks for its partitions as it goes
         pushdown = Pushdown(pushdown.columns, (), pushdown.filter)
         return LiveStreamPlanner(scan, options, pushdown, schema, self.cores)
@@ -380,8 +380,8 @@ class LiveTarget(Target):
         for own in SINK_OPTIONS:
             self.given.take(own.name)
         self.given.take_rest(self.settings)
-        if self.view:
-            raise InvalidRequest(f"{self.info.path}{VIEW_SEPARATOR}{self.view} can only be read")
+        if self.system:
+            raise InvalidRequest(f"{self.info.path}{SYSTEM_SEPARATOR}{self.system} can only be read")
         if self._changes is not None:
             raise InvalidRequest(f"a write has no option '{CHANGES_RANGE}'", ErrorCode.CONFIG_EXCEPTION)
         if overwrite:

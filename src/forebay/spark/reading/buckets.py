@@ -64,7 +64,7 @@ def lake_buckets(scan: PaimonScan, plan: ScanPlan, pushdown: Pushdown) -> Bucket
     splits = [split for task in plan.tasks for split in task]
     of_state = [s for s in splits if isinstance(s, DataSplit) and not s.is_streaming]
     totals = {split.total_buckets for split in of_state}
-    if bucketing is None or scan.side is not None or len(of_state) < len(splits) or len(totals) > 1:
+    if bucketing is None or scan.system is not None or len(of_state) < len(splits) or len(totals) > 1:
         return None
     bucketing = replace(bucketing, total=min(totals, default=bucketing.total))
     if bucketing.total < 1:  # files from before the table had a number of buckets

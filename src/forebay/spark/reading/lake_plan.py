@@ -49,11 +49,9 @@ from forebay.spark.workers import short_errors
 
 READ_OPTIMIZED = "ro"
 
-SYSTEM_TABLES = (AUDIT_LOG, BINLOG, READ_OPTIMIZED)
-"""Paimon's system tables that show a table's rows, and so are read by tasks."""
-
-SIDE_TABLES = (*SYSTEM_TABLES, "changelog")
-"""What can stand behind a table's name ("t$audit_log") and is read by tasks. `changelog` is like a stream table's."""
+SYSTEM_TABLES = (AUDIT_LOG, BINLOG, READ_OPTIMIZED, "changelog")
+"""The system tables that show the rows of a table (`t$audit_log`), and so are read by tasks. Paimon has all but
+`changelog`, which is like that of a live table."""
 
 
 @dataclass(frozen=True)
@@ -83,25 +81,27 @@ class DealtTasks:
 
 @dataclass(frozen=True)
 class PaimonScan:
-    """A table that is to be scanned, or one of its `SIDE_TABLES`, under the schema and options of `table`.
+    """A table that is to be scanned, or one of its `SYSTEM_TABLES`, under the schema and options of `table`.
 
     Picklable.
     """
 
     table: TableContext
     name: str
-    side: str | None = None
+    system: str | None = None
 
     @classmethod
-    def of(cls, table: Table, name: str, side: str | None = None) -> PaimonScan:
+    def of(cls, table: Table, name: str, system: str | None = None) -> PaimonScan:
         """The scan of a table as its options say: under time travel, with the columns that it had then.
 
-        Raises `NotFound` for side tables that are none, and for snapshots that the options name and are not there.
+        Raises `NotFound` for other system tables, and for snapshots that the options name and are not there.
         """
-        if side is not None and side not in SIDE_TABLES:
-            raise NotFound(f"table {name} has no '${side}'; there are {', '.join(SIDE_TABLES)}", ErrorCode.CLIENT_ERROR)
+        if system is not None and system not in SYSTEM_TABLES:
+            raise NotFound(
+                f"table {name} has no '${system}'; there are {', '.join(SYSTEM_TABLES)}", ErrorCode.CLIENT_ERROR
+            )
         context = travelled(table.context)
-        return cls(context, name, side)
+        return cls(context, name, system)
 
     def with_options(self, options: Mapping[str, str]) -> PaimonScan:
         """The same columns, read as `options` say."""
@@ -114,9 +114,9 @@ class PaimonScan:
 
     @property
     def form(self) -> str:
-        if self.side == "changelog":
+        if self.system == "changelog":
             return CHANGES
-        return self.side if self.side in (AUDIT_LOG, BINLOG) else ROWS
+        return self.system if self.system in (AUDIT_LOG, BINLOG) else ROWS
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -162,11 +162,11 @@ class PaimonScan:
         return [field.name + tail for tail in _tails(column.data_type, field.dataType)]
 
     def _selected_splits(self, pushdown: Pushdown) -> list[ChangeSplit]:
-        """What there is to read, in order, of a side table or by the table's scan options."""
+        """What there is to read, in order, of a system table or by the table's scan options."""
         table = self.table
         scan_filter = ScanFilter.of(table.schema, pushdown.filter)
         with telling_expiry(table.snapshots, None):
-            if self.side == READ_OPTIMIZED:
+            if self.system == READ_OPTIMIZED:
                 top = table.options.num_levels - 1
                 keep = (lambda entry: entry.file.level == top) if table.schema.has_primary_key else None
                 scan = BatchScan(table)
@@ -200,9 +200,9 @@ class PaimonScan:
         return ScanPlan(read, work.tasks, work.rows, open_tasks, work.native, work.beside_native)
 
     def _work(self, cores: int, pushdown: Pushdown, serves: Serves | None) -> DealtTasks:
-        """The tasks of the latest snapshot, or of what side and options choose; those of a snapshot are kept."""
+        """The tasks of the latest snapshot, which are cached, or of what system table and options select."""
         table = self.table
-        if self.side is not None or chooses_snapshot(table.options):
+        if self.system is not None or chooses_snapshot(table.options):
             return self._dealt(self._selected_splits(pushdown), cores, pushdown, serves)
         with telling_expiry(table.snapshots, None):
             latest = table.snapshots.latest()

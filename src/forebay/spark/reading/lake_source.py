@@ -33,7 +33,7 @@ _SNAPSHOT_ID = "scan.snapshot-id"
 
 
 class LakeSource(ScanSource):
-    """A lake table, or one of its `lake_plan.SIDE_TABLES`, which is `view`.
+    """A lake table, or one of its `lake_plan.SYSTEM_TABLES`, which is `system`.
 
     The columns are those of the table, or, where its own options name a snapshot, those that it had then. Options of
     the read choose what is read of these columns, unless it must be a given snapshot.
@@ -47,7 +47,7 @@ class LakeSource(ScanSource):
         name: str,
         table: Table,
         options: Mapping[str, str],
-        view: str | None = None,
+        system: str | None = None,
         *,
         snapshot: str | None = None,
     ) -> None:
@@ -63,10 +63,10 @@ class LakeSource(ScanSource):
                 f"{name}$changelog or $audit_log, or the format '{FORMAT_NAME}' with this option",
                 ErrorCode.CONFIG_EXCEPTION,
             )
-        shown = PaimonScan.of(table, name, view)
+        shown = PaimonScan.of(table, name, system)
         super().__init__(name, shown.schema, shown.columns)
         self.partition_keys, self.modes = shown.partition_keys, read.modes
-        self._context, self._table, self._view = context, table, view
+        self._context, self._table, self._system = context, table, system
         self._read, self._scan, self._source_options = read, shown.with_options(read.table), {**session, **options}
 
     def plan(self, pushdown: Pushdown, schema: StructType) -> ScanPlan:
@@ -80,11 +80,11 @@ class LakeSource(ScanSource):
         return lake_buckets(self._scan, plan, pushdown)
 
     def stream_options(self) -> dict[str, str]:
-        if self._view == READ_OPTIMIZED:
+        if self._system == READ_OPTIMIZED:
             raise UnsupportedOperation(f"{self.name} cannot be read as a stream; the table itself can")
         # The format checks this, too, but there Spark hides the reason.
         check_streamable(self._scan.table)
-        return stream_source(self._context, self._table, self._view, self._source_options)
+        return stream_source(self._context, self._table, self._system, self._source_options)
 
 
 def session_options(context: PaimonContext) -> dict[str, str]:
@@ -100,15 +100,17 @@ def session_options(context: PaimonContext) -> dict[str, str]:
     }
 
 
-def stream_source(context: PaimonContext, table: Table, view: str | None, options: Mapping[str, str]) -> dict[str, str]:
-    """The options by which the format reads `table`, under its very schema, as a stream."""
+def stream_source(
+    context: PaimonContext, table: Table, system: str | None, options: Mapping[str, str]
+) -> dict[str, str]:
+    """The options by which the format reads `table` as a stream, under exactly its schema."""
     stored = table.context.schemas.schema(table.schema.id).options
     own = {key: value for key, value in table.schema.options.items() if stored.get(key) != value}
     return {
         **own,
         **options,
         **{CATALOG_PREFIX + key: value for key, value in context.options},
-        "table": table.name if view is None else f"{table.name}${view}",
+        "table": table.name if system is None else f"{table.name}${system}",
         "branch": table.context.paths.branch,
         SCHEMA_ID: str(table.schema.id),
         "cores": str(context.cores),

@@ -39,7 +39,7 @@ from forebay.spark.reading.live_plan import (
     log_ranges,
 )
 from forebay.spark.reading.live_read import LakePart, LogInput, ReadFunction, Split
-from forebay.spark.reading.plan import VIEW_SEPARATOR, ChangesRange, Pushdown, SplitsPartition
+from forebay.spark.reading.plan import SYSTEM_SEPARATOR, ChangesRange, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.lake_side import merge_columns
 from forebay.unionread.splits import LakeSnapshotAndLogSplit
@@ -55,11 +55,11 @@ _UPDATE_AFTER = CHANGE_TYPES.index(UPDATE_AFTER)
 def scan_of(
     info: TableInfo,
     options: ReadOptions,
-    view: str = "",
+    system: str = "",
     deletes: str = IGNORE,
     changes: ChangesRange | None = None,
 ) -> LiveScan:
-    """The scan of a table, of what `view` names beside it, or of its `changes` in a range.
+    """The scan of a table, of what `system` names beside it, or of its `changes` in a range.
 
     `deletes` is what a stream of the table does about deleted keys. Raises `UnsupportedOperation` for a binlog,
     changes, or such a stream, of a table that has none.
@@ -69,8 +69,8 @@ def scan_of(
 
         require_old_rows(info, "CHANGES")
         return ChangesScan(info, options, is_changelog=True, range=changes)
-    scan = LiveScan(info, options, view in (CHANGELOG, BINLOG), view == LAKE)
-    if view == BINLOG:
+    scan = LiveScan(info, options, system in (CHANGELOG, BINLOG), system == LAKE)
+    if system == BINLOG:
         return BinlogScan.of(scan)
     return scan if deletes == IGNORE else NewestScan.of(scan, deletes)
 
@@ -292,7 +292,7 @@ class NewestRead(ReadFunction):
             raise UnsupportedOperation(
                 f"{count} keys of bucket {split.bucket.bucket} were deleted between the log offsets {split.start} and "
                 f"{split.stop}, and the stream has '{DELETE_BEHAVIOR}' = '{FAIL}': give '{IGNORE}' to leave such keys "
-                f"out, '{INCLUDE}' to have them reported, or stream {self.info.path}{VIEW_SEPARATOR}changelog"
+                f"out, '{INCLUDE}' to have them reported, or stream {self.info.path}{SYSTEM_SEPARATOR}changelog"
             )
         names = [column.name for column in view.read]
         for kind, batches in ((DELETE, tail.deletes), (UPDATE_AFTER, tail.batches)):

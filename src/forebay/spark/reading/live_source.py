@@ -1,4 +1,4 @@
-"""What Spark reads of a live table: the table, a view beside it, or the table as of a time or lake snapshot."""
+"""What Spark reads of a live table: the table, a system table beside it, or the table as of a time or lake snapshot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from forebay.spark.options import (
 from forebay.spark.read_modes import READ_COLUMNAR, ReadMode
 from forebay.spark.reading.live_changes import scan_of
 from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, LAKE, AsOf, LiveScan
-from forebay.spark.reading.plan import CHANGES_RANGE, VIEW_SEPARATOR, ChangesRange, Pushdown, ScanPlan
+from forebay.spark.reading.plan import CHANGES_RANGE, SYSTEM_SEPARATOR, ChangesRange, Pushdown, ScanPlan
 from forebay.spark.reading.scan_source import ScanSource
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class LiveSource(ScanSource):
-    """A table of a cluster, or what `view` names beside it: its changelog, its binlog or its lake."""
+    """A table of a cluster, or its system table `system`: its changelog, its binlog or its lake."""
 
     stream_format = FORMAT_NAME
 
@@ -52,32 +52,32 @@ class LiveSource(ScanSource):
         name: str,
         info: TableInfo,
         options: Mapping[str, str],
-        view: str = "",
+        system: str = "",
         *,
         as_of: AsOf | None = None,
         has_deletes: bool = False,
     ) -> None:
         """`has_deletes`: as a stream that tells of deletes, for which the table has a column more.
 
-        Raises `InvalidRequest` for wrong options, and `UnsupportedOperation` for a view that the table does not have.
+        Raises `InvalidRequest` for wrong options, and `UnsupportedOperation` for a system table that it does not have.
         """
         session = context.session_options()
-        if view:
+        if system:
             session = {name: value for name, value in session.items() if name == OWN_SESSION_PREFIX + READ_COLUMNAR}
         self._read = partial(read_options, context.settings, info.descriptor, session=session)
         self._is_stream = is_for_streams(options)
         of_batch = self._read({} if self._is_stream else options)
         scan = LiveScan(info, of_batch, as_of=as_of)
-        if view or has_deletes:
-            scan = scan_of(info, of_batch, view, INCLUDE if has_deletes else IGNORE)
-        is_binlog = view == BINLOG
+        if system or has_deletes:
+            scan = scan_of(info, of_batch, system, INCLUDE if has_deletes else IGNORE)
+        is_binlog = system == BINLOG
         super().__init__(name, scan.schema, () if is_binlog else info.schema.columns)
         self.partition_keys = () if is_binlog else info.descriptor.partition_keys
         self.strategy = None if self._is_stream else scan.way
         self.lookup_key = scan.lookup_key
-        has_buckets = view in ("", LAKE) and not has_deletes
+        has_buckets = system in ("", LAKE) and not has_deletes
         self.modes = of_batch.modes if has_buckets else of_batch.modes & ~ReadMode.BUCKETS
-        self._context, self._info, self._options, self._view = context, info, options, view
+        self._context, self._info, self._options, self._system = context, info, options, system
         self._scan, self._as_of, self._has_deletes = scan, as_of, has_deletes
 
     def plan(self, pushdown: Pushdown, schema: StructType) -> ScanPlan:
@@ -91,7 +91,7 @@ class LiveSource(ScanSource):
         return live_buckets(self._context.connection, self._info, plan, pushdown)
 
     def stream_options(self) -> dict[str, str]:
-        if self._view == LAKE or self._as_of is not None:
+        if self._system == LAKE or self._as_of is not None:
             raise self.not_streamable()
         if not self._has_deletes and deletes_option(self._options) == INCLUDE:
             raise UnsupportedOperation(
@@ -99,14 +99,14 @@ class LiveSource(ScanSource):
                 f"or newer tells a catalog in time: use the format '{FORMAT_NAME}', or stream "
                 f"{self._info.path}$changelog"
             )
-        return stream_source(self._context, self._info, self._options, self._view)
+        return stream_source(self._context, self._info, self._options, self._system)
 
 
 def stream_source(
     context: CatalogContext,
     info: TableInfo,
     options: Mapping[str, str],
-    view: str = "",
+    system: str = "",
     changes: ChangesRange | None = None,
 ) -> dict[str, str]:
     """The options of the format "forebay" for a stream of the catalog. Raises `InvalidRequest` for wrong ones.
@@ -115,10 +115,10 @@ def stream_source(
     """
     session = context.session_options()
     settings = context.settings
-    of_log = view in (CHANGELOG, BINLOG) or changes is not None
+    of_log = system in (CHANGELOG, BINLOG) or changes is not None
     zone = session.get(SESSION_ZONE)
     of_stream = stream_options(settings, info.descriptor, options, is_changelog=of_log, zone=zone)
-    scan_of(info, of_stream.read, view, of_stream.deletes, changes)
+    scan_of(info, of_stream.read, system, of_stream.deletes, changes)
     source_options = {name.lower(): value for name, value in options.items()}
     if of_stream.timestamp_ms is not None:
         source_options[STARTUP_TIMESTAMP] = str(of_stream.timestamp_ms)
@@ -133,6 +133,6 @@ def stream_source(
         **{LAKE_PREFIX + name: value for name, value in settings.lake_options},
         **source_options,
         "bootstrap.servers": ",".join(map(str, settings.bootstrap_servers)),
-        "table": f"{info.path}{VIEW_SEPARATOR if view else ''}{view}",
+        "table": f"{info.path}{SYSTEM_SEPARATOR if system else ''}{system}",
         "cores": str(context.cores),
     }

@@ -51,8 +51,8 @@ class Pushdown:
         return replace(self, row_filter=predicate if self.row_filter is None else self.row_filter & predicate)
 
 
-VIEW_SEPARATOR = "$"
-"""Between a table's name and that of a view beside it."""
+SYSTEM_SEPARATOR = "$"
+"""Between a table's name and that of a system table beside it."""
 
 CHANGES_RANGE = "changes.range"
 """The option by which a catalog tells a format that a stream is one of CHANGES, and where that begins."""

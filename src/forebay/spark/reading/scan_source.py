@@ -1,6 +1,6 @@
 """The contract between what can be scanned and the scans of Spark: what a side says of a table that a query reads.
 
-A `ScanSource` is a table, a view beside one (`t$changelog`, `t$audit_log`), or the changes of a table
+A `ScanSource` is a table, a system table beside one (`t$changelog`, `t$audit_log`), or the changes of a table
 (`ChangesSource`), as one reference in a query reads it, with the options of that reference. Spark says only later
 whether a batch or a stream reads it: `plan` then refuses options that only streams have, and `stream_options` those
 that only batches have.

@@ -196,20 +196,20 @@ class SqlCatalog(JavaProxy):
     # ---- finding tables ---------------------------------------------------------------------------------------------
 
     def _opened(self, identifier: JavaObject) -> SideTable:
-        """The table of an identifier, or the view beside one. Throws NoSuchTableException."""
+        """The table of an identifier, or the system table beside one. Throws NoSuchTableException."""
         table = self._side.open(self._named(identifier))
         if table is None:
             raise self._no_such_table(identifier)
         return table
 
     def loadTable(self, identifier: JavaObject, *how: Any) -> JavaProxy:
-        """The table, or a view beside it. `how` is one of Spark's ways to ask for time travel or for writing."""
+        """The table, or a system table. `how` is one of Spark's ways to ask for time travel or for writing."""
         table, request = self._opened(identifier), load_request(self.jvm, how)
         table.check_options(request)
         if request.travel is not None:
             return table.as_of(request.travel)
-        if table.view is not None:
-            return table.view_proxy()
+        if table.system is not None:
+            return table.system_proxy()
         proxy = table.proxy(request.options)
         if request.takes_changes and isinstance(proxy, WrittenTable):
             return proxy._taking_changes(table.key, deletes_whole_rows=table.deletes_whole_rows)
@@ -218,7 +218,7 @@ class SqlCatalog(JavaProxy):
     def loadChangelog(self, identifier: JavaObject, changelog_context: JavaObject, *options: Any) -> JavaProxy:
         """What CHANGES reads of a table."""
         table = self._opened(identifier)
-        if table.view is not None:
+        if table.system is not None:
             raise InvalidRequest(f"CHANGES is for tables, not for what stands beside them ({table.name})")
         try:
             return ChangelogProxy(self._context, table.changes(), changelog_context)
@@ -306,7 +306,7 @@ class SqlCatalog(JavaProxy):
 
     def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy:
         table = self._opened(identifier)
-        if table.view is not None:
+        if table.system is not None:
             raise can_only_be_read(table.name)
         try:
             return table.alter([table_change(self.jvm, change) for change in changes]).proxy()
@@ -321,7 +321,7 @@ class SqlCatalog(JavaProxy):
         table = self._side.open(name)
         if table is None:
             return False
-        if table.view is not None:
+        if table.system is not None:
             raise can_only_be_read(table.name)
         raise UnsupportedOperation(f"{table.name} is part of a table and cannot be dropped by DROP TABLE")
 

@@ -1,7 +1,7 @@
 """The side of a warehouse: its Paimon tables, for a catalog of Spark.
 
 Beside a table `t` there are its branches, `t$branch_<name>`, and the system tables of both: `t$snapshots`,
-`t$branch_dev$files` (forebay.spark.sql.lake_tables). A branch is a table, a system table a view.
+`t$branch_dev$files` (forebay.spark.sql.lake_tables). A branch is a table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.paths import MAIN_BRANCH
 from forebay.spark.context import PaimonContext
 from forebay.spark.jvm.gateway import JavaObject
-from forebay.spark.reading.plan import VIEW_SEPARATOR
+from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.sql import lake_ddl as ddl
 from forebay.spark.sql.lake_tables import ReplacingLakeTable, StagedLakeTable, beside, system_table, table_proxy
 from forebay.spark.sql.live_ddl import MANAGED, PROVIDER
@@ -106,7 +106,7 @@ class LakeSide(CatalogSide):
             return False
 
     def open(self, name: TableName) -> LakeTable | None:
-        parts = name.table.split(VIEW_SEPARATOR)[1:]
+        parts = name.table.split(SYSTEM_SEPARATOR)[1:]
         branch = parts.pop(0)[len(_BRANCH) :] if parts and parts[0].startswith(_BRANCH) else None
         if len(parts) > 1 or (parts and not parts[0]):
             return None
@@ -134,7 +134,7 @@ class LakeSide(CatalogSide):
         self._require(name.database)
         if not name.is_plain:
             raise InvalidRequest(
-                f"'{name.table}' cannot name a table: a name with '{VIEW_SEPARATOR}' is one of a system table"
+                f"'{name.table}' cannot name a table: a name with '{SYSTEM_SEPARATOR}' is one of a system table"
             )
         return create(self.lake, str(name), request)
 
@@ -171,22 +171,22 @@ class LakeTable(SideTable):
 
     deletes_whole_rows = True
 
-    def __init__(self, context: PaimonContext, name: str, table: Table, view: str | None = None) -> None:
-        self._context, self.name, self._table, self.view = context, name, table, view
+    def __init__(self, context: PaimonContext, name: str, table: Table, system: str | None = None) -> None:
+        self._context, self.name, self._table, self.system = context, name, table, system
         self.key = tuple(table.schema.primary_keys)
 
     def proxy(self, options: Mapping[str, str] | None = None) -> TableProxy:
         return table_proxy(self._context, self.name, self._table)
 
-    def view_proxy(self) -> TableProxy:
-        return system_table(self._context, self.name, self._table, self.view or "")
+    def system_proxy(self) -> TableProxy:
+        return system_table(self._context, self.name, self._table, self.system or "")
 
     def as_of(self, travel: TimeTravel) -> TableProxy:
         options, schema = travelled(self.name, self._table, travel)
         then: Table = self._table.with_options(options)
-        if self.view is None:
+        if self.system is None:
             return table_proxy(self._context, self.name, then, schema, options)
-        return system_table(self._context, self.name, then, self.view, options)
+        return system_table(self._context, self.name, then, self.system, options)
 
     def staged(self) -> TableProxy:
         return StagedLakeTable(self._context, self.name, self._table)

@@ -33,18 +33,18 @@ from forebay.spark.context import PaimonContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.lake_metadata import metadata_fields
-from forebay.spark.reading.lake_plan import SIDE_TABLES, PaimonScan
+from forebay.spark.reading.lake_plan import SYSTEM_TABLES, PaimonScan
 from forebay.spark.reading.lake_source import LakeSource
-from forebay.spark.reading.plan import VIEW_SEPARATOR
+from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, to_spark_type
 from forebay.spark.sql.lake_ddl import LOCATION, table_properties
 from forebay.spark.sql.live_ddl import MANAGED
 from forebay.spark.sql.partitions import PartitionManagement
 from forebay.spark.sql.requests import without_travel
 from forebay.spark.sql.tables import (
-    LocalView,
+    LocalSystemTable,
     StagedTable,
-    StreamedView,
+    StreamedSystemTable,
     TableProxy,
     WrittenTable,
 )
@@ -247,19 +247,19 @@ def system_table(
     Raises `NotFound` naming the system tables that there are.
     """
     version = ".".join([str(table.schema.id), *(f"{key}={value}" for key, value in (as_of or {}).items())])
-    if system in SIDE_TABLES:
+    if system in SYSTEM_TABLES:
 
         def open_source(options: dict[str, str]) -> LakeSource:
-            return LakeSource(context, name, table, options, view=system)
+            return LakeSource(context, name, table, options, system=system)
 
         schema = PaimonScan.of(table, name, system).schema
-        return StreamedView(context, name, schema, version, open_source, table.schema.partition_keys)
+        return StreamedSystemTable(context, name, schema, version, open_source, table.schema.partition_keys)
     if system in METADATA_NAMES:
 
         def rows(options: dict[str, str]) -> Callable[[], pa.Table]:
-            view = (table.with_options(options) if options else table).system(system)
-            return lambda: view.read().read_all()
+            opened = (table.with_options(options) if options else table).system(system)
+            return lambda: opened.read().read_all()
 
-        return LocalView(context, name, spark_schema(table.system(system).schema), version, rows)
-    names = ", ".join(VIEW_SEPARATOR + other for other in (*METADATA_NAMES, *SIDE_TABLES))
+        return LocalSystemTable(context, name, spark_schema(table.system(system).schema), version, rows)
+    names = ", ".join(SYSTEM_SEPARATOR + other for other in (*METADATA_NAMES, *SYSTEM_TABLES))
     raise NotFound(f"there is no table {name}; beside a table there are {names}")

@@ -1,6 +1,6 @@
 """The side of a cluster: its tables, for a catalog of Spark.
 
-Beside a table `t` there are views, such as `t$changelog` (forebay.spark.sql.live_tables).
+Beside a table `t` there are system tables, such as `t$changelog` (forebay.spark.sql.live_tables).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.releases import TIME_TYPE
 from forebay.spark.options import DELETE_BEHAVIOR, INCLUDE, deletes_option, read_options, write_options
 from forebay.spark.reading.live_plan import AsOf
-from forebay.spark.reading.plan import VIEW_SEPARATOR
+from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.schemas import uses_time
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.live_changelog import LiveTableChanges
@@ -27,8 +27,8 @@ from forebay.spark.sql.live_tables import (
     ReplacedLiveTable,
     StagedLiveTable,
     TravelledTable,
+    system_table,
     table_proxy,
-    view_proxy,
 )
 from forebay.spark.sql.procedures import Procedure
 from forebay.spark.sql.requests import LoadRequest, TableChange, TableRequest, TimeTravel
@@ -91,7 +91,7 @@ class LiveSide(CatalogSide):
         return self.context.connection.table_exists(_path(name))
 
     def open(self, name: TableName) -> LiveTable | None:
-        _, separator, view = name.table.partition(VIEW_SEPARATOR)
+        _, separator, system = name.table.partition(SYSTEM_SEPARATOR)
         try:
             info = self.context.admin.table_info(_path(name.plain))
         except InvalidRequest:  # a name that no table can have
@@ -100,7 +100,7 @@ class LiveSide(CatalogSide):
             if e.code in (ErrorCode.TABLE_NOT_EXIST, ErrorCode.DATABASE_NOT_EXIST):
                 return None
             raise
-        return LiveTable(self.context, info, view if separator else None)
+        return LiveTable(self.context, info, system if separator else None)
 
     def create_table(self, name: TableName, request: TableRequest) -> LiveTable:
         path = _path(name)
@@ -125,13 +125,13 @@ class LiveSide(CatalogSide):
 
 
 class LiveTable(SideTable):
-    """A table of the cluster, or a view beside it."""
+    """A table of the cluster, or a system table beside it."""
 
     deletes_whole_rows = False
 
-    def __init__(self, context: CatalogContext, info: TableInfo, view: str | None = None) -> None:
-        self._context, self._info, self.view = context, info, view
-        self.name = context.full_name(info.path) + ("" if view is None else f"{VIEW_SEPARATOR}{view}")
+    def __init__(self, context: CatalogContext, info: TableInfo, system: str | None = None) -> None:
+        self._context, self._info, self.system = context, info, system
+        self.name = context.full_name(info.path) + ("" if system is None else f"{SYSTEM_SEPARATOR}{system}")
         self.key = info.schema.primary_key
 
     def check_options(self, request: LoadRequest) -> None:
@@ -149,14 +149,14 @@ class LiveTable(SideTable):
             return DeleteTellingTable(self._context, self._info)
         return table_proxy(self._context, self._info)
 
-    def view_proxy(self) -> TableProxy:
-        return view_proxy(self._context, self._info, self.view or "")
+    def system_proxy(self) -> TableProxy:
+        return system_table(self._context, self._info, self.system or "")
 
     def as_of(self, travel: TimeTravel) -> TableProxy:
         path = self._info.path
-        if self.view is not None:
+        if self.system is not None:
             raise UnsupportedOperation(
-                f"`{path}{VIEW_SEPARATOR}{self.view}` cannot be read as of another time, only the table {path} can"
+                f"`{path}{SYSTEM_SEPARATOR}{self.system}` cannot be read as of another time, only the table {path} can"
             )
         self._check_time()
         return TravelledTable(self._context, self._info, as_of(travel))

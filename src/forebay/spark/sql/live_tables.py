@@ -52,16 +52,16 @@ from forebay.spark.reading.live_plan import (
     row_counts,
 )
 from forebay.spark.reading.live_source import LiveSource
-from forebay.spark.reading.plan import VIEW_SEPARATOR
+from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.partitions import Partitions, partition_rows
 from forebay.spark.sql.requests import without_travel
 from forebay.spark.sql.tables import (
-    LocalView,
-    RowsView,
+    LocalSystemTable,
     StagedTable,
-    StreamedView,
+    StreamedSystemTable,
+    SystemTable,
     TableProxy,
     WrittenTable,
 )
@@ -254,36 +254,36 @@ def _buckets(context: CatalogContext, info: TableInfo) -> pa.Table:
     return pa.table(columns, names=names)
 
 
-def view_proxy(context: CatalogContext, info: TableInfo, view: str) -> TableProxy:
-    """The view `view` beside the table `info`. Raises `NotFound` naming the views that there are."""
-    name = f"{context.full_name(info.path)}{VIEW_SEPARATOR}{view}"
+def system_table(context: CatalogContext, info: TableInfo, system: str) -> TableProxy:
+    """The system table `system` beside the table `info`. Raises `NotFound` naming the ones that there are."""
+    name = f"{context.full_name(info.path)}{SYSTEM_SEPARATOR}{system}"
 
-    def of_rows(kind: type[RowsView], partition_keys: tuple[str, ...]) -> RowsView:
+    def of_rows(kind: type[SystemTable], partition_keys: tuple[str, ...]) -> SystemTable:
         def open_source(options: dict[str, str]) -> LiveSource:
-            return LiveSource(context, name, info, options, view)
+            return LiveSource(context, name, info, options, system)
 
-        schema = scan_of(info, ReadOptions(context.settings), view).schema
+        schema = scan_of(info, ReadOptions(context.settings), system).schema
         return kind(context, name, schema, _version(info), open_source, partition_keys, str(info.table_id))
 
-    def local(fields: Sequence[StructField], rows: Callable[[CatalogContext, TableInfo], pa.Table]) -> LocalView:
+    def local(fields: Sequence[StructField], rows: Callable[[CatalogContext, TableInfo], pa.Table]) -> LocalSystemTable:
         def checked(options: dict[str, str]) -> Callable[[], pa.Table]:
             read_options(context.settings, None, options)
             return lambda: rows(context, info)
 
-        return LocalView(context, name, StructType(list(fields)), _version(info), checked, str(info.table_id))
+        return LocalSystemTable(context, name, StructType(list(fields)), _version(info), checked, str(info.table_id))
 
-    match view:
-        case _ if view == CHANGELOG:
-            return of_rows(StreamedView, info.descriptor.partition_keys)
-        case _ if view == BINLOG:
-            return of_rows(StreamedView, ())
-        case _ if view == LAKE:
+    match system:
+        case _ if system == CHANGELOG:
+            return of_rows(StreamedSystemTable, info.descriptor.partition_keys)
+        case _ if system == BINLOG:
+            return of_rows(StreamedSystemTable, ())
+        case _ if system == LAKE:
             if not info.lake_enabled:
                 raise InvalidRequest(
                     f"table {info.path} has no lake: its property 'table.datalake.enabled' is not true",
                     ErrorCode.CLIENT_ERROR,
                 )
-            return of_rows(RowsView, info.descriptor.partition_keys)
+            return of_rows(SystemTable, info.descriptor.partition_keys)
         case "partitions":
             if not info.is_partitioned:
                 raise InvalidRequest(f"table {info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)

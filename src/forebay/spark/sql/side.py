@@ -2,7 +2,7 @@
 
 A catalog (`forebay.spark.sql.catalog.SqlCatalog`) faces Spark: it reads Spark's requests, and throws Spark's
 exceptions. What it serves is a `CatalogSide`, which knows databases and tables by name. An open table is a `SideTable`;
-a name may also mean a view beside a table (`t$changelog`, `t$files`).
+a name may also mean a system table beside a table (`t$changelog`, `t$files`).
 
 | side | tables of | module |
 |---|---|---|
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from forebay.spark.jvm.gateway import JavaObject
-from forebay.spark.reading.plan import VIEW_SEPARATOR
+from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.sql.changelogs import TableChanges
 from forebay.spark.sql.procedures import Procedure
 from forebay.spark.sql.requests import LoadRequest, TableChange, TableRequest, TimeTravel
@@ -42,24 +42,24 @@ class TableName:
     @property
     def plain(self) -> TableName:
         """The name of the table alone."""
-        return TableName(self.database, self.table.partition(VIEW_SEPARATOR)[0])
+        return TableName(self.database, self.table.partition(SYSTEM_SEPARATOR)[0])
 
     @property
     def is_plain(self) -> bool:
-        return VIEW_SEPARATOR not in self.table
+        return SYSTEM_SEPARATOR not in self.table
 
     def __str__(self) -> str:
         return f"{self.database}.{self.table}"
 
 
 class SideTable(ABC):
-    """A table that is open, as the next statement sees it, or a view beside one."""
+    """A table that is open, as the next statement sees it, or a system table beside one."""
 
     name: str
     """How it is written in SQL, with its catalog."""
 
-    view: str | None
-    """What stands beside the table and is meant; None: the table itself."""
+    system: str | None
+    """The name of the system table beside it; None: the table itself."""
 
     key: tuple[str, ...]
     """The primary key; () where there is none."""
@@ -72,12 +72,12 @@ class SideTable(ABC):
         """The table for Spark. `options` of a read may give it other columns."""
 
     @abstractmethod
-    def view_proxy(self) -> TableProxy:
-        """The view for Spark. Raises `NotFound` naming the views that there are."""
+    def system_proxy(self) -> TableProxy:
+        """The system table for Spark. Raises `NotFound` naming the system tables that there are."""
 
     @abstractmethod
     def as_of(self, travel: TimeTravel) -> TableProxy:
-        """An old state of the table for Spark, or of its view. Raises `NotFound` and `UnsupportedOperation`."""
+        """An old state of the table for Spark, or of its system table. Raises `NotFound` and `UnsupportedOperation`."""
 
     @abstractmethod
     def staged(self) -> TableProxy:
@@ -155,8 +155,9 @@ class CatalogSide(ABC):
 
     @abstractmethod
     def open(self, name: TableName) -> SideTable | None:
-        """The table, or a view beside it; None where there is no such table. Whether there is such a view it may not
-        know."""
+        """The table, or a system table beside it, of which it may not know whether there is one.
+
+        None where there is no such table."""
 
     @abstractmethod
     def create_table(self, name: TableName, request: TableRequest) -> SideTable:

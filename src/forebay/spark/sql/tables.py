@@ -104,12 +104,12 @@ class ReadOnlyTable(TableProxy):
 
 
 def can_only_be_read(name: str) -> UnsupportedOperation:
-    """The error for a statement that would change the table `name`, `t$view`."""
+    """The error for a statement that would change the system table `name` (`t$changelog`)."""
     return UnsupportedOperation(f"{name} can only be read: write into {name.rpartition('$')[0]}")
 
 
-class LocalView(ReadOnlyTable):
-    """A view beside a table whose rows the driver has, without a task."""
+class LocalSystemTable(ReadOnlyTable):
+    """A system table whose rows the driver has, without a task."""
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class LocalView(ReadOnlyTable):
         return LocalScanProxy(self._context, self._name, self._spark_schema, self._rows(self.jvm.options(options)))
 
 
-class RowsView(ReadOnlyTable):
-    """A view beside a table whose rows tasks read, in batches alone."""
+class SystemTable(ReadOnlyTable):
+    """A system table whose rows tasks read, in batches alone."""
 
     def __init__(
         self,
@@ -150,8 +150,8 @@ class RowsView(ReadOnlyTable):
         return self._open_source(options)
 
 
-class StreamedView(RowsView):
-    """A view beside a table whose rows tasks read, in batches and in streams."""
+class StreamedSystemTable(SystemTable):
+    """A system table whose rows tasks read, in batches and in streams."""
 
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
 
