@@ -12,7 +12,7 @@ from forebay import col
 from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.connection import Connection
 from forebay.client.reading import key_reader
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import LiveContext
 from forebay.spark.options import ReadOptions
 from forebay.spark.reading import scan as scans
 from forebay.spark.reading.live_plan import LiveScan
@@ -248,7 +248,7 @@ def test_values_of_a_join_choose_partitions_and_buckets(read: Read, sql: Sql) ->
 def test_a_scan_that_a_join_filters_stays_whole_for_others(spark: Any, connection: Connection, orders: str) -> None:
     """A plan may have a scan twice, and values of a join for one of them alone."""
     info = connection.table(orders.removeprefix("forebay.")).info
-    context = CatalogContext.of(spark, "forebay", connection.settings)
+    context = LiveContext.of(spark, "forebay", connection.settings)
     table = LiveSource(context, orders, info, {})
     scan = ScanProxy(context, table, Pushdown(tuple(table.schema.names)), table.schema)
     jvm, connector = context.jvm, "org.apache.spark.sql.connector.expressions."

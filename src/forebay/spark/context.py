@@ -71,7 +71,7 @@ class SessionContext:
 
 
 @dataclass(frozen=True)
-class CatalogContext(SessionContext):
+class LiveContext(SessionContext):
     """The state shared by the proxies of a catalog of stream tables: the session and its cluster."""
 
     settings: Settings
@@ -112,7 +112,7 @@ def shared_catalog(options: CatalogOptions) -> Catalog:
 
 
 @dataclass(frozen=True)
-class PaimonContext(SessionContext):
+class LakeContext(SessionContext):
     """The state shared by the proxies of a catalog of Paimon tables: the session and the lake options."""
 
     options: CatalogOptions

@@ -33,7 +33,7 @@ from forebay.spark.lake_options import (
     CATALOG_PREFIX,
     FORMAT_NAME,
     SCHEMA_ID,
-    paimon_read_options,
+    lake_read_options,
 )
 from forebay.spark.options import OF_FORMATS
 from forebay.spark.reading.lake_plan import READ_OPTIMIZED, PaimonScan
@@ -159,7 +159,7 @@ class LakeTarget(Target):
         """Raises `InvalidRequest` for missing and unknown options, `NotFound` for a missing table."""
         address = LakeAddress.of(options)
         of_reads = {key: value for key, value in _others(options).items() if key.lower() != CHANGES_RANGE}
-        read = paimon_read_options(of_reads, own=OF_FORMATS)
+        read = lake_read_options(of_reads, own=OF_FORMATS)
         system = address.system
         if read.changelog:
             if system is not None:

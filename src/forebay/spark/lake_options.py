@@ -85,7 +85,7 @@ _OF_STREAMS = ("consumer-id", "consumer.ignore-progress", "consumer.mode", "scan
 
 
 @dataclass(frozen=True)
-class PaimonReadOptions:
+class LakeReadOptions:
     """`table`: Paimon's options, by their names there. `own`: values of `OF_FORMATS` that were given.
 
     `modes` are the ways in which rows may reach Spark.
@@ -104,11 +104,11 @@ class PaimonReadOptions:
             raise UnsupportedOperation(f"read option '{given[0]}' is for streams (spark.readStream)")
 
 
-def paimon_read_options(
+def lake_read_options(
     options: Mapping[str, str],
     session: Mapping[str, str] | None = None,
     own: Mapping[str, Option] = MappingProxyType({}),
-) -> PaimonReadOptions:
+) -> LakeReadOptions:
     """`options` of a read over those of the `session`. Raises `InvalidRequest` for unknown ones and bad values.
 
     `own` are the options beside Paimon's that this read may have.
@@ -134,7 +134,7 @@ def paimon_read_options(
     check_delay(admitted.min_rows, admitted.max_delay_ms)
     values = {name: value_in(flags, flag) for name, flag in _FLAGS.items()}
     changelog = bool(values.pop(READ_CHANGELOG))
-    return PaimonReadOptions(table, mine, admitted, changelog, allowed_modes(values))
+    return LakeReadOptions(table, mine, admitted, changelog, allowed_modes(values))
 
 
 def _is_read_option(name: str) -> bool:

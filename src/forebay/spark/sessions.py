@@ -90,7 +90,7 @@ def _side(
     lake_options: Mapping[str, str] | None = None,
 ) -> CatalogSide:
     """The side of a catalog; arguments and errors are those of `attach`."""
-    from forebay.spark.context import CatalogContext, PaimonContext
+    from forebay.spark.context import LakeContext, LiveContext
 
     if not isinstance(catalog, str) or not catalog.isidentifier():
         raise InvalidRequest(
@@ -106,7 +106,7 @@ def _side(
         from forebay.spark.sql.live_side import LiveSide
 
         settings = make_settings(bootstrap_servers, user, password, of_cluster)
-        cluster = CatalogContext.of(spark, catalog, settings)
+        cluster = LiveContext.of(spark, catalog, settings)
         cluster.connection.cluster.bootstrap()
         live_side = LiveSide(cluster)
     elif options or user is not None or password is not None or lake_options:
@@ -119,7 +119,7 @@ def _side(
         from forebay.spark.sql.catalog import RELATION_CATALOG
         from forebay.spark.sql.lake_side import LakeSide
 
-        warehouse_context = PaimonContext.of(spark, catalog, tuple(sorted(lake.items())))
+        warehouse_context = LakeContext.of(spark, catalog, tuple(sorted(lake.items())))
         warehouse_context.lake.list_databases()  # invalid options are reported here, and not by the first query
         has_views = warehouse_context.lake.has_views and warehouse_context.jvm.has_class(RELATION_CATALOG)
         lake_side = LakeSide(warehouse_context, has_views)  # Spark has views of catalogs from 4.2 on

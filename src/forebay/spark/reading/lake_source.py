@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.paimon.read.stream import check_streamable
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.lake_options import (
     CATALOG_PREFIX,
     FORMAT_NAME,
@@ -18,7 +18,7 @@ from forebay.spark.lake_options import (
     READ_MODES,
     SCHEMA_ID,
     SESSION_PREFIXES,
-    paimon_read_options,
+    lake_read_options,
 )
 from forebay.spark.options import OWN_SESSION_PREFIX
 from forebay.spark.read_modes import READ_COLUMNAR, READ_NATIVE
@@ -43,7 +43,7 @@ class LakeSource(ScanSource):
 
     def __init__(
         self,
-        context: PaimonContext,
+        context: LakeContext,
         name: str,
         table: Table,
         options: Mapping[str, str],
@@ -56,7 +56,7 @@ class LakeSource(ScanSource):
         if snapshot is not None:
             options = {_SNAPSHOT_ID: snapshot}
             session = {name: value for name, value in session.items() if name in (READ_NATIVE, READ_COLUMNAR)}
-        read = paimon_read_options(options, session)
+        read = lake_read_options(options, session)
         if read.changelog:
             raise InvalidRequest(
                 f"'{READ_CHANGELOG}' adds a column, and Spark has asked for the columns already: read "
@@ -87,7 +87,7 @@ class LakeSource(ScanSource):
         return stream_source(self._context, self._table, self._system, self._source_options)
 
 
-def session_options(context: PaimonContext) -> dict[str, str]:
+def session_options(context: LakeContext) -> dict[str, str]:
     """The options of reads in the session's configuration, by their names without a prefix."""
     settings = context.session_settings()
     shared = {name: settings.get(OWN_SESSION_PREFIX + name) for name in READ_MODES}
@@ -100,9 +100,7 @@ def session_options(context: PaimonContext) -> dict[str, str]:
     }
 
 
-def stream_source(
-    context: PaimonContext, table: Table, system: str | None, options: Mapping[str, str]
-) -> dict[str, str]:
+def stream_source(context: LakeContext, table: Table, system: str | None, options: Mapping[str, str]) -> dict[str, str]:
     """The options by which the format reads `table` as a stream, under exactly its schema."""
     stored = table.context.schemas.schema(table.schema.id).options
     own = {key: value for key, value in table.schema.options.items() if stored.get(key) != value}

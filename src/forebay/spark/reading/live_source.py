@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.metadata.table import TableInfo
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import LiveContext
 from forebay.spark.options import (
     DELETE_BEHAVIOR,
     FORMAT_NAME,
@@ -48,7 +48,7 @@ class LiveSource(ScanSource):
 
     def __init__(
         self,
-        context: CatalogContext,
+        context: LiveContext,
         name: str,
         info: TableInfo,
         options: Mapping[str, str],
@@ -103,7 +103,7 @@ class LiveSource(ScanSource):
 
 
 def stream_source(
-    context: CatalogContext,
+    context: LiveContext,
     info: TableInfo,
     options: Mapping[str, str],
     system: str = "",

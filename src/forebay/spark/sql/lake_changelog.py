@@ -10,8 +10,8 @@ from pyspark.sql.types import StructType
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.paimon.read.commit_changes import check_has_changes
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
-from forebay.spark.lake_options import FORMAT_NAME, READ_CHANGELOG, paimon_read_options
+from forebay.spark.context import LakeContext
+from forebay.spark.lake_options import FORMAT_NAME, READ_CHANGELOG, lake_read_options
 from forebay.spark.reading.lake_changes import LakeChangesScan
 from forebay.spark.reading.lake_source import stream_source
 from forebay.spark.reading.plan import CHANGES_RANGE, ChangesRange, Pushdown, ScanPlan
@@ -23,7 +23,7 @@ from forebay.spark.sql.changelogs import TableChanges
 class LakeTableChanges(TableChanges):
     """The changes of a lake table, or of a branch of one."""
 
-    context: PaimonContext
+    context: LakeContext
     name: str
     table: Table
 
@@ -54,7 +54,7 @@ class LakeChangesSource(ChangesSource):
                 f"{name} have no deduplicationMode = netChanges: with changelog-producer input they are what writers "
                 "said, and not what was there before"
             )
-        self._read = paimon_read_options(options)
+        self._read = lake_read_options(options)
         if self._read.table or self._read.changelog:
             named = next(iter(self._read.table), READ_CHANGELOG)
             raise InvalidRequest(f"{name} have no option '{named}': the range says what is read")

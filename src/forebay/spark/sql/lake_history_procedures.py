@@ -12,7 +12,7 @@ from forebay.base.quantity import moment_at, parse_duration_ms
 from forebay.paimon.format.partition_path import partition_spec
 from forebay.paimon.maintain.partition_expiry import UPDATE_TIME, VALUES_TIME
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.sql.lake_procedure_arguments import (
     DryRun,
     Int,
@@ -49,7 +49,7 @@ HISTORY: dict[str, Procedure] = {}
 
 @procedure(HISTORY, result_of(deleted_snapshots_count=INT))
 def expire_snapshots(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     retain_max: Annotated[Int, "keep at most so many snapshots"] = None,
     retain_min: Annotated[Int, "keep at least so many snapshots"] = None,
@@ -71,7 +71,7 @@ def _checked_span(text: str) -> str:
 
 @procedure(HISTORY, result_of(expired_partitions=TEXT))
 def expire_partitions(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     expiration_time: Annotated[Text, or_unset(_checked_span), "how old partitions may become: '30 d'"] = None,
     timestamp_formatter: Annotated[Text, "how their values are read as times: 'yyyy-MM-dd'"] = None,
@@ -113,7 +113,7 @@ def _partition_text(table: Table, partition: Mapping[str, Any]) -> str:
 
 @procedure(HISTORY, result_of(expired_tags=TEXT))
 def expire_tags(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     older_than: Annotated[Moment, "tags made before this time: '2026-01-31 12:00:00'"] = None,
     dry_run: DryRun = False,
@@ -132,7 +132,7 @@ Retained = Annotated[Span, "how long the tag is kept, such as '7 d'; by default 
 
 @procedure(HISTORY)
 def create_tag(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     tag: TagName,
     snapshot: TagSnapshot = None,
@@ -145,7 +145,7 @@ def create_tag(
 
 @procedure(HISTORY, result_of(tagName=TEXT, snapshot=LONG, commit_time=LONG, watermark=TEXT))
 def create_tag_from_timestamp(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     tag: TagName,
     timestamp: Annotated[int, LONG, "milliseconds since 1970"],
@@ -168,7 +168,7 @@ def create_tag_from_timestamp(
 
 @procedure(HISTORY)
 def replace_tag(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     tag: TagName,
     snapshot: Annotated[Long, "the snapshot's id; by default the same"] = None,
@@ -187,7 +187,7 @@ def replace_tag(
 
 @procedure(HISTORY)
 def rename_tag(
-    context: PaimonContext, table: TableName, tag: TagName, target_tag: Annotated[str, TEXT, "the new name"]
+    context: LakeContext, table: TableName, tag: TagName, target_tag: Annotated[str, TEXT, "the new name"]
 ) -> None:
     """Give a tag another name."""
     opened(context, table).context.tags.rename(tag, target_tag)
@@ -195,7 +195,7 @@ def rename_tag(
 
 @procedure(HISTORY)
 def delete_tag(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     tag: Annotated[list[str], TEXT, listed, "a tag's name, or several: 'a,b'"],
 ) -> None:
@@ -208,7 +208,7 @@ def delete_tag(
 
 
 @procedure(HISTORY)
-def trigger_tag_automatic_creation(context: PaimonContext, table: TableName) -> None:
+def trigger_tag_automatic_creation(context: LakeContext, table: TableName) -> None:
     """Tag snapshots as the table's option 'tag.automatic-creation' says, now."""
     opened(context, table).maintenance().create_auto_tags(batch=True)
 
@@ -220,7 +220,7 @@ BranchName = Annotated[str, TEXT, "the branch's name"]
 
 @procedure(HISTORY)
 def create_branch(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     branch: BranchName,
     tag: Annotated[Text, "the tag that it begins with"] = None,
@@ -234,7 +234,7 @@ def create_branch(
 
 @procedure(HISTORY)
 def delete_branch(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     branch: Annotated[list[str], TEXT, listed, "a branch's name, or several: 'a,b'"],
 ) -> None:
@@ -246,7 +246,7 @@ def delete_branch(
 
 @procedure(HISTORY)
 def rename_branch(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     from_branch: BranchName,
     to_branch: Annotated[str, TEXT, "its new name"],
@@ -256,7 +256,7 @@ def rename_branch(
 
 
 @procedure(HISTORY)
-def fast_forward(context: PaimonContext, table: TableName, branch: BranchName) -> None:
+def fast_forward(context: LakeContext, table: TableName, branch: BranchName) -> None:
     """Make a branch's history that of the table."""
     opened(context, table).context.branches.fast_forward(branch)
 
@@ -276,7 +276,7 @@ def _rolled_back(table: Table, dry_run: bool, **target: Any) -> Rows:
 
 @procedure(HISTORY, _ROLLED_BACK, also="rollback_to")
 def rollback(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     version: Annotated[Text, "a snapshot's id or a tag's name"] = None,
     snapshot: Annotated[Long, "a snapshot's id"] = None,
@@ -294,7 +294,7 @@ def rollback(
 
 @procedure(HISTORY, _ROLLED_BACK)
 def rollback_to_timestamp(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     timestamp: Annotated[datetime.datetime, LONG, moment_at, "milliseconds since 1970"],
     dry_run: DryRun = False,
@@ -307,7 +307,7 @@ def rollback_to_timestamp(
 
 @procedure(HISTORY, _ROLLED_BACK)
 def rollback_to_watermark(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     watermark: Annotated[int, LONG, "the watermark"],
     dry_run: DryRun = False,
@@ -325,7 +325,7 @@ def rollback_to_watermark(
 
 @procedure(HISTORY)
 def reset_consumer(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     consumerId: Annotated[str, TEXT, "the consumer"],
     nextSnapshotId: Annotated[Long, "the snapshot that it reads next; left out, it is forgotten"] = None,
@@ -343,7 +343,7 @@ def reset_consumer(
 
 @procedure(HISTORY, result_of(result=BOOLEAN, consumers=TEXTS))
 def clear_consumers(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     includingConsumers: Annotated[Text, or_unset(str), "a regular expression for their ids; all if left out"] = None,
     excludingConsumers: Annotated[Text, or_unset(str), "a regular expression for those to keep"] = None,

@@ -22,7 +22,7 @@ from forebay.base.quantity import parse_duration_ms
 from forebay.paimon.commit.partition_filter import PartitionFilter, partition_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.spark_jobs import active_context
 from forebay.spark.sql.procedures import BOOLEAN, INT, LONG, TEXT, naming, parse_partition
 
@@ -108,7 +108,7 @@ def choice(argument: str, value: str | None, *allowed: str) -> str:
 # ---- tables and times of the session --------------------------------------------------------------------------------
 
 
-def table_name(context: PaimonContext, text: str) -> str:
+def table_name(context: LakeContext, text: str) -> str:
     """`database.table` for a name as SQL writes it: with the catalog in front, without the database, in backquotes."""
     with naming("table"):
         if "`" in text:
@@ -128,14 +128,14 @@ def table_name(context: PaimonContext, text: str) -> str:
         return ".".join(parts)
 
 
-def opened(context: PaimonContext, table: str, options: Mapping[str, str] | None = None) -> Table:
+def opened(context: LakeContext, table: str, options: Mapping[str, str] | None = None) -> Table:
     """The table given by the arguments `table` and `options`."""
     name = table_name(context, table)
     with naming("options" if options else "table"):
         return context.lake.table(name, options=options or {})
 
 
-def in_session_zone(context: PaimonContext, time: datetime.datetime | None) -> datetime.datetime | None:
+def in_session_zone(context: LakeContext, time: datetime.datetime | None) -> datetime.datetime | None:
     """`time` with the session's time zone if it has none."""
     if time is None or time.tzinfo is not None:
         return time
@@ -146,7 +146,7 @@ def in_session_zone(context: PaimonContext, time: datetime.datetime | None) -> d
 
 
 def chosen_partitions(
-    context: PaimonContext, table: Table, partitions: str | None, where: str | None
+    context: LakeContext, table: Table, partitions: str | None, where: str | None
 ) -> PartitionFilter | None:
     """A test for the partitions selected by argument `partitions` or `where`; None if neither is given."""
     if partitions is not None and where is not None:
@@ -170,7 +170,7 @@ def _named_partitions(table: Table, text: str) -> PartitionFilter:
     return lambda partition: any(test is None or test(partition) for test in tests)
 
 
-def _partitions_where(context: PaimonContext, table: Table, condition: str) -> PartitionFilter:
+def _partitions_where(context: LakeContext, table: Table, condition: str) -> PartitionFilter:
     """Spark itself evaluates the condition, on a row for each partition of the latest snapshot."""
     latest = table.context.snapshots.latest()
     entries = [] if latest is None else table.context.manifests.live_files(latest)

@@ -13,7 +13,7 @@ from forebay.paimon.compact.rescale import partitions_to_rescale, rescale_partit
 from forebay.paimon.format.file_meta import FileKind
 from forebay.paimon.maintain.partition_expiry import idle_partitions
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.spark_jobs import active_context
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.sql.lake_procedure_arguments import (
@@ -46,7 +46,7 @@ _BUCKETS = re.compile(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?")
 
 @procedure(REWRITING, result_of(result=BOOLEAN, snapshot_id=LONG, compacted_files_count=LONG, new_files_count=LONG))
 def compact(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     partitions: Partitions = None,
     compact_strategy: Annotated[Text, "'full' (default): everything; 'minor': what is due"] = None,
@@ -141,7 +141,7 @@ def _buckets(table: Table, text: str | None, sorts: bool) -> frozenset[int] | No
 
 @procedure(REWRITING, result_of(result=TEXT))
 def compact_database(
-    context: PaimonContext,
+    context: LakeContext,
     including_databases: Annotated[Pattern, "a regular expression for databases"] = None,
     including_tables: Annotated[Pattern, "a regular expression for 'database.table'"] = None,
     excluding_tables: Annotated[Pattern, "a regular expression for 'database.table'"] = None,
@@ -176,7 +176,7 @@ def _compacted(table: Table, name: str, dry_run: bool) -> str:
 
 @procedure(REWRITING, result_of(result=BOOLEAN, partitions_count=LONG, snapshot_id=LONG))
 def rescale(
-    context: PaimonContext,
+    context: LakeContext,
     table: TableName,
     bucket_num: Annotated[Int, "the number of buckets; by default the table's option 'bucket'"] = None,
     partitions: Partitions = None,
@@ -219,9 +219,7 @@ def rescale(
     result_of(result=BOOLEAN, manifests_count_before=LONG, manifests_count_after=LONG),
     also="rewrite_manifests",
 )
-def compact_manifest(
-    context: PaimonContext, table: TableName, options: Options = None, dry_run: DryRun = False
-) -> Rows:
+def compact_manifest(context: LakeContext, table: TableName, options: Options = None, dry_run: DryRun = False) -> Rows:
     """Merge a table's small manifests into larger ones; changes no data."""
     opened_table = opened(context, table, options)
     before = _count_manifests(opened_table)

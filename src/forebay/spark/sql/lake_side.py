@@ -14,7 +14,7 @@ from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFou
 from forebay.paimon.catalog.definition import new_schema
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.store.paths import MAIN_BRANCH
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.sql import lake_ddl as ddl
@@ -39,7 +39,7 @@ _BRANCH = "branch_"
 class LakeSide(CatalogSide):
     """The databases and tables of a warehouse. `has_views`: the session has the views that it keeps, too."""
 
-    context: PaimonContext
+    context: LakeContext
     has_views: bool = False
 
     def of_session(self, session: JavaObject) -> Self:
@@ -55,9 +55,9 @@ class LakeSide(CatalogSide):
         return self.lake if self.has_views else None
 
     def procedures(self) -> Mapping[str, Procedure]:
-        from forebay.spark.sql.lake_procedures import PAIMON_PROCEDURES
+        from forebay.spark.sql.lake_procedures import LAKE_PROCEDURES
 
-        return PAIMON_PROCEDURES
+        return LAKE_PROCEDURES
 
     # ---- databases: the lake's catalogs keep names and nothing else of them -----------------------------------------
 
@@ -171,7 +171,7 @@ class LakeTable(SideTable):
 
     deletes_whole_rows = True
 
-    def __init__(self, context: PaimonContext, name: str, table: Table, system: str | None = None) -> None:
+    def __init__(self, context: LakeContext, name: str, table: Table, system: str | None = None) -> None:
         self._context, self.name, self._table, self.system = context, name, table, system
         self.key = tuple(table.schema.primary_keys)
 

@@ -29,7 +29,7 @@ from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.system_tables.registry import METADATA_NAMES
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.lake_metadata import metadata_fields
@@ -51,16 +51,16 @@ from forebay.spark.sql.tables import (
 from forebay.spark.writing.row_level import RowLevelOperation
 
 
-class PaimonTable(WrittenTable):
+class LakeTableProxy(WrittenTable):
     """A table, or a branch of one. `schema` is that of the snapshot being read."""
 
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "read.streaming.ReportsSinkMetrics",)
 
-    _context: PaimonContext
+    _context: LakeContext
 
     def __init__(
         self,
-        context: PaimonContext,
+        context: LakeContext,
         name: str,
         table: Table,
         schema: TableSchema | None = None,
@@ -182,11 +182,11 @@ class LakePartitions(PartitionManagement):
         )
 
 
-class PartitionedLakeTable(LakePartitions, PaimonTable):
+class PartitionedLakeTable(LakePartitions, LakeTableProxy):
     """A partitioned lake table."""
 
 
-class StagedLakeTable(PaimonTable, StagedTable):
+class StagedLakeTable(LakeTableProxy, StagedTable):
     """A lake table that a statement has just created."""
 
     def _drop_own(self) -> None:
@@ -202,7 +202,7 @@ class ReplacingLakeTable(StagedLakeTable):
     under its name or, in the moment between two renames, as `<name>__replaced_<number>`.
     """
 
-    def __init__(self, context: PaimonContext, name: str, table: Table, replaced: str) -> None:
+    def __init__(self, context: LakeContext, name: str, table: Table, replaced: str) -> None:
         super().__init__(context, name, table)
         self._replaced = replaced
 
@@ -223,14 +223,14 @@ def beside(name: str, what: str) -> str:
 
 
 def table_proxy(
-    context: PaimonContext,
+    context: LakeContext,
     name: str,
     table: Table,
     schema: TableSchema | None = None,
     as_of: Mapping[str, str] | None = None,
 ) -> WrittenTable:
     """The proxy for an existing table."""
-    kind = PartitionedLakeTable if table.schema.partition_keys else PaimonTable
+    kind = PartitionedLakeTable if table.schema.partition_keys else LakeTableProxy
     return kind(context, name, table, schema, as_of)
 
 
@@ -240,7 +240,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def system_table(
-    context: PaimonContext, name: str, table: Table, system: str, as_of: Mapping[str, str] | None = None
+    context: LakeContext, name: str, table: Table, system: str, as_of: Mapping[str, str] | None = None
 ) -> TableProxy:
     """The proxy for a system table; `as_of` are the options of `table` by which it is an old one.
 

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.metadata.table import TableInfo
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import LiveContext
 from forebay.spark.options import FORMAT_NAME, STARTUP_MODE, STARTUP_TIMESTAMP, is_for_streams, read_options
 from forebay.spark.reading.live_changes import scan_of
 from forebay.spark.reading.live_source import stream_source
@@ -22,7 +22,7 @@ from forebay.spark.sql.changelogs import TableChanges
 class LiveTableChanges(TableChanges):
     """The changes of a live table."""
 
-    context: CatalogContext
+    context: LiveContext
     name: str
     info: TableInfo
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.table import TableInfo, TablePath
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import LiveContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.releases import TIME_TYPE
 from forebay.spark.options import DELETE_BEHAVIOR, INCLUDE, deletes_option, read_options, write_options
@@ -23,10 +23,10 @@ from forebay.spark.sql import live_ddl as ddl
 from forebay.spark.sql.live_changelog import LiveTableChanges
 from forebay.spark.sql.live_procedures import LIVE_PROCEDURES
 from forebay.spark.sql.live_tables import (
-    DeleteTellingTable,
+    LiveTableAsOf,
+    LiveTableWithDeletes,
     ReplacedLiveTable,
     StagedLiveTable,
-    TravelledTable,
     system_table,
     table_proxy,
 )
@@ -43,7 +43,7 @@ _LOCATION = "location"
 class LiveSide(CatalogSide):
     """The databases and tables of a cluster."""
 
-    context: CatalogContext
+    context: LiveContext
 
     def of_session(self, session: JavaObject) -> Self:
         return replace(self, context=self.context.of_session(session))
@@ -129,7 +129,7 @@ class LiveTable(SideTable):
 
     deletes_whole_rows = False
 
-    def __init__(self, context: CatalogContext, info: TableInfo, system: str | None = None) -> None:
+    def __init__(self, context: LiveContext, info: TableInfo, system: str | None = None) -> None:
         self._context, self._info, self.system = context, info, system
         self.name = context.full_name(info.path) + ("" if system is None else f"{SYSTEM_SEPARATOR}{system}")
         self.key = info.schema.primary_key
@@ -146,7 +146,7 @@ class LiveTable(SideTable):
     def proxy(self, options: Mapping[str, str] | None = None) -> TableProxy:
         self._check_time()
         if deletes_option(options or {}) == INCLUDE:
-            return DeleteTellingTable(self._context, self._info)
+            return LiveTableWithDeletes(self._context, self._info)
         return table_proxy(self._context, self._info)
 
     def system_proxy(self) -> TableProxy:
@@ -159,7 +159,7 @@ class LiveTable(SideTable):
                 f"`{path}{SYSTEM_SEPARATOR}{self.system}` cannot be read as of another time, only the table {path} can"
             )
         self._check_time()
-        return TravelledTable(self._context, self._info, as_of(travel))
+        return LiveTableAsOf(self._context, self._info, as_of(travel))
 
     def staged(self) -> TableProxy:
         self._check_time()

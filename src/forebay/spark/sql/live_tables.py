@@ -31,7 +31,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, TableInfo
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import LiveContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_jobs import run_job
@@ -74,9 +74,9 @@ from forebay.spark.writing.row_level import RowLevelOperation
 class ClusterTable(TableProxy):
     """A table of a cluster, or of its rows as of another time."""
 
-    _context: CatalogContext
+    _context: LiveContext
 
-    def __init__(self, context: CatalogContext, info: TableInfo, schema: StructType) -> None:
+    def __init__(self, context: LiveContext, info: TableInfo, schema: StructType) -> None:
         super().__init__(context, context.full_name(info.path), schema, _version(info), str(info.table_id))
         self._info = info
 
@@ -88,10 +88,10 @@ def _version(info: TableInfo) -> str:
     return f"{info.table_id}.{info.schema_id}"
 
 
-class SparkLiveTable(ClusterTable, WrittenTable):
+class LiveTableProxy(ClusterTable, WrittenTable):
     """A table of the cluster."""
 
-    def __init__(self, context: CatalogContext, info: TableInfo) -> None:
+    def __init__(self, context: LiveContext, info: TableInfo) -> None:
         super().__init__(context, info, to_spark_schema(info.schema.columns, default_values(info)))
 
     def _table_properties(self) -> dict[str, str]:
@@ -128,11 +128,11 @@ class SparkLiveTable(ClusterTable, WrittenTable):
             )
 
 
-class PartitionedTable(Partitions, SparkLiveTable):
+class PartitionedLiveTable(Partitions, LiveTableProxy):
     """A table of the cluster that has partitions."""
 
 
-class StagedLiveTable(SparkLiveTable, StagedTable):
+class StagedLiveTable(LiveTableProxy, StagedTable):
     """A table of the cluster that a statement has just made."""
 
     # CREATE OR REPLACE TABLE AS SELECT "overwrites" also where there was no table before.
@@ -157,7 +157,7 @@ class StagedLiveTable(SparkLiveTable, StagedTable):
             connection.drop_table(path)
 
 
-class ReplacedLiveTable(SparkLiveTable, StagedTable):
+class ReplacedLiveTable(LiveTableProxy, StagedTable):
     """A table of the cluster whose rows a statement replaces: CREATE OR REPLACE TABLE, with or without AS SELECT."""
 
     _is_filled = False
@@ -180,9 +180,9 @@ class ReplacedLiveTable(SparkLiveTable, StagedTable):
         """Nothing to do: the rows are those of before."""
 
 
-def table_proxy(context: CatalogContext, info: TableInfo) -> WrittenTable:
+def table_proxy(context: LiveContext, info: TableInfo) -> WrittenTable:
     """The proxy for a table of the cluster."""
-    return (PartitionedTable if info.is_partitioned else SparkLiveTable)(context, info)
+    return (PartitionedLiveTable if info.is_partitioned else LiveTableProxy)(context, info)
 
 
 _BUCKET_FIELDS = [
@@ -193,10 +193,10 @@ _BUCKET_FIELDS = [
 ]
 
 
-class TravelledTable(ClusterTable):
+class LiveTableAsOf(ClusterTable):
     """A table as of a lake snapshot or an instant, which can only be read."""
 
-    def __init__(self, context: CatalogContext, info: TableInfo, as_of: AsOf) -> None:
+    def __init__(self, context: LiveContext, info: TableInfo, as_of: AsOf) -> None:
         super().__init__(context, info, to_spark_schema(info.schema.columns))
         self._version += f".{as_of}"
         self._as_of = as_of
@@ -211,7 +211,7 @@ class TravelledTable(ClusterTable):
         return LiveSource(self._context, self._name, self._info, options, as_of=self._as_of)
 
 
-class DeleteTellingTable(ClusterTable):
+class LiveTableWithDeletes(ClusterTable):
     """A primary-key table that a stream reads with its deletes, for which it has a column `_change_type`.
 
     Spark asks batches for the same table; these are refused when they are planned.
@@ -219,14 +219,14 @@ class DeleteTellingTable(ClusterTable):
 
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")
 
-    def __init__(self, context: CatalogContext, info: TableInfo) -> None:
+    def __init__(self, context: LiveContext, info: TableInfo) -> None:
         super().__init__(context, info, scan_of(info, ReadOptions(context.settings), deletes=INCLUDE).schema)
 
     def _source(self, options: dict[str, str]) -> LiveSource:
         return LiveSource(self._context, self._name, self._info, options, has_deletes=True)
 
 
-def _partitions(context: CatalogContext, info: TableInfo) -> pa.Table:
+def _partitions(context: LiveContext, info: TableInfo) -> pa.Table:
     keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
     partitions = context.connection.table(info).partitions()
     table = partition_rows(keys, partitions)
@@ -235,7 +235,7 @@ def _partitions(context: CatalogContext, info: TableInfo) -> pa.Table:
     ).append_column("partition_name", pa.array([p.name for p in partitions], pa.string()))
 
 
-def _buckets(context: CatalogContext, info: TableInfo) -> pa.Table:
+def _buckets(context: LiveContext, info: TableInfo) -> pa.Table:
     connection = context.connection
     buckets = matching_buckets(connection, info)
     ranges = log_ranges(connection, info, buckets)
@@ -254,7 +254,7 @@ def _buckets(context: CatalogContext, info: TableInfo) -> pa.Table:
     return pa.table(columns, names=names)
 
 
-def system_table(context: CatalogContext, info: TableInfo, system: str) -> TableProxy:
+def system_table(context: LiveContext, info: TableInfo, system: str) -> TableProxy:
     """The system table `system` beside the table `info`. Raises `NotFound` naming the ones that there are."""
     name = f"{context.full_name(info.path)}{SYSTEM_SEPARATOR}{system}"
 
@@ -265,7 +265,7 @@ def system_table(context: CatalogContext, info: TableInfo, system: str) -> Table
         schema = scan_of(info, ReadOptions(context.settings), system).schema
         return kind(context, name, schema, _version(info), open_source, partition_keys, str(info.table_id))
 
-    def local(fields: Sequence[StructField], rows: Callable[[CatalogContext, TableInfo], pa.Table]) -> LocalSystemTable:
+    def local(fields: Sequence[StructField], rows: Callable[[LiveContext, TableInfo], pa.Table]) -> LocalSystemTable:
         def checked(options: dict[str, str]) -> Callable[[], pa.Table]:
             read_options(context.settings, None, options)
             return lambda: rows(context, info)

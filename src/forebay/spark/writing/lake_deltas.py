@@ -32,7 +32,7 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import DELETE, Intake
 from forebay.paimon.write.table_write import WriterShard
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import OLD_PREFIX, sequence_columns
@@ -54,11 +54,11 @@ _OPERATION_COLUMN = "__row_operation"
 class LakeDelta(DeltaOperation):
     """A statement on one lake table with a primary key."""
 
-    _context: PaimonContext
+    _context: LakeContext
 
     def __init__(
         self,
-        context: PaimonContext,
+        context: LakeContext,
         name: str,
         table: Table,
         base: Snapshot | None,

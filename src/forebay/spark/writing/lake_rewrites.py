@@ -26,7 +26,7 @@ from forebay.paimon.read.pieces import by_file
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.paimon.jobs import SparkTasks
@@ -47,11 +47,11 @@ from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
 class LakeRewrite(RowLevelOperation):
     """A statement on one append table."""
 
-    _context: PaimonContext
+    _context: LakeContext
 
     def __init__(
         self,
-        context: PaimonContext,
+        context: LakeContext,
         name: str,
         table: Table,
         base: Snapshot | None,

@@ -35,7 +35,7 @@ from forebay.paimon.read.predicates import split_conjuncts
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.bucket_functions import lake_bucketing, letter, runs_on_executors
-from forebay.spark.context import PaimonContext, SessionContext
+from forebay.spark.context import LakeContext, SessionContext
 from forebay.spark.filters import to_predicate
 from forebay.spark.jvm.expressions import ALWAYS_TRUE
 from forebay.spark.jvm.gateway import JavaObject, Jvm
@@ -72,7 +72,7 @@ class LakeWriteBuilder(WriteBuilder):
     """Builds the write of one statement, or of one micro-batch, into a lake table."""
 
     def __init__(
-        self, context: PaimonContext, name: str, table: Table, options: dict[str, str], info: JavaObject
+        self, context: LakeContext, name: str, table: Table, options: dict[str, str], info: JavaObject
     ) -> None:
         """`info` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
         super().__init__(context.jvm)
@@ -137,7 +137,7 @@ class LakeUpsertBuilder(LakeWriteBuilder):
 
 
 def write_builder(
-    context: PaimonContext, name: str, table: Table, options: dict[str, str], info: JavaObject
+    context: LakeContext, name: str, table: Table, options: dict[str, str], info: JavaObject
 ) -> LakeWriteBuilder:
     """The builder for a write to `table`."""
     kind = LakeUpsertBuilder if table.schema.has_primary_key else LakeWriteBuilder

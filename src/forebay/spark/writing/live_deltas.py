@@ -31,7 +31,7 @@ from forebay.codec.casting.conform import cast_batch
 from forebay.codec.rows.keys import whole_key_encoder
 from forebay.metadata.merge_engines import AGGREGATION, FIRST_ROW, VERSIONED
 from forebay.metadata.table import TableBucket, TableInfo
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import LiveContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.options import END, READ_OPTIMIZED, START, WriteOptions, write_options
@@ -51,11 +51,11 @@ _DELETES, _UPSERTS = "deletes", "upserts"
 class LiveDelta(DeltaOperation):
     """A statement on one table of a cluster."""
 
-    _context: CatalogContext
+    _context: LiveContext
 
     def __init__(
         self,
-        context: CatalogContext,
+        context: LiveContext,
         name: str,
         info: TableInfo,
         command: JavaObject,

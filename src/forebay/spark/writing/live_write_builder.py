@@ -15,7 +15,7 @@ from forebay.api.changes import CHANGE_TYPE_COLUMN
 from forebay.base.errors import InternalError, InvalidRequest
 from forebay.metadata.merge_engines import FIRST_ROW
 from forebay.metadata.table import TableInfo
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import LiveContext
 from forebay.spark.filters import predicates_of, to_text
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
@@ -57,7 +57,7 @@ from forebay.spark.writing.write_builder import (
 class LiveWriteBuilder(WriteBuilder):
     """Builds the write of one statement, or of one micro-batch, into a table of a cluster."""
 
-    def __init__(self, context: CatalogContext, info: TableInfo, options: dict[str, str], asked: JavaObject) -> None:
+    def __init__(self, context: LiveContext, info: TableInfo, options: dict[str, str], asked: JavaObject) -> None:
         """`asked` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
         super().__init__(context.jvm)
         self.context, self.info = context, info
@@ -147,7 +147,7 @@ class NewTableWriteBuilder(LiveWriteBuilder):
 
 
 def write_builder(
-    context: CatalogContext, info: TableInfo, options: dict[str, str], asked: JavaObject
+    context: LiveContext, info: TableInfo, options: dict[str, str], asked: JavaObject
 ) -> LiveWriteBuilder:
     """The builder for a write to a table that is there."""
     return (LiveUpsertBuilder if info.has_primary_key else LiveWriteBuilder)(context, info, options, asked)
