@@ -342,6 +342,7 @@ class LiveTarget(Target):
         return scan_of(self.info, chosen, self.system, changes=self._changes)
 
     def stream_planner(self, schema: StructType) -> StreamPlanner[Any]:
+        """Raises `InvalidRequest` and `UnsupportedOperation` for options that a stream of the table does not have."""
         from forebay.spark.streaming.live_planner import LiveStreamPlanner
 
         self.refuse_limit()

@@ -65,6 +65,7 @@ class ScanByBucket(ScanProxy):
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", [])
 
     def outputPartitioning(self) -> JavaObject:
+        """The partition keys that are read, and the function of buckets, with the number of tasks."""
         expressions = CONNECTOR + "expressions."
         make = self.jvm.class_(expressions + "Expressions")
         column = self.jvm.column(self._bucket_plan.bucketing.columns[0])

@@ -368,6 +368,7 @@ class FoundRows:
 
     @classmethod
     def of(cls, batches: Sequence[pa.RecordBatch]) -> FoundRows:
+        """The rows of `batches`, as one message stream of Arrow."""
         rows = sum(batch.num_rows for batch in batches)
         if not rows or not batches[0].num_columns:
             return cls(rows, None)

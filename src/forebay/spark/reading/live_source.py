@@ -91,6 +91,7 @@ class LiveSource(ScanSource):
         return live_buckets(self._context.connection, self._info, plan, pushdown)
 
     def stream_options(self) -> dict[str, str]:
+        """Raises `UnsupportedOperation` for an old state, for `$lake`, and for deletes without a column for them."""
         if self._system == LAKE or self._as_of is not None:
             raise self.not_streamable()
         if not self._has_deletes and deletes_option(self._options) == INCLUDE:

@@ -111,6 +111,7 @@ class ScanProxy(JavaProxy):
         return self._once("schema", lambda: self.jvm.struct_type(self._schema))
 
     def description(self) -> str:
+        """The line of the scan in EXPLAIN: what is read, and how."""
         parts = [f"forebay {self._source.name} ({', '.join(self._pushdown.columns)})", *self._filters_in_words()]
         if self._source.strategy is not None:
             parts.append(f"by {self._source.strategy.replace('_', '-')}")

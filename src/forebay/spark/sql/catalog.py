@@ -133,6 +133,7 @@ class SqlCatalog(JavaProxy):
             self._side.create_database(".".join(names_in(namespace)), properties)
 
     def alterNamespace(self, namespace: JavaObject, changes: JavaObject) -> None:
+        """Throws NoSuchNamespaceException. Raises `UnsupportedOperation` for properties that cannot be changed."""
         to_set: dict[str, str] = {}
         to_reset: list[str] = []
         for change in changes:
@@ -226,6 +227,7 @@ class SqlCatalog(JavaProxy):
             raise InvalidRequest(e.message, e.code) from e
 
     def tableExists(self, identifier: JavaObject) -> bool:
+        """Whether `loadTable` returns a table; of plain names the side knows that without opening one."""
         namespace, name = names_in(identifier.namespace()), str(identifier.name())
         if len(namespace) != 1:
             return False
@@ -268,6 +270,7 @@ class SqlCatalog(JavaProxy):
         return self._replaced_on(self._side_of_replaced(identifier, request), identifier, request)
 
     def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
+        """The table that replaces the one of this name, or a new one."""
         self._database(identifier.namespace())
         request = table_request(self.jvm, what)
         side = self._side_of_replaced(identifier, request)
@@ -305,6 +308,7 @@ class SqlCatalog(JavaProxy):
     # ---- changing tables --------------------------------------------------------------------------------------------
 
     def alterTable(self, identifier: JavaObject, changes: JavaObject) -> JavaProxy:
+        """The table after all `changes`. Raises `UnsupportedOperation` for changes that it does not take."""
         table = self._opened(identifier)
         if table.system is not None:
             raise can_only_be_read(table.name)
@@ -315,6 +319,7 @@ class SqlCatalog(JavaProxy):
             raise UnsupportedOperation(f"ALTER TABLE {table.name}: {e.message}", e.code) from e
 
     def dropTable(self, identifier: JavaObject) -> bool:
+        """Whether there was such a table. Raises `UnsupportedOperation` for system tables and branches."""
         name = self._named(identifier)
         if name.is_plain:
             return self._side.drop_table(name)
@@ -341,6 +346,7 @@ class SqlCatalog(JavaProxy):
     # ---- ProcedureCatalog -------------------------------------------------------------------------------------------
 
     def loadProcedure(self, identifier: JavaObject) -> JavaProxy:
+        """The procedure of this name. Throws Spark's exception for an unknown routine."""
         namespace, name = names_in(identifier.namespace()), str(identifier.name())
         if namespace == [SYSTEM_NAMESPACE]:
             for side in self._side.parts:
@@ -376,6 +382,7 @@ class SqlCatalog(JavaProxy):
         return loaded
 
     def listFunctions(self, namespace: JavaObject) -> JavaObject:
+        """The names of all functions, which are in the namespace `sys`."""
         from forebay.spark.sql.functions import NAMES
 
         names = NAMES if names_in(namespace) in ([], [SYSTEM_NAMESPACE]) else ()

@@ -76,6 +76,7 @@ class LakeSide(CatalogSide):
         return {}
 
     def create_database(self, database: str, properties: Mapping[str, str]) -> None:
+        """Raises `UnsupportedOperation` for any properties."""
         if properties:
             raise UnsupportedOperation(
                 f"database {database} cannot have {', '.join(sorted(properties))}: of a database a lake keeps only the "
@@ -106,6 +107,7 @@ class LakeSide(CatalogSide):
             return False
 
     def open(self, name: TableName) -> LakeTable | None:
+        """Raises `NotFound` for a branch that the table does not have."""
         parts = name.table.split(SYSTEM_SEPARATOR)[1:]
         branch = parts.pop(0)[len(_BRANCH) :] if parts and parts[0].startswith(_BRANCH) else None
         if len(parts) > 1 or (parts and not parts[0]):
@@ -145,6 +147,7 @@ class LakeSide(CatalogSide):
         return True
 
     def rename_table(self, old: TableName, new: TableName) -> bool:
+        """Raises `NotFound` where the new database is not there."""
         if not self.has_table(old):
             return False
         self._require(new.database)  # Spark has no exception of its own that could be thrown here
@@ -192,6 +195,7 @@ class LakeTable(SideTable):
         return StagedLakeTable(self._context, self.name, self._table)
 
     def staged_replacement(self, request: TableRequest) -> TableProxy:
+        """A new table under a temporary name, which takes the place of this one when it is complete."""
         if {ddl.LOCATION, ddl.PATH} & request.properties.keys():
             raise UnsupportedOperation(
                 f"table {self.name} cannot be replaced by one with a LOCATION: DROP TABLE it first"

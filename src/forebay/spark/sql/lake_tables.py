@@ -207,6 +207,7 @@ class ReplacingLakeTable(StagedLakeTable):
         self._replaced = replaced
 
     def commitStagedChanges(self) -> None:
+        """Put the new table in the place of the old one, which is dropped at the end."""
         lake, old = self._context.lake, beside(self._replaced, "replaced")
         lake.rename_table(self._replaced, old)
         try:

@@ -27,6 +27,7 @@ class LiveTableChanges(TableChanges):
     info: TableInfo
 
     def version(self, text: str) -> int:
+        """The log offset. Raises `UnsupportedOperation` for tables of several buckets, which have no common offsets."""
         info = self.info
         if info.is_partitioned or info.bucket_count > 1:
             raise UnsupportedOperation(

@@ -64,6 +64,7 @@ class LiveSide(CatalogSide):
         return {**info.custom_properties, **({} if info.comment is None else {ddl.COMMENT: info.comment})}
 
     def create_database(self, database: str, properties: Mapping[str, str]) -> None:
+        """Raises `InvalidRequest` for a LOCATION."""
         if _LOCATION in properties:
             raise InvalidRequest(
                 f"database {database} cannot have a LOCATION: the server decides where tables are kept",
@@ -91,6 +92,7 @@ class LiveSide(CatalogSide):
         return self.context.connection.table_exists(_path(name))
 
     def open(self, name: TableName) -> LiveTable | None:
+        """The system table of a name is checked when its proxy is made."""
         _, separator, system = name.table.partition(SYSTEM_SEPARATOR)
         try:
             info = self.context.admin.table_info(_path(name.plain))
@@ -135,6 +137,7 @@ class LiveTable(SideTable):
         self.key = info.schema.primary_key
 
     def check_options(self, request: LoadRequest) -> None:
+        """Check options before the statement is planned, which only Spark 4.3 or newer allows."""
         # The option that gives the table another column is read by `proxy`.
         options = {name: value for name, value in request.options.items() if name.lower() != DELETE_BEHAVIOR}
         deletes_option(request.options)
@@ -153,6 +156,7 @@ class LiveTable(SideTable):
         return system_table(self._context, self._info, self.system or "")
 
     def as_of(self, travel: TimeTravel) -> TableProxy:
+        """Raises `UnsupportedOperation` for system tables."""
         path = self._info.path
         if self.system is not None:
             raise UnsupportedOperation(
@@ -185,6 +189,7 @@ class LiveTable(SideTable):
         return LiveTableChanges(self._context, self.name, self._info)
 
     def alter(self, changes: Sequence[TableChange]) -> LiveTable:
+        """Set options, then add columns: two requests to the server."""
         table = self._context.connection.table(self._info.path)
         alteration = ddl.alteration(table.info, changes)
         if alteration.to_set or alteration.to_reset:

@@ -139,6 +139,7 @@ class StagedLiveTable(LiveTableProxy, StagedTable):
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "BATCH_WRITE", "TRUNCATE")
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
+        """Raises `InvalidRequest` for write options that are properties of tables."""
         # OPTIONS of CREATE TABLE come here too, although they have become properties of the table.
         properties = self._table_properties()
         options = self.jvm.options(info.options())
@@ -163,6 +164,7 @@ class ReplacedLiveTable(LiveTableProxy, StagedTable):
     _is_filled = False
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
+        """The builder of a write that replaces all rows."""
         self._is_filled = True
         all_options = self.jvm.options(
             info.options()

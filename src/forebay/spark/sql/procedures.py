@@ -151,6 +151,7 @@ class ProcedureProxy(JavaProxy):
         return False
 
     def parameters(self) -> JavaObject:
+        """Spark's ProcedureParameter[], with comments and default values."""
         make = getattr(self.jvm.class_(_PROCEDURES + "ProcedureParameter"), "in")
         made = []
         for parameter in self._procedure.parameters:

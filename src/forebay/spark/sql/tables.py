@@ -223,6 +223,7 @@ class WrittenTable(TableProxy):
         return is_whole and (not filters or self._deletes_directly(filters))
 
     def deleteWhere(self, predicates: JavaObject, *options: Any) -> None:
+        """Delete the rows that match all `predicates`. Raises `InternalError` unless `canDeleteWhere` accepted them."""
         self._check_deletable("DELETE FROM")
         filters, is_whole = predicates_of(self.jvm, predicates, self._columns())
         if not is_whole:

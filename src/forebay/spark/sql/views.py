@@ -188,6 +188,7 @@ class ViewCatalog(SqlCatalog):
         return True
 
     def renameView(self, old: JavaObject, new: JavaObject) -> None:
+        """Throws NoSuchViewException, and ViewAlreadyExistsException for the name of a table or view."""
         view, target = self._found(old), self._without_catalog(new)
         if view is None:
             raise self._no_such_view(old)

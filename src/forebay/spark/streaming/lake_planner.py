@@ -49,6 +49,7 @@ class Admission:
         self.files = self.rows = self.bytes = 0
 
     def admit(self, split: ChangeSplit) -> bool:
+        """Whether `split` still fits; it is counted if it does."""
         files, rows, size = self.files + file_count(split), self.rows + split.row_count, self.bytes + byte_count(split)
         limits = ((files, self._limits.files), (rows, self._limits.rows), (size, self._limits.bytes))
         if self.files and any(limit is not None and value > limit for value, limit in limits):
@@ -129,6 +130,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
     # ---- how far it can go ------------------------------------------------------------------------------------------
 
     def next_offset(self, start: PaimonOffset, limits: StreamLimits) -> PaimonOffset:
+        """As `StreamPlanner.next_offset`; of a stream whose table was empty so far, where it begins."""
         if start.is_settled:
             return super().next_offset(start, limits)
         self._check(start)

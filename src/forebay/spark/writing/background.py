@@ -60,6 +60,7 @@ class FewAtATime:
         return min(self.parallelism, self._inner.process_parallelism)
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], **how: Any) -> list[Any]:
+        """The results of all tasks, in order. After an error the results so far are discarded."""
         done: list[Any] = []
         rows, discard = how["rows"], how.get("discard", lambda results: None)
         try:

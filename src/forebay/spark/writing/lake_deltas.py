@@ -112,6 +112,7 @@ class LakeDeltaWrite(DeltaWrite):
         return self._dealing.tasks
 
     def requiredOrdering(self) -> JavaObject:
+        """In MERGE, deletes before other rows: a key may move from one row to another."""
         expressions = CONNECTOR + "expressions."
         orders = []
         if self._is_merge:
@@ -147,6 +148,7 @@ class LakeDeltaFunction(LakeWriteFunction):
     """How the tasks of a statement write changed rows: the deletes of each batch, and then its other rows."""
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenFiles:
+        """Write files of the changed rows of one task, for a commit by the driver."""
         task = TaskContext.get()
         lane = WriterShard(0 if task is None else task.partitionId() % self.tasks, self.tasks)
         rows = 0

@@ -245,6 +245,7 @@ class RewriteWrite(WriteProxy, BatchTasks):
         return rewriting_factory(self.jvm, self._command(physical), self._table)
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
+        """Replace the files that were read by those of the tasks. Raises `Conflict` if other writers did."""
         self._is_settled = True
         table, runner = self._table, partial(SparkTasks, self.jvm.context)
         new = put_together(table, messages_of(self._written(messages)), runner)

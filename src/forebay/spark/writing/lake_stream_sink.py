@@ -18,6 +18,7 @@ class PaimonStreamSink(Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("forebay-paimon")`: one commit for each micro-batch."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit a micro-batch, once, however often Spark repeats it."""
         with short_errors(f"writing to table {self._name}"):
             written = self.written(messages)
             if not written:

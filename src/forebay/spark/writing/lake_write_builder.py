@@ -95,6 +95,7 @@ class LakeWriteBuilder(WriteBuilder):
         return self
 
     def overwrite(self, predicates: JavaObject) -> JavaProxy:
+        """Raises `UnsupportedOperation` for anything but whole partitions."""
         partition = self._partition(predicates)
         if partition is None:
             shown = " AND ".join(str(p.toString()) for p in predicates)

@@ -144,6 +144,7 @@ class DeleteFunction:
         return shared_connection(self.transaction.connection.settings).table(self.info)
 
     def stage(self, keys: Iterable[pa.RecordBatch]) -> str:
+        """Stage deletes of `keys` but for those that are kept, and return the attempt."""
         writer = self.transaction.staged_writer("deletes")
         for found in self._gathered(keys):
             if self.kept is not None:

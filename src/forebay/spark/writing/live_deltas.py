@@ -71,6 +71,7 @@ class LiveDelta(DeltaOperation):
         return self._info.schema.primary_key
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
+        """The builder of a scan of all rows. Raises `InvalidRequest` for a time range."""
         # Before the scan is planned: what is logged from here on, and only that, can be unknown to it.
         self._ends = self._context.connection.admin.list_offsets(self._info)
         given = self.jvm.options(options)
@@ -149,6 +150,7 @@ class LiveDeltaWrite(DeltaWrite):
         return DeltaRows(to_spark_schema(self._info.schema.columns), self._info.schema.primary_key, (), error)
 
     def commit(self, messages: JavaObject, *summary: object) -> None:
+        """Commit deletes, then upserts. Raises `Conflict` if another writer changed a row of the statement."""
         changed: list[ChangedRows] = self._written(messages)
         self._refuse_shared_keys(changed)
         attempts = [a for a in [*(m.deletes for m in changed), *(m.upserts for m in changed)] if a]

@@ -82,6 +82,7 @@ class LiveWriteBuilder(WriteBuilder):
         return self._replacing(Replaced(is_dynamic=True))
 
     def overwrite(self, predicates: JavaObject) -> JavaProxy:
+        """Raises `InvalidRequest` for conditions that cannot be evaluated, or that no row matches."""
         found, is_whole = predicates_of(self.jvm, predicates, self.info.schema.columns)
         if not is_whole:
             shown = " AND ".join(str(p.toString()) for p in predicates)
@@ -110,6 +111,7 @@ class LiveWriteBuilder(WriteBuilder):
     # ---- the write --------------------------------------------------------------------------------------------------
 
     def build(self) -> JavaProxy:
+        """The write; columns that the data lacks are left as they are, unless rows are replaced."""
         if self.info.has_primary_key and self._leaves_out_columns():
             left_out = self.jvm.columns_left_out()
             self.is_understood = left_out is not None
@@ -163,6 +165,7 @@ class LiveWrite(WriteProxy, BatchTasks):
         self._replaced, self._options = builder.replaced, builder.options
 
     def description(self) -> str:
+        """The line of the write in EXPLAIN."""
         name = self._builder.context.full_name(self._info.path)
         what = write_text(name, has_key=self._info.has_primary_key, replaces=self._replaced is not None)
         columns = "" if self._function.columns is None else f" ({', '.join(self._function.columns)})"
@@ -172,6 +175,7 @@ class LiveWrite(WriteProxy, BatchTasks):
         return f"{what}{columns}{where}"
 
     def toBatch(self) -> JavaProxy:
+        """Begin the transaction of the statement. Raises `InternalError` if the columns of the data are unknown."""
         chosen = self._options
         if not self._builder.is_understood:
             raise InternalError(
