@@ -61,7 +61,7 @@ class ScanByBucket(ScanProxy):
         return f"{super().description()}, by bucket of {self._bucket_plan.bucketing.columns[0]}"
 
     def filterAttributes(self) -> JavaObject:
-        """None: what is read after a filter must be of the same buckets."""
+        """No attributes: the rows that a filter leaves must be of the same buckets."""
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", [])
 
     def outputPartitioning(self) -> JavaObject:
@@ -94,7 +94,7 @@ class ScanByBucket(ScanProxy):
 
 
 class FileScanByBucket(ScanByBucket):
-    """The same by Spark's own reader of Parquet files."""
+    """A scan by bucket whose files are read by Spark's own reader of Parquet files."""
 
     def __init__(self, scan: ScanByBucket, files: Sequence[Sequence[str]], filters: JavaObject) -> None:
         super().__init__(scan._context, scan._source, scan._pushdown, scan._schema, scan._bucket_plan)
@@ -105,11 +105,11 @@ class FileScanByBucket(ScanByBucket):
         ).toBatch()
 
     def columnarSupportMode(self) -> JavaObject:
-        """What the reader of each partition says."""
+        """The reader of each partition decides."""
         return self.jvm.class_(_READ + "Scan$ColumnarSupportMode").PARTITION_DEFINED
 
     def supportedCustomMetrics(self) -> JavaObject:
-        """None: only Python tasks report any."""
+        """No metrics: only Python tasks report any."""
         return self.jvm.array(CONNECTOR + "metric.CustomMetric", [])
 
     def createReaderFactory(self) -> JavaObject:

@@ -95,7 +95,7 @@ def _local_files(table: TableContext, splits: Iterable[DataSplit], names: Sequen
 
 
 def live_buckets(connection: Connection, info: TableInfo, plan: ScanPlan, pushdown: Pushdown) -> BucketPlan | None:
-    """The same of a live table, or of a union read."""
+    """`plan` of a live table by bucket, or of a union read; None as above."""
     bucketing = _usable(live_bucketing(info), pushdown)
     if bucketing is None or bucketing.kind == "fluss":
         return None

@@ -70,7 +70,7 @@ class LakeChangesScan(PaimonScan):
 
 @dataclass(frozen=True)
 class LakeChangesRead(PaimonRead):
-    """How the changes of snapshots are read; with `net_of`, a key, no more than two of each key and snapshot."""
+    """Reads the changes of snapshots; with `net_of`, a key, no more than two of each key and snapshot."""
 
     net_of: tuple[str, ...] = ()
 
@@ -101,7 +101,7 @@ class LakeChangesRead(PaimonRead):
 def _net(
     changes: pa.RecordBatch, kinds: npt.NDArray[np.int8], key: tuple[str, ...]
 ) -> tuple[pa.RecordBatch, npt.NDArray[np.int8]]:
-    """What the `changes` of each key come to, with their kinds: Spark cannot order those of one snapshot."""
+    """The net effect of the `changes` of each key, with kinds: Spark cannot order those of one snapshot."""
     keys = sort_key([changes.column(name) for name in key], zeros_equal=True)
     order = sort_rows([keys])
     starts = group_starts(keys, order)[:-1]

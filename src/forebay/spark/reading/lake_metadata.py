@@ -80,7 +80,7 @@ def with_metadata(
 
 
 def _of_split(table: TableContext, split: DataSplit, name: str) -> pa.Scalar:
-    """What all rows of a split have in the metadata column `name`."""
+    """The value of all rows of a split in the metadata column `name`."""
     if name == BUCKET:
         return pa.scalar(split.bucket, pa.int32())
     if name == FILE_PATH:

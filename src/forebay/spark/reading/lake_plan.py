@@ -67,7 +67,7 @@ class Group:
 
 @dataclass(frozen=True)
 class DealtTasks:
-    """What splits come to: their tasks, and the files that Spark reads directly with the tasks beside these."""
+    """Splits as tasks, and as the files that Spark reads directly with the tasks beside these."""
 
     tasks: Sequence[tuple[ChangeSplit, ...]]
     rows: int
@@ -129,7 +129,7 @@ class PaimonScan:
 
     @property
     def schema(self) -> StructType:
-        """What Spark sees, kinds of rows in front."""
+        """The schema that Spark sees, with the kinds of rows in front."""
         fields = to_spark_schema(columns_of(self.table.schema)).fields
         if self.form == ROWS:
             return StructType(fields)
@@ -162,7 +162,7 @@ class PaimonScan:
         return [field.name + tail for tail in _tails(column.data_type, field.dataType)]
 
     def _selected_splits(self, pushdown: Pushdown) -> list[ChangeSplit]:
-        """What there is to read, in order, of a system table or by the table's scan options."""
+        """The splits of a system table, or those that the table's scan options select, in order."""
         table = self.table
         scan_filter = ScanFilter.of(table.schema, pushdown.filter)
         with telling_expiry(table.snapshots, None):
@@ -176,7 +176,7 @@ class PaimonScan:
             return list(scan.plan(scan_filter).splits)
 
     def partitions(self, cores: int, pushdown: Pushdown, schema: StructType) -> list[SplitsPartition]:
-        """What the tasks of a batch of the format read, which are not limited together: with a limit it is one."""
+        """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
         with short_errors(f"planning a read of table {self.name}"):
             tasks = self.plan(cores, pushdown, schema, modes=ReadMode.ROWS).tasks
         return [SplitsPartition(task) for task in keeping_limit(tasks, pushdown.limit)]
@@ -195,7 +195,7 @@ class PaimonScan:
         Raises `NotFound` for snapshots that are not there.
         """
         work = self._work(cores, pushdown, serves if ReadMode.FILES in modes else None)
-        # Nothing is pinned: what a snapshot needs stays as long as the snapshot does.
+        # Nothing is pinned: the files of a snapshot stay as long as the snapshot.
         read = self.read_function(pushdown, schema)
         return ScanPlan(read, work.tasks, work.rows, open_tasks, work.native, work.beside_native)
 

@@ -1,7 +1,7 @@
-"""What Spark's workers run to read Paimon tables: splits -> record batches with exactly Spark's schema.
+"""The function with which Spark's workers read Paimon tables: splits -> record batches with exactly Spark's schema.
 
 A `PaimonRead` is pickled once for a scan, a `SplitsPartition` for each task. The read carries the table under the
-schema that the scan was planned with, so a column that is added meanwhile changes nothing. A task that is run again
+schema that the scan was planned with, so a column that is added since changes nothing. A task that is run again
 reads the same: a split names its files.
 
 How rows look is the scan's *form*. ROWS are rows of the table; of splits that hold changes, those that were inserted or
@@ -44,12 +44,12 @@ from forebay.spark.workers import short_errors
 ROWS, CHANGES, AUDIT_LOG, BINLOG = "rows", "changes", "audit_log", "binlog"
 
 KIND_COLUMNS = {ROWS: ROW_KIND, CHANGES: CHANGE_TYPE_COLUMN, AUDIT_LOG: AUDIT_KIND, BINLOG: AUDIT_KIND}
-"""What each form calls the column of row kinds; ROWS do not show it."""
+"""The name of the column of row kinds in each form; ROWS do not show it."""
 
 
 @dataclass(frozen=True)
 class PaimonRead(TaskRead):
-    """How the splits of one scan are read.
+    """Reads the splits of one scan.
 
     `columns` are the requested columns of the table, parts of nested rows by their paths (`address.city`); `schema` is
     what Spark wants to see; `name` is the table's, for errors.

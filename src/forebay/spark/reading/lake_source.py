@@ -1,4 +1,4 @@
-"""What Spark reads of a lake table: the table, one of its system tables that show rows, or one of its snapshots."""
+"""Lake tables as sources of scans: a table, a system table that shows rows, or one snapshot of a table."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class LakeSource(ScanSource):
     def stream_options(self) -> dict[str, str]:
         if self._system == READ_OPTIMIZED:
             raise UnsupportedOperation(f"{self.name} cannot be read as a stream; the table itself can")
-        # The format checks this, too, but there Spark hides the reason.
+        # The format also checks this, but Spark would hide the reason.
         check_streamable(self._scan.table)
         return stream_source(self._context, self._table, self._system, self._source_options)
 

@@ -1,4 +1,4 @@
-"""Changes of live tables in other forms than `t$changelog`: `t$binlog`, Spark's CHANGES, streams that tell of deletes.
+"""Changes of live tables in other forms than `t$changelog`: `t$binlog`, Spark's CHANGES, streams with deletes.
 
 In the log an update is a pair of records, and ranges of the log (tasks, micro-batches) may be cut between the two. A
 `WholeUpdatesRead` gives the pair to the range that has its first record, which reads one record more; the range behind
@@ -59,7 +59,7 @@ def scan_of(
     deletes: str = IGNORE,
     changes: ChangesRange | None = None,
 ) -> LiveScan:
-    """The scan of a table, of what `system` names beside it, or of its `changes` in a range.
+    """The scan of a table, of its system table `system`, or of its `changes` in a range.
 
     `deletes` is what a stream of the table does about deleted keys. Raises `UnsupportedOperation` for a binlog,
     changes, or such a stream, of a table that has none.
@@ -106,7 +106,7 @@ class BinlogScan(LiveScan):
 
 @dataclass(frozen=True)
 class WholeUpdatesRead(ReadFunction):
-    """How splits are read whose updates must not be cut. `include` is all of `_METADATA`, and there is no filter."""
+    """Reads splits whose updates must not be cut. `include` is all of `_METADATA`, and there is no filter."""
 
     def _whole_updates(self, connection: Connection, split: LogInput) -> Iterator[pa.RecordBatch]:
         """The changes of a range of a log, and of all updates that begin in it both records."""
@@ -124,7 +124,7 @@ class WholeUpdatesRead(ReadFunction):
 
 @dataclass(frozen=True)
 class BinlogRead(WholeUpdatesRead):
-    """How the splits of a binlog are read."""
+    """Reads the splits of a binlog."""
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         from forebay.client.reading.binlog import binlog
@@ -210,7 +210,7 @@ class ChangesScan(LiveScan):
 
 @dataclass(frozen=True)
 class ChangesRead(WholeUpdatesRead):
-    """How the splits of `CHANGES` are read."""
+    """Reads the splits of `CHANGES`."""
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         has_pairs = self.info.has_primary_key
@@ -226,7 +226,7 @@ class ChangesRead(WholeUpdatesRead):
                 yield pa.RecordBatch.from_arrays(arrays, names)
 
 
-# ---- streams that tell of deletes -----------------------------------------------------------------------------------
+# ---- streams with deletes -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class NewestScan(LiveScan):
 
 @dataclass(frozen=True)
 class NewestRead(ReadFunction):
-    """How the splits of such a stream are read: rows of snapshots are inserts, those of the log newest changes."""
+    """Reads the splits of such a stream: rows of snapshots are inserts, those of the log the newest changes."""
 
     deletes: str = IGNORE
 

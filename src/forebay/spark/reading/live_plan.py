@@ -54,7 +54,7 @@ from forebay.unionread.time_range import plan_time_range
 AsOf = int | str | dt.datetime
 
 FindBuckets = Callable[[], Sequence[TableBucket]]
-"""Finds the buckets that a scan has to read."""
+"""Lists the buckets that a scan has to read."""
 
 CHANGELOG, BINLOG, LAKE = "changelog", "binlog", "lake"
 
@@ -79,7 +79,7 @@ LEASE_SECONDS = 1800.0
 
 _INCLUDE = {"_change_type": "change_type", "_log_offset": "offset", "_commit_timestamp": "timestamp"}
 _INCLUDE["__bucket"] = "bucket"
-"""What the client calls them."""
+"""Their names in the client."""
 
 
 def metadata_fields(info: TableInfo) -> tuple[StructField, ...]:
@@ -103,7 +103,7 @@ class LiveScan:
 
     @property
     def schema(self) -> StructType:
-        """What Spark sees."""
+        """The schema that Spark sees."""
         fields = to_spark_schema(self.info.schema.columns).fields
         return StructType([*CHANGELOG_FIELDS, *fields] if self.is_changelog else fields)
 
@@ -205,7 +205,7 @@ class LiveScan:
     def _union_plan(self, connection: Connection, pushdown: Pushdown, look_up: bool) -> UnionPlan | None:
         """The plan of a table with a lake, or of a time range; None where the stream alone is read.
 
-        That is so, too, where nothing is in the lake yet.
+        The same holds where nothing is in the lake yet.
         """
         info, window = self.info, self.options.window
         if self.as_of is not None:
@@ -271,8 +271,8 @@ class LiveScan:
         files, and those of stores that it `serves`.
 
         Keys that the filters fix are looked up (`look_up`): when the plan is opened, or else when a task reads. A query
-        that names the bucket of its rows has each read with its bucket instead. `modes` are allowed if the options
-        allow them, too.
+        that names the bucket of its rows has each read with its bucket instead. Of `modes`, only those count that the
+        options allow.
         """
         modes &= self.options.modes
         if self.reads_lake:
@@ -314,9 +314,9 @@ class LiveScan:
         return ScanPlan(read, tasks, rows, open_tasks, native, beside, selection, direct, open_current)
 
     def _bucket_finder(self, connection: Connection, pushdown: Pushdown) -> FindBuckets | None:
-        """A function that lists the buckets that `pushdown` leaves of the table at that time; None if there is no need.
+        """A function that lists the buckets that `pushdown` leaves of the table when it is called; None if not needed.
 
-        That is so without partitions, and of logs, which are read up to the moment of the plan.
+        Tables without partitions do not need it, and neither do logs, which are read up to the moment of the plan.
         """
         info = self.info
         if not info.is_partitioned or self.strategy != SERVER_SCAN:
@@ -377,7 +377,7 @@ def open_for_query(
 
 
 def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot | None) -> list[SplitsPartition]:
-    """What each task is sent: its splits, and of the snapshot what it needs."""
+    """The input partition of each task: its splits, and the part of the snapshot that it needs."""
     made = []
     for task in tasks:
         buckets = [split.bucket for split in task if isinstance(split, KvBatchSplit)]
@@ -441,7 +441,7 @@ def lake_tasks(
 ) -> list[tuple[Split, ...]]:
     """The splits of each task of a union read. `covered` are the buckets that filters on partitions leave.
 
-    What has lake rows in it goes to forebay.unionread, one split for each piece of the lake, or for each bucket whose
+    Splits with lake rows are read by forebay.unionread: one for each piece of the lake, or for each bucket whose
     lake rows a log range overrides. Logs and buckets that only the servers have are read as in tables without a lake. A
     small limit is met by one task, which reads one split after the other.
     """

@@ -68,7 +68,7 @@ _OF_SNAPSHOT_ROWS = {
 
 
 class TaskRead:
-    """How the splits of one scan are read, of either side. Picklable."""
+    """Reads the splits of one scan, of either side. Picklable."""
 
     def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The entry point of a Python worker: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
@@ -82,7 +82,7 @@ class TaskRead:
 
 @dataclass(frozen=True)
 class ReadFunction(TaskRead):
-    """How the splits of one scan are read.
+    """Reads the splits of one scan.
 
     `columns` are the requested columns of the table; `include` are metadata columns of the log in front of them
     (`change_type`, `offset`, `timestamp`), by which rows of snapshots are inserts without a place in the log and
@@ -266,7 +266,7 @@ def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Rec
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at least `rows` // 2 and at most `rows` rows, but for the last one."""
+    """The same rows in batches of at most `rows` and, except the last one, at least `rows` // 2 rows."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -335,7 +335,7 @@ class LogInput:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LakePart:
-    """A split of a union read, and how it is read. `rows` is an estimate; None where the lake does not tell.
+    """A split of a union read, and how it is read. `rows` is an estimate; None where the lake has none.
 
     The parts of one task share their reader when they are pickled together.
     """
@@ -410,7 +410,7 @@ class MarkPartition(InputPartition):
 
 @dataclass(frozen=True)
 class MarkFunction:
-    """What a worker runs for a `MarkPartition`: it gives one row of `MARKS_SCHEMA`. `name` is for messages."""
+    """A worker's function for a `MarkPartition`: returns one row of `MARKS_SCHEMA`. `name` is for messages."""
 
     name: str
 

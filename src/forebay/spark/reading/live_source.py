@@ -1,4 +1,4 @@
-"""What Spark reads of a live table: the table, a system table beside it, or the table as of a time or lake snapshot."""
+"""Live tables as sources of scans: a table, a system table, or a table as of a time or lake snapshot."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LiveSource(ScanSource):
         as_of: AsOf | None = None,
         has_deletes: bool = False,
     ) -> None:
-        """`has_deletes`: as a stream that tells of deletes, for which the table has a column more.
+        """`has_deletes`: as a stream with deletes, for which the table has one more column.
 
         Raises `InvalidRequest` for wrong options, and `UnsupportedOperation` for a system table that it does not have.
         """
@@ -112,7 +112,7 @@ def stream_source(
 ) -> dict[str, str]:
     """The options of the format "forebay" for a stream of the catalog. Raises `InvalidRequest` for wrong ones.
 
-    What Spark would hide in a process of its own is refused here, too.
+    Errors that Spark would hide in the format's process are raised here as well.
     """
     session = context.session_options()
     settings = context.settings

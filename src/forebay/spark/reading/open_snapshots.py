@@ -47,4 +47,4 @@ class OpenSnapshots:
 
 
 open_snapshots = OpenSnapshots()
-"""Those of this process."""
+"""The open snapshots of this process."""

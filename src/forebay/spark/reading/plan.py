@@ -1,11 +1,11 @@
-"""Plans of scans: what a query wants of a table, what a planner answers, and how splits are dealt out to tasks.
+"""Plans of scans: the question of a query, the answer of a planner, and the distribution of splits to tasks.
 
-Nouns: `Pushdown` is the question. A `ScanPlan` is the answer: what is read is decided, nothing is pinned or sent yet.
-`open` makes the input partitions of Spark's tasks, pickled as they are; its `OpenedScan` keeps what the tasks need.
+Nouns: `Pushdown` is the question. A `ScanPlan` is the answer, which fixes what is read; nothing is pinned or sent yet.
+`open` makes the input partitions of Spark's tasks, which are pickled; its `OpenedScan` keeps what the tasks need.
 
 A part of a scan may be Parquet files that Spark can read directly (`NativeFiles`). A plan that has such a part can be
-opened in two ways: with Python tasks for all rows, or for those alone that are not in these files. Whoever opens it
-chooses, so a plan works in any Spark.
+opened in two ways: with Python tasks for all rows, or only for the rows that are not in these files. The scan that
+opens it chooses, so a plan works in any Spark.
 
 A Python task costs Spark 50 to 65 ms before its first row (docs/design/0009-spark-without-a-jar.md), so a scan has few
 tasks: as many as its rows are worth, and at most `TASKS_PER_CORE` for each core. Logs can be cut anywhere, so their
@@ -32,7 +32,7 @@ from forebay.unionread.overridden import OverriddenRows
 
 @dataclass(frozen=True)
 class Pushdown:
-    """What a query pushes down to a table: columns in Spark's order, filters on them, and a limit."""
+    """The columns that a query pushes down to a table, in Spark's order, with filters on them and a limit."""
 
     columns: tuple[str, ...]
     partition_filters: tuple[Predicate, ...] = ()
@@ -41,11 +41,11 @@ class Pushdown:
 
     @property
     def filter(self) -> Predicate | None:
-        """All filters together: a lake may have partitions that the stream has not, so it takes those on them, too."""
+        """All filters together, for a lake, which may have partitions that the stream lacks."""
         return all_of([*self.partition_filters, *([] if self.row_filter is None else [self.row_filter])])
 
     def with_filter(self, predicate: Predicate, partition_keys: Sequence[str]) -> Pushdown:
-        """The same with one more filter, which may refer to partition keys."""
+        """This pushdown with one more filter, which may refer to partition keys."""
         if predicate.columns() <= set(partition_keys):
             return replace(self, partition_filters=(*self.partition_filters, predicate))
         return replace(self, row_filter=predicate if self.row_filter is None else self.row_filter & predicate)
@@ -60,7 +60,7 @@ CHANGES_RANGE = "changes.range"
 
 @dataclass(frozen=True)
 class ChangesRange:
-    """What `CHANGES` is to show: from `start` to before `stop` (None: to the end).
+    """The range that `CHANGES` shows: from `start` to before `stop` (None: to the end).
 
     Versions, or milliseconds since the epoch (`is_of_times`).
     """
@@ -70,7 +70,7 @@ class ChangesRange:
     is_of_times: bool = False
 
     def beginning(self) -> str:
-        """Where it begins, as the value of `CHANGES_RANGE`."""
+        """The beginning of the range, as the value of `CHANGES_RANGE`."""
         return f"{'time' if self.is_of_times else 'version'} {self.start}"
 
     @classmethod
@@ -83,7 +83,7 @@ class ChangesRange:
 
 
 ReadTasks = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What Python workers run. Picklable. A task's batch has one value, its pickled input partition."""
+"""The function that Python workers run. Picklable. A task's batch has one value, its pickled input partition."""
 
 
 class TaskReader(Protocol):
@@ -105,11 +105,11 @@ class OverrideFinder(Protocol):
 
 
 Serves = Callable[[str], bool]
-"""Says of the scheme of a URI whether Spark has a file system for it, besides that of local files."""
+"""Returns whether Spark has a file system for the scheme of a URI, besides that of local files."""
 
 
 def only_local(scheme: str) -> bool:
-    """Of a Spark that reads local files alone."""
+    """`Serves` for a Spark that reads local files alone."""
     return False
 
 
@@ -117,11 +117,11 @@ def only_local(scheme: str) -> bool:
 class NativeFiles:
     """The part of a scan that Spark's own reader can read, with exactly the rows that Python tasks would give.
 
-    `files` are paths of Parquet files every row of which is a row of the scan, but for filters on rows, which Spark
-    evaluates anyhow. They have the requested columns under their own names, with types that Spark reads as those of the
-    scan; a column that a file lacks is null. Some rows of more such files do not count: `marking` are tasks that tell
-    these files and rows when the query runs. `is_all`: nothing is beside all these files. `options` are the lake's, by
-    which its store is opened (`s3.endpoint`, ...).
+    `files` are paths of Parquet files. All of their rows belong to the scan, except those that filters on rows remove,
+    which Spark evaluates itself. They have the requested columns under their own names, with types that Spark reads as
+    those of the scan; a column that a file lacks is null. In further files some rows are overridden: the tasks of
+    `marking` find them when the query runs. `is_all`: these files are the whole scan. `options` of the lake open its
+    store (`s3.endpoint`, ...).
     """
 
     files: tuple[str, ...]
@@ -145,7 +145,7 @@ class SplitsPartition(InputPartition):
         self.reader = reader
 
     def resumed(self, rest: bytes) -> SplitsPartition:
-        """What is left when the JVM has read some: "the number of a split, the place in it"."""
+        """The rest of the task when the JVM has read a part; `rest` is "the number of a split, the place in it"."""
         number, _, place = rest.decode().partition(" ")
         first, *others = self.splits[int(number) :]
         return SplitsPartition((first.resumed(place), *others), self.snapshot, self.reader)
@@ -176,14 +176,14 @@ class DirectReading(Protocol):
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """What is read, decided at one moment: its tasks read the same however often they run.
+    """The plan of a scan, fixed at one moment: its tasks read the same however often they run.
 
-    `read` yields batches of exactly Spark's schema for each of `tasks` (their splits). `rows` is about how many rows
-    they have, before filters; None where that is not known. `opened` makes the input partitions of tasks;
-    `grown` does, too, and adds tasks for what was created since, where there may be something.
-    `beside_native` are the tasks of what is not in `native`, the part that Spark can read directly. `chosen` says what
-    the filters leave to read, if they fix keys or buckets. `direct` is how the JVM reads logs or buckets, or why Python
-    does; None of scans that have none.
+    `read` yields batches of exactly Spark's schema for each of `tasks` (their splits). `rows` is the estimated number
+    of their rows before filters; None: unknown. `open_tasks` makes the input partitions of tasks; `open_current` also
+    adds tasks for partitions that were created since, where the table may have any. `native` is the part that Spark can
+    read directly, and `beside_native` are the tasks of the rest. `selection` describes the keys or buckets that the
+    filters leave, if they fix any. `direct` is how the JVM reads logs or buckets, or why Python does; None of scans
+    without either.
     """
 
     read: TaskReader
@@ -217,7 +217,7 @@ LIMIT_ONE_TASK_MAX = 100_000
 
 
 def task_count(rows: int | None, cores: int, pieces: int | None = None) -> int:
-    """How many tasks read `rows` rows (None: unknown) that lie in `pieces` pieces (None: can be cut anywhere)."""
+    """The number of tasks for `rows` rows (None: unknown) that lie in `pieces` pieces (None: can be cut anywhere)."""
     most = max(1, cores * TASKS_PER_CORE)
     count = most if rows is None else min(most, -(-rows // ROWS_PER_TASK_MIN))
     if pieces is not None:

@@ -38,7 +38,7 @@ RUNTIME_VALUES_MAX = 4096
 (`forebay.client.reading.key_filter.KEYS_MAX`). More say little, and cost time in the driver."""
 
 DEFAULT_VALUE_BYTES = 20
-"""What Spark takes a string for, in estimates."""
+"""The size that Spark assumes for a string in estimates."""
 
 
 logger = logging.getLogger(__name__)
@@ -79,9 +79,9 @@ class ScanProxy(JavaProxy):
         return plan
 
     def native(self, filters: JavaObject) -> JavaObject | None:
-        """What to scan instead: files, by Spark itself; None where Python tasks read all.
+        """The scan of files by Spark itself that takes the place of this one; None where Python tasks read all rows.
 
-        `filters` are those that Spark evaluates itself, too, so that it reads their columns.
+        Spark evaluates `filters` as well, so it reads their columns.
         """
         plan = self._plan()
         if plan.native is None or not reads_files(self.jvm):
@@ -137,7 +137,7 @@ class ScanProxy(JavaProxy):
         return parts
 
     def columnarSupportMode(self) -> JavaObject:
-        """The same for all partitions; else Spark would ask for them before it has the values of a join."""
+        """One mode for all partitions; else Spark would ask for them before it has the values of a join."""
         is_columnar = not self._is_stream and self._mode()[0] is not ReadMode.ROWS
         mode = self.jvm.class_(READ + "Scan$ColumnarSupportMode")
         return mode.SUPPORTED if is_columnar else mode.UNSUPPORTED
@@ -172,7 +172,7 @@ class ScanProxy(JavaProxy):
         """The columns that are read and have values to compare.
 
         None with a limit, which counts rows before any join. None of what UPDATE, MERGE or DELETE change: Spark would
-        find the values by a query of its own, which reads the table at another instant and with the session's options.
+        find the values by a separate query, which reads the table at another instant and with the session's options.
         """
         pushdown, source = self._pushdown, self._source
         is_open = pushdown.limit is None and not source.is_target
@@ -257,7 +257,7 @@ class FileScan(PlannedScan):
         plan = self._source.plan(pushdown, self._schema)
         if not plan.tasks:
             return empty_scan(self._context, self._schema, self._statistics(0))
-        if plan.native is None or not plan.native.is_all or plan.native.marking:  # the table has changed meanwhile
+        if plan.native is None or not plan.native.is_all or plan.native.marking:  # the table has changed since
             return None
         return parquet_scan(self._context, plan.native, self._schema, self._filters)
 
@@ -304,7 +304,7 @@ class StatisticsProxy(JavaProxy):
     def __init__(self, context: SessionContext, rows: int | None, size: int | None) -> None:
         super().__init__(context.jvm)
         self.pinned: object | None = None
-        """What must live as long as the plan of the query that has these."""
+        """Kept alive as long as the plan of the query that has these statistics."""
         self._rows = self.jvm.optional_long(rows)
         self._size = self.jvm.optional_long(size)
         self._columns = self.jvm.map({})

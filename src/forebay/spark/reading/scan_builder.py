@@ -1,9 +1,9 @@
-"""What Spark pushes down to a table in one query: columns, filters and a limit -> a scan.
+"""From the columns, filters and limit that Spark pushes down to a table in one query to a scan.
 
-Spark makes a `ScanBuilder` for every reference to a table in every query, tells it columns, filters and limit, and
+Spark makes a `ScanBuilder` for every reference to a table in every query, passes columns, filters and limit to it, and
 builds a scan (forebay.spark.reading.scan).
 
-Filters on partition keys choose partitions and are done with. All others go to the readers, which drop what they can
+Filters on partition keys only choose partitions. All others are passed to the readers, which drop what they can
 (whole log batches on the server, rows in the worker), and to Spark again, which has the last word.
 """
 
@@ -49,7 +49,7 @@ class ScanBuilder(JavaProxy):
     def pruneColumns(self, schema: JavaObject) -> None:
         """Spark asks for no column at all to count rows. Where it cannot count those, the narrowest one is read.
 
-        It asks this of every batch, and from Spark 4.3 on of streams, too.
+        Spark calls this for every batch, and from 4.3 on also for streams.
         """
         self._is_batch = True
         requested = self.jvm.python_schema(schema)

@@ -1,4 +1,4 @@
-"""The contract between what can be scanned and the scans of Spark: what a side says of a table that a query reads.
+"""The contract between a table that a query reads and the scans of Spark, which each side implements.
 
 A `ScanSource` is a table, a system table beside one (`t$changelog`, `t$audit_log`), or the changes of a table
 (`ChangesSource`), as one reference in a query reads it, with the options of that reference. Spark says only later
@@ -34,7 +34,7 @@ class ScanSource(ABC):
 
     partition_keys: tuple[str, ...] = ()
     strategy: str | None = None
-    """How the rows of a primary-key table, or of one with a lake, are found, as EXPLAIN shows it."""
+    """The way to the rows of a primary-key table, or of one with a lake, as EXPLAIN shows it."""
 
     lookup_key: tuple[str, ...] = ()
     """The columns by whose values rows are looked up instead of scanned; () where they are not."""

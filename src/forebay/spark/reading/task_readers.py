@@ -1,4 +1,4 @@
-"""How the rows of a scan's tasks reach Spark: as rows, as columns, or read by executors themselves.
+"""The ways of the rows of tasks to Spark: as rows, as columns, or read by executors themselves.
 
 `task_mode` chooses one of these modes (forebay.spark.read_modes) for all tasks of a scan. `task_readers` and
 `java_partitions` are what Spark needs for tasks in that mode. A worker that gives columns runs `Messages`; Java
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # workers need no gateway
 logger = logging.getLogger(__name__)
 
 MESSAGES_SCHEMA = StructType([StructField("message", StringType(), False)])
-"""What a worker sends whose task gives columns. Texts, since Spark copies those once on their way, and BINARY twice."""
+"""The rows that a worker sends if its task gives columns. Spark copies texts once on their way, and BINARY twice."""
 
 MESSAGE_BYTES_MAX = 16 << 20
 """A batch that is larger is sent in parts. The JVM has one message of a task at a time."""
@@ -69,7 +69,7 @@ _makers: WeakKeyDictionary[Jvm, dict[str | None, Maker | UnsupportedOperation]] 
 def task_mode(jvm: Jvm, allowed: ReadMode, direct: DirectReading | str | None = None) -> tuple[ReadMode, str | None]:
     """`ROWS`, `COLUMNS` or `DIRECT`, the fastest mode of a scan's tasks, and why it is not a faster one.
 
-    `allowed` are the modes of the scan's options. `direct` is that of its plan; None, too, before there is a plan.
+    `allowed` are the modes of the scan's options. `direct` is that of its plan; None before there is a plan.
     """
     if ReadMode.COLUMNS not in allowed:
         return ReadMode.ROWS, f"{switch_of(ReadMode.COLUMNS)} is false"

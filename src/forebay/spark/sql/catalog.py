@@ -64,7 +64,7 @@ class SqlCatalog(JavaProxy):
     # ---- CatalogPlugin ----------------------------------------------------------------------------------------------
 
     def initialize(self, name: str, options: Any) -> None:
-        """Nothing to do: the catalog was made with all that it needs, and Spark did not make it."""
+        """Nothing to do: `attach` has created the catalog with all that it needs."""
 
     def name(self) -> str:
         return self._context.catalog
@@ -99,7 +99,7 @@ class SqlCatalog(JavaProxy):
 
     @contextmanager
     def _database_errors(self, namespace: JavaObject) -> Iterator[None]:
-        """Throw Spark's own exception for what goes wrong with a database inside, where it has one."""
+        """Throw Spark's own exceptions for errors of databases that are raised inside."""
         try:
             yield
         except ForebayError as e:
@@ -171,7 +171,7 @@ class SqlCatalog(JavaProxy):
         return self._context.full_name(self._named(identifier))
 
     def _without_catalog(self, identifier: JavaObject) -> JavaObject:
-        """RENAME TO may name the catalog, too, which Spark passes on as a part of the namespace."""
+        """The identifier without the catalog, which RENAME TO may name; Spark makes it a part of the namespace."""
         catalog, *rest = names_in(identifier.namespace())
         is_named = rest and catalog == self._context.catalog
         return self.jvm.identifier(rest, str(identifier.name())) if is_named else identifier
@@ -217,7 +217,7 @@ class SqlCatalog(JavaProxy):
         return proxy
 
     def loadChangelog(self, identifier: JavaObject, changelog_context: JavaObject, *options: Any) -> JavaProxy:
-        """What CHANGES reads of a table."""
+        """The changes of a table, for CHANGES."""
         table = self._opened(identifier)
         if table.system is not None:
             raise InvalidRequest(f"CHANGES is for tables, not for what stands beside them ({table.name})")

@@ -19,7 +19,7 @@ from forebay.spark.reading.scan_source import ChangesSource
 
 _OWN_OPTIONS = ("startingversion", "endingversion", "startingtimestamp", "endingtimestamp", "startingboundinclusive",
                 "endingboundinclusive", "deduplicationmode", "computeupdates")  # fmt: skip
-"""Those by which DataFrames say the range, which Spark has read."""
+"""The options by which DataFrames state the range, which Spark has read."""
 
 
 class TableChanges(ABC):

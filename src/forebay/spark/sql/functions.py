@@ -59,7 +59,7 @@ class UnboundMaxPartition(JavaProxy):
 
 
 class MaxPartition(JavaProxy):
-    """What `ForebayMaxPartition` asks on the driver."""
+    """The driver's part of `ForebayMaxPartition`."""
 
     interfaces = ("java.util.function.Function",)
 

@@ -38,7 +38,7 @@ from forebay.spark.sql.live_ddl import COMMENT, HIVE_FILES, PROVIDER, SPARKS_OWN
 from forebay.spark.sql.requests import ColumnPosition, TableChange, TableRequest, Transform
 
 PAIMON = "paimon"
-"""What `USING` may say, and the provider of every table here."""
+"""The provider of every table here, which `USING` may name."""
 
 _PROVIDERS = (PAIMON, "forebay-paimon")
 
@@ -89,7 +89,7 @@ def definition(request: TableRequest) -> Definition:
 
 
 def stored_default(column: str, t: DataType, text: str | None) -> str | None:
-    """What a table keeps of DEFAULT `text`, which every engine has to understand: the text of a value.
+    """The text that a table stores for DEFAULT `text`: that of a value, which every engine understands.
 
     Raises `InvalidRequest` for expressions. Of nested types Spark and Java Paimon alone read the text.
     """

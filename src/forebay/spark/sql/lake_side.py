@@ -37,7 +37,7 @@ _BRANCH = "branch_"
 
 @dataclass(frozen=True)
 class LakeSide(CatalogSide):
-    """The databases and tables of a warehouse. `has_views`: the session has the views that it keeps, too."""
+    """The databases and tables of a warehouse. `has_views`: the session shows its views."""
 
     context: LakeContext
     has_views: bool = False
@@ -59,7 +59,7 @@ class LakeSide(CatalogSide):
 
         return LAKE_PROCEDURES
 
-    # ---- databases: the lake's catalogs keep names and nothing else of them -----------------------------------------
+    # ---- databases: the lake's catalogs store nothing but their names -----------------------------------------------
 
     def database_names(self) -> list[str]:
         return self.lake.list_databases()
@@ -217,7 +217,7 @@ class LakeTable(SideTable):
 
 
 _WATERMARK = "watermark-"
-"""How a version begins that is a watermark, as in Paimon's own connector."""
+"""The prefix of versions that are watermarks, as in Paimon's own connector."""
 
 
 def travelled(name: str, table: Table, travel: TimeTravel) -> tuple[dict[str, str], TableSchema]:

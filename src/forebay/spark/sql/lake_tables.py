@@ -4,9 +4,9 @@ A table reads, appends, overwrites and deletes, also by streams (forebay.spark.r
 partitioned one also has SHOW and DROP PARTITION. A proxy shows the table as it was when the statement was analysed;
 Spark reloads it for every statement.
 
-Beside every table there are `t$snapshots`, `t$files`, `t$audit_log` and the others that forebay.paimon has. Those that
-tell about the table are answered on the driver, without a task. Those that show its rows are scans like any other
-(forebay.spark.reading.lake_plan), and may be followed by streams.
+Every table has system tables: `t$snapshots`, `t$files`, `t$audit_log` and the others of forebay.paimon. The driver
+answers those with metadata, without a task. Those that show rows of the table are scans like any other
+(forebay.spark.reading.lake_plan), and streams can follow them.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class LakePartitions(PartitionManagement):
         return bool(self.dropPartitions(rows))
 
     def loadPartitionMetadata(self, row: JavaObject) -> JavaObject:
-        """What DESCRIBE ... PARTITION and SHOW TABLE EXTENDED show, by the names of `$partitions`."""
+        """The properties that DESCRIBE ... PARTITION and SHOW TABLE EXTENDED show, by the names of `$partitions`."""
         files = [e.file for e in self._entries(self._values(row))]
         return self.jvm.map(
             {
@@ -196,10 +196,10 @@ class StagedLakeTable(LakeTableProxy, StagedTable):
 
 
 class ReplacingLakeTable(StagedLakeTable):
-    """A table that is filled under a name of its own, and then takes the place of table `replaced`.
+    """A table that is filled under a temporary name, and then takes the place of table `replaced`.
 
-    Readers find the old table until the new one is complete. If the process dies in between, the old table is there
-    under its name or, in the moment between two renames, as `<name>__replaced_<number>`.
+    Readers see the old table until the new one is complete. If the process dies in between, the old table still has
+    its name or, in the moment between two renames, as `<name>__replaced_<number>`.
     """
 
     def __init__(self, context: LakeContext, name: str, table: Table, replaced: str) -> None:

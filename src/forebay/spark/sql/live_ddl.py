@@ -5,7 +5,7 @@ the table, `table.*` are options of the server, everything else is a custom prop
 that looks like a misspelt one of the first kind is refused, because as a custom property it would silently do nothing.
 `CLUSTERED BY (k) INTO n BUCKETS` and `PRIMARY KEY (k)` say the same as the properties.
 
-DEFAULT of a column is a custom property, too, under the name that it has in Paimon: `fields.<column>.default-value`.
+DEFAULT of a column is a custom property under the name that it has in Paimon: `fields.<column>.default-value`.
 Its value is SQL, which Spark evaluates when it fills columns; servers and other clients do not.
 """
 
@@ -43,7 +43,7 @@ PROVIDER = "provider"
 _SPECIAL = (PRIMARY_KEY, BUCKET_KEY, BUCKET_COUNT, COMMENT, AUTO_INCREMENT)
 
 PROVIDERS = ("forebay", "fluss")
-"""What `USING` may say."""
+"""The providers that `USING` may name."""
 
 _DEFAULT = re.compile(r"fields\.(?P<column>.+)\.default-value")
 
@@ -65,7 +65,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class NewTable:
-    """What CREATE TABLE asks for."""
+    """The table that CREATE TABLE asks for."""
 
     columns: Sequence[Column]
     transforms: Sequence[Transform] = ()
@@ -190,7 +190,7 @@ def _layout(transforms: Iterable[Transform]) -> tuple[tuple[str, ...], tuple[str
 
 
 def table_properties(info: TableInfo, *, with_defaults: bool = True) -> dict[str, str]:
-    """What SHOW TBLPROPERTIES shows: with these, CREATE TABLE makes the same table again."""
+    """The properties that SHOW TBLPROPERTIES shows: CREATE TABLE recreates the table with them."""
     descriptor = info.descriptor
     shown: dict[str, str] = {}
     if info.has_primary_key:
@@ -219,9 +219,9 @@ def default_property(schema: Schema, column: str, text: str) -> dict[str, str]:
 
 
 def difference(info: TableInfo, new: NewTable) -> str | None:
-    """What tells `new` from the table that is there, for an error's text; None if only the rows can differ.
+    """The first difference between `new` and the existing table, for an error's text; None if only the rows can differ.
 
-    What `new` does not say (primary key, partitions, properties) is as it is.
+    Anything that `new` does not state (primary key, partitions, properties) stays as in the existing table.
     """
     made = new_descriptor(new)
     columns = [(c.name, replace(c.data_type, nullable=True)) for c in made.schema.columns]
@@ -259,7 +259,7 @@ _CANNOT = {
 
 @dataclass(frozen=True)
 class Alteration:
-    """What ALTER TABLE changes: options, or columns."""
+    """The effect of ALTER TABLE: options to set and reset, and columns to add."""
 
     to_set: dict[str, str]
     to_reset: tuple[str, ...]

@@ -170,9 +170,9 @@ class LiveTable(SideTable):
         return StagedLiveTable(self._context, self._info)
 
     def staged_replacement(self, request: TableRequest) -> TableProxy:
-        """The same table, whose rows are replaced in one transaction. What else it is must stay as it is.
+        """The same table, whose rows are replaced in one transaction. Its definition must stay the same.
 
-        Else it is refused: Spark would drop the table first, and its rows were lost if a later step failed.
+        Otherwise it is refused: Spark would drop the table first, and its rows would be lost if a later step failed.
         """
         info = self._info
         new = ddl.NewTable.of(request)

@@ -5,18 +5,18 @@ A log table reads and appends. A primary-key table reads, upserts, and deletes b
 (forebay.spark.sql.partitions). A proxy shows the table as it was when the statement was analysed; Spark reloads
 it for every statement.
 
-Beside every table there are tables for reading only:
+Every table has system tables, which can only be read:
 
 - `t$changelog`: every change in the logs from their earliest to their latest offset, with `_change_type` (insert,
   update_before, update_after, delete), `_log_offset` and `_commit_timestamp` in front of the table's columns. A stream
   of it may begin with a snapshot, whose rows have the offset -1 and no timestamp.
 - `t$binlog`: the same of a primary-key table, with an update in one row: `_change_type` (insert, update, delete),
   `_log_offset`, `_commit_timestamp`, and the row `before` and `after`.
-- `t$lake`: what is in the table's lake, as of the newest snapshot that can be read.
+- `t$lake`: the rows in the table's lake, as of the newest readable snapshot.
 - `t$partitions`: a row for each partition, with the values of its keys.
 - `t$buckets`: a row for each bucket, with its row count and log offsets.
 
-The last two are answered by the driver, without a task.
+The driver answers the last two, without a task.
 """
 
 from __future__ import annotations

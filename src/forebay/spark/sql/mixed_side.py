@@ -1,9 +1,9 @@
 """One side of two: tables of a cluster, and beside them tables of a lake.
 
-A name is looked up in the cluster first, then in the lake. A table that is made with `USING paimon` goes to the lake,
-others to the cluster. (Spark reserves the table property `provider`, so TBLPROPERTIES cannot say it.) A name belongs to
-one of the two: it is refused where the other one has it already. Databases are those of both; where a table is the
-first one of its kind in a database, the database is made there, too.
+A name is looked up in the cluster first, then in the lake. A table that is created with `USING paimon` is a table of
+the lake, others are tables of the cluster. (Spark reserves the table property `provider`, so TBLPROPERTIES cannot name
+it.) A name belongs to one side: it is refused where the other side has a table of this name. Databases are those of
+both; the first table on a side creates its database there.
 
 A table of the cluster that is tiered has its lake table under the same name, if this is the lake that it is tiered
 into: the name means the cluster's table, which reads both.
@@ -115,11 +115,11 @@ class MixedSide(CatalogSide):
         return self.live.copied_properties(properties) or self.lake.copied_properties(properties)
 
     def _side_of(self, name: TableName) -> CatalogSide:
-        """Where the table of this plain name is; the cluster if it is nowhere."""
+        """The side that has the table of this plain name; the cluster if neither has."""
         return self.lake if not self.live.has_table(name) and self.lake.has_table(name) else self.live
 
     def side_of_new(self, name: TableName, properties: Mapping[str, str]) -> CatalogSide:
-        """Where a table with these properties is to be created. Its database is there afterwards.
+        """The side for a new table with these properties, which has its database afterwards.
 
         Raises `InvalidRequest` where the other side has a table of this name, `NotFound` without the database.
         """

@@ -113,7 +113,7 @@ class PartitionManagement(JavaProxy):
     # ---- SupportsAtomicPartitionManagement --------------------------------------------------------------------------
 
     def createPartitions(self, rows: JavaObject, properties: JavaObject) -> None:
-        """All of them, or, when one cannot be made, none."""
+        """Create all of them, or none if one cannot be created."""
         requested = [self._values(row) for row in rows]
         made: list[Mapping[str, Any]] = []
         try:

@@ -1,4 +1,4 @@
-"""What statements ask a catalog for: Spark's objects, read into values that both sides understand.
+"""The requests of statements to a catalog: Spark's objects, read into values that both sides understand.
 
 `TableRequest` is CREATE TABLE, `LoadRequest` says how a table is to be loaded, and a `TableChange` is one change of
 ALTER TABLE, by the name of Spark's class. Releases of Spark say the same in different ways; these functions know all of
@@ -42,7 +42,7 @@ class Transform:
 
 @dataclass(frozen=True)
 class TableRequest:
-    """What CREATE TABLE asks for. Comments and default values are in the metadata of the fields.
+    """The table that CREATE TABLE asks for. Comments and default values are in the metadata of the fields.
 
     `is_copy`: by CREATE TABLE LIKE, whose columns are those of another table.
     """

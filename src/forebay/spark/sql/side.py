@@ -1,4 +1,4 @@
-"""The contract of a side: where the tables of a catalog are, in values of Python.
+"""The contract of a side, which has the tables of a catalog, in values of Python.
 
 A catalog (`forebay.spark.sql.catalog.SqlCatalog`) faces Spark: it reads Spark's requests, and throws Spark's
 exceptions. What it serves is a `CatalogSide`, which knows databases and tables by name. An open table is a `SideTable`;
@@ -56,7 +56,7 @@ class SideTable(ABC):
     """A table that is open, as the next statement sees it, or a system table beside one."""
 
     name: str
-    """How it is written in SQL, with its catalog."""
+    """Its name in SQL, with that of the catalog."""
 
     system: str | None
     """The name of the system table beside it; None: the table itself."""
@@ -81,7 +81,7 @@ class SideTable(ABC):
 
     @abstractmethod
     def staged(self) -> TableProxy:
-        """The table for Spark, which has just been created and will be filled; it goes if that fails."""
+        """The table for Spark, which has just been created and will be filled; it is dropped if that fails."""
 
     @abstractmethod
     def staged_replacement(self, request: TableRequest) -> TableProxy:
@@ -106,7 +106,7 @@ class SideTable(ABC):
 
 
 class CatalogSide(ABC):
-    """Where the tables of a catalog are. Picks no exception of Spark, and sees none of its objects."""
+    """The databases and tables of a catalog. It sees no object of Spark, and throws no exception of Spark."""
 
     context: Any
 
@@ -173,7 +173,7 @@ class CatalogSide(ABC):
 
     @abstractmethod
     def copied_properties(self, properties: Mapping[str, str]) -> Mapping[str, str] | None:
-        """What CREATE TABLE LIKE copies of the properties of a table; None of a table of another side."""
+        """The properties of a table that CREATE TABLE LIKE copies; None of a table of another side."""
 
     # ---- what only a catalog of several sides decides ----------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What every table answers to Spark, wherever it is: the base of the proxies that `loadTable` returns."""
+"""The proxies that `loadTable` returns, as far as the tables of both sides share them."""
 
 from __future__ import annotations
 
@@ -238,17 +238,17 @@ class WrittenTable(TableProxy):
 
 
 class StagedTable(WrittenTable):
-    """A table that a statement has just made and will fill: CREATE TABLE AS SELECT. It goes if filling it fails."""
+    """A table that a statement has just created and will fill: CREATE TABLE AS SELECT. It is dropped if that fails."""
 
     interfaces: ClassVar[tuple[str, ...]] = (CATALOG + "StagedTable",)
 
     if TYPE_CHECKING:  # what subclasses answer
 
         def _drop_own(self) -> None:
-            """Drop the table, unless another client has dropped it meanwhile and created a new one."""
+            """Drop the table, unless another client has dropped it since and created a new one."""
 
     def commitStagedChanges(self) -> None:
-        """Nothing to do: the table and its rows are there."""
+        """Nothing to do: the table and its rows exist."""
 
     def abortStagedChanges(self) -> None:
         with contextlib.suppress(NotFound):

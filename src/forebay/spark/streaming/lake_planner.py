@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from forebay.spark.reading.lake_changes import LakeChangesScan
 
 CONSUMER_REFRESHES = 4
-"""How often in its expiration time a consumer that waits for new snapshots shows that it is alive."""
+"""How often in its expiration time a consumer that waits for new snapshots renews itself."""
 
 
 class Admission:
@@ -90,7 +90,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
         return self._read_table_id()
 
     def _read_table_id(self) -> str:
-        """What tells the table from another one of its name: its first schema, and when that was made."""
+        """The identity of the table among others of its name: its first schema, and the time of that."""
         table = self._scan.table
         schemas = SchemaManager(table.io, table.paths)
         ids = schemas.ids()
@@ -229,7 +229,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
         """All before `offset` is done: the stream's consumer (`consumer-id`) does not need it any more."""
         expires_in = self._scan.table.options.consumer_expiration_time_ms
         now = self._clock.now_ms()
-        # A stream that waits for news shows now and then that it is there, before its consumer is taken for a dead one.
+        # A waiting stream renews its consumer before it expires.
         again = expires_in is not None and now - self._recorded_ms >= expires_in / CONSUMER_REFRESHES
         if again:
             self._recorded_ms = now
@@ -248,7 +248,7 @@ class LakeChangesPlanner(LakeStreamPlanner):
 
 
 _OF_SCANS = ("full", "next", "split", "plan", "began_empty", "finished", "passed")
-"""What an offset shares with the state of a scan."""
+"""The fields that an offset shares with the state of a scan."""
 
 
 @dataclass(frozen=True)

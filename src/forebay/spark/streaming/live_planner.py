@@ -50,7 +50,7 @@ from forebay.unionread.streaming import (
 T = TypeVar("T")
 
 GONE = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
-"""How servers answer for a partition that was dropped."""
+"""The codes with which servers answer for a partition that was dropped."""
 
 _OF_BUCKET = (KvBatchSplit, LogInput, KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit)
 

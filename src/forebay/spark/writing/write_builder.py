@@ -1,6 +1,6 @@
 """Writing from Spark: the proxies between INSERT, `writeStream` and what workers run, as far as both sides share them.
 
-A `WriteBuilder` is told what is written, and what it replaces, and builds a write. A write is dealt to tasks
+A `WriteBuilder` collects what is written, and what it replaces, and builds a write. A write is distributed to tasks
 (`WriteTasks`), of a statement (`BatchTasks`) or of a micro-batch (`StreamingTasks`), and commits what they report. Each
 side has its own: forebay.spark.writing.live_write_builder, forebay.spark.writing.lake_write_builder.
 """
