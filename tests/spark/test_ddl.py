@@ -10,11 +10,11 @@ from forebay.metadata import types
 from forebay.metadata.table import Column, TableInfo, TablePath
 from forebay.spark.sql.live_ddl import NewTable, alteration, new_descriptor, table_properties
 from forebay.spark.sql.requests import (
-    AddColumn,
+    ColumnAddition,
+    ColumnDeletion,
     ColumnPosition,
-    DeleteColumn,
+    ColumnRenaming,
     OtherChange,
-    RenameColumn,
     SetProperty,
     TableChange,
     Transform,
@@ -110,14 +110,14 @@ def test_shown_properties_make_the_same_table_again() -> None:
 
 def test_alter_table_sets_resets_and_adds_columns() -> None:
     changes: list[TableChange] = [SetProperty("a", "1"), SetProperty("b", None)]
-    changes.append(AddColumn(("w",), StringType(), comment="new"))
+    changes.append(ColumnAddition(("w",), StringType(), comment="new"))
     asked = alteration(info(), changes)
     assert (asked.to_set, asked.to_reset) == ({"a": "1"}, ("b",))
     assert asked.columns == (Column("w", types.string(), "new"),)
 
 
-def add(path: tuple[str, ...], *, nullable: bool = True, position: ColumnPosition | None = None) -> AddColumn:
-    return AddColumn(path, IntegerType(), nullable, position=position)
+def add(path: tuple[str, ...], *, nullable: bool = True, position: ColumnPosition | None = None) -> ColumnAddition:
+    return ColumnAddition(path, IntegerType(), nullable, position=position)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def add(path: tuple[str, ...], *, nullable: bool = True, position: ColumnPositio
         (add(("w",), position=ColumnPosition()), "new columns come last, not FIRST"),
         (add(("w",), position=ColumnPosition("v")), "new columns come last, not AFTER v"),
         (add(("w",), nullable=False), "a new column must be nullable"),
-        (RenameColumn(("v",), "x"), "column 'v': columns cannot be renamed"),
-        (DeleteColumn(("v",)), "columns cannot be dropped"),
+        (ColumnRenaming(("v",), "x"), "column 'v': columns cannot be renamed"),
+        (ColumnDeletion(("v",)), "columns cannot be dropped"),
         (OtherChange("Whatever"), "Whatever is not known"),
     ],
 )

@@ -17,7 +17,7 @@ from forebay.spark.options import ReadOptions
 from forebay.spark.reading import scan as scans
 from forebay.spark.reading.live_plan import LiveScan
 from forebay.spark.reading.live_read import FoundRows, KvBatchSplit
-from forebay.spark.reading.live_source import LiveSource
+from forebay.spark.reading.live_source import LiveScanSource
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
 from forebay.spark.reading.scan import ScanProxy
 from tests.unionread.world import PAIMON, World, world
@@ -249,7 +249,7 @@ def test_a_scan_that_a_join_filters_stays_whole_for_others(spark: Any, connectio
     """A plan may have a scan twice, and values of a join for one of them alone."""
     info = connection.table(orders.removeprefix("forebay.")).info
     context = LiveContext.of(spark, "forebay", connection.settings)
-    table = LiveSource(context, orders, info, {})
+    table = LiveScanSource(context, orders, info, {})
     scan = ScanProxy(context, table, Pushdown(tuple(table.schema.names)), table.schema)
     jvm, connector = context.jvm, "org.apache.spark.sql.connector.expressions."
     seven = jvm.class_(connector + "Expressions").literal(7)

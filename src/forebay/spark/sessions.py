@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from forebay.spark.jvm.gateway import JavaObject, Jvm
     from forebay.spark.sql.catalog import SqlCatalog
-    from forebay.spark.sql.lake_side import LakeSide
-    from forebay.spark.sql.live_side import LiveSide
+    from forebay.spark.sql.cluster_side import ClusterSide
     from forebay.spark.sql.side import CatalogSide
+    from forebay.spark.sql.warehouse_side import WarehouseSide
 
 DEFAULT_CATALOG = "forebay"
 
@@ -99,16 +99,16 @@ def _side(
         )
     given = {"warehouse": warehouse, "metastore": metastore, **(paimon or {})}
     lake: dict[str, str] = located({name: value for name, value in given.items() if value is not None})
-    live_side: LiveSide | None = None
-    lake_side: LakeSide | None = None
+    live_side: ClusterSide | None = None
+    lake_side: WarehouseSide | None = None
     if bootstrap_servers is not None or not lake:
         of_cluster = {**options, LAKE_OPTIONS: lake_options or {}}
-        from forebay.spark.sql.live_side import LiveSide
+        from forebay.spark.sql.cluster_side import ClusterSide
 
         settings = make_settings(bootstrap_servers, user, password, of_cluster)
         cluster = LiveContext.of(spark, catalog, settings)
         cluster.connection.cluster.bootstrap()
-        live_side = LiveSide(cluster)
+        live_side = ClusterSide(cluster)
     elif options or user is not None or password is not None or lake_options:
         asked = {"user": user, "password": password, LAKE_OPTIONS: lake_options}
         what = ", ".join([*(name for name, value in asked.items() if value), *options])
@@ -117,12 +117,12 @@ def _side(
         )
     if lake:
         from forebay.spark.sql.catalog import RELATION_CATALOG
-        from forebay.spark.sql.lake_side import LakeSide
+        from forebay.spark.sql.warehouse_side import WarehouseSide
 
         warehouse_context = LakeContext.of(spark, catalog, tuple(sorted(lake.items())))
         warehouse_context.lake.list_databases()  # invalid options are reported here, and not by the first query
         has_views = warehouse_context.lake.has_views and warehouse_context.jvm.has_class(RELATION_CATALOG)
-        lake_side = LakeSide(warehouse_context, has_views)  # Spark has views of catalogs from 4.2 on
+        lake_side = WarehouseSide(warehouse_context, has_views)  # Spark has views of catalogs from 4.2 on
     if live_side is None or lake_side is None:
         side = live_side or lake_side
         assert side is not None

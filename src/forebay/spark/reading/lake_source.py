@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _SNAPSHOT_ID = "scan.snapshot-id"
 
 
-class LakeSource(ScanSource):
+class LakeScanSource(ScanSource):
     """A lake table, or one of its `lake_plan.SYSTEM_TABLES`, which is `system`.
 
     The columns are those of the table, or, where its own options name a snapshot, those that it had then. Options of

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from forebay.spark.reading.buckets import BucketPlan
 
 
-class LiveSource(ScanSource):
+class LiveScanSource(ScanSource):
     """A table of a cluster, or its system table `system`: its changelog, its binlog or its lake."""
 
     stream_format = FORMAT_NAME

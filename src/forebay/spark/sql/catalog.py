@@ -30,7 +30,7 @@ from forebay.spark.sql.changelogs import ChangelogProxy
 from forebay.spark.sql.live_ddl import PROVIDER
 from forebay.spark.sql.procedures import SYSTEM_NAMESPACE, ProcedureProxy
 from forebay.spark.sql.requests import TableRequest, load_request, names_in, table_change, table_request, texts_in
-from forebay.spark.sql.side import CatalogSide, SideTable, TableName
+from forebay.spark.sql.side import CatalogSide, SideTable, TableIdentifier
 from forebay.spark.sql.tables import WrittenTable, can_only_be_read
 
 RELATION_CATALOG = CONNECTOR + "catalog.RelationCatalog"
@@ -157,15 +157,15 @@ class SqlCatalog(JavaProxy):
 
     # ---- names ------------------------------------------------------------------------------------------------------
 
-    def _named(self, identifier: JavaObject) -> TableName:
+    def _named(self, identifier: JavaObject) -> TableIdentifier:
         """The name that an identifier means. Throws NoSuchTableException for one that cannot be a table."""
         plain = _PLAIN_NAME.fullmatch(str(identifier.toString()))  # one call instead of five
         if plain:
-            return TableName(plain[1], plain[2])
+            return TableIdentifier(plain[1], plain[2])
         namespace = names_in(identifier.namespace())
         if len(namespace) != 1:
             raise self._no_such_table(identifier)
-        return TableName(namespace[0], str(identifier.name()))
+        return TableIdentifier(namespace[0], str(identifier.name()))
 
     def _full_name(self, identifier: JavaObject) -> str:
         return self._context.full_name(self._named(identifier))
@@ -231,7 +231,7 @@ class SqlCatalog(JavaProxy):
         namespace, name = names_in(identifier.namespace()), str(identifier.name())
         if len(namespace) != 1:
             return False
-        table = TableName(namespace[0], name)
+        table = TableIdentifier(namespace[0], name)
         if table.is_plain:
             return self._side.has_table(table)
         try:

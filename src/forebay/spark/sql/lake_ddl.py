@@ -170,7 +170,7 @@ def schema_change(schema: TableSchema, change: TableChange) -> SchemaChange:
     match change:
         case requests.SetProperty(name, value):
             return property_change(name, value)
-        case requests.AddColumn(path, spark_type, nullable, comment, position, has_default):
+        case requests.ColumnAddition(path, spark_type, nullable, comment, position, has_default):
             t = from_spark_column_type(spark_type, ".".join(path))
             if has_default:
                 raise UnsupportedOperation(
@@ -178,21 +178,21 @@ def schema_change(schema: TableSchema, change: TableChange) -> SchemaChange:
                     "column. Add it without, then ALTER COLUMN ... SET DEFAULT for new rows"
                 )
             return AddColumn(path, t if nullable else t.not_null(), comment, _position(position))
-        case requests.RenameColumn(path, new_name):
+        case requests.ColumnRenaming(path, new_name):
             return RenameColumn(path, new_name)
-        case requests.DeleteColumn(path):
+        case requests.ColumnDeletion(path):
             return DropColumn(path)
-        case requests.UpdateColumnType(path, spark_type):
+        case requests.TypeChange(path, spark_type):
             return UpdateColumnType(path, from_spark_column_type(spark_type, ".".join(path)), keep_nullability=True)
-        case requests.UpdateColumnNullability(path, nullable):
+        case requests.NullabilityChange(path, nullable):
             return UpdateColumnNullability(path, nullable)
-        case requests.UpdateColumnComment(path, comment):
+        case requests.CommentChange(path, comment):
             return UpdateColumnComment(path, comment)
-        case requests.UpdateColumnPosition(path, position):
+        case requests.PositionChange(path, position):
             if len(path) > 1:
                 raise UnsupportedOperation(f"field '{'.'.join(path)}' is inside a column; only columns can be moved")
             return MoveColumn(path[0], _position(position) or Position("first"))
-        case requests.UpdateColumnDefaultValue(path, text):
+        case requests.DefaultChange(path, text):
             if len(path) == 1 and text:
                 text = stored_default(path[0], schema.field_named(path[0]).type, text)
             return UpdateColumnDefault(path, text)

@@ -34,7 +34,7 @@ from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.reading.lake_metadata import metadata_fields
 from forebay.spark.reading.lake_plan import SYSTEM_TABLES, PaimonScan
-from forebay.spark.reading.lake_source import LakeSource
+from forebay.spark.reading.lake_source import LakeScanSource
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.schemas import columns_of, spark_arrow_schema, table_schema, to_spark_type
 from forebay.spark.sql.lake_ddl import LOCATION, table_properties
@@ -80,10 +80,10 @@ class LakeTableProxy(WrittenTable):
     def _table_properties(self) -> dict[str, str]:
         return {**table_properties(self._table.schema), LOCATION: self._table.context.paths.root, MANAGED: "true"}
 
-    def _source(self, options: dict[str, str]) -> LakeSource:
+    def _source(self, options: dict[str, str]) -> LakeScanSource:
         pinned = None if self._changed is None else str(self._changed.id)
         of_read = without_travel(options) if self._is_old else options
-        return LakeSource(self._context, self._name, self._table, of_read, snapshot=pinned)
+        return LakeScanSource(self._context, self._name, self._table, of_read, snapshot=pinned)
 
     # ---- SupportsWrite ----------------------------------------------------------------------------------------------
 
@@ -250,8 +250,8 @@ def system_table(
     version = ".".join([str(table.schema.id), *(f"{key}={value}" for key, value in (as_of or {}).items())])
     if system in SYSTEM_TABLES:
 
-        def open_source(options: dict[str, str]) -> LakeSource:
-            return LakeSource(context, name, table, options, system=system)
+        def open_source(options: dict[str, str]) -> LakeScanSource:
+            return LakeScanSource(context, name, table, options, system=system)
 
         schema = PaimonScan.of(table, name, system).schema
         return StreamedSystemTable(context, name, schema, version, open_source, table.schema.partition_keys)

@@ -24,14 +24,20 @@ from forebay.metadata.table import Column, Schema, TableDescriptor, TableInfo
 from forebay.metadata.table_options import TABLE_PREFIX
 from forebay.spark.schemas import default_of, default_option, from_spark_schema, from_spark_type
 from forebay.spark.sql.requests import (
-    AddColumn,
+    ColumnAddition,
     ColumnChange,
+    ColumnDeletion,
+    ColumnRenaming,
+    CommentChange,
+    DefaultChange,
+    NullabilityChange,
     OtherChange,
+    PositionChange,
     SetProperty,
     TableChange,
     TableRequest,
     Transform,
-    UpdateColumnDefaultValue,
+    TypeChange,
 )
 
 PRIMARY_KEY = "primary.key"
@@ -244,13 +250,15 @@ def difference(info: TableInfo, new: NewTable) -> str | None:
 # ---- ALTER TABLE ----------------------------------------------------------------------------------------------------
 
 
-_CANNOT = {
-    "RenameColumn": "columns cannot be renamed",
-    "DeleteColumn": "columns cannot be dropped",
-    "UpdateColumnType": "the type of a column cannot be changed",
-    "UpdateColumnNullability": "the nullability of a column cannot be changed",
-    "UpdateColumnComment": "the comment of a column cannot be changed",
-    "UpdateColumnPosition": "columns cannot be moved",
+_CANNOT: Mapping[type[ColumnChange], str] = {
+    ColumnRenaming: "columns cannot be renamed",
+    ColumnDeletion: "columns cannot be dropped",
+    TypeChange: "the type of a column cannot be changed",
+    NullabilityChange: "the nullability of a column cannot be changed",
+    CommentChange: "the comment of a column cannot be changed",
+    PositionChange: "columns cannot be moved",
+}
+_OTHER_CHANGES = {
     "ClusterBy": "the bucket key cannot be changed",
     "AddConstraint": "constraints cannot be added: the primary key is fixed when a table is created",
     "DropConstraint": "constraints cannot be dropped: the primary key is fixed when a table is created",
@@ -279,9 +287,9 @@ def alteration(info: TableInfo, changes: Sequence[TableChange]) -> Alteration:
                     to_reset.append(name)
                 else:
                     to_set[name] = value
-            case AddColumn():
+            case ColumnAddition():
                 columns.append(_added(change))
-            case UpdateColumnDefaultValue(path, text):
+            case DefaultChange(path, text):
                 made = _new_default(info, path, text)
                 to_set |= made
                 if not made:
@@ -303,11 +311,10 @@ def _check_property(name: str, value: str | None) -> None:
 
 def _other_change(change: ColumnChange | OtherChange) -> UnsupportedOperation:
     if isinstance(change, OtherChange):
-        kind, where = change.kind, ""
+        why = _OTHER_CHANGES.get(change.kind, f"{change.kind} is not known")
     else:
-        kind, where = type(change).__name__, f"column '{'.'.join(change.path)}': "
-    why = _CANNOT.get(kind, f"{kind} is not known")
-    return UnsupportedOperation(where + why, ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
+        why = f"column '{'.'.join(change.path)}': {_CANNOT[type(change)]}"
+    return UnsupportedOperation(why, ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
 
 
 def _new_default(info: TableInfo, path: tuple[str, ...], text: str | None) -> dict[str, str]:
@@ -319,7 +326,7 @@ def _new_default(info: TableInfo, path: tuple[str, ...], text: str | None) -> di
     return {} if text is None else default_property(info.schema, path[0], text)
 
 
-def _added(change: AddColumn) -> Column:
+def _added(change: ColumnAddition) -> Column:
     name = ".".join(change.path)
     problem = None
     if len(change.path) > 1:

@@ -51,7 +51,7 @@ from forebay.spark.reading.live_plan import (
     metadata_fields,
     row_counts,
 )
-from forebay.spark.reading.live_source import LiveSource
+from forebay.spark.reading.live_source import LiveScanSource
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR
 from forebay.spark.schemas import default_values, to_spark_schema
 from forebay.spark.sql import live_ddl as ddl
@@ -59,9 +59,9 @@ from forebay.spark.sql.partitions import Partitions, partition_rows
 from forebay.spark.sql.requests import without_travel
 from forebay.spark.sql.tables import (
     LocalSystemTable,
+    RowsSystemTable,
     StagedTable,
     StreamedSystemTable,
-    SystemTable,
     TableProxy,
     WrittenTable,
 )
@@ -98,8 +98,8 @@ class LiveTableProxy(ClusterTable, WrittenTable):
         shown = ddl.table_properties(self._info, with_defaults=False)  # the columns show these
         return {**shown, ddl.PROVIDER: ddl.PROVIDERS[0]}
 
-    def _source(self, options: dict[str, str]) -> LiveSource:
-        return LiveSource(self._context, self._name, self._info, options)
+    def _source(self, options: dict[str, str]) -> LiveScanSource:
+        return LiveScanSource(self._context, self._name, self._info, options)
 
     def _metadata_fields(self) -> Sequence[StructField]:
         return metadata_fields(self._info)
@@ -203,14 +203,14 @@ class LiveTableAsOf(ClusterTable):
         self._version += f".{as_of}"
         self._as_of = as_of
 
-    def _source(self, options: dict[str, str]) -> LiveSource:
+    def _source(self, options: dict[str, str]) -> LiveScanSource:
         options = without_travel(options)
         read = read_options(self._context.settings, self._info.descriptor, options)
         if read.window is not None or read.read_optimized:
             raise InvalidRequest(
                 f"{self._name} is read as of {self._as_of}: leave out the options of time ranges and of the lake alone"
             )
-        return LiveSource(self._context, self._name, self._info, options, as_of=self._as_of)
+        return LiveScanSource(self._context, self._name, self._info, options, as_of=self._as_of)
 
 
 class LiveTableWithDeletes(ClusterTable):
@@ -224,8 +224,8 @@ class LiveTableWithDeletes(ClusterTable):
     def __init__(self, context: LiveContext, info: TableInfo) -> None:
         super().__init__(context, info, scan_of(info, ReadOptions(context.settings), deletes=INCLUDE).schema)
 
-    def _source(self, options: dict[str, str]) -> LiveSource:
-        return LiveSource(self._context, self._name, self._info, options, has_deletes=True)
+    def _source(self, options: dict[str, str]) -> LiveScanSource:
+        return LiveScanSource(self._context, self._name, self._info, options, has_deletes=True)
 
 
 def _partitions(context: LiveContext, info: TableInfo) -> pa.Table:
@@ -260,9 +260,9 @@ def system_table(context: LiveContext, info: TableInfo, system: str) -> TablePro
     """The system table `system` beside the table `info`. Raises `NotFound` naming the ones that there are."""
     name = f"{context.full_name(info.path)}{SYSTEM_SEPARATOR}{system}"
 
-    def of_rows(kind: type[SystemTable], partition_keys: tuple[str, ...]) -> SystemTable:
-        def open_source(options: dict[str, str]) -> LiveSource:
-            return LiveSource(context, name, info, options, system)
+    def of_rows(kind: type[RowsSystemTable], partition_keys: tuple[str, ...]) -> RowsSystemTable:
+        def open_source(options: dict[str, str]) -> LiveScanSource:
+            return LiveScanSource(context, name, info, options, system)
 
         schema = scan_of(info, ReadOptions(context.settings), system).schema
         return kind(context, name, schema, _version(info), open_source, partition_keys, str(info.table_id))
@@ -285,7 +285,7 @@ def system_table(context: LiveContext, info: TableInfo, system: str) -> TablePro
                     f"table {info.path} has no lake: its property 'table.datalake.enabled' is not true",
                     ErrorCode.CLIENT_ERROR,
                 )
-            return of_rows(SystemTable, info.descriptor.partition_keys)
+            return of_rows(RowsSystemTable, info.descriptor.partition_keys)
         case "partitions":
             if not info.is_partitioned:
                 raise InvalidRequest(f"table {info.path} is not partitioned", ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION)

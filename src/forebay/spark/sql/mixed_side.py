@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Self
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound
 from forebay.metadata.table_options import TABLE_PREFIX
 from forebay.spark.jvm.gateway import JavaObject
+from forebay.spark.sql.cluster_side import ClusterSide
 from forebay.spark.sql.lake_ddl import is_paimon
-from forebay.spark.sql.lake_side import LakeSide
 from forebay.spark.sql.live_ddl import PROVIDER
-from forebay.spark.sql.live_side import LiveSide
 from forebay.spark.sql.procedures import Procedure
 from forebay.spark.sql.requests import TableRequest
-from forebay.spark.sql.side import CatalogSide, SideTable, TableName
+from forebay.spark.sql.side import CatalogSide, SideTable, TableIdentifier
+from forebay.spark.sql.warehouse_side import WarehouseSide
 
 if TYPE_CHECKING:
     from forebay.paimon.catalog.catalog import Catalog
@@ -36,8 +36,8 @@ _TIERED = TABLE_PREFIX + "datalake.enabled"
 class MixedSide(CatalogSide):
     """The databases and tables of a cluster and of a warehouse."""
 
-    live: LiveSide
-    lake: LakeSide
+    live: ClusterSide
+    lake: WarehouseSide
 
     @property
     def context(self) -> Any:
@@ -94,19 +94,19 @@ class MixedSide(CatalogSide):
     def table_names(self, database: str) -> list[str]:
         return sorted({name for side in self._parts_with(database) for name in side.table_names(database)})
 
-    def has_table(self, name: TableName) -> bool:
+    def has_table(self, name: TableIdentifier) -> bool:
         return any(side.has_table(name) for side in self.parts)
 
-    def open(self, name: TableName) -> SideTable | None:
+    def open(self, name: TableIdentifier) -> SideTable | None:
         return self.live.open(name) or self.lake.open(name)
 
-    def create_table(self, name: TableName, request: TableRequest) -> SideTable:
+    def create_table(self, name: TableIdentifier, request: TableRequest) -> SideTable:
         return self.side_of_new(name, request.properties).create_table(name, request)
 
-    def drop_table(self, name: TableName) -> bool:
+    def drop_table(self, name: TableIdentifier) -> bool:
         return self._side_of(name).drop_table(name)
 
-    def rename_table(self, old: TableName, new: TableName) -> bool:
+    def rename_table(self, old: TableIdentifier, new: TableIdentifier) -> bool:
         if self.has_table(new):
             raise AlreadyExists(f"there is a table {new} already")
         return self._side_of(old).rename_table(old, new)
@@ -114,11 +114,11 @@ class MixedSide(CatalogSide):
     def copied_properties(self, properties: Mapping[str, str]) -> Mapping[str, str] | None:
         return self.live.copied_properties(properties) or self.lake.copied_properties(properties)
 
-    def _side_of(self, name: TableName) -> CatalogSide:
+    def _side_of(self, name: TableIdentifier) -> CatalogSide:
         """The side that has the table of this plain name; the cluster if neither has."""
         return self.lake if not self.live.has_table(name) and self.lake.has_table(name) else self.live
 
-    def side_of_new(self, name: TableName, properties: Mapping[str, str]) -> CatalogSide:
+    def side_of_new(self, name: TableIdentifier, properties: Mapping[str, str]) -> CatalogSide:
         """The side for a new table with these properties, which has its database afterwards.
 
         Raises `InvalidRequest` where the other side has a table of this name, `NotFound` without the database.
@@ -138,13 +138,13 @@ class MixedSide(CatalogSide):
             side.create_database(name.database, {})
         return side
 
-    def side_of_replaced(self, name: TableName, properties: Mapping[str, str]) -> CatalogSide:
+    def side_of_replaced(self, name: TableIdentifier, properties: Mapping[str, str]) -> CatalogSide:
         """A table is replaced where it is, if the statement does not say."""
         if PROVIDER not in properties and self._side_of(name) is self.lake:
             return self.lake
         return self.side_of_new(name, properties)
 
-    def prepare_view(self, name: TableName) -> None:
+    def prepare_view(self, name: TableIdentifier) -> None:
         if self.live.has_table(name):
             raise AlreadyExists(f"there is a table {name} already")
         if not self.lake.has_database(name.database) and self.live.has_database(name.database):

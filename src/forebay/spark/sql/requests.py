@@ -171,7 +171,7 @@ class ColumnPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class AddColumn:
+class ColumnAddition:
     """ADD COLUMN. Without a position it comes last."""
 
     path: tuple[str, ...]
@@ -183,7 +183,7 @@ class AddColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class RenameColumn:
+class ColumnRenaming:
     """RENAME COLUMN."""
 
     path: tuple[str, ...]
@@ -191,14 +191,14 @@ class RenameColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteColumn:
+class ColumnDeletion:
     """DROP COLUMN."""
 
     path: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateColumnType:
+class TypeChange:
     """ALTER COLUMN TYPE."""
 
     path: tuple[str, ...]
@@ -206,7 +206,7 @@ class UpdateColumnType:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateColumnNullability:
+class NullabilityChange:
     """ALTER COLUMN SET NOT NULL, or DROP NOT NULL."""
 
     path: tuple[str, ...]
@@ -214,7 +214,7 @@ class UpdateColumnNullability:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateColumnComment:
+class CommentChange:
     """ALTER COLUMN COMMENT."""
 
     path: tuple[str, ...]
@@ -222,7 +222,7 @@ class UpdateColumnComment:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateColumnPosition:
+class PositionChange:
     """ALTER COLUMN FIRST, or AFTER."""
 
     path: tuple[str, ...]
@@ -230,7 +230,7 @@ class UpdateColumnPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateColumnDefaultValue:
+class DefaultChange:
     """ALTER COLUMN SET DEFAULT; without a text DROP DEFAULT."""
 
     path: tuple[str, ...]
@@ -238,14 +238,14 @@ class UpdateColumnDefaultValue:
 
 
 ColumnChange = (
-    AddColumn
-    | RenameColumn
-    | DeleteColumn
-    | UpdateColumnType
-    | UpdateColumnNullability
-    | UpdateColumnComment
-    | UpdateColumnPosition
-    | UpdateColumnDefaultValue
+    ColumnAddition
+    | ColumnRenaming
+    | ColumnDeletion
+    | TypeChange
+    | NullabilityChange
+    | CommentChange
+    | PositionChange
+    | DefaultChange
 )
 
 
@@ -269,7 +269,7 @@ def table_change(jvm: Jvm, change: JavaObject) -> TableChange:
             return SetProperty(str(change.property()), None)
         case "AddColumn":
             comment, position = change.comment(), change.position()
-            return AddColumn(
+            return ColumnAddition(
                 _path(change),
                 _spark_type(jvm, change.dataType()),
                 bool(change.isNullable()),
@@ -278,19 +278,19 @@ def table_change(jvm: Jvm, change: JavaObject) -> TableChange:
                 change.defaultValue() is not None,
             )
         case "RenameColumn":
-            return RenameColumn(_path(change), str(change.newName()))
+            return ColumnRenaming(_path(change), str(change.newName()))
         case "DeleteColumn":
-            return DeleteColumn(_path(change))
+            return ColumnDeletion(_path(change))
         case "UpdateColumnType":
-            return UpdateColumnType(_path(change), _spark_type(jvm, change.newDataType()))
+            return TypeChange(_path(change), _spark_type(jvm, change.newDataType()))
         case "UpdateColumnNullability":
-            return UpdateColumnNullability(_path(change), bool(change.nullable()))
+            return NullabilityChange(_path(change), bool(change.nullable()))
         case "UpdateColumnComment":
-            return UpdateColumnComment(_path(change), str(change.newComment()))
+            return CommentChange(_path(change), str(change.newComment()))
         case "UpdateColumnPosition":
-            return UpdateColumnPosition(_path(change), _position(change.position()))
+            return PositionChange(_path(change), _position(change.position()))
         case "UpdateColumnDefaultValue":
-            return UpdateColumnDefaultValue(_path(change), str(change.newDefaultValue()) or None)
+            return DefaultChange(_path(change), str(change.newDefaultValue()) or None)
         case _:
             return OtherChange(kind)
 

@@ -6,8 +6,8 @@ a name may also mean a system table beside a table (`t$changelog`, `t$files`).
 
 | side | tables of | module |
 |---|---|---|
-| `LiveSide` | a cluster | forebay.spark.sql.live_side |
-| `LakeSide` | a warehouse | forebay.spark.sql.lake_side |
+| `ClusterSide` | a cluster | forebay.spark.sql.cluster_side |
+| `WarehouseSide` | a warehouse | forebay.spark.sql.warehouse_side |
 | `MixedSide` | both, under one name | forebay.spark.sql.mixed_side |
 
 Errors are those of forebay.base.errors, of databases with the codes DATABASE_NOT_EXIST and DATABASE_NOT_EMPTY. All
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class TableName:
+class TableIdentifier:
     """A database, and the name of a table in it, with what stands behind it: `t`, `t$changelog`."""
 
     database: str
     table: str
 
     @property
-    def plain(self) -> TableName:
+    def plain(self) -> TableIdentifier:
         """The name of the table alone."""
-        return TableName(self.database, self.table.partition(SYSTEM_SEPARATOR)[0])
+        return TableIdentifier(self.database, self.table.partition(SYSTEM_SEPARATOR)[0])
 
     @property
     def is_plain(self) -> bool:
@@ -150,25 +150,25 @@ class CatalogSide(ABC):
         """The names without database. Raises `NotFound`."""
 
     @abstractmethod
-    def has_table(self, name: TableName) -> bool:
+    def has_table(self, name: TableIdentifier) -> bool:
         """Whether there is a table of this plain name."""
 
     @abstractmethod
-    def open(self, name: TableName) -> SideTable | None:
+    def open(self, name: TableIdentifier) -> SideTable | None:
         """The table, or a system table beside it, of which it may not know whether there is one.
 
         None where there is no such table."""
 
     @abstractmethod
-    def create_table(self, name: TableName, request: TableRequest) -> SideTable:
+    def create_table(self, name: TableIdentifier, request: TableRequest) -> SideTable:
         """Raises `AlreadyExists`, `NotFound` for the database, and `InvalidRequest` for what cannot be made."""
 
     @abstractmethod
-    def drop_table(self, name: TableName) -> bool:
+    def drop_table(self, name: TableIdentifier) -> bool:
         """Drop the table of this plain name, and return whether there was one."""
 
     @abstractmethod
-    def rename_table(self, old: TableName, new: TableName) -> bool:
+    def rename_table(self, old: TableIdentifier, new: TableIdentifier) -> bool:
         """Return whether there was a table to rename. Raises `AlreadyExists`, `NotFound`, `UnsupportedOperation`."""
 
     @abstractmethod
@@ -182,15 +182,15 @@ class CatalogSide(ABC):
         """The sides of which it consists, the first one first."""
         return (self,)
 
-    def side_of_new(self, name: TableName, properties: Mapping[str, str]) -> CatalogSide:
+    def side_of_new(self, name: TableIdentifier, properties: Mapping[str, str]) -> CatalogSide:
         """The side on which a table with these properties is to be created."""
         return self
 
-    def side_of_replaced(self, name: TableName, properties: Mapping[str, str]) -> CatalogSide:
+    def side_of_replaced(self, name: TableIdentifier, properties: Mapping[str, str]) -> CatalogSide:
         """The side on which a table is to be replaced, or created, by one with these properties."""
         return self
 
-    def prepare_view(self, name: TableName) -> None:  # noqa: B027 - nothing to do for a warehouse alone
+    def prepare_view(self, name: TableIdentifier) -> None:  # noqa: B027 - nothing to do for a warehouse alone
         """Have the database of a view to be created. Raises `AlreadyExists` for the name of a table."""
 
     # ---- procedures -------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class LocalSystemTable(ReadOnlyTable):
         return LocalScanProxy(self._context, self._name, self._spark_schema, self._rows(self.jvm.options(options)))
 
 
-class SystemTable(ReadOnlyTable):
+class RowsSystemTable(ReadOnlyTable):
     """A system table whose rows tasks read, in batches alone."""
 
     def __init__(
@@ -150,7 +150,7 @@ class SystemTable(ReadOnlyTable):
         return self._open_source(options)
 
 
-class StreamedSystemTable(SystemTable):
+class StreamedSystemTable(RowsSystemTable):
     """A system table whose rows tasks read, in batches and in streams."""
 
     capability_names: ClassVar[tuple[str, ...]] = ("BATCH_READ", "MICRO_BATCH_READ")

@@ -32,7 +32,7 @@ from forebay.spark.sql.live_tables import (
 )
 from forebay.spark.sql.procedures import Procedure
 from forebay.spark.sql.requests import LoadRequest, TableChange, TableRequest, TimeTravel
-from forebay.spark.sql.side import CatalogSide, SideTable, TableName
+from forebay.spark.sql.side import CatalogSide, SideTable, TableIdentifier
 from forebay.spark.sql.tables import TableProxy
 
 _TIME_CONF = "spark.sql.timeType.enabled"
@@ -40,7 +40,7 @@ _LOCATION = "location"
 
 
 @dataclass(frozen=True)
-class LiveSide(CatalogSide):
+class ClusterSide(CatalogSide):
     """The databases and tables of a cluster."""
 
     context: LiveContext
@@ -88,10 +88,10 @@ class LiveSide(CatalogSide):
     def table_names(self, database: str) -> list[str]:
         return self.context.connection.list_tables(database)
 
-    def has_table(self, name: TableName) -> bool:
+    def has_table(self, name: TableIdentifier) -> bool:
         return self.context.connection.table_exists(_path(name))
 
-    def open(self, name: TableName) -> LiveTable | None:
+    def open(self, name: TableIdentifier) -> LiveSideTable | None:
         """The system table of a name is checked when its proxy is made."""
         _, separator, system = name.table.partition(SYSTEM_SEPARATOR)
         try:
@@ -102,21 +102,21 @@ class LiveSide(CatalogSide):
             if e.code in (ErrorCode.TABLE_NOT_EXIST, ErrorCode.DATABASE_NOT_EXIST):
                 return None
             raise
-        return LiveTable(self.context, info, system if separator else None)
+        return LiveSideTable(self.context, info, system if separator else None)
 
-    def create_table(self, name: TableName, request: TableRequest) -> LiveTable:
+    def create_table(self, name: TableIdentifier, request: TableRequest) -> LiveSideTable:
         path = _path(name)
         self.context.admin.create_table_as(path, ddl.new_descriptor(ddl.NewTable.of(request)))
-        return LiveTable(self.context, self.context.admin.table_info(path))
+        return LiveSideTable(self.context, self.context.admin.table_info(path))
 
-    def drop_table(self, name: TableName) -> bool:
+    def drop_table(self, name: TableIdentifier) -> bool:
         try:
             self.context.connection.drop_table(_path(name))
         except NotFound:
             return False
         return True
 
-    def rename_table(self, old: TableName, new: TableName) -> bool:
+    def rename_table(self, old: TableIdentifier, new: TableIdentifier) -> bool:
         raise UnsupportedOperation(
             f"table {self.context.full_name(old)} cannot be renamed: tables keep their names",
             ErrorCode.INVALID_ALTER_TABLE_EXCEPTION,
@@ -126,7 +126,7 @@ class LiveSide(CatalogSide):
         return properties if properties.get(ddl.PROVIDER) in ddl.PROVIDERS else None
 
 
-class LiveTable(SideTable):
+class LiveSideTable(SideTable):
     """A table of the cluster, or a system table beside it."""
 
     deletes_whole_rows = False
@@ -188,7 +188,7 @@ class LiveTable(SideTable):
         self._check_time()
         return LiveTableChanges(self._context, self.name, self._info)
 
-    def alter(self, changes: Sequence[TableChange]) -> LiveTable:
+    def alter(self, changes: Sequence[TableChange]) -> LiveSideTable:
         """Set options, then add columns: two requests to the server."""
         table = self._context.connection.table(self._info.path)
         alteration = ddl.alteration(table.info, changes)
@@ -196,7 +196,7 @@ class LiveTable(SideTable):
             table = table.alter(set=alteration.to_set, reset=alteration.to_reset)
         if alteration.columns:
             table.alter(add_columns=alteration.columns)
-        return LiveTable(self._context, self._context.admin.table_info(self._info.path))
+        return LiveSideTable(self._context, self._context.admin.table_info(self._info.path))
 
     def _check_time(self) -> None:
         """Raise `UnsupportedOperation` for a column of type TIME that this session cannot read."""
@@ -216,7 +216,7 @@ class LiveTable(SideTable):
             )
 
 
-def _path(name: TableName) -> TablePath:
+def _path(name: TableIdentifier) -> TablePath:
     return TablePath(name.database, name.table)
 
 

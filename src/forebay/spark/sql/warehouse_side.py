@@ -22,7 +22,7 @@ from forebay.spark.sql.lake_tables import ReplacingLakeTable, StagedLakeTable, b
 from forebay.spark.sql.live_ddl import MANAGED, PROVIDER
 from forebay.spark.sql.procedures import Procedure
 from forebay.spark.sql.requests import TableChange, TableRequest, TimeTravel
-from forebay.spark.sql.side import CatalogSide, SideTable, TableName
+from forebay.spark.sql.side import CatalogSide, SideTable, TableIdentifier
 from forebay.spark.sql.tables import TableProxy
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _BRANCH = "branch_"
 
 
 @dataclass(frozen=True)
-class LakeSide(CatalogSide):
+class WarehouseSide(CatalogSide):
     """The databases and tables of a warehouse. `has_views`: the session shows its views."""
 
     context: LakeContext
@@ -100,13 +100,13 @@ class LakeSide(CatalogSide):
         self._require(database)
         return self.lake.list_tables(database)
 
-    def has_table(self, name: TableName) -> bool:
+    def has_table(self, name: TableIdentifier) -> bool:
         try:
             return self.lake.table_exists(str(name))
         except (NotFound, InvalidRequest):  # its database is not there, or no table can have this name
             return False
 
-    def open(self, name: TableName) -> LakeTable | None:
+    def open(self, name: TableIdentifier) -> LakeSideTable | None:
         """Raises `NotFound` for a branch that the table does not have."""
         parts = name.table.split(SYSTEM_SEPARATOR)[1:]
         branch = parts.pop(0)[len(_BRANCH) :] if parts and parts[0].startswith(_BRANCH) else None
@@ -127,12 +127,12 @@ class LakeSide(CatalogSide):
             if self.has_table(name.plain):  # something else is missing
                 raise
             return None
-        return LakeTable(self.context, self.context.full_name(name), table.another(), parts[0] if parts else None)
+        return LakeSideTable(self.context, self.context.full_name(name), table.another(), parts[0] if parts else None)
 
-    def create_table(self, name: TableName, request: TableRequest) -> LakeTable:
-        return LakeTable(self.context, self.context.full_name(name), self._created(name, request))
+    def create_table(self, name: TableIdentifier, request: TableRequest) -> LakeSideTable:
+        return LakeSideTable(self.context, self.context.full_name(name), self._created(name, request))
 
-    def _created(self, name: TableName, request: TableRequest) -> Table:
+    def _created(self, name: TableIdentifier, request: TableRequest) -> Table:
         self._require(name.database)
         if not name.is_plain:
             raise InvalidRequest(
@@ -140,13 +140,13 @@ class LakeSide(CatalogSide):
             )
         return create(self.lake, str(name), request)
 
-    def drop_table(self, name: TableName) -> bool:
+    def drop_table(self, name: TableIdentifier) -> bool:
         if not self.has_table(name):
             return False
         self.lake.drop_table(str(name), ignore_if_not_exists=True)
         return True
 
-    def rename_table(self, old: TableName, new: TableName) -> bool:
+    def rename_table(self, old: TableIdentifier, new: TableIdentifier) -> bool:
         """Raises `NotFound` where the new database is not there."""
         if not self.has_table(old):
             return False
@@ -169,7 +169,7 @@ def create(lake: Catalog, name: str, request: TableRequest) -> Table:
     return lake.create_defined(name, definition)
 
 
-class LakeTable(SideTable):
+class LakeSideTable(SideTable):
     """A table of the warehouse or a branch of one, or a system table of these."""
 
     deletes_whole_rows = True
@@ -209,11 +209,11 @@ class LakeTable(SideTable):
 
         return LakeTableChanges(self._context, self.name, self._table)
 
-    def alter(self, changes: Sequence[TableChange]) -> LakeTable:
+    def alter(self, changes: Sequence[TableChange]) -> LakeSideTable:
         context, schema = self._table.context, self._table.schema
         schema_changes = [ddl.schema_change(schema, change) for change in changes]
         context.schemas.change(schema_changes, has_snapshots=context.snapshots.latest_id() is not None)
-        return LakeTable(self._context, self.name, self._table.refresh())
+        return LakeSideTable(self._context, self.name, self._table.refresh())
 
 
 _WATERMARK = "watermark-"
