@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay.server.metadata.metadata_store import DatabaseFile, LocalDatabaseFile
+from forebay.server.metadata_store import DatabaseFile, LocalDatabaseFile
 
 
 class NotedConnections:

@@ -13,9 +13,9 @@ from forebay.base.ambient import SeededIds
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
 from forebay.client.cluster import routing
 from forebay.client.cluster.cluster import ClusterView, Partition
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.cluster.routing import BucketChooser, PartitionRouter
 from forebay.client.reading import planning
-from forebay.client.reading.planning import list_partitions
 from forebay.metadata import types
 from forebay.metadata.table import Column, PhysicalTablePath, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb

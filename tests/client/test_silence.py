@@ -21,11 +21,11 @@ from forebay.base.errors import (
     Unavailable,
 )
 from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.cluster.rpc import Call
 from forebay.client.connection import Connection, connect
 from forebay.client.reading import live_scan, replay
 from forebay.client.reading.live_scan import bucket_scan
-from forebay.client.reading.planning import list_partitions
 from forebay.client.reading.snapshot_scan import SnapshotReader
 from forebay.client.results import AccessRule, AclOperation, AclResourceType
 from forebay.client.settings import make_settings

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, StorageFailure, Unavailable
 from forebay.codec.kv.value_batch import parse_value_batch, stored_value
-from forebay.kv.engine import EngineState, KvPage, KvRows, page_of
-from forebay.kv.engine import rows_of as rows_of_page
+from forebay.kv.engine import EngineState, KvPage, KvRows
 from forebay.kv.scanner import PRESSED_SECONDS, ScannerLimits, ScannerManager, ScanPage, ScanSession
+from forebay.kv.value_pages import page_of
+from forebay.kv.value_pages import rows_of as rows_of_page
 from forebay.metadata.table import TableBucket
 from tests.patience import PATIENCE
 

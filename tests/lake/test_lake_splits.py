@@ -126,7 +126,7 @@ def test_splits_of_others_and_bytes_that_are_none_are_refused(lake: str, storage
     for junk in (b"", b"\0", data[:8], b"x" * 40):
         with pytest.raises(CorruptData):
             serializer.deserialize(serializer.version, junk)
-    foreign = MemorySplit(1, ((), 0), 0, 1)
+    foreign = MemorySplit(1, "", ((), 0), 0, 1)
     for use in (serializer.serialize, source.create_record_reader, source.plain_files):
         with pytest.raises(InvalidRequest, match="split of a"):
             use(foreign)

@@ -19,8 +19,8 @@ from forebay.codec.rows.row_codec import row_codec
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from forebay.protocol.listeners import SecurityProtocol
+from forebay.server import metadata_store
 from forebay.server.embedded import EmbeddedServer
-from forebay.server.metadata import metadata_store
 from tests.patience import PATIENCE
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running

@@ -22,9 +22,9 @@ from forebay.base.errors import (
 from forebay.fs import names
 from forebay.metadata import types
 from forebay.metadata.table import Column, DatabaseInfo, Schema, TableDescriptor, TablePath
-from forebay.server.metadata import metadata_store
+from forebay.server import metadata_store
 from forebay.server.metadata.catalog import CatalogLimits, TableCatalog
-from forebay.server.metadata.metadata_store import LocalDatabaseFile, MetadataStore, OffsetsFile, StoredLakeSnapshot
+from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore, OffsetsFile, StoredLakeSnapshot
 
 PATH = TablePath("fluss", "t")
 LIMITS = CatalogLimits(partition_count_max=3, bucket_count_max=8)

@@ -11,9 +11,9 @@ import pytest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import ErrorCode, ForebayError
 from forebay.protocol.api import ApiKey, ServerRole, offered
+from forebay.server import connections as module
 from forebay.server.config import ServerConfig
-from forebay.server.wire import connections as module
-from forebay.server.wire.connections import Connections
+from forebay.server.connections import Connections
 
 
 class Peer:
@@ -87,7 +87,7 @@ def test_of_an_address_without_connections_nothing_is_kept() -> None:
     for each in peers:
         door.admit(each)
     forgotten: list[object] = []
-    door.connections.budget.forget = forgotten.append  # type: ignore[method-assign,assignment]
+    door.connections.memory_pools.forget = forgotten.append  # type: ignore[method-assign,assignment]
     for each in peers[:2]:
         door.connections.remove(each, each.address)  # type: ignore[arg-type]
     assert forgotten == peers[:2]

@@ -80,13 +80,11 @@ def met_by_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "refused"),
-    every_run([("hlog", True), ("hlog", False), ("lmdb", True), ("rocksdb", True)], lambda case: case[0] == "hlog"),
+    every_run([("hlog", True), ("hlog", False), ("lmdb", True)], lambda case: case[0] == "hlog"),
 )
 def test_writes_on_a_full_disk_fail_and_continue_with_room_and_nothing_is_lost(
     engine: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if engine == "rocksdb":
-        pytest.importorskip("rocksdict")
     if not refused:
         met_by_the_write(monkeypatch)
     with mounted_tmpfs(tmp_path / "disk", 96) as disk:

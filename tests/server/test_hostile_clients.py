@@ -29,12 +29,12 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata import json_serde
 from forebay.metadata.table import TableBucket
 from forebay.server import server
+from forebay.server.connections import FIRST_FRAME_BYTES_MAX
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.handlers import fetch
 from forebay.server.metadata.table_rules import COLUMNS_MAX
 from forebay.server.server import Injected
 from forebay.server.wire import rpc
-from forebay.server.wire.connections import FIRST_FRAME_BYTES_MAX
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, address, is_closed_by_peer, pb
 from tests.server.running import KV_COLUMNS, LOG_SCHEMA, Bench, kv_key, kv_records, log_records, running
@@ -49,11 +49,11 @@ def frame(key: int, request_id: int, body: bytes, length: int | None = None) -> 
 
 
 def receiving(bench: Bench):
-    return bench.server.server.connections.budget.receiving
+    return bench.server.server.connections.memory_pools.requests
 
 
 def answering(bench: Bench):
-    return bench.server.server.connections.budget.answering
+    return bench.server.server.connections.memory_pools.responses
 
 
 def stored_log(bench: Bench, name: str, megabytes: int) -> int:
@@ -171,7 +171,7 @@ def test_answers_that_are_not_taken_share_one_budget_and_the_slowest_clients_are
             until(lambda: answering(bench).used > 8 * MEGABYTE, "no answers wait")
             for _ in range(3):
                 until(lambda: is_fetched(bench, request), "an honest client is served")
-                # The budget, and what the one answer in the making may have been underestimated by.
+                # The pools, and what the one answer in the making may have been underestimated by.
                 assert answering(bench).used < answering(bench).limit + 8 * MEGABYTE
             assert "does not read its responses" in caplog.text
         until(lambda: answering(bench).used == 0, "memory of clients that are gone is not given back")
@@ -726,7 +726,7 @@ def test_a_short_answer_never_waits_behind_large_ones_that_are_not_taken(tmp_pat
                 tail = bench.fetch_request(keyed, 0, bytes_max=16 * MEGABYTE)
                 assert bench.tablet.call(ApiKey.FETCH_LOG, tail).tables_resp[0].buckets_resp[0].records
         until(lambda: answering(bench).used == 0, "memory of clients that are gone is not given back")
-        assert bench.server.server.connections.budget.short_answers.used == 0
+        assert bench.server.server.connections.memory_pools.short_responses.used == 0
 
 
 def test_a_client_with_nothing_under_way_is_served_while_others_take_all_memory_for_requests(tmp_path):
@@ -759,7 +759,7 @@ def long_fetch(bench: Bench, table: int, **options: int):
 def test_long_requests_do_not_wait_behind_those_of_a_client_that_takes_no_answers(tmp_path):
     with running(tmp_path / "data") as bench, ExitStack() as stack:
         table = stored_log(bench, "l", 16)
-        gate = bench.server.server.context.costs.gate
+        gate = bench.server.server.context.limits.gate
         gate.limit = 150_000
         slow, honest = (stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(2))
         for _ in range(2):
@@ -790,7 +790,7 @@ def test_two_long_lookups_of_one_connection_do_not_wait_for_each_other(tmp_path)
 def test_long_requests_are_let_in_a_few_at_a_time_and_wait_for_no_news(tmp_path):
     with running(tmp_path / "data") as bench:
         table = bench.create("l", LOG_COLUMNS)
-        gate = bench.server.server.context.costs.gate
+        gate = bench.server.server.context.limits.gate
         gate.limit = 200_000
         most = 0
         request = long_fetch(bench, table, wait_ms=600_000)

@@ -21,7 +21,7 @@ from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor,
 from forebay.metadata.types import int_
 from forebay.server.lake import lake_snapshots
 from forebay.server.lake.lake_snapshots import LakeSnapshotCommit, LakeSnapshots
-from forebay.server.metadata.metadata_store import LocalDatabaseFile, MetadataStore
+from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
 from forebay.testing.faults import FaultEffect
 from forebay.testing.faulty_fs import FaultyFileSystem
 

@@ -14,7 +14,7 @@ from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.log.checkpoints import DataDirectory
 from forebay.metadata.table import TableBucket
-from forebay.server.metadata.metadata_store import LocalDatabaseFile, MetadataStore
+from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
 from forebay.server.storage import log_epochs
 from forebay.server.storage.log_epochs import (
     COPIED,

@@ -12,8 +12,8 @@ import pytest
 
 from forebay.base.errors import CorruptData, LimitExceeded, StorageFailure
 from forebay.metadata.table import DatabaseInfo
-from forebay.server.metadata import metadata_store
-from forebay.server.metadata.metadata_store import LocalDatabaseFile, MetadataStore
+from forebay.server import metadata_store
+from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore
 from tests.noted_databases import NotedDatabases
 
 NAMES = [f"database{number}" for number in range(20)]

@@ -39,10 +39,8 @@ TABLES = 6
 CAP = {"server_open__buckets_max": "2"}
 
 
-@pytest.fixture(params=["hlog", "rocksdb"])
+@pytest.fixture(params=["hlog", "lmdb"])
 def engine(request: pytest.FixtureRequest) -> str:
-    if request.param == "rocksdb":
-        pytest.importorskip("rocksdict")
     return str(request.param)
 
 

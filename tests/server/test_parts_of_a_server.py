@@ -25,7 +25,7 @@ from forebay.server.context import HANDLERS
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.maintenance.retention import LogRetention
 from forebay.server.metadata.lake_tables import LakeTables
-from forebay.server.metadata.metadata_store import MetadataStore
+from forebay.server.metadata_store import MetadataStore
 from forebay.server.server import Injected
 from forebay.server.storage.replicas import ReplicaManager
 from forebay.testing.memory_lake import MemoryLakeStorage, forget_lake

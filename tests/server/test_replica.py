@@ -18,8 +18,10 @@ from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
+from forebay.server.flow.write_queue import WriteScheduler
 from forebay.server.metadata.catalog import CatalogTable, LiveTable
-from forebay.server.storage.replica import AppendRequest, BucketReplica, LaneScheduler, SlowProgress
+from forebay.server.storage.replica import AppendRequest, BucketReplica
+from forebay.server.storage.slow_progress import SlowProgress
 from forebay.testing.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import faulty_fs, open_log
 from tests.patience import PATIENCE, until
@@ -32,7 +34,7 @@ ALL, LEADER, NONE = -1, 1, 0
 class Bucket:
     """A bucket of a log table on a simulated disk, and how often readers were told of news."""
 
-    def __init__(self, turns: LaneScheduler, fs: FaultyFileSystem | None = None) -> None:
+    def __init__(self, scheduler: WriteScheduler, fs: FaultyFileSystem | None = None) -> None:
         self.clock = ManualClock()
         self.log = open_log(fs or faulty_fs(), clock=self.clock, config=LogConfig(segment_bytes=700))
         info = TableInfo(TablePath("db", "t"), 1, 1, TableDescriptor(Schema.of(COLUMNS), bucket_count=1))
@@ -41,7 +43,7 @@ class Bucket:
         self.told = 0
         self.kv: Any = None
         self.kv_folder: Any = None
-        self.turns = turns
+        self.scheduler = scheduler
         self.replica = self.opened()
 
     def opened(self) -> BucketReplica:
@@ -51,7 +53,7 @@ class Bucket:
             self.log,
             self.kv,
             self.kv_folder,
-            self.turns,
+            self.scheduler,
             self._tell,
             SimpleNamespace(require=self.required.append),  # type: ignore[arg-type]
         )
@@ -72,7 +74,7 @@ class Bucket:
 @pytest.fixture
 def bucket() -> Iterator[Bucket]:
     with ThreadPoolExecutor(1) as pool:
-        yield Bucket(LaneScheduler(pool))  # type: ignore[arg-type]
+        yield Bucket(WriteScheduler(pool))  # type: ignore[arg-type]
 
 
 ONE, TWO, BAD = log_records([1]), log_records([2, 3]), log_records([1])[:-1]

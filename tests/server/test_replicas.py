@@ -10,14 +10,15 @@ import pytest
 
 from forebay.base.errors import ErrorCode, StorageFailure, Unavailable
 from forebay.fs.local import LocalFileSystem
-from forebay.kv.hlog_engine import HlogEngine
-from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.hlog.engine import HlogEngine
+from forebay.kv.lmdb.engine import LmdbEngine
 from forebay.log.checkpoints import DataDirectory, OffsetCheckpoint
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.server.storage import replicas as replicas_module
+from forebay.server.storage.open_buckets import OpenBuckets
 from forebay.server.storage.replica import BucketReplica
-from forebay.server.storage.replicas import OpenBuckets, ReplicaManager
+from forebay.server.storage.replicas import ReplicaManager
 from tests.patience import until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running

@@ -29,7 +29,7 @@ from tests.server.running import KV_COLUMNS, Bench, kv_records
 from tests.server.test_scan_kv import go_on, open_request, scan
 from tests.server.test_table_snapshots import open_snapshot, page_request
 
-ENGINES = ["hlog", "lmdb", "rocksdb"]
+ENGINES = ["hlog", "lmdb"]
 
 COLUMNS = {
     "id": "BIGINT NOT NULL",

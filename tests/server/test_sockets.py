@@ -218,7 +218,9 @@ def test_a_key_that_is_none_is_refused_and_others_of_its_group_are_served(bench:
 def test_a_client_that_has_said_all_gets_every_answer_and_the_end(bench: Bench) -> None:
     table_id = bench.create("log", LOG_COLUMNS)
     bench.append(table_id, log_records([0]))
-    while not replica_of(bench, table_id).is_idle:  # what waits for a lane when a client ends is written, not answered
+    while not replica_of(
+        bench, table_id
+    ).is_idle:  # what waits for a write queue when a client ends is written, not answered
         time.sleep(0.001)
     with RawClient(bench.server.addresses.tablet_servers) as client:
         sent = [client.send(ApiKey.PRODUCE_LOG, produce(table_id, log_records([n]))) for n in range(50)]
@@ -254,7 +256,10 @@ def test_a_connection_that_is_reset_is_forgotten(bench: Bench) -> None:
         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
     connections = bench.server.server.connections
-    until(lambda: len(connections) == before and not connections.budget.receiving.used, "the connections are forgotten")
+    until(
+        lambda: len(connections) == before and not connections.memory_pools.requests.used,
+        "the connections are forgotten",
+    )
     assert bench.append(table_id, log_records([1])).error_code == 0
 
 

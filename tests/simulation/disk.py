@@ -220,13 +220,20 @@ class SimFileSystem(FaultyFileSystem):
 
 _PAGES = 16
 _PAGE_BYTES = 8192
-_HEAD = b"SIMKV1"
+_HEAD = b"SIMKV2"
+
+
+def _position(page: int, slots: int) -> int:
+    """Where the slot of a page begins in the file."""
+    return (1 + 2 * page + (slots >> page & 1)) * _PAGE_BYTES
 
 
 class MapEngine(MemoryEngine):
     """Rows in memory, and in pages of a file that are written and not synced, as LMDB does with WRITEMAP and NOSYNC.
 
-    No page has a checksum: what a power loss has mixed is believed, unless it cannot be read at all.
+    Each page has two slots. Rows go to the slot that the head does not name, and the head, which has the state, is
+    written last: a process that is killed in between leaves the old rows with the old state. No page has a checksum:
+    what a power loss has mixed is believed, unless it cannot be read at all.
     """
 
     name = "map"
@@ -237,6 +244,8 @@ class MapEngine(MemoryEngine):
         fs.make_directories(str(directory))
         self._file = fs.open_random(f"{directory}/data")
         self._write_all = False
+        self._slots = 0
+        """The slots that the head names, a bit for each page."""
         content = self._file.read(0, self._file.size())
         if content:
             try:
@@ -250,10 +259,11 @@ class MapEngine(MemoryEngine):
     def _load(self, content: bytes) -> None:
         if content[: len(_HEAD)] != _HEAD:
             raise ValueError("it has no head")
-        (size,) = struct.unpack_from("<H", content, len(_HEAD))
-        self._state = EngineState.from_bytes(content[8 : 8 + size])
-        for page in range(1, _PAGES + 1):
-            data = content[page * _PAGE_BYTES : (page + 1) * _PAGE_BYTES]
+        size, self._slots = struct.unpack_from("<HH", content, len(_HEAD))
+        self._state = EngineState.from_bytes(content[10 : 10 + size])
+        for page in range(_PAGES):
+            position = _position(page, self._slots)
+            data = content[position : position + _PAGE_BYTES]
             if not data:
                 raise ValueError("it is too short")
             (count,) = struct.unpack_from("<H", data)
@@ -268,7 +278,9 @@ class MapEngine(MemoryEngine):
                 position += key_size + value_size
 
     def _store(self, pages: Sequence[int], rows: Mapping[bytes, bytes], state: EngineState, file: Any = None) -> None:
-        file = file or self._file
+        """Write rows and state to the engine's file, or to another `file`, which has no earlier ones."""
+        slots = 0 if file else self._slots ^ sum(1 << page for page in pages)
+        target = file or self._file
         parts: dict[int, list[bytes]] = {page: [] for page in pages}
         for key in sorted(rows):
             page = zlib.crc32(key) % _PAGES
@@ -278,11 +290,13 @@ class MapEngine(MemoryEngine):
             data = struct.pack("<H", len(rows_of_page)) + b"".join(rows_of_page)
             if len(data) > _PAGE_BYTES:
                 raise AssertionError("too many rows for the simulation's engine")
-            file.write((page + 1) * _PAGE_BYTES, data)
-        if not file.size() > _PAGES * _PAGE_BYTES:
-            file.write((_PAGES + 1) * _PAGE_BYTES - 1, b"\0")
+            target.write(_position(page, slots), data)
+        if not target.size() > 2 * _PAGES * _PAGE_BYTES:
+            target.write((2 * _PAGES + 1) * _PAGE_BYTES - 1, b"\0")
         head = state.to_bytes()
-        file.write(0, _HEAD + struct.pack("<H", len(head)) + head)
+        target.write(0, _HEAD + struct.pack("<HH", len(head), slots) + head)
+        if not file:
+            self._slots = slots
 
     def apply(self, writes: Mapping[bytes, bytes | None], state: EngineState) -> None:
         rows = dict(self._rows)
@@ -479,7 +493,7 @@ class _Database:
 
 
 class SimDatabaseFile:
-    """A `forebay.server.metadata.metadata_store.DatabaseFile` on the simulated disk."""
+    """A `forebay.server.metadata_store.DatabaseFile` on the simulated disk."""
 
     def __init__(self, path: str, vfs: SimVfs) -> None:
         self.path, self._vfs = path, vfs

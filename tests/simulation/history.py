@@ -12,13 +12,13 @@ from typing import Any
 from forebay.client.admin import lake_history
 from forebay.kv.checkpoint import KvFolder
 from forebay.log import recovery
-from forebay.log.log_ends import KnownLog
+from forebay.log.log_ends import LogEndEvidence
 from forebay.log.scan import CorruptBatch
 from forebay.log.segment import LogSegment
 from forebay.log.tablet import LogTablet
 from forebay.log.writer_state import WriterStates
-from forebay.server.metadata import metadata_store
-from forebay.server.metadata.metadata_store import StoredTransaction
+from forebay.server import metadata_store
+from forebay.server.metadata_store import StoredTransaction
 from forebay.server.transactions.commit_conditions import UnchangedKeys
 from forebay.server.transactions.manager import TransactionManager
 from forebay.server.transactions.stages import StageFiles
@@ -146,12 +146,12 @@ def _begin_after_one_look(
 def _take_damage_for_a_torn_write(world: World) -> None:
     global ROTTEN_SHARE
     ROTTEN_SHARE = 1.0  # it shows only where bytes change
-    KnownLog.end = KnownLog.synced = property(lambda self: self.recovery_point or 0)  # type: ignore[assignment,misc]
+    LogEndEvidence.end = LogEndEvidence.synced = property(lambda self: self.recovery_point or 0)  # type: ignore[assignment,misc]
     recovery._require_torn = _require_torn_behind_the_recovery_point
 
 
 def _require_torn_behind_the_recovery_point(
-    segment: LogSegment, problem: CorruptBatch, next_base: int | None, known: KnownLog
+    segment: LogSegment, problem: CorruptBatch, next_base: int | None, known: LogEndEvidence
 ) -> None:
     if known.clean or problem.offset < known.end:
         raise problem

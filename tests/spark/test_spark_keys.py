@@ -13,6 +13,7 @@ from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.connection import Connection
 from forebay.client.reading import key_reader
 from forebay.spark.context import LiveContext
+from forebay.spark.jvm.spark_values import column_reference
 from forebay.spark.options import ReadOptions
 from forebay.spark.reading import scan as scans
 from forebay.spark.reading.live_plan import LiveScan
@@ -253,7 +254,7 @@ def test_a_scan_that_a_join_filters_stays_whole_for_others(spark: Any, connectio
     scan = ScanProxy(context, table, Pushdown(tuple(table.schema.names)), table.schema)
     jvm, connector = context.jvm, "org.apache.spark.sql.connector.expressions."
     seven = jvm.class_(connector + "Expressions").literal(7)
-    column_and_value = jvm.array(connector + "Expression", [jvm.column("id"), seven])
+    column_and_value = jvm.array(connector + "Expression", [column_reference(jvm, "id"), seven])
     predicate = jvm.class_(connector + "filter.Predicate")("IN", column_and_value)
     scan.filter(jvm.array(connector + "filter.Predicate", [predicate]))
     filtered = scan.toBatch()

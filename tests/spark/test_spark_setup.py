@@ -21,6 +21,7 @@ from forebay.base.errors import InvalidRequest
 from forebay.client.connection import Connection
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.jvm.gateway import Jvm
+from forebay.spark.jvm.session_state import install_catalog
 from forebay.spark.server_setup import write_setup
 from forebay.spark.sessions import configured
 from tests.patience import PATIENCE, until
@@ -66,7 +67,7 @@ def test_settings_open_the_catalog_that_attach_does(
     for more in ({}, {"warehouse": str(tmp_path)}):
         derived = spark.newSession()
         catalog = configured(jvm, "by_settings", {**settings, **more})(derived._jsparkSession)
-        jvm.install_catalog(derived._jsparkSession, "by_settings", catalog)
+        install_catalog(jvm, derived._jsparkSession, "by_settings", catalog)
         assert derived.table(f"by_settings.{database}.t").count() == 3
 
 

@@ -11,7 +11,7 @@ import pytest
 import forebay.paimon
 from forebay.base.errors import Conflict, InvalidRequest
 from forebay.client.admin.lake import LakeTieringClient
-from forebay.client.reading.planning import LATEST, list_offsets
+from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.metadata.table import TableBucket
 from tests.tiering.running import LakeCluster, lake_cluster, paimon_storage
 

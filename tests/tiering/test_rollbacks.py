@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest
-from forebay.client.reading.planning import EARLIEST, list_offsets
+from forebay.client.cluster.offsets import EARLIEST, list_offsets
 from forebay.client.table import Table
 from forebay.lakes.iceberg import IcebergLakeStorage
 from forebay.lakes.iceberg_tables import load_table, opened
@@ -518,7 +518,7 @@ def test_a_rollback_is_undone_only_if_no_other_process_has_done_something_about_
 ) -> None:
     table = broken(iceberg_lake, False, monkeypatch, lost=4)
     given: Any = {"restore": True, "lake": iceberg_lake.lake}
-    look, others = repair_module._looked_at, iter([True])
+    look, others = repair_module._compare_with_lake, iter([True])
 
     def looked_at(*arguments: Any) -> Any:
         found = look(*arguments)
@@ -526,7 +526,7 @@ def test_a_rollback_is_undone_only_if_no_other_process_has_done_something_about_
             repair(iceberg_lake.connection, table.path, **given)
         return found
 
-    monkeypatch.setattr(repair_module, "_looked_at", looked_at)
+    monkeypatch.setattr(repair_module, "_compare_with_lake", looked_at)
     with pytest.raises(Conflict, match="has another newest tiering snapshot by now"):
         repair(iceberg_lake.connection, table.path, **given)
 

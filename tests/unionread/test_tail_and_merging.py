@@ -168,7 +168,7 @@ def test_a_log_that_ends_before_its_end_is_an_error() -> None:
 def test_splits_with_lake_rows_need_a_lake() -> None:
     codec = SplitCodec(None)
     with pytest.raises(InternalError, match="a plan without a lake has a split with lake rows"):
-        codec.encode(LakeSnapshotSplit(MemorySplit(1, ((), 0), 0, 1)))
+        codec.encode(LakeSnapshotSplit(MemorySplit(1, "", ((), 0), 0, 1)))
     with pytest.raises(CorruptData, match="the plan it came with has no lake"):
         codec.decode(b'{"version":1,"kind":"lake","lake":[1,"AA=="]}')
     for document in (b'{"version":1,"kind":"lake","lake":[]}', b'{"version":1,"kind":"log","bucket":[0,1,null]}'):

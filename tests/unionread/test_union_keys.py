@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from forebay import col
-from forebay.client.reading.planning import list_offsets
+from forebay.client.cluster.offsets import list_offsets
 from forebay.client.table import Table
 from forebay.testing.memory_lake import MemoryLakeStorage
 from forebay.unionread.splits import KeyLookupSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.codec.crc import crc32c
-from forebay.server.metadata.metadata_store import LocalDatabaseFile, MetadataStore, OffsetsFile
+from forebay.server.metadata_store import LocalDatabaseFile, MetadataStore, OffsetsFile
 from forebay.verify import verify_directory, verify_server
 from tests.tiering.running import lake_cluster, paimon_storage
 

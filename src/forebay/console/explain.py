@@ -7,7 +7,7 @@ from typing import Any
 
 from forebay.api.filters import as_predicate
 from forebay.base.errors import InvalidRequest
-from forebay.client.reading.planning import EARLIEST, list_offsets
+from forebay.client.cluster.offsets import EARLIEST, list_offsets
 from forebay.console.session import Console, page_of
 from forebay.metadata.predicate import predicate_text
 from forebay.metadata.table import TableBucket, TablePath

@@ -229,7 +229,7 @@ def _in(lake: Any, path: str) -> LakeHealth:
     if isinstance(lake, Catalog):
         from forebay.lakes.paimon_health import PaimonHealth
 
-        return PaimonHealth(lake.renewed().kept_table(path))
+        return PaimonHealth(lake.renewed().cached_table(path))
     return _iceberg(lake.options, path)
 
 

@@ -18,8 +18,8 @@ from forebay.api.filters import as_predicate
 from forebay.api.text_table import plain
 from forebay.base.errors import InvalidRequest
 from forebay.base.threads import Future
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets, place_of
 from forebay.client.reading.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
-from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, place_of
 from forebay.client.table import Table
 from forebay.console.session import TAILS_MAX, Console, check_limit
 from forebay.metadata.predicate import Predicate

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from forebay.base.errors import AccessDenied, NotFound, UnsupportedOperation
+from forebay.client.cluster.buckets import plan_buckets
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.display import role
-from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, plan_buckets
 from forebay.client.results import LakeSnapshot, TableStats
 from forebay.console.session import Console, iso_text, page_of, time_text
 from forebay.lake.public_options import without_secrets

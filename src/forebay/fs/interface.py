@@ -1,4 +1,4 @@
-"""What Forebay asks of a file system, and how its failures look.
+"""The interface of a file system, and its failures.
 
 Nouns: an `AppendFile` grows at its end and can be cut there; a `PositionalReader` reads any place of a file; a
 `FileSystem` makes both and keeps the names. Paths are strings with "/" between their parts.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 RESERVE_BYTES = 64 << 20
-"""What clients' writes leave free of the data disk by default: metadata, checkpoints and retention may use it."""
+"""Default free space of the data disk that clients' writes do not use; metadata, checkpoints and retention may."""
 
 
 class DiskFull(StorageFailure):
@@ -102,7 +102,7 @@ class AppendFile(Protocol):
     def append(self, buffers: Sequence[Buffer]) -> int:
         """Write `buffers` one after the other at the end; return the position where they begin.
 
-        All or nothing as far as `size` tells. After a failure the file may hold a part of the bytes beyond `size`:
+        Atomic with respect to `size`. After a failure the file may hold a part of the bytes beyond `size`:
         `truncate(size)` before the next append. Raises `StorageFailure`.
         """
         ...
@@ -148,7 +148,7 @@ class SharedWords(Protocol):
         """The numbers. A store raises nothing, and every later process finds it, also after `kill -9`.
 
         After a power failure each number may be any of those that were stored since the last `sync`. A store that the
-        disk refuses is logged, and the number stays as it was.
+        disk refuses is logged, and the number does not change.
         """
         ...
 

@@ -10,7 +10,7 @@ row leaves no changelog record.
 
 A stored value is `length i32 | schema id i16 | row`; all rows here are of the latest schema.
 
-`decide` and `build` need no Python: the put in one piece (`forebay.kv._hlog_put`) calls them, too.
+`decide` and `build` need no Python: the put in one piece (`forebay.kv.hlog._put`) calls them, too.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

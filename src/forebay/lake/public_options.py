@@ -50,9 +50,9 @@ _SHORTEST_SECRET = 4
 
 def public_options(options: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
     """The options that clients may see, including `also`, with secrets removed from their values."""
-    told = PUBLIC_OPTIONS | {name.lower() for name in also}
-    found = {key: without_secrets(value) for key, value in options.items() if key.lower() in told}
-    return {key: value for key, value in found.items() if value is not None}
+    names = PUBLIC_OPTIONS | {name.lower() for name in also}
+    visible = {key: without_secrets(value) for key, value in options.items() if key.lower() in names}
+    return {key: value for key, value in visible.items() if value is not None}
 
 
 def without_secrets(value: str) -> str | None:
@@ -86,10 +86,10 @@ def _without_parameters(text: str) -> str:
     """`text` without its fragment and without parameters, after '?' or ';', that are not known to be harmless."""
     plain = text.partition("#")[0]
     start = next((i for i, letter in enumerate(plain) if letter in "?;"), len(plain))
-    kept = [
+    harmless = [
         part
         for part in re.split(r"[?&;]", plain[start + 1 :])
         if part.partition("=")[0].strip().lower() in _HARMLESS_PARAMETERS
     ]
     separator = plain[start : start + 1]
-    return plain[:start] + (separator + ("&" if separator == "?" else ";").join(kept) if kept else "")
+    return plain[:start] + (separator + ("&" if separator == "?" else ";").join(harmless) if harmless else "")

@@ -24,15 +24,15 @@ class SecretMask:
 
     def __init__(self, options: Mapping[str, str], also: Iterable[str] = ()) -> None:
         """`also` are further options that are not secret, as for `public_options`."""
-        told = public_options(options, also)
+        public = public_options(options, also)
         secrets: set[str] = set()
         for key, value in options.items():
-            if told.get(key) == value:
+            if public.get(key) == value:
                 continue
             secrets.add(value)
             secrets |= _parts(value)
         long = {text for text in secrets if len(text) >= _SHORTEST_SECRET and text.lower() not in ("true", "false")}
-        self._secrets = sorted(long - set(told.values()), key=len, reverse=True)
+        self._secrets = sorted(long - set(public.values()), key=len, reverse=True)
 
     def __repr__(self) -> str:
         return f"SecretMask({len(self._secrets)})"
@@ -56,13 +56,13 @@ class SecretMask:
 
 def _parts(value: str) -> set[str]:
     """The parts of an address besides its host and path: the password and parameter values, escaped and unescaped."""
-    found: set[str] = set()
+    secrets: set[str] = set()
     for part in _NEXT_ADDRESS.split(value):
         match = _ADDRESS.fullmatch(part)
         if match is not None and "@" in match["rest"]:
-            found.add(match["rest"].rpartition("@")[0].partition(":")[2])
+            secrets.add(match["rest"].rpartition("@")[0].partition(":")[2])
         for parameter in re.split(r"[?&;]", part)[1:]:
             name, _, text = parameter.partition("=")
             if name.strip().lower() not in _HARMLESS_PARAMETERS:
-                found.add(text)
-    return found | {unquote(text) for text in found}
+                secrets.add(text)
+    return secrets | {unquote(text) for text in secrets}

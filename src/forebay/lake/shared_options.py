@@ -16,11 +16,11 @@ def lake_options(
     `reserved` are options of the format that cannot be set, because they follow from `follows_from`; raises
     `InvalidRequest` for them.
     """
-    found = {**descriptor.properties, **descriptor.custom_properties}
-    for name in found:
+    merged = {**descriptor.properties, **descriptor.custom_properties}
+    for name in merged:
         if name.removeprefix(prefix) in reserved:
             raise InvalidRequest(
                 f"option '{name}' follows from the table's {follows_from}, and cannot be set",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
-    return found
+    return merged

@@ -59,7 +59,7 @@ class LakeStorage(ABC):
 
     @abstractmethod
     def create_source(self, path: TablePath) -> LakeSource:
-        """A scan of all columns of the lake table as it is now. Raises `NotFound` if it does not exist.
+        """A scan of all columns of the current lake table. Raises `NotFound` if it does not exist.
 
         Where nothing of the table's definition has changed, it may be the same object as before.
         """

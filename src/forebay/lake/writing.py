@@ -47,8 +47,8 @@ class LakeRows:
             )
         columns = []
         for i, target in enumerate(self._schema.field(n) for n in names):
-            given = i < rows.num_columns
-            columns.append(_cast(rows.column(i), target) if given else pa.nulls(len(records), target.type))
+            is_present = i < rows.num_columns
+            columns.append(_cast(rows.column(i), target) if is_present else pa.nulls(len(records), target.type))
         if self._has_system_columns:
             moment = self._schema.field(len(names) + 2).type
             buckets = pa.repeat(pa.scalar(self._bucket, pa.int32()), len(records))

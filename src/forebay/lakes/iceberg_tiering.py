@@ -112,11 +112,11 @@ class IcebergLakeCommitter(LakeCommitter):
             return Change(kind, added, properties=held, tag=TIERED_TAG)
 
         with opened(self._options) as catalog:
-            table, made = commit(partial(load_table, catalog, self._context.info.path), prepare)
+            table, snapshot = commit(partial(load_table, catalog, self._context.info.path), prepare)
         moves.remove_unused(table)
-        self._base = made.snapshot_id
+        self._base = snapshot.snapshot_id
         self._touched |= {Record(*r.partition) for r in results if r.files or r.deletes is not None}
-        return LakeCommitResult(made.snapshot_id, made.snapshot_id, stats=_stats(made))
+        return LakeCommitResult(snapshot.snapshot_id, snapshot.snapshot_id, stats=_stats(snapshot))
 
     def _base_has_expired(self, table: Table) -> bool:
         metadata = table.metadata
@@ -144,9 +144,9 @@ class IcebergLakeCommitter(LakeCommitter):
         metadata, newest = table.metadata, newest_tiered(table)
         if newest is None or newest.snapshot_id == latest_known:
             return None
-        known = None if latest_known is None else metadata.snapshot_by_id(latest_known)
-        found = metadata.snapshot_by_id(newest.snapshot_id)
-        is_newer = known is None or found is None or sequence_of(found) > sequence_of(known)
+        latest = None if latest_known is None else metadata.snapshot_by_id(latest_known)
+        candidate = metadata.snapshot_by_id(newest.snapshot_id)
+        is_newer = latest is None or candidate is None or sequence_of(candidate) > sequence_of(latest)
         return newest if is_newer else None
 
     def has_snapshot(self, snapshot_id: int) -> bool:
@@ -211,8 +211,8 @@ def _stats(snapshot: Snapshot) -> TieringStats:
 
 def _committed_paths(table: Table, base: int | None) -> set[str]:
     """The files of all snapshots since `base`, and of the newest one."""
-    known = None if base is None else table.metadata.snapshot_by_id(base)
-    oldest = -1 if known is None else sequence_of(known)
+    base_snapshot = None if base is None else table.metadata.snapshot_by_id(base)
+    oldest = -1 if base_snapshot is None else sequence_of(base_snapshot)
     manifests = {
         manifest.manifest_path: manifest
         for snapshot in table.metadata.snapshots
@@ -235,15 +235,15 @@ class _Moves:
 
     def __init__(self, results: Sequence[IcebergWriteResult]) -> None:
         self._results = [r for r in results if r.deletes is not None]
-        self._given = {r.deletes.path for r in self._results if r.deletes is not None}
-        self._made: set[str] = set()
+        self._input_paths = {r.deletes.path for r in self._results if r.deletes is not None}
+        self._new_paths: set[str] = set()
         self._used: set[str] = set()
 
     def current_deletes(self, table: Table) -> list[tuple[int, WrittenFile]]:
         """The delete files for the table's head, each with the id of its partition spec."""
-        found = [(r.spec_id, self._current(table, r)) for r in self._results]
-        self._used = {file.path for _, file in found}
-        return found
+        files = [(r.spec_id, self._current(table, r)) for r in self._results]
+        self._used = {file.path for _, file in files}
+        return files
 
     def _current(self, table: Table, result: IcebergWriteResult) -> WrittenFile:
         assert result.deletes is not None
@@ -259,15 +259,15 @@ class _Moves:
         every = moved | there | {f.path for f in result.files}
         positions = read_positions(table.io, result.deletes.path, "PARQUET", every)
         keys, index = _keys_of(table, {path: positions.pop(path) for path in moved})
-        for path, found in locate(table.io, files, keys, index, table.metadata.schema()).items():
-            positions[path] = np.concatenate([positions.get(path, NO_POSITIONS), found])
-        made = FilePlace(table, result.partition).new_path("deletes")
-        self._made.add(made)
-        return write_positions(table.io, made, result.partition, positions, table.properties)
+        for path, new_positions in locate(table.io, files, keys, index, table.metadata.schema()).items():
+            positions[path] = np.concatenate([positions.get(path, NO_POSITIONS), new_positions])
+        new_path = FilePlace(table, result.partition).new_path("deletes")
+        self._new_paths.add(new_path)
+        return write_positions(table.io, new_path, result.partition, positions, table.properties)
 
     def remove_unused(self, table: Table) -> None:
         """Delete the delete files that the committed snapshot does not use."""
-        remove_files(table.io, sorted((self._made | self._given) - self._used))
+        remove_files(table.io, sorted((self._new_paths | self._input_paths) - self._used))
 
 
 def _keys_of(table: Table, rows: Mapping[str, Positions]) -> tuple[KeyColumns, KeyIndex]:

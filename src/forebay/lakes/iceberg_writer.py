@@ -125,12 +125,12 @@ class RowFiles:
 
     def outdated(self, newest: Positions) -> dict[str, Positions]:
         """The positions of the rows whose numbers are not in `newest` (ascending), by file."""
-        found = {}
+        by_path = {}
         for path, parts in self._numbers.items():
             gone = np.flatnonzero(~np.isin(np.concatenate(parts), newest, assume_unique=True))
             if len(gone):
-                found[path] = gone
-        return found
+                by_path[path] = gone
+        return by_path
 
     def abort(self) -> None:
         """Delete all files."""
@@ -172,12 +172,12 @@ class IcebergLakeWriter(LakeWriter):
             raise InvalidRequest("the writer is complete; make another one")
         if not self._keyed:
             check_appended(self._context.info, records)
-        kept = records.without_update_before() if self._keyed else records
-        if len(kept) == 0:
+        changes = records.without_update_before() if self._keyed else records
+        if len(changes) == 0:
             return
-        self._held.append(kept)
-        self._held_rows += len(kept)
-        self._held_bytes += kept.rows.nbytes
+        self._held.append(changes)
+        self._held_rows += len(changes)
+        self._held_bytes += changes.rows.nbytes
         if self._held_bytes >= BUFFER_BYTES or self._held_rows >= BUFFER_ROWS:
             self._flush()
 

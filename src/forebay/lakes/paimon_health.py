@@ -59,8 +59,8 @@ class PaimonHealth(LakeHealth):
         return dict(self._table.schema.options)
 
     def latest(self) -> LakeSnapshotInfo | None:
-        found = self._context.snapshots.latest()
-        return None if found is None else _info(found)
+        snapshot = self._context.snapshots.latest()
+        return None if snapshot is None else _info(snapshot)
 
     def files(self) -> FileColumns | None:
         snapshot = self._context.snapshots.latest()
@@ -108,14 +108,14 @@ class PaimonHealth(LakeHealth):
 
     def _describe(self, parts: Sequence[SelectedRows], positions: Numbers) -> list[LakeFile]:
         starts = np.cumsum([0, *(len(part.chosen) for part in parts)])
-        found = []
+        files = []
         for position in positions.tolist():
             part = int(np.searchsorted(starts, position, side="right")) - 1
             rows = parts[part].chosen[position - starts[part] : position - starts[part] + 1]
             [entry] = parts[part].rows.entries(rows)
             path = self._context.paths.data_file(entry.partition, entry.bucket, entry.file)
-            found.append(LakeFile(path, _from_local(entry.file.creation_time)))
-        return found
+            files.append(LakeFile(path, _from_local(entry.file.creation_time)))
+        return files
 
     def _partition_name(self, partition: bytes) -> str:
         fields, default = self._table.schema.partition_fields, self._context.options.partition_default_name
@@ -124,8 +124,8 @@ class PaimonHealth(LakeHealth):
 
     def snapshots(self, skip: int, limit: int) -> tuple[list[LakeSnapshotInfo], int]:
         ids = sorted(self._context.snapshots.ids(), reverse=True)
-        found = (self._context.snapshots.find(each) for each in ids[skip : skip + limit])
-        return [_info(each) for each in found if each is not None], len(ids)  # some may have expired since
+        page = (self._context.snapshots.find(each) for each in ids[skip : skip + limit])
+        return [_info(each) for each in page if each is not None], len(ids)  # some may have expired since
 
     def tags(self) -> list[LakeTag]:
         return [
@@ -153,12 +153,12 @@ class PaimonHealth(LakeHealth):
         ]
 
     def orphans(self, older_than: Past, progress: OnProgress = no_progress) -> OrphanFiles:
-        found = self._table.remove_orphan_files(older_than=older_than, dry_run=True, progress=progress)
-        return OrphanFiles(len(found.files), found.bytes, tuple(found.files[:ORPHANS_KEPT_MAX]))
+        removal = self._table.remove_orphan_files(older_than=older_than, dry_run=True, progress=progress)
+        return OrphanFiles(len(removal.files), removal.bytes, tuple(removal.files[:ORPHANS_KEPT_MAX]))
 
     def compact(self, *, full: bool, progress: OnProgress = no_progress) -> int | None:
-        made = self._table.another().compact(full, progress=progress)
-        return None if made is None else made.id
+        snapshot = self._table.another().compact(full, progress=progress)
+        return None if snapshot is None else snapshot.id
 
     def create_tag(self, name: str, snapshot_id: int | None = None, retained: dt.timedelta | None = None) -> None:
         self._table.create_tag(name, snapshot_id, retained)

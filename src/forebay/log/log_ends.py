@@ -59,21 +59,24 @@ SYNC_SHARE = 20
 """Syncing the marks takes at most this part (a twentieth) of the time."""
 
 
-class KnownEnd(NamedTuple):
+class StoredMarks(NamedTuple):
     """The marks of a bucket that an earlier process left. `written` is None where it proves nothing."""
 
     synced: int
     written: int | None
 
 
-class KnownLog(NamedTuple):
-    """What is known about the end of one log. As text: the predicate of a sentence about the log."""
+class LogEndEvidence(NamedTuple):
+    """The evidence of where one log ends: how it was closed, its checkpoint and its marks.
+
+    As text it is the predicate of a sentence about the log.
+    """
 
     clean: bool
     """Whether it was closed gracefully."""
     recovery_point: int | None
     """The checkpointed offset up to which it was synced, and from which it is checked; None: never checkpointed."""
-    marks: KnownEnd | None = None
+    marks: StoredMarks | None = None
     """Its marks, if there are any."""
 
     @property
@@ -171,7 +174,7 @@ class BucketMarks:
 class StoredEnds(NamedTuple):
     """What the files of a data directory say."""
 
-    known: dict[TableBucket, KnownEnd]
+    known: dict[TableBucket, StoredMarks]
     problems: list[tuple[str, str]]
     """Damage: the file, and what is wrong with it."""
     same_cache: list[str]
@@ -217,9 +220,9 @@ def _read_file(path: str, data: bytes, witnesses: frozenset[str], stored: Stored
                 text = f"{path} is damaged at byte {byte}: the {name} end of bucket {number} of table {table_id}"
                 stored.problems.append((path, text))
         bucket = TableBucket(table_id, number, None if partition_id < 0 else partition_id)
-        before = stored.known.get(bucket, KnownEnd(0, None))
+        before = stored.known.get(bucket, StoredMarks(0, None))
         ends = [end for end in (before.written, written.end if same_cache else None) if end is not None]
-        stored.known[bucket] = KnownEnd(max(before.synced, synced.end or 0), max(ends, default=None))
+        stored.known[bucket] = StoredMarks(max(before.synced, synced.end or 0), max(ends, default=None))
 
 
 class _Mark(NamedTuple):
@@ -288,7 +291,7 @@ class LogEnds:
             # What earlier processes left stays true, and is read again at the next start.
             _LOGGER.warning("the ends of logs are not kept, only their recovery points: %s", e.message)
 
-    def _add_file(self, known: Mapping[TableBucket, KnownEnd]) -> None:
+    def _add_file(self, known: Mapping[TableBucket, StoredMarks]) -> None:
         """Begin a file with slots for these buckets, and empty ones. Raises `StorageFailure`."""
         path = names.join(self._folder, names.log_ends_file(len(self._files)))
         slots = [_packed(bucket, end) for bucket, end in known.items()]
@@ -305,7 +308,7 @@ class LogEnds:
         head = "".join(f"{line}\n" for line in lines).encode()
         return (head + b"crc32c %08x\n" % crc32c(head)).ljust(HEAD_BYTES, b"\0")
 
-    def known(self, bucket: TableBucket) -> KnownEnd | None:
+    def known(self, bucket: TableBucket) -> StoredMarks | None:
         """The marks that an earlier process left, of a bucket that this one has not opened yet."""
         return self._known.get(bucket)
 
@@ -377,6 +380,6 @@ def _named(bucket: TableBucket) -> tuple[int, int, int, int]:
     )
 
 
-def _packed(bucket: TableBucket, end: KnownEnd) -> bytes:
+def _packed(bucket: TableBucket, end: StoredMarks) -> bytes:
     marks = [value for mark in (end.written, end.synced) for value in ((0, 0) if mark is None else (mark, ~mark)) * 2]
     return _SLOT.pack(*_named(bucket), *marks, 0, 0, 0, 0)

@@ -29,7 +29,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.log.config import LogConfig
 from forebay.log.damage import Gap
-from forebay.log.log_ends import KnownLog
+from forebay.log.log_ends import LogEndEvidence
 from forebay.log.scan import CorruptBatch
 from forebay.log.segment import LogSegment, SegmentView
 from forebay.log.writer_state import WriterStates
@@ -65,7 +65,7 @@ def load_segments(
     fs: FileSystem,
     folder: str,
     config: LogConfig,
-    known: KnownLog,
+    known: LogEndEvidence,
     start_offset: int,
     progress: Progress | None,
 ) -> tuple[list[LogSegment], RecoveryReport]:
@@ -162,7 +162,7 @@ def _check(
     segments: list[LogSegment],
     first: int,
     check_from: int,
-    known: KnownLog,
+    known: LogEndEvidence,
     report: RecoveryReport,
     progress: Progress | None,
 ) -> list[LogSegment]:
@@ -199,7 +199,7 @@ def _check(
     return segments
 
 
-def _require_torn(segment: LogSegment, problem: CorruptBatch, next_base: int | None, known: KnownLog) -> None:
+def _require_torn(segment: LogSegment, problem: CorruptBatch, next_base: int | None, known: LogEndEvidence) -> None:
     """Raise an error if the first bad batch is damage, and not the end of a write that was never acknowledged."""
     gap, may_be_torn = segment.damage_at(problem, next_base)
     if known.clean or gap.offset < known.end:

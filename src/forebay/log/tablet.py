@@ -49,7 +49,7 @@ from forebay.codec.log.header import CRC_OFFSETS, MAGIC_V2, NO_LEADER_EPOCH, Log
 from forebay.fs import names
 from forebay.fs.interface import DiskFull, FileMissing, FileSystem
 from forebay.log.config import SEGMENT_BYTES_LIMIT, LogConfig
-from forebay.log.log_ends import EndMarks, KnownEnd, KnownLog, NoMarks
+from forebay.log.log_ends import EndMarks, LogEndEvidence, NoMarks, StoredMarks
 from forebay.log.recovery import (
     Progress,
     RecoveryReport,
@@ -400,7 +400,7 @@ class LogTablet(LogReads):
         config: LogConfig | None = None,
         clock: Clock = SYSTEM_CLOCK,
         recovery_point: int | None = None,
-        known_end: KnownEnd | None = None,
+        known_end: StoredMarks | None = None,
         marks: EndMarks | None = None,
         high_watermark: int = 0,
         clean_shutdown: bool = False,
@@ -421,7 +421,7 @@ class LogTablet(LogReads):
         `StorageFailure`.
         """
         config = config or LogConfig()
-        known = KnownLog(clean_shutdown, recovery_point, known_end)
+        known = LogEndEvidence(clean_shutdown, recovery_point, known_end)
         segments, report = load_segments(fs, folder, config, known, start_offset, progress)
         try:
             tablet = cls(fs, folder, config, clock, segments, report, marks or NoMarks())

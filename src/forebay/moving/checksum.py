@@ -39,8 +39,8 @@ class Checksum:
 def _of(schema: Schema, batches: Iterable[Any], *, in_order: bool) -> Checksum:
     codec = row_codec(schema.columns, RowFormat.COMPACTED)
     rows = total = 0
-    for given in batches:
-        for batch in iter_record_batches(given, schema):
+    for data in batches:
+        for batch in iter_record_batches(data, schema):
             plain, ordered = checksums(codec.encode(batch).__arrow_c_array__()[1], rows)
             total = (total + (ordered if in_order else plain)) & _MASK
             rows += batch.num_rows

@@ -143,8 +143,8 @@ class _Move:
     def _tier(self) -> None:
         """Run rounds of the source until its lake has everything that its logs had when the move began."""
         for _ in range(ROUNDS_MAX):
-            known = self._source.known
-            tiered = {} if known is None else known.log_offsets
+            snapshot = self._source.known
+            tiered = {} if snapshot is None else snapshot.log_offsets
             if all(tiered.get(self._source.buckets[p], 0) >= end for p, end in self._source.ends.items()):
                 return
             self._step("tiering")
@@ -204,13 +204,13 @@ class _Move:
 
     def _with_lake(self, target: Side, handed_over: bool) -> int:
         """Hand the lake table over, switch it on, and return the lake snapshot of the target."""
-        known = target.known if handed_over else None
-        if known is None:
+        recorded = target.known if handed_over else None
+        if recorded is None:
             self._step("handing the lake table over")
             self._align(target)
             snapshot = hand_over(self._storage(), self._source, target, target.ends)
         else:
-            snapshot = known.snapshot_id
+            snapshot = recorded.snapshot_id
         if not target.info.lake_enabled:
             self._step("switching the lake on")
             try:
@@ -251,11 +251,12 @@ class _Move:
         pairs = [(union_checksum(here), union_checksum(there))]
         if target.info.has_primary_key:
             pairs.append((pairs[0][0] if self._plan.with_lake else live_checksum(here), live_checksum(there)))
-        for wanted, found in pairs:
-            if wanted != found:
+        for source_sum, target_sum in pairs:
+            if source_sum != target_sum:
                 raise CorruptData(
-                    f"table {path} has {wanted} on the source, and {found} on the target: it is not a copy. Nothing "
-                    "was dropped; drop the table on the target and start again, with the writers of both sides stopped",
+                    f"table {path} has {source_sum} on the source, and {target_sum} on the target: it is not a copy. "
+                    "Nothing was dropped; drop the table on the target and start again, with the writers of both sides "
+                    "stopped",
                     ErrorCode.UNKNOWN_SERVER_ERROR,
                 )
         return MoveReport(path, pairs[0][0], records, snapshot)

@@ -95,10 +95,10 @@ class IcebergScan(Scan):
     def of(cls, options: Mapping[str, str], path: TablePath, as_of: Any = None) -> IcebergScan:
         """The newest snapshot of a table, or the one that `as_of` names: a number, a tag or a time."""
         from forebay.base.quantity import moment_ms
-        from forebay.lakes.iceberg_kept import KeptTables
+        from forebay.lakes.iceberg_cache import TableCache
         from forebay.lakes.iceberg_source import IcebergLakeSource
 
-        kept = KeptTables(options)
+        kept = TableCache(options)
         table = kept.table(path)
         source = IcebergLakeSource.of(options, path, table, kept)
         if as_of is None:

@@ -118,8 +118,7 @@ SETTINGS: dict[str, Option] = by_name(
             "kv.engine",
             parse_engine,
             AUTO,
-            "engine of new primary-key tables: hlog, lmdb or rocksdb; auto: hlog, but lmdb for tables with prefix "
-            "lookups",
+            "engine of new primary-key tables: hlog or lmdb; auto: hlog, but lmdb for tables with prefix lookups",
         ),
         Option("kv.checkpoint.records", positive, "1000000", "changelog records that trigger a checkpoint"),
         Option("log.segment.file-size", size, "1024m", "size at which a log segment is closed"),

@@ -10,6 +10,7 @@ from forebay.client.admin.admin import Admin
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.settings import Settings
 from forebay.spark.jvm.gateway import JavaObject, Jvm
+from forebay.spark.jvm.values import weak_reference
 from forebay.spark.options import (
     LEASE_DURATION,
     LEASE_ID,
@@ -43,11 +44,11 @@ class SessionContext:
     def of(cls, session: SparkSession, catalog: str, *of_side: object) -> Self:
         """The context for `session`; `of_side` is what a side's context has beside it."""
         jvm = Jvm.of(session)
-        return cls(jvm, catalog, jvm.weak(session._jsparkSession), *of_side)
+        return cls(jvm, catalog, weak_reference(jvm, session._jsparkSession), *of_side)
 
     def of_session(self, session: JavaObject) -> Self:
         """The same context for another session, a Java object."""
-        return replace(self, weak_session=self.jvm.weak(session))
+        return replace(self, weak_session=weak_reference(self.jvm, session))
 
     @property
     def session(self) -> JavaObject:

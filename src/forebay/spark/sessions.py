@@ -135,6 +135,7 @@ def _side(
 def _install(spark: SparkSession, catalog: str, side: CatalogSide) -> None:
     """Give the catalog of `side` to a session and to those that Spark derives."""
     from forebay.spark.derived_sessions import share
+    from forebay.spark.jvm.session_state import install_catalog
 
     spark.conf.set(_ARROW_BYTES, _ARROW_BYTES_VALUE)
     _run_workers_as_driver(spark)
@@ -144,7 +145,7 @@ def _install(spark: SparkSession, catalog: str, side: CatalogSide) -> None:
         return _opened(side, session)
 
     opened = open_catalog(spark._jsparkSession)
-    jvm.install_catalog(spark._jsparkSession, catalog, opened)
+    install_catalog(jvm, spark._jsparkSession, catalog, opened)
     _register_formats(spark, jvm)
     share(jvm, spark, catalog, open_catalog, configured, has_views=opened.has_views)
 
@@ -221,13 +222,15 @@ def _register_formats(spark: SparkSession, jvm: Jvm) -> None:
     Python, which has no Forebay. The JVM's environment cannot be changed any more, so the formats are registered by
     their classes: such a format runs in the interpreter of the session's workers.
     """
-    if _runs_as_this(jvm.python_of_formats()):
+    from forebay.spark.jvm.session_state import format_interpreter, has_python_format
+
+    if _runs_as_this(format_interpreter(jvm)):
         return  # Spark finds them when it looks; to ask it now would cost the second that this takes
     from forebay.spark.datasource import ForebayDataSource
     from forebay.spark.lake_datasource import PaimonDataSource
 
     for source in (ForebayDataSource, PaimonDataSource):
-        if not jvm.knows_format(spark._jsparkSession, source.name()):
+        if not has_python_format(jvm, spark._jsparkSession, source.name()):
             spark.dataSource.register(source)
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.codec.kv.value_batch import parse_value_batch, stored_value
-from forebay.kv.engine import EngineState, GroupWrites, KvEngine, KvRows, KvSnapshot, just_longer_than
+from forebay.kv.engine import EngineState, GroupWrites, KvEngine, KvRows, KvSnapshot
+from forebay.kv.value_pages import just_longer_than
 
 Operation = tuple[bytes, bytes | None]
 _operations = st.lists(

@@ -6,17 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from forebay.kv.engine import (
-    UNBOUNDED,
-    BufferedWrites,
-    EngineState,
-    KvPage,
-    KvRows,
-    WriteSize,
-    just_longer_than,
-    page_of,
-    rows_of,
-)
+from forebay.kv.buffered_writes import BufferedWrites, WriteSize
+from forebay.kv.engine import UNBOUNDED, EngineState, KvPage, KvRows
+from forebay.kv.value_pages import just_longer_than, page_of, rows_of
 
 
 class MemorySnapshot:

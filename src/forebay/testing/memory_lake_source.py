@@ -38,9 +38,13 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class MemorySplit(LakeSplit):
-    """Every second row (from `start` on) of one bucket in one snapshot."""
+    """Every second row (from `start` on) of one bucket in one snapshot.
+
+    Splits of real lakes name files, which no other snapshot ever has. So a split names its snapshot by `identity`, too.
+    """
 
     snapshot_id: int
+    identity: str
     place: Place
     start: int
     step: int
@@ -59,16 +63,16 @@ class _Serializer(SplitSerializer[LakeSplit]):
 
     def serialize(self, split: LakeSplit) -> bytes:
         split = _ours(split)
-        return json.dumps([split.snapshot_id, split.place, split.start, split.step]).encode()
+        return json.dumps([split.snapshot_id, split.identity, split.place, split.start, split.step]).encode()
 
     def deserialize(self, version: int, data: bytes) -> LakeSplit:
         if version > _VERSION:
             raise UnsupportedOperation(f"a split of version {version} is newer than this release, which reads 1")
         try:
-            snapshot_id, (values, bucket), start, step = json.loads(data)
+            snapshot_id, identity, (values, bucket), start, step = json.loads(data)
         except (ValueError, TypeError) as e:
             raise CorruptData(f"these bytes are not a split of a lake in memory: {e}") from e
-        return MemorySplit(snapshot_id, (tuple(values), bucket), start, step)
+        return MemorySplit(snapshot_id, identity, (tuple(values), bucket), start, step)
 
 
 def _ours(split: LakeSplit) -> MemorySplit:
@@ -150,8 +154,8 @@ class MemorySource(LakeSource):
         return listed
 
     def rows(self, split: MemorySplit) -> list[Row]:
-        """The rows of `split` that pass the exact filters."""
-        snapshot = table_of(self.name, self.path).snapshot(split.snapshot_id)
+        """The rows of `split` that pass the exact filters. Raises `NotFound` if its snapshot has gone."""
+        snapshot = table_of(self.name, self.path).snapshot(split.snapshot_id, split.identity)
         return self.matching(snapshot.parts.get(split.place, ())[split.start :: split.step], self.exact)
 
     def create_planner(self, snapshot_id: int) -> Planner[LakeSplit]:
@@ -226,11 +230,11 @@ class _Planner(Planner[LakeSplit]):
 
     def plan(self) -> list[LakeSplit]:
         table = table_of(self.source.name, self.source.path)
-        table.snapshot(self.snapshot.snapshot_id)
+        table.snapshot(self.snapshot.snapshot_id, self.identity)
         found: list[LakeSplit] = []
         for place, part in self.snapshot.parts.items():
             for start in range(min(_SPLITS, len(part))):
-                split = MemorySplit(self.snapshot.snapshot_id, place, start, _SPLITS)
+                split = MemorySplit(self.snapshot.snapshot_id, self.identity, place, start, _SPLITS)
                 if self.source.matching(self.source.rows(split), self.source.rough):
                     found.append(split)
         return found

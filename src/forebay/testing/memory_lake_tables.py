@@ -51,10 +51,10 @@ class MemoryTable:
     expired: set[int] = field(default_factory=set)
     _identities: count[int] = field(default_factory=count)
 
-    def snapshot(self, snapshot_id: int) -> MemoryLakeSnapshot:
-        """A snapshot. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
+    def snapshot(self, snapshot_id: int, identity: str | None = None) -> MemoryLakeSnapshot:
+        """The snapshot with this id, and this identity if one is named. Raises `NotFound` (LAKE_SNAPSHOT_NOT_EXIST)."""
         for snapshot in self.snapshots:
-            if snapshot.snapshot_id == snapshot_id:
+            if snapshot.snapshot_id == snapshot_id and identity in (None, snapshot.identity):
                 return snapshot
         raise NotFound(f"lake snapshot {snapshot_id} does not exist", ErrorCode.LAKE_SNAPSHOT_NOT_EXIST)
 

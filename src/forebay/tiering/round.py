@@ -30,9 +30,10 @@ from typing import TypeAlias
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, OutcomeUnknown
 from forebay.client.admin.lake import LakeTieringClient, TieringTable
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
 from forebay.client.reading.log_epochs import log_epoch
-from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of
 from forebay.client.settings import Settings
 from forebay.lake.formats import create_lake_storage
@@ -132,6 +133,7 @@ def plan_round(
 
 
 def same_table(connection: Connection, table: TieringTable) -> TableInfo:
+    """Return the current description of the table. Raises `NotFound` if it was dropped, even if it was recreated."""
     info = connection.cluster.table_info(table.path)
     if info.table_id != table.table_id:
         raise NotFound(
@@ -255,7 +257,7 @@ def write_round(
 
 
 def _pinned(connection: Connection, planned: TieringRound) -> TableSnapshot | None:
-    """Return a snapshot of all buckets whose current rows are to be written; None if each is read as it is.
+    """Return a snapshot of all buckets whose current rows are to be written; None to read current states.
 
     So the first lake snapshot of a table is a state that the table really had, across buckets, and a retried task reads
     the same rows. It is leased, and reads renew the lease. Without one (a Fluss cluster has none; the server has too

@@ -2,7 +2,7 @@
 
 A *log split* is the range [start, stop) of a bucket's log. A *snapshot split* is all current rows of a bucket of a
 primary-key table at one log offset: the first round of such a bucket. They are those of a table snapshot, if the round
-has one; otherwise they are read as they are, and the offset is only known then.
+has one; otherwise the bucket is read in its current state, whose offset is known only then.
 
 Rules:
 - A split's `TableInfo` is at least as new as every row in its range, so no column is lost (see `plan_round`). A
@@ -27,9 +27,9 @@ import pyarrow.compute as pc
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, NotFound, Unavailable
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
 from forebay.client.reading.live_scan import bucket_scan
-from forebay.client.reading.planning import list_partitions
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.views import array_of, integers
 from forebay.codec.log.log_batch import ChangeType
@@ -82,7 +82,7 @@ class TieringSplit:
 class SplitTask:
     """A split with everything that a worker needs except a connection. Picklable.
 
-    `pinned` is the table snapshot that a snapshot split is read from; without one the bucket is read as it is.
+    `pinned` is the table snapshot that a snapshot split is read from; without one the current rows are read.
     """
 
     info: TableInfo
@@ -131,8 +131,8 @@ def write_split(
     """Write a split's rows into lake files; return the result. `check` is called now and then; its errors end the work.
 
     Transient failures, and scans that the server has ended, are retried a few times. A table snapshot whose lease has
-    expired, or whose server has restarted, does not come back: the bucket is then read as it is, with the log offset
-    that belongs to these rows. After an error, no files of this call are left behind.
+    expired, or whose server has restarted, does not come back: the current rows are then read, with the log
+    offset that belongs to them. After an error, no files of this call are left behind.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         writing = _Writing(task, f"{task.attempt}-{attempt}", connection, should_cut, check, clock)

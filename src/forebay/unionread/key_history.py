@@ -17,8 +17,8 @@ import pyarrow as pa
 from forebay.api.texts import keys_of
 from forebay.base.errors import ErrorCode, NotFound
 from forebay.client.admin.admin import Admin
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.reading.key_filter import possible_buckets
-from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets
 from forebay.client.table import Table
 from forebay.metadata.predicate import Predicate, all_of, col
 from forebay.metadata.table import TableBucket

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
-from forebay.client.reading.planning import PartitionSelector, partition_texts
+from forebay.client.cluster.partitions import PartitionSelector, partition_texts
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.filters import bind, mask
 from forebay.metadata.partitions import partition_name, partition_text, partition_value

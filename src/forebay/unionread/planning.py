@@ -12,19 +12,14 @@ from typing import TYPE_CHECKING
 
 from forebay.base.errors import Conflict, ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.admin.admin import Admin
-from forebay.client.reading.planning import (
-    EARLIEST,
-    LATEST,
-    PartitionSelector,
-    fixes_keys,
-    list_offsets,
-    list_partitions,
-)
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import PartitionSelector, list_partitions
+from forebay.client.reading.planning import fixes_keys
 from forebay.client.results import LakeSnapshot
 from forebay.client.session import Session
 from forebay.client.views import RowView
 from forebay.lake.formats import create_lake_storage
-from forebay.lake.kept import Kept
+from forebay.lake.lru_cache import LruCache
 from forebay.lake.source import LakeSource, LakeSplit, Planner
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.predicate import Predicate
@@ -145,9 +140,9 @@ class _KeptLakes:
     """The lakes that a connection has opened, and scans of their tables."""
 
     def __init__(self) -> None:
-        self.opened: Kept[tuple[str, frozenset[tuple[str, str]]], LakeStorage] = Kept(LAKES_KEPT)
-        self.sides: Kept[tuple[object, ...], tuple[LakeSource, LakeSide]] = Kept(_SIDES_KEPT)
-        self.views: Kept[tuple[object, ...], RowView] = Kept(_SIDES_KEPT)
+        self.opened: LruCache[tuple[str, frozenset[tuple[str, str]]], LakeStorage] = LruCache(LAKES_KEPT)
+        self.sides: LruCache[tuple[object, ...], tuple[LakeSource, LakeSide]] = LruCache(_SIDES_KEPT)
+        self.views: LruCache[tuple[object, ...], RowView] = LruCache(_SIDES_KEPT)
 
 
 _kept: weakref.WeakKeyDictionary[Session, _KeptLakes] = weakref.WeakKeyDictionary()

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from forebay.api.scan import RowReader, Scan, ScanRequest
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, InvalidRequest, NotFound, UnsupportedOperation
+from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.client.reading.live_scan import LiveReader
-from forebay.client.reading.planning import LATEST, list_offsets
 from forebay.client.reading.table_scan import TableScan
 from forebay.client.results import LakeSnapshot
 from forebay.client.session import Session

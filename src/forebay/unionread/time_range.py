@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
-from forebay.client.reading.planning import EARLIEST, LATEST, PartitionSelector, list_offsets, list_partitions
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import PartitionSelector, list_partitions
 from forebay.client.views import RowView
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket

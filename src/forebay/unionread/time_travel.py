@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.quantity import moment_ms
 from forebay.client.admin.admin import Admin
-from forebay.client.reading.planning import EARLIEST, LATEST, PartitionSelector, list_offsets
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import PartitionSelector
 from forebay.client.results import LakeSnapshot
 from forebay.lake.source import LakeSource
 from forebay.lake.storage import LakeStorage

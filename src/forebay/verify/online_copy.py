@@ -3,7 +3,7 @@
 What a server needs after a loss of power is enough: its metadata, logs, stages and the checkpoints of its states. The
 files of the key-value engines are not copied; the states are restored from the checkpoints and the changelogs.
 
-Flow: all files are copied while the server goes on (segments that are closed never change again). Then its metadata is
+Flow: all files are copied while the server runs (segments that are closed never change again). Then its metadata is
 held: a write lock on the SQLite file, for which the server waits for up to five seconds, so that no transaction is
 decided and no table changes. Under the lock nothing is copied but the metadata and small files. The lengths of all
 others are noted, and those that have changed are opened, so that they can be copied afterwards, also if the server
@@ -32,7 +32,7 @@ from forebay.base.errors import LimitExceeded, Unavailable
 from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import checkpoints
-from forebay.server.metadata.metadata_store import METADATA_FILE
+from forebay.server.metadata_store import METADATA_FILE
 
 OnBytes = Callable[[int, int], None]
 """Takes the number of bytes that are copied, and of those that are known."""
@@ -51,7 +51,7 @@ _SUFFIX_ORDER = (names.WRITER_SNAPSHOT_SUFFIX, names.OFFSET_INDEX_SUFFIX, names.
 
 
 class _Version(NamedTuple):
-    """What shows that a file has changed."""
+    """The version of a file: it differs after a change."""
 
     inode: int
     size: int
@@ -237,11 +237,11 @@ class OnlineCopy:
         state = f"{os.path.dirname(log)}/{os.path.basename(log).replace('log-', 'kv-', 1)}"
         needed = None
         if (self._source / state).exists():
-            found = checkpoints(LocalFileSystem(), str(self._source / state))
+            checkpoint_names = checkpoints(LocalFileSystem(), str(self._source / state))
             needed = 0
-            if found:
-                needed = int(found[-1].rpartition("-")[2])
-                for folder in self._folders(f"{state}/{found[-1]}"):
+            if checkpoint_names:
+                needed = int(checkpoint_names[-1].rpartition("-")[2])
+                for folder in self._folders(f"{state}/{checkpoint_names[-1]}"):
                     for file in folder.files:
                         self._note(file, noted)
         files = [(names.parse_offset_file(name), name) for name in os.listdir(self._source / log)]
@@ -316,11 +316,11 @@ class OnlineCopy:
 
     def _remove_others(self) -> None:
         """Remove what the copy has from before the moment."""
-        kept = {METADATA_FILE, *self._moment}
+        current = {METADATA_FILE, *self._moment}
         for folder, folders, files in os.walk(self._target, topdown=False):
             for name in files:
                 path = os.path.join(folder, name)
-                if os.path.relpath(path, self._target) not in kept:
+                if os.path.relpath(path, self._target) not in current:
                     os.unlink(path)
             for name in folders:
                 with suppress(OSError):  # not empty
@@ -336,8 +336,8 @@ class _Folder(NamedTuple):
     files: list[str]
 
 
-def _version_of(found: os.stat_result) -> _Version:
-    return _Version(found.st_ino, found.st_size, found.st_mtime_ns)
+def _version_of(status: os.stat_result) -> _Version:
+    return _Version(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _is_left_out(name: str, folder: str) -> bool:

@@ -163,10 +163,10 @@ class _TableCheck:
         different: list[pa.Table] = []
         for first in range(0, rows.num_rows, _KEYS_AT_ONCE):
             chunk = rows.slice(first, _KEYS_AT_ONCE)
-            found = self._table.lookup(chunk.select(names))
+            result = self._table.lookup(chunk.select(names))
             self._report.count("lookups", chunk.num_rows)
-            if not found.equals(chunk):
-                rows_of = [(found.slice(i, 1), chunk.slice(i, 1)) for i in range(chunk.num_rows)]
+            if not result.equals(chunk):
+                rows_of = [(result.slice(i, 1), chunk.slice(i, 1)) for i in range(chunk.num_rows)]
                 different += [row for other, row in rows_of if not self._same(other, row)]
         if not different:
             return
@@ -178,13 +178,13 @@ class _TableCheck:
                 f"{len(wrong)} lookups give other rows than the full scan: {wrong[:_DIFFERENCES_SHOWN]}",
             )
 
-    def _same(self, found: pa.Table, row: pa.Table) -> bool:
+    def _same(self, result: pa.Table, row: pa.Table) -> bool:
         """Whether two rows are equal, with NaN equal to NaN; a missing row has a key of nulls."""
-        if found.equals(row):
+        if result.equals(row):
             return True
-        if any(found[name].null_count for name in self._table.schema.primary_key):
+        if any(result[name].null_count for name in self._table.schema.primary_key):
             return False
-        return checksum_of(self._table.schema, found) == checksum_of(self._table.schema, row)
+        return checksum_of(self._table.schema, result) == checksum_of(self._table.schema, row)
 
     def _changed_since(self, bucket: TableBucket, offset: int, names: list[str]) -> set[tuple[object, ...]]:
         """The keys changed since the snapshot."""
@@ -198,13 +198,13 @@ class _TableCheck:
 
     def _check_lake(self) -> None:
         table, report, place = self._table, self._report, str(self._table.path)
-        known = newest_known(self._admin, table.info)
-        if known is None:
+        snapshot = newest_known(self._admin, table.info)
+        if snapshot is None:
             return
         ends = self._admin.list_offsets(table.info, "latest")
-        for bucket, offset in known.log_offsets.items():
+        for bucket, offset in snapshot.log_offsets.items():
             if bucket in ends and offset > ends[bucket]:
-                text = f"lake snapshot {known.snapshot_id} holds the log up to offset {offset}, and it ends at"
+                text = f"lake snapshot {snapshot.snapshot_id} holds the log up to offset {offset}, and it ends at"
                 report.fault(self._place(bucket), f"{text} {ends[bucket]}")
         report.count("lake snapshots")
         if not table.has_primary_key:

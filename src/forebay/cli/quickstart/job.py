@@ -302,11 +302,13 @@ class _Job:
 
 
 def _said_of_tiering(service: TieringService) -> list[str]:
-    return [
+    """A line for each table that has had a round. A loaded machine may not have ended the first one by now."""
+    lines = [
         f"   tiering on Spark: {table.path}: {table.rounds} rounds, {table.rows:,} rows"
         + (f"; {table.failures} failed, at last with: {table.last_error}" if table.failures else "")
         for table in service.status().tables
     ]
+    return lines or ["   tiering on Spark: no round has ended yet"]
 
 
 def _speed(stream: Stream) -> str:

@@ -15,18 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forebay.base.errors import ErrorCode, ForebayError, error_from_wire
 from forebay.base.quantity import Span, span_ms
 from forebay.client.admin.definition import config_changes
+from forebay.client.cluster.buckets import plan_buckets
+from forebay.client.cluster.offsets import LogPlace, list_offsets, place_of
+from forebay.client.cluster.partitions import PartitionSelector
 from forebay.client.cluster.rpc import Call
+from forebay.client.cluster.scatter import BucketItem, Scatter, pair_up
 from forebay.client.display import Listing
-from forebay.client.reading.planning import (
-    BucketItem,
-    LogPlace,
-    PartitionSelector,
-    Scatter,
-    list_offsets,
-    pair_up,
-    place_of,
-    plan_buckets,
-)
 from forebay.client.results import (
     AccessRule,
     AclOperation,

@@ -8,7 +8,7 @@ from forebay.base import threads
 from forebay.base.ambient import IdSource
 from forebay.base.errors import ErrorCode, ForebayError, NotFound, Unavailable
 from forebay.client.cluster.cluster import ClusterClient, Partition
-from forebay.client.reading.planning import list_partitions
+from forebay.client.cluster.partitions import list_partitions
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey

@@ -25,7 +25,7 @@ from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidReq
 from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.cluster.routing import PartitionRouter
 from forebay.client.cluster.rpc import Call
-from forebay.client.reading.planning import Scatter, pair_up
+from forebay.client.cluster.scatter import Scatter, pair_up
 from forebay.client.views import RowView, array_of
 from forebay.client.writing.encode import KeyRouter, group_rows
 from forebay.codec.casting.batches import iter_record_batches

@@ -19,17 +19,12 @@ import pyarrow as pa
 
 from forebay.api.scan import RowReader, ScanRequest
 from forebay.base.errors import CorruptData
+from forebay.client.cluster.buckets import bucket_numbers, plan_buckets
+from forebay.client.cluster.offsets import LATEST, LOG_END, list_offsets
+from forebay.client.cluster.partitions import select_partitions
 from forebay.client.lookups.lookup import KeyItem, Lookups
 from forebay.client.reading.key_filter import KEYS_MAX, KeyFilter
 from forebay.client.reading.live_scan import LiveReader
-from forebay.client.reading.planning import (
-    LATEST,
-    LOG_END,
-    bucket_numbers,
-    list_offsets,
-    plan_buckets,
-    select_partitions,
-)
 from forebay.client.views import RowView
 from forebay.codec.kv.value_batch import ValueDecoder, parse_values
 from forebay.metadata.table import PartitionInfo, TableBucket, TableInfo

@@ -46,8 +46,8 @@ from forebay.base.errors import (
     Unavailable,
 )
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
+from forebay.client.cluster.buckets import check_bucket, plan_buckets
 from forebay.client.cluster.rpc import Call
-from forebay.client.reading.planning import check_bucket, plan_buckets
 from forebay.client.views import Pages, RowView
 from forebay.metadata.log_offset import with_epoch
 from forebay.metadata.table import TableBucket, TableInfo

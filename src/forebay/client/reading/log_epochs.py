@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
+from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.client.cluster.rpc import Call
-from forebay.client.reading.planning import LATEST, Scatter, list_offsets, pair_up
+from forebay.client.cluster.scatter import Scatter, pair_up
 from forebay.client.session import Session
 from forebay.metadata.log_offset import epoch_of
 from forebay.metadata.table import TableBucket, TableInfo

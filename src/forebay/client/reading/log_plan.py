@@ -14,18 +14,12 @@ import pyarrow as pa
 
 from forebay.api.scan import RowReader, ScanRequest
 from forebay.base.errors import InvalidRequest
+from forebay.client.cluster.buckets import check_bucket, plan_buckets
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets, place_of
+from forebay.client.cluster.partitions import PartitionSelector
 from forebay.client.reading.log_epochs import check_offsets
 from forebay.client.reading.log_reader import LogReader
-from forebay.client.reading.planning import (
-    EARLIEST,
-    LATEST,
-    PartitionSelector,
-    check_bucket,
-    fixes_keys,
-    list_offsets,
-    place_of,
-    plan_buckets,
-)
+from forebay.client.reading.planning import fixes_keys
 from forebay.client.reading.table_snapshot import open_table_snapshot
 from forebay.client.session import Session
 from forebay.client.views import RowView

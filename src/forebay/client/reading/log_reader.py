@@ -39,10 +39,11 @@ from forebay.base.completion import hides
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, InvalidRequest, Unavailable
 from forebay.base.quantity import Span, span_ms
 from forebay.base.retrying import BackOff, WaitNotice, may_read_again
+from forebay.client.cluster.buckets import plan_buckets
+from forebay.client.cluster.offsets import EARLIEST, list_offsets
 from forebay.client.cluster.rpc import Call
 from forebay.client.reading.log_decode import ChunkDecoder
 from forebay.client.reading.log_epochs import check_offsets
-from forebay.client.reading.planning import EARLIEST, list_offsets, plan_buckets
 from forebay.client.reading.remote_log import RemoteLog, read_remote
 from forebay.client.views import RowView
 from forebay.codec.log.header import iter_headers

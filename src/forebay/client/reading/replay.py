@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
 from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.reading.log_reader import LogReader
-from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets
 from forebay.client.views import RowView, array_of, integers
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.kv.value_batch import parse_value_batch

@@ -37,8 +37,10 @@ from forebay.base.completion import hides
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, LimitExceeded, NotFound, UnsupportedOperation
 from forebay.base.quantity import Span, span_ms
 from forebay.base.retrying import BackOff
+from forebay.client.cluster.buckets import check_bucket, plan_buckets
 from forebay.client.cluster.cluster import ClusterClient
-from forebay.client.reading.planning import LATEST, PartitionSelector, check_bucket, list_offsets, plan_buckets
+from forebay.client.cluster.offsets import LATEST, list_offsets
+from forebay.client.cluster.partitions import PartitionSelector
 from forebay.client.reading.snapshot_scan import GONE, LiveBucketScan, SnapshotBucketScan, SnapshotScan, gone
 from forebay.client.views import Pages, RowView
 from forebay.codec.arrow.arrow_types import user_schema

@@ -38,9 +38,9 @@ from forebay.base.errors import (
 )
 from forebay.base.retrying import NOTICE_SECONDS, BackOff, may_repeat
 from forebay.client.cluster.cluster import ClusterClient
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.cluster.routing import BucketChooser, PartitionRouter
 from forebay.client.cluster.rpc import Call
-from forebay.client.reading.planning import list_partitions
 from forebay.client.writing.accumulator import (
     NO_WRITER_ID,
     NOT_WRITTEN,

@@ -19,12 +19,12 @@ from libc.string cimport memcpy, memset, strncmp
 
 import pyarrow as pa
 
-from forebay.codec._arrow_c cimport ArrowArray
+from forebay.codec.arrow._arrow_c cimport ArrowArray
 from forebay.codec.arrow._arrow_message cimport (
     CODEC_NONE, NODE_BOOLEAN, NODE_FIXED, NODE_LIST, NODE_STRUCT, NODE_VARIABLE, metadata_size, padded,
     write_metadata,
 )
-from forebay.codec._arrow_schema cimport FLAG_NULLABLE, ArrowSchema
+from forebay.codec.arrow._arrow_schema cimport FLAG_NULLABLE, ArrowSchema
 from forebay.codec._wire cimport load_int32, store_int32, store_int64
 
 from forebay.base.errors import ErrorCode, InvalidRequest

@@ -20,7 +20,7 @@ from forebay.codec.arrow._arrow_message cimport (
     CODEC_NONE, PROBLEM_BUFFERS, PROBLEM_NODES, PROBLEM_NONE, PROBLEM_ROWS, ByteView, Finding, Message, MessageLayout,
     check_places, metadata_size, padded, parse_message, problem_text, write_metadata,
 )
-from forebay.codec._batch_header cimport LENGTH_AT, LENGTH_OVERHEAD, MAGIC_AT, MAGIC_MAX
+from forebay.codec.log._batch_header cimport LENGTH_AT, LENGTH_OVERHEAD, MAGIC_AT, MAGIC_MAX
 from forebay.codec._wire cimport load_int32, load_int64, store_int32, store_int64
 
 from forebay.base.errors import CorruptData, ErrorCode

@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy
 
-from forebay.codec._arrow_c cimport ArrowArray
+from forebay.codec.arrow._arrow_c cimport ArrowArray
 from forebay.codec.rows._layout cimport KIND_BOOLEAN, Node
 
 cdef struct Builder:

@@ -9,7 +9,7 @@ from libc.string cimport memcpy
 
 import numpy as np
 
-from forebay.codec._arrow_c cimport ArrowArray
+from forebay.codec.arrow._arrow_c cimport ArrowArray
 from forebay.codec.arrow._builders cimport get_bit
 from forebay.codec.rows._slices cimport RowSlices
 from forebay.codec._wire cimport load_int32, read_varint, store_int32, varint_size, write_varint

@@ -5,7 +5,7 @@ log takes this walk over all that it hands out.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from forebay.codec._batch_header cimport HEADER_BYTES, LENGTH_AT, LENGTH_OVERHEAD, MAGIC_AT, MAGIC_MAX
+from forebay.codec.log._batch_header cimport HEADER_BYTES, LENGTH_AT, LENGTH_OVERHEAD, MAGIC_AT, MAGIC_MAX
 from forebay.codec._wire cimport load_int32, load_int64
 
 cdef enum:

@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 
 import pyarrow as pa
 
-from forebay.codec._arrow_c cimport ArrowArray
+from forebay.codec.arrow._arrow_c cimport ArrowArray
 from forebay.codec.arrow._arrow_message cimport ByteView
 from forebay.codec._wire cimport load_int32, store_int32
 

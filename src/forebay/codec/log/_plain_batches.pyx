@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from forebay.codec.arrow._arrow_message cimport (
     PROBLEM_NONE, Finding, Message, MessageLayout, check_body, parse_message
 )
-from forebay.codec._batch_header cimport HEADER_BYTES, LENGTH_AT, LENGTH_OVERHEAD, MAGIC_AT, MAGIC_MAX
+from forebay.codec.log._batch_header cimport HEADER_BYTES, LENGTH_AT, LENGTH_OVERHEAD, MAGIC_AT, MAGIC_MAX
 from forebay.codec._wire cimport load_int32, load_int64, store_int32, store_int64
 
 from forebay.codec.crc import crc32c

@@ -14,8 +14,8 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int8_t, int16_t, int32_t, int64_t
 from libc.stdlib cimport atoi, calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
-from forebay.codec._arrow_c cimport ArrowArray
-from forebay.codec._arrow_schema cimport ArrowSchema
+from forebay.codec.arrow._arrow_c cimport ArrowArray
+from forebay.codec.arrow._arrow_schema cimport ArrowSchema
 from forebay.codec.arrow._builders cimport get_bit
 from forebay.codec._wire cimport load_int32, store_int32, store_int64
 

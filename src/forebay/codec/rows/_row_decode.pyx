@@ -10,7 +10,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, u
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from forebay.codec._arrow_c cimport ArrowArray
+from forebay.codec.arrow._arrow_c cimport ArrowArray
 from forebay.codec.arrow._builders cimport (
     Builder, append_bytes, append_null, array_capsule, free_builders, grow_bytes, grow_rows, move_row_to_arrow,
     reserve_row, set_bit,

@@ -9,7 +9,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, u
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memmove, memset
 
-from forebay.codec._arrow_c cimport ArrowArray
+from forebay.codec.arrow._arrow_c cimport ArrowArray
 from forebay.codec.arrow._builders cimport (
     Builder, array_capsule, free_builders, get_bit, grow_bytes, grow_rows, move_to_arrow, set_bit,
 )

@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from forebay.codec._arrow_c cimport ArrowArray
+from forebay.codec.arrow._arrow_c cimport ArrowArray
 from forebay.codec.arrow._builders cimport get_bit
 
 import numpy as np

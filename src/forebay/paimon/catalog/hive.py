@@ -87,9 +87,9 @@ class HiveCatalog(Catalog):
                 raise AlreadyExists(f"database '{name}' exists already in {self._metastore}") from e
 
     def drop_database(self, name: str, *, cascade: bool = False, ignore_if_not_exists: bool = False) -> None:
-        """Like `Catalog.drop_database`; `cascade` drops other tables, too. External tables keep their files."""
+        """Drop a database: see `Catalog.drop_database`. `cascade` drops other tables, too; external ones keep files."""
         try:
-            found = self._database(name)
+            description = self._database(name)
         except NotFound:
             if ignore_if_not_exists:
                 return
@@ -103,7 +103,7 @@ class HiveCatalog(Catalog):
         for table in tables:
             if is_paimon(table):
                 self.drop_table(f"{name}.{table.tableName}", ignore_if_not_exists=True)
-        location = self._describer.database_location(found)
+        location = self._describer.database_location(description)
         self._metastore.call("drop_database", name, not keeps_files, cascade)
         if location and not keeps_files:
             place = locations.location(location, f"the location of database '{name}'")
@@ -118,51 +118,53 @@ class HiveCatalog(Catalog):
     # -- tables -------------------------------------------------------------------------------------------------------
 
     def list_tables(self, database: str) -> list[str]:
-        found = self._tables(database)
-        if not found:
+        tables = self._tables(database)
+        if not tables:
             self._database(database)
-        return sorted(table.tableName for table in found if is_paimon(table))
+        return sorted(table.tableName for table in tables if is_paimon(table))
 
     def _tables(self, database: str) -> list[Any]:
         """Everything in a database, as described by the metastore, including views and tables of other formats."""
         names = self._metastore.call("get_all_tables", database)
-        found = []
+        tables = []
         for start in range(0, len(names), _TABLES_AT_ONCE):
             some = names[start : start + _TABLES_AT_ONCE]
             request = self._metastore.new("GetTablesRequest", dbName=database, tblNames=some)
-            found += self._metastore.call("get_table_objects_by_name_req", request).tables
-        return found
+            tables += self._metastore.call("get_table_objects_by_name_req", request).tables
+        return tables
 
     def create_defined(self, name: str, definition: TableSchema, *, ignore_if_exists: bool = False) -> Table:
-        """Like `Catalog.create_defined`. With option `path`, the table is external and located there.
+        """Create a table: see `Catalog.create_defined`. With option `path`, it is external and located there.
 
-        A table that exists there is registered as it is, if the definition matches.
+        An existing table there is registered unchanged if its definition matches.
         """
         database, table = _split(name)
         _check_name(table)
         check_supported(definition)
-        found = self._database(database)
+        description = self._database(database)
         try:
             there = self._find(database, table)
             if there is not None:
                 raise self._taken("table", name, there)
-            self._create(found, table, definition)
+            self._create(description, table, definition)
         except AlreadyExists:
             if not ignore_if_exists:
                 raise
         return self.table(name)
 
     def _create(self, database: Any, table: str, schema: TableSchema) -> None:
-        given = schema.options.get(_PATH)
-        external = given is not None or self._is_external(schema.options)
-        path = self._new_path(database, table) if given is None else locations.location(given, f"option '{_PATH}'")
+        location = schema.options.get(_PATH)
+        external = location is not None or self._is_external(schema.options)
+        path = (
+            self._new_path(database, table) if location is None else locations.location(location, f"option '{_PATH}'")
+        )
         io = self._io(path)
         schemas = SchemaManager(io, PathFactory(path), self._lock(io, database.name, table), self._clock)
-        made = True
+        is_new = True
         try:
             schemas.create(schema)
         except AlreadyExists as e:
-            made = False
+            is_new = False
             if self._find(database.name, table) is not None:  # another process was faster
                 raise
             if not external:
@@ -177,20 +179,20 @@ class HiveCatalog(Catalog):
         try:
             self._metastore.call("create_table", described)
         except (AlreadyExists, NotFound, InvalidRequest, UnsupportedOperation):  # after other errors it may exist
-            if made and not external:
+            if is_new and not external:
                 io.delete_directory(path)
-            elif made:
+            elif is_new:
                 schemas.delete(schema.id)
             raise
 
     def _is_external(self, options: Mapping[str, str]) -> bool:
-        asked = options.get("external", options.get("EXTERNAL", ""))
-        return self._external or asked.lower() == "true"
+        value = options.get("external", options.get("EXTERNAL", ""))
+        return self._external or value.lower() == "true"
 
     def _place(self, name: str) -> tuple[str, str, str, int]:
         """The table's directory, its names as the metastore writes them, and the second of its creation."""
-        found = self._paimon_table(*_split(name))
-        return self._path(found), found.dbName, found.tableName, found.createTime
+        description = self._paimon_table(*_split(name))
+        return self._path(description), description.dbName, description.tableName, description.createTime
 
     def _opened(
         self,
@@ -214,19 +216,19 @@ class HiveCatalog(Catalog):
         return opened
 
     def table_exists(self, name: str) -> bool:
-        found = self._find(*_split(name))
-        return found is not None and is_paimon(found)
+        description = self._find(*_split(name))
+        return description is not None and is_paimon(description)
 
     def drop_table(self, name: str, *, ignore_if_not_exists: bool = False) -> None:
         """Remove the table from the metastore, and delete its files unless it is external. Raises `NotFound`."""
         database, table = _split(name)
         try:
-            found = self._paimon_table(database, table)
+            description = self._paimon_table(database, table)
         except NotFound:
             if ignore_if_not_exists:
                 return
             raise
-        external, path = is_external(found), self._path(found)
+        external, path = is_external(description), self._path(description)
         before = None if external else self._first_schema(path)
         purge = self._metastore.new("EnvironmentContext", properties={"ifPurge": "TRUE"})
         self._metastore.call("drop_table_with_environment_context", database, table, not external, purge)
@@ -236,7 +238,7 @@ class HiveCatalog(Catalog):
             self._io(path).delete_directory(path)
 
     def _first_schema(self, path: str) -> bytes | None:
-        """The oldest schema file of the table in a directory, which tells it from others; None without a table."""
+        """The oldest schema file of the table in a directory, which identifies the table; None without a table."""
         io, paths = self._io(path), PathFactory(path)
         ids = SchemaManager(io, paths).ids()
         try:
@@ -248,34 +250,34 @@ class HiveCatalog(Catalog):
         """Rename a table, and move its files if they are where the catalog put them. Raises `AlreadyExists`."""
         (database, table), (new_database, new_table) = _split(name), _split(new_name)
         _check_name(new_table)
-        found = self._paimon_table(database, table)
+        description = self._paimon_table(database, table)
         target = self._database(new_database)
         there = self._find(new_database, new_table)
         if there is not None:
             raise self._taken("table", new_name, there)
-        old_path = self._path(found)
-        found.dbName, found.tableName = new_database, new_table
-        self._alter(database, table, found)
+        old_path = self._path(description)
+        description.dbName, description.tableName = new_database, new_table
+        self._alter(database, table, description)
         io = self._io(old_path)
-        if is_external(found) or not SchemaManager(io, PathFactory(old_path)).ids():
+        if is_external(description) or not SchemaManager(io, PathFactory(old_path)).ids():
             return  # the files stay, or the metastore has moved them
         new_path = self._new_path(target, new_table)
         try:
             io.rename(old_path, new_path)
-            self._describer.move(found, new_path)
-            self._alter(new_database, new_table, found)
+            self._describer.move(description, new_path)
+            self._alter(new_database, new_table, description)
         except BaseException:
-            self._undo_rename(io, found, (database, table), (old_path, new_path))
+            self._undo_rename(io, description, (database, table), (old_path, new_path))
             raise
 
-    def _undo_rename(self, io: FileIO, found: Any, old: tuple[str, str], paths: tuple[str, str]) -> None:
+    def _undo_rename(self, io: FileIO, description: Any, old: tuple[str, str], paths: tuple[str, str]) -> None:
         old_path, new_path = paths
         if not SchemaManager(io, PathFactory(old_path)).ids():
             io.rename(new_path, old_path)
-        here = found.dbName, found.tableName
-        found.dbName, found.tableName = old
-        self._describer.move(found, old_path)
-        self._alter(*here, found)
+        here = description.dbName, description.tableName
+        description.dbName, description.tableName = old
+        self._describer.move(description, old_path)
+        self._alter(*here, description)
 
     def _alter(self, database: str, table: str, described: Any) -> None:
         self._metastore.call(
@@ -286,22 +288,22 @@ class HiveCatalog(Catalog):
     # -- views --------------------------------------------------------------------------------------------------------
 
     def list_views(self, database: str) -> list[str]:
-        found = self._tables(database)
-        if not found:
+        descriptions = self._tables(database)
+        if not descriptions:
             self._database(database)
-        return sorted(table.tableName for table in found if is_view(table))
+        return sorted(table.tableName for table in descriptions if is_view(table))
 
     def view(self, name: str) -> View:
         return view_of(name, self._view(name))
 
     def _view(self, name: str) -> Any:
         """The description of a view."""
-        found = self._find(*_split(name))
-        if found is None:
+        description = self._find(*_split(name))
+        if description is None:
             raise NotFound(f"there is no view '{name}' in {self._metastore}")
-        if not is_view(found):
+        if not is_view(description):
             raise NotFound(f"'{name}' in {self._metastore} is no view, but a table")
-        return found
+        return description
 
     def _put_view(self, view: View, replace: bool) -> None:
         database, name = _split(view.name)
@@ -330,13 +332,13 @@ class HiveCatalog(Catalog):
     def rename_view(self, name: str, new_name: str) -> None:
         (database, view), (new_database, new_view) = _split(name), _split(new_name)
         _check_name(new_view)
-        found = self._view(name)
+        description = self._view(name)
         self._database(new_database)
         there = self._find(new_database, new_view)
         if there is not None:
             raise self._taken("view", new_name, there)
-        found.dbName, found.tableName = new_database, new_view
-        self._alter(database, view, found)
+        description.dbName, description.tableName = new_database, new_view
+        self._alter(database, view, description)
 
     # -- what they share ----------------------------------------------------------------------------------------------
 
@@ -355,26 +357,30 @@ class HiveCatalog(Catalog):
         return AlreadyExists(f"{kind} '{name}' cannot be created: there is a {other} of this name in {self._metastore}")
 
     def _paimon_table(self, database: str, table: str) -> Any:
-        found = self._find(database, table)
-        if found is None:
+        description = self._find(database, table)
+        if description is None:
             raise NotFound(f"there is no table '{database}.{table}' in {self._metastore}")
-        if not is_paimon(found):
-            raise NotFound(f"'{database}.{table}' in {self._metastore} is no Paimon table, but a {found.tableType}")
-        return found
+        if not is_paimon(description):
+            raise NotFound(
+                f"'{database}.{table}' in {self._metastore} is no Paimon table, but a {description.tableType}"
+            )
+        return description
 
-    def _path(self, found: Any) -> str:
+    def _path(self, description: Any) -> str:
         """The directory of a table, from its description in the metastore."""
-        location = self._describer.table_location(found)
+        location = self._describer.table_location(description)
         if not location:
-            raise InvalidRequest(f"{self._metastore} does not say where '{found.dbName}.{found.tableName}' is")
-        return locations.location(location, f"the location of table '{found.dbName}.{found.tableName}'")
+            raise InvalidRequest(
+                f"{self._metastore} does not say where '{description.dbName}.{description.tableName}' is"
+            )
+        return locations.location(location, f"the location of table '{description.dbName}.{description.tableName}'")
 
     def _new_path(self, database: Any, table: str) -> str:
         """The directory of a new table of a database."""
-        given = self._describer.database_location(database)
-        if not given:
+        location = self._describer.database_location(database)
+        if not location:
             raise InvalidRequest(f"{self._metastore} does not say where database '{database.name}' is")
-        place = locations.location(given, f"the location of database '{database.name}'")
+        place = locations.location(location, f"the location of database '{database.name}'")
         return locations.child(place, table, "table")
 
     def _io(self, path: str) -> FileIO:
@@ -395,11 +401,14 @@ def _table_type(text: str) -> bool:
     return text.lower() == "external"
 
 
-def _agreeing(there: TableSchema, asked: TableSchema, path: str) -> TableSchema:
-    """The schema of an existing table to register, if `asked` has the same definition."""
-    same_columns = [(f.name, str(f.type)) for f in there.fields] == [(f.name, str(f.type)) for f in asked.fields]
-    wrong = {k: v for k, v in asked.options.items() if k not in (_PATH, "owner") and there.options.get(k) != v}
-    if not same_columns or (there.primary_keys, there.partition_keys) != (asked.primary_keys, asked.partition_keys):
+def _agreeing(there: TableSchema, definition: TableSchema, path: str) -> TableSchema:
+    """The schema of an existing table to register, if `definition` has the same definition."""
+    same_columns = [(f.name, str(f.type)) for f in there.fields] == [(f.name, str(f.type)) for f in definition.fields]
+    wrong = {k: v for k, v in definition.options.items() if k not in (_PATH, "owner") and there.options.get(k) != v}
+    if not same_columns or (there.primary_keys, there.partition_keys) != (
+        definition.primary_keys,
+        definition.partition_keys,
+    ):
         raise InvalidRequest(
             f"{path} holds a table with other columns or keys: {there.names}, key {there.primary_keys}"
         )

@@ -63,16 +63,16 @@ class HiveCommits:
             self._checked = True
         if not create_exclusively(io, path, data, self._lock, check):
             return False
-        made = self._schema_id(path)
-        if made is not None:
+        schema_id = self._schema_id(path)
+        if schema_id is not None:
             try:
-                self._describe(schemas, made)
+                self._describe(schemas, schema_id)
             except OutcomeUnknown:
                 raise  # The metastore may have the new schema, so its file stays. The next change synchronizes both.
             except BaseException:
                 # Not if another change has built on it meanwhile: that one updates the metastore, or removes both.
-                if schemas.ids()[-1] == made:
-                    schemas.delete(made)
+                if schemas.ids()[-1] == schema_id:
+                    schemas.delete(schema_id)
                 raise
         return True
 
@@ -85,8 +85,8 @@ class HiveCommits:
         prefix = PathFactory(self._path).schema_directory + "/schema-"
         return int(path.removeprefix(prefix)) if path.startswith(prefix) else None
 
-    def _describe(self, schemas: SchemaManager, made: int) -> None:
-        before, after = schemas.schema(made - 1), schemas.latest()
+    def _describe(self, schemas: SchemaManager, schema_id: int) -> None:
+        before, after = schemas.schema(schema_id - 1), schemas.latest()
         while True:
             request = self._metastore.new("GetTableRequest", dbName=self._database, tblName=self._table)
             table = self._metastore.call("get_table_req", request).table
@@ -124,7 +124,7 @@ class HiveLock:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Like `CommitLock.hold`. Raises `OutcomeUnknown` at the end if the metastore dropped the lock meanwhile."""
+        """Hold the lock: see `CommitLock.hold`. Raises `OutcomeUnknown` at the end if the metastore dropped it."""
         lock_id = self._acquire()
         done = threading.Event()
         heart = threading.Thread(target=self._beat, args=(lock_id, done), name="hive-lock-heartbeat", daemon=True)

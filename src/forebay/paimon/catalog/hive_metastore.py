@@ -92,8 +92,8 @@ def hive_options(options: Mapping[str, str]) -> dict[str, str]:
         root = xml.etree.ElementTree.fromstring(file.read_bytes())
     except (OSError, xml.etree.ElementTree.ParseError) as e:
         raise InvalidRequest(f"option 'hive-conf-dir' is {folder!r}, but {file} cannot be read: {e}") from e
-    found = ((p.findtext("name"), p.findtext("value")) for p in root.iter("property"))
-    return {**{name.strip(): (value or "").strip() for name, value in found if name}, **options}
+    properties = ((p.findtext("name"), p.findtext("value")) for p in root.iter("property"))
+    return {**{name.strip(): (value or "").strip() for name, value in properties if name}, **options}
 
 
 def current_user() -> str:
@@ -114,8 +114,8 @@ class Metastore:
         for option, what in _NOT_SERVED.items():
             if parse_bool(options.get(option, "false")):
                 raise UnsupportedOperation(f"option '{option}' is true; {what} is not supported for a Hive Metastore")
-        given = options.get("uri") or options.get("hive.metastore.uris", "")
-        self._addresses = [_address(uri.strip()) for uri in given.split(",") if uri.strip()]
+        uris = options.get("uri") or options.get("hive.metastore.uris", "")
+        self._addresses = [_address(uri.strip()) for uri in uris.split(",") if uri.strip()]
         if not self._addresses:
             raise InvalidRequest("a Hive catalog needs option 'uri', such as thrift://host:9083")
         self._timeout_ms = _seconds_or_duration_ms(
@@ -255,7 +255,7 @@ def _transport_error() -> Any:
 
 
 def _translated(method: str, error: Exception) -> Exception:
-    """An error response of the server as one of our errors; other errors are bugs of ours, and returned unchanged."""
+    """An error response of the server as a Forebay error. Other errors are bugs of this client; they do not change."""
     thriftpy2 = importlib.import_module("thriftpy2.thrift")
     if isinstance(error, thriftpy2.TApplicationException):
         if error.type == thriftpy2.TApplicationException.UNKNOWN_METHOD:

@@ -50,7 +50,7 @@ _ALSO_WITHOUT_SYNC = ("partition.expiration-time", "data-file.path-directory")
 
 
 def hive_type(t: DataType) -> str:
-    """The name of the Hive type for one of ours."""
+    """The name of the Hive type for a Paimon type."""
     match t.root:
         case TypeRoot.CHAR:
             return f"char({t.length})" if (t.length or 1) <= _CHAR_MAX else "string"
@@ -113,8 +113,8 @@ class TableDescriber:
         return self._location(table.parameters, table.sd.location)
 
     def _location(self, parameters: Mapping[str, str] | None, stored: str | None) -> str | None:
-        given = (parameters or {}).get(_LOCATION_PARAMETER) if self._in_properties else None
-        return given or stored
+        parameter = (parameters or {}).get(_LOCATION_PARAMETER) if self._in_properties else None
+        return parameter or stored
 
     def new_database(self, name: str, path: str, properties: Mapping[str, str]) -> Any:
         """The description of a database with `properties` whose tables are in directory `path`."""

@@ -32,7 +32,7 @@ _OF_METASTORE = frozenset({"transient_lastDdlTime", _FIELDS})
 _INPUT_FORMAT = "org.apache.hadoop.mapred.SequenceFileInputFormat"
 _OUTPUT_FORMAT = "org.apache.hadoop.hive.ql.io.HiveSequenceFileOutputFormat"
 _SERDE = "org.apache.hadoop.hive.serde2.MetadataTypedColumnsetSerDe"
-"""What Hive itself writes for views, which have no files."""
+"""The storage classes that Hive writes for views, which have no files."""
 
 _TYPES: dict[str, DataType] = {
     "boolean": types.boolean(),
@@ -110,12 +110,12 @@ def view_of(name: str, table: Any) -> View:
     )  # fmt: skip
 
 
-def _exact(name: str, given: str | None, shown: tuple[DataField, ...]) -> tuple[DataField, ...]:
+def _exact(name: str, parameter: str | None, shown: tuple[DataField, ...]) -> tuple[DataField, ...]:
     """The columns in the parameter, if they are those that the metastore shows."""
-    if given is None:
+    if parameter is None:
         return shown
     try:
-        exact = tuple(parse_field(node) for node in json.loads(given))
+        exact = tuple(parse_field(node) for node in json.loads(parameter))
     except (ValueError, KeyError, TypeError) as e:
         raise CorruptData(f"parameter '{_FIELDS}' of view '{name}' has no columns: {type(e).__name__} {e}") from e
     same = [(f.name, f.type) for f in _of_hive(exact)] == [(f.name.lower(), f.type) for f in shown]
@@ -131,12 +131,12 @@ def from_hive_type(text: str) -> DataType:
     """The type for the name of a Hive type. Raises `UnsupportedOperation` for one that Paimon does not have."""
     tokens = iter([*(token.strip() for token in _TOKEN.findall(text)), ""])
     try:
-        found, after = _parsed(next(tokens), tokens)
+        data_type, after = _parsed(next(tokens), tokens)
     except (StopIteration, ValueError):
-        found, after = None, ""
-    if found is None or after:
+        data_type, after = None, ""
+    if data_type is None or after:
         raise UnsupportedOperation(f"a view has a column of Hive's type '{text}', which Paimon does not have")
-    return found
+    return data_type
 
 
 def _parsed(word: str, tokens: Iterator[str]) -> tuple[DataType | None, str]:

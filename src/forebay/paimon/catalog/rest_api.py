@@ -147,18 +147,18 @@ def _urllib3() -> Any:
 def _new_pool(uri: str) -> Any:
     """A connection pool for `uri`, through the proxy that the environment names. Redirects are followed."""
     http, place = _urllib3(), urlsplit(uri)
-    kept = {
+    settings = {
         "timeout": _TIMEOUT_SECONDS,
         "retries": http.Retry(None, connect=False, read=False, redirect=_REDIRECTS),
         "maxsize": _CONNECTIONS_KEPT,
     }
     proxy = getproxies().get(place.scheme)
     if not proxy or proxy_bypass(place.netloc):
-        return http.PoolManager(**kept)
+        return http.PoolManager(**settings)
     parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     user = None if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    return http.ProxyManager(address, proxy_headers=http.make_headers(proxy_basic_auth=user), **kept)
+    return http.ProxyManager(address, proxy_headers=http.make_headers(proxy_basic_auth=user), **settings)
 
 
 def _was_refused(failure: Exception, http: Any) -> bool:

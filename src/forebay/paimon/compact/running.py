@@ -103,6 +103,6 @@ def rows_read(files: Sequence[Any]) -> int:
 
 
 def within_budget(table: TableContext, runner: TaskRunner, tasks: int) -> TableContext:
-    """The table for so many tasks: those that run side by side in one process share the memory that its options give
-    one merge and one write buffer."""
+    """The table for `tasks` tasks. Tasks that run at the same time in one process share the memory that the table's
+    options allow for one merge and one write buffer."""
     return table.with_memory_share(min(tasks, runner.process_parallelism))

@@ -97,11 +97,11 @@ class RowLayout:
 
 def _as_stored(values: pa.Array, f: DataField, stored: DataType) -> pa.Array:
     """`values` in the type that the row kernels accept: timestamps without a zone."""
-    wanted = codec_arrow_type(stored)
-    if values.type == wanted:
+    target = codec_arrow_type(stored)
+    if values.type == target:
         return values
     try:
-        return values.cast(wanted)
+        return values.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
         raise InvalidRequest(f"column '{f.name}' is {values.type}, which is not a {f.type}: {e}") from e
 

@@ -97,7 +97,7 @@ class ManifestEntry:
 
     @property
     def identity(self) -> tuple[bytes, int, int, str, tuple[str, ...], bytes | None, str | None]:
-        """What makes two entries be about the same file (`FileEntry.Identifier` in Java)."""
+        """The identity of the file: equal for two entries of one file (`FileEntry.Identifier` in Java)."""
         f = self.file
         return self.partition, self.bucket, f.level, f.file_name, f.extra_files, f.embedded_index, f.external_path
 

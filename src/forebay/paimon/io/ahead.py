@@ -1,7 +1,7 @@
-"""Reading ahead: what several sources of rows yield is fetched by threads, while earlier rows are being processed.
+"""Read-ahead: threads fetch the rows of several sources while earlier rows are being processed.
 
-A file in an object store costs several round trips before its first row. So of some files at a time each has a thread,
-which reads until enough of its rows wait. Local files are read without them, because they need not wait.
+A file in an object store costs several round trips before its first row. So several files are read at a time, each by
+a thread, which pauses when enough of its rows wait. Local files have no such latency and are read without threads.
 
 The memory is bounded: see `ROWS_BYTES_MAX` and `UNDER_WAY_BYTES_MAX`.
 """
@@ -17,18 +17,18 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 ROWS_BYTES_MAX = 16 << 20
-"""A thread waits while so many bytes of its rows wait to be taken."""
+"""A thread pauses while this many bytes of its rows have not been taken."""
 
 SOURCES_MAX = 8
 """Sources that are read at a time."""
 
 UNDER_WAY_BYTES_MAX = 96 << 20
-"""Sources are read at a time if together they are no larger; two always are."""
+"""The total size of the sources that are read at a time; two are read at a time whatever their size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Rows that can be read: `size` is about how many bytes reading takes in memory at a time."""
+    """Rows that can be read. `size` is the approximate number of bytes of memory that reading them takes."""
 
     size: int
     read: Callable[[], Iterable[pa.RecordBatch]]

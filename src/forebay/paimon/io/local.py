@@ -281,11 +281,13 @@ class LocalFileIO:
 def _status(entry: os.DirEntry[str]) -> FileStatus | None:
     """The status of `entry`; None if it has disappeared since the directory was read."""
     try:
-        found = entry.stat()
+        details = entry.stat()
     except FileNotFoundError:
         return None
-    is_directory = stat.S_ISDIR(found.st_mode)
-    return FileStatus(entry.path, 0 if is_directory else found.st_size, is_directory, found.st_mtime_ns // 1_000_000)
+    is_directory = stat.S_ISDIR(details.st_mode)
+    return FileStatus(
+        entry.path, 0 if is_directory else details.st_size, is_directory, details.st_mtime_ns // 1_000_000
+    )
 
 
 def _unlink_quietly(path: str) -> None:

@@ -124,20 +124,20 @@ class LakeScan(Scan):
             return self
         if self._request.limit is not None or self._reads_changes(self._table):
             return super().pinned()
-        table, find = self._found()
+        table, find = self._resolved()
         return LakeScan(self._table, self._name, self._request, self._as_of, _Fixed(table, find()))
 
     # -- what is read -------------------------------------------------------------------------------------------------
 
-    def _found(self) -> tuple[TableContext, Callable[[], Snapshot | None]]:
+    def _resolved(self) -> tuple[TableContext, Callable[[], Snapshot | None]]:
         """The table as of the snapshot to read, and a function that resolves that snapshot; None for changes."""
         table, fixed = self._table, self._fixed
         if fixed is not None:
             return fixed.context, lambda: fixed.snapshot
         if self._as_of is not None:
-            chosen = snapshot_as_of(table, self._as_of)
-            then = table.schemas.schema(chosen.schema_id)
-            return table.with_schema(then.with_options(table.schema.options)), lambda: chosen
+            snapshot = snapshot_as_of(table, self._as_of)
+            then = table.schemas.schema(snapshot.schema_id)
+            return table.with_schema(then.with_options(table.schema.options)), lambda: snapshot
         if not chooses_snapshot(table.options):
             return table, table.snapshots.latest
         table = travelled(table)
@@ -156,7 +156,7 @@ class LakeScan(Scan):
         return self._as_of is None and self._fixed is None and chooses_snapshot(table.options) and is_of_changes(table)
 
     def _work(self) -> _Work:
-        table, find = self._found()
+        table, find = self._resolved()
         snapshot, request = find(), self._request
         scan_filter = ScanFilter.of(table.schema, request.predicate)
         schema, read = self._readers(table, scan_filter)
@@ -181,7 +181,7 @@ class LakeScan(Scan):
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
-        table, _ = self._found()
+        table, _ = self._resolved()
         return self._readers(table, ScanFilter.of(table.schema, self._request.predicate))[0]
 
     def reader(self) -> LakeReader:
@@ -191,8 +191,8 @@ class LakeScan(Scan):
     def _reader_of(self, work: _Work) -> LakeReader:
         snapshot_id = None if work.snapshot is None or work.is_of_changes else work.snapshot.id
         batches = work.read(work.splits)
-        told = told_of_expiry(batches, work.context.snapshots, snapshot_id)
-        return LakeReader(work.schema, told, self._request.limit, f"lake table {self._name}")
+        checked = told_of_expiry(batches, work.context.snapshots, snapshot_id)
+        return LakeReader(work.schema, checked, self._request.limit, f"lake table {self._name}")
 
     def plan(self) -> Sequence[Any]:
         """The splits of this scan, which can be pickled. See `read_split`."""
@@ -200,11 +200,11 @@ class LakeScan(Scan):
 
     def read_split(self, split: Any) -> LakeReader:
         """A reader of one split returned by `plan`. The limit applies to each split separately."""
-        table, _ = self._found()
+        table, _ = self._resolved()
         schema, read = self._readers(table, ScanFilter.of(table.schema, self._request.predicate))
         snapshot_id = split.snapshot_id if isinstance(split, DataSplit) else None
-        told = told_of_expiry(read([split]), table.snapshots, snapshot_id)
-        return LakeReader(schema, told, self._request.limit, f"a split of lake table {self._name}")
+        checked = told_of_expiry(read([split]), table.snapshots, snapshot_id)
+        return LakeReader(schema, checked, self._request.limit, f"a split of lake table {self._name}")
 
     def count(self) -> int:
         """The number of rows, from metadata alone where possible."""

@@ -47,7 +47,7 @@ SEQUENCE_FIELD = DataField(SEQUENCE_NUMBER_ID, SEQUENCE_NUMBER, bigint().not_nul
 KIND_FIELD = DataField(VALUE_KIND_ID, VALUE_KIND, tinyint().not_null())
 _DELETES = int8_array(1, 3)
 _UNPACKED_FACTOR = 4
-"""Rows in memory are about so much larger than their file."""
+"""The approximate ratio of the size of rows in memory to the size of their file."""
 
 _FOLDING = (MergeEngine.PARTIAL_UPDATE, MergeEngine.AGGREGATION)
 
@@ -78,11 +78,11 @@ class SplitReader:
         """`fields`, complete where the filter reads nested parts, and the other columns that the filter reads."""
         needed = columns_of(self._rows) if self._rows is not None else set()
         schema = self._table.schema
-        kept = {f.name: schema.field_named(f.name) if f.name in needed else f for f in fields}
+        by_name = {f.name: schema.field_named(f.name) if f.name in needed else f for f in fields}
         for name in schema.names:
             if name in needed:
-                kept.setdefault(name, schema.field_named(name))
-        return tuple(kept.values())
+                by_name.setdefault(name, schema.field_named(name))
+        return tuple(by_name.values())
 
     # -- a split ------------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class SplitReader:
         return self._files(split)
 
     def read_sorted(self, split: DataSplit) -> Iterator[pa.RecordBatch]:
-        """Like `read`, but by ascending key (append tables: in the order rows were written)."""
+        """The rows of a split by ascending key; of append tables, in the order in which they were written."""
         return self.read(split) if self._spec is None else self._read_merged(split)
 
     def read_bucket(self, splits: Sequence[DataSplit]) -> Iterator[pa.RecordBatch]:
@@ -204,18 +204,18 @@ class SplitReader:
 
     def _newest(self, section: Section, runs: Sequence[Iterable[pa.RecordBatch]]) -> list[Iterable[pa.RecordBatch]]:
         """Runs of one key with the rows that can decide it: files that are older than a found row are not read."""
-        kept: list[Iterable[pa.RecordBatch]] = [()] * len(runs)
+        runs_read: list[Iterable[pa.RecordBatch]] = [()] * len(runs)
         newest = [max(f.max_sequence_number for f in run) for run in section]
-        found = -1
+        decisive = -1
         try:
             for at in sorted(range(len(runs)), key=lambda at: -newest[at]):
-                if newest[at] < found:
+                if newest[at] < decisive:
                     break
-                kept[at] = batches = list(runs[at])
-                found = max([found, *(pc.max(batch.column(SEQUENCE_NUMBER)).as_py() for batch in batches)])
+                runs_read[at] = batches = list(runs[at])
+                decisive = max([decisive, *(pc.max(batch.column(SEQUENCE_NUMBER)).as_py() for batch in batches)])
         finally:
             close_sources(runs)
-        return kept
+        return runs_read
 
     @property
     def _lowest_only(self) -> bool:
@@ -254,13 +254,13 @@ class SplitReader:
         self, batch: pa.RecordBatch, held: Sequence[DataField], rows: BoundPredicate | None
     ) -> Iterator[pa.RecordBatch]:
         """The wanted columns of the rows that match `rows`."""
-        kept = batch if rows is None else _filtered(batch, rows)
-        if kept.num_rows == 0:
+        matches = batch if rows is None else _filtered(batch, rows)
+        if matches.num_rows == 0:
             return
-        if tuple(held) == self.fields and kept.schema.equals(self.schema):
-            yield kept
+        if tuple(held) == self.fields and matches.schema.equals(self.schema):
+            yield matches
         else:
-            yield cut_batch(kept, {f.name: f for f in held}, self.fields)
+            yield cut_batch(matches, {f.name: f for f in held}, self.fields)
 
     def _deleted(self, deletion: DeletionFile | None) -> Positions | None:
         if deletion is None:
@@ -289,8 +289,8 @@ def _merged_lowest(
 
 
 def _filtered(batch: pa.RecordBatch, rows: BoundPredicate) -> pa.RecordBatch:
-    kept: pa.RecordBatch = filter_rows(batch, rows)
-    return kept
+    matches: pa.RecordBatch = filter_rows(batch, rows)
+    return matches
 
 
 def _without_deletes(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -121,11 +121,11 @@ def _entries(table: TableContext) -> list[ManifestEntry]:
 
 
 def _totals(entries: Iterable[ManifestEntry]) -> dict[str, Any]:
-    found = [e.file for e in entries]
+    metas = [e.file for e in entries]
     return {
-        "record_count": sum(f.row_count for f in found),
-        "file_size_in_bytes": sum(f.file_size for f in found),
-        "file_count": len(found),
+        "record_count": sum(f.row_count for f in metas),
+        "file_size_in_bytes": sum(f.file_size for f in metas),
+        "file_count": len(metas),
     }
 
 
@@ -136,11 +136,11 @@ def _last_updates(table: TableContext, place_of: Callable[[ManifestEntry], _Plac
     """The creation time of the newest file of each place, including deleted files that manifests still list."""
     snapshot = chosen_snapshot(table)
     store = table.manifests
-    found: dict[_Place, Any] = {}
+    newest: dict[_Place, Any] = {}
     for e in () if snapshot is None else store.entries(store.data_manifests(snapshot)):
         place, time = place_of(e), e.file.creation_time
-        found[place] = max((t for t in (time, found.get(place)) if t is not None), default=None)
-    return found
+        newest[place] = max((t for t in (time, newest.get(place)) if t is not None), default=None)
+    return newest
 
 
 class _Describer:

@@ -39,7 +39,7 @@ def audit_log(table: TableContext) -> pa.RecordBatchReader:
 
 
 def binlog(table: TableContext) -> pa.RecordBatchReader:
-    """Like `audit_log`, but each column holds a list: of an update the values before and after, else the one value.
+    """The rows of `audit_log` with a list in each column: the values before and after an update, else one value.
 
     In the state of a table, no rows are combined, because they have different keys.
     """

@@ -96,12 +96,12 @@ async def alter_table(context: ServerContext, call: ServerCall) -> Message:
         )
     try:
         if request.add_columns:
-            context.costs.check_items(len(request.add_columns), "columns")
+            context.limits.check_items(len(request.add_columns), "columns")
             await context.in_coordinator(
                 lambda: context.catalog.add_columns(path, [_added_column(message) for message in request.add_columns])
             )
         else:
-            context.costs.check_items(len(request.config_changes), "options")
+            context.limits.check_items(len(request.config_changes), "options")
             to_set, to_reset = config_changes(request.config_changes)
             await context.in_coordinator(context.catalog.alter_properties, path, to_set, to_reset)
             await _follow_the_clock(context, path)

@@ -39,7 +39,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.lake.offsets import BucketOffsets
 from forebay.metadata.table import TableBucket, TableInfo
-from forebay.server.metadata.metadata_store import MetadataStore, OffsetsFile, StoredLakeSnapshot
+from forebay.server.metadata_store import MetadataStore, OffsetsFile, StoredLakeSnapshot
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -39,7 +39,6 @@ from forebay.metadata.table import (
 )
 from forebay.server.metadata.lake_tables import LakeTables
 from forebay.server.metadata.merge_rules import check_schema_functions
-from forebay.server.metadata.metadata_store import MetadataStore
 from forebay.server.metadata.table_rules import (
     altered_properties,
     check_column_count,
@@ -48,6 +47,7 @@ from forebay.server.metadata.table_rules import (
     check_schema_history,
     with_defaults,
 )
+from forebay.server.metadata_store import MetadataStore
 
 _DESCRIBED_BYTES_MAX = 32 << 20
 _ENTRY_BYTES = 512

@@ -30,7 +30,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.log.checkpoints import read_clean_shutdown
 from forebay.metadata.table import TableBucket
-from forebay.server.metadata.metadata_store import (
+from forebay.server.metadata_store import (
     COORDINATOR_EPOCH_COUNTER,
     PARTITION_COUNTER,
     TABLE_COUNTER,

@@ -8,7 +8,6 @@ wait, too, and open it again.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -18,138 +17,32 @@ from typing import NamedTuple, Protocol
 from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, Unavailable
-from forebay.base.host import return_free_memory
 from forebay.base.threads import Executor, Future
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
 from forebay.kv.checkpoint import KvFolder, PageCacheWitnesses
 from forebay.kv.engine import EngineFactory, KvEngine, KvSnapshot
 from forebay.kv.engines import TableEngine
-from forebay.kv.hlog_engine import HlogEngine
-from forebay.kv.lmdb_engine import LmdbEngine
+from forebay.kv.hlog.engine import HlogEngine
+from forebay.kv.lmdb.engine import LmdbEngine
+from forebay.kv.rocksdb_state import has_rocksdb_state, refusal
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager
 from forebay.kv.tablet import KvTablet
 from forebay.log.checkpoints import DataDirectory
 from forebay.log.config import LogConfig
-from forebay.log.log_ends import KnownEnd, LogEnds
+from forebay.log.log_ends import LogEnds, StoredMarks
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import PhysicalTablePath, TableBucket, TableInfo
 from forebay.server.counters import ServerCounters
 from forebay.server.flow.disk_reserve import DiskReserve
+from forebay.server.flow.write_queue import WriteScheduler
 from forebay.server.metadata.catalog import LiveTable, TableCatalog, buckets_of
-from forebay.server.metadata.metadata_store import MetadataStore
+from forebay.server.metadata_store import MetadataStore
 from forebay.server.storage.log_epochs import LogEpochs
-from forebay.server.storage.replica import BucketReplica, LaneScheduler, ParkedBucket, SlowProgress
-
-# Which buckets are open, who uses them, and which one is closed next.
-#
-# An open bucket costs descriptors, address space and memory. So the number of open buckets is limited: when there are
-# more, the least recently used one is closed, unless it is in use. It is reopened on demand. The limit yields to need:
-# buckets in use, and those that a scan or a table snapshot reads, stay open, however many they are.
-#
-# Nouns: a *use* is a request, or maintenance work, between `begin` and `end`. A bucket that was closed in this way is
-# *parked*: its files are synced and known to be whole, and its most requested facts are remembered (`ParkedBucket`),
-# so that a reader at the end of its log need not open it.
-#
-# Threads: everything here may be called from any thread.
-
-_TAKEN_WORTH_IT = 32
-"""Closed buckets after which memory is returned to the system, a pass over all heaps."""
-
-
-class OpenBuckets:
-    """The open buckets in the order of their last use."""
-
-    def __init__(self, limit: int, is_read: Callable[[TableBucket], bool]) -> None:
-        """`is_read` returns whether scans or snapshots of a bucket are open. It must not call back."""
-        self._limit = limit
-        self._is_read = is_read
-        self._lock = threads.lock()
-        self._open: OrderedDict[TableBucket, BucketReplica] = OrderedDict()
-        self._taken = 0
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    @property
-    def are_too_many(self) -> bool:
-        """Return whether more buckets are open than may stay open while unused."""
-        return len(self._open) > self._limit
-
-    def get(self, bucket: TableBucket) -> BucketReplica | None:
-        """Return the replica if it is open; it may be closed at any time."""
-        return self._open.get(bucket)
-
-    def all(self) -> list[BucketReplica]:
-        """Return all open replicas."""
-        with self._lock:
-            return list(self._open.values())
-
-    def begin(self, bucket: TableBucket, *, counts: bool = True) -> BucketReplica | None:
-        """Return the replica if it is open; it stays open until `end`. `counts`: whether this is a use by a client."""
-        with self._lock:
-            replica = self._open.get(bucket)
-            if replica is not None:
-                replica.uses += 1
-                if counts:
-                    self._open.move_to_end(bucket)
-            return replica
-
-    def end(self, replica: BucketReplica) -> None:
-        """End a use that `begin` or `add` began."""
-        with self._lock:
-            replica.uses -= 1
-
-    def add(self, replica: BucketReplica) -> None:
-        """Add a bucket that was opened and is in use."""
-        with self._lock:
-            replica.uses += 1
-            self._open[replica.bucket] = replica
-
-    def remove(self, bucket: TableBucket) -> BucketReplica | None:
-        """Remove and return a bucket, even if it is in use."""
-        with self._lock:
-            return self._open.pop(bucket, None)
-
-    def take_idle(self, begin_closing: Callable[[TableBucket], bool]) -> BucketReplica | None:
-        """Remove and return the bucket to close next; None if there are not too many, or all are in use.
-
-        `begin_closing` is called before any other thread can see that the bucket is no longer open; it may refuse.
-        """
-        with self._lock:
-            for _ in range(len(self._open) if self.are_too_many else 0):
-                bucket, replica = next(iter(self._open.items()))
-                if self._is_idle(replica) and begin_closing(bucket):
-                    del self._open[bucket]
-                    self._taken += 1
-                    return replica
-                self._open.move_to_end(bucket)
-            return None
-
-    def take_unused(
-        self, is_wanted: Callable[[BucketReplica], bool], begin_closing: Callable[[TableBucket], bool]
-    ) -> BucketReplica | None:
-        """Remove and return an unused bucket that is wanted, like `take_idle`."""
-        with self._lock:
-            for bucket, replica in self._open.items():
-                if self._is_idle(replica) and is_wanted(replica) and begin_closing(bucket):
-                    del self._open[bucket]
-                    self._taken += 1
-                    return replica
-            return None
-
-    def return_memory(self) -> None:
-        """Return memory of removed buckets to the system, once there are enough of them."""
-        with self._lock:
-            if self._taken < _TAKEN_WORTH_IT:
-                return
-            self._taken = 0
-        return_free_memory()
-
-    def _is_idle(self, replica: BucketReplica) -> bool:
-        return not (replica.uses or self._is_read(replica.bucket)) and replica.is_idle
-
+from forebay.server.storage.open_buckets import OpenBuckets
+from forebay.server.storage.replica import BucketReplica, ParkedBucket
+from forebay.server.storage.slow_progress import SlowProgress
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -248,7 +141,7 @@ class ReplicaManager:
         self._engine_factory = engine_factory
         self._witnesses = witnesses
         self._clock = clock
-        self._turns = LaneScheduler(writers, clock, counters)
+        self._write_scheduler = WriteScheduler(writers, clock, counters)
         self._on_progress = on_progress
         self._lock = threads.lock()
         self._checkpoint_records = checkpoint_records
@@ -479,8 +372,7 @@ class ReplicaManager:
         try:
             is_unsaved = self._epochs.opened(bucket, log.log_end_offset, self._high_watermarks.get(bucket, 0))
             if table.info.has_primary_key:
-                kv_folder = names.join(self._directory.path, names.tablet_folder("kv", path, bucket))
-                folder = KvFolder(self._fs, kv_folder)
+                folder = KvFolder(self._fs, _kv_folder(self._directory.path, bucket, table))
                 kv = self._open_kv(bucket, table, log, folder, is_parked=parked is not None)
         except BaseException:
             log.close()
@@ -490,7 +382,7 @@ class ReplicaManager:
         log.high_watermark = log.log_end_offset if kv is None else kv.applied_offset
         before_write = self._epochs.save if is_unsaved else None
         replica = BucketReplica(
-            bucket, table, log, kv, folder, self._turns, self._on_progress, self._reserve, before_write
+            bucket, table, log, kv, folder, self._write_scheduler, self._on_progress, self._reserve, before_write
         )
         if bucket.table_id in self.decided.unfinished:
             try:
@@ -501,7 +393,7 @@ class ReplicaManager:
                 raise
         return replica
 
-    def _known_end(self, bucket: TableBucket, log_folder: str) -> KnownEnd | None:
+    def _known_end(self, bucket: TableBucket, log_folder: str) -> StoredMarks | None:
         """What an earlier process has noted of the end of a log, as far as that proves something."""
         known = self._ends.known(bucket)
         if known is None or known.written is None or self._was_closed(bucket):
@@ -633,9 +525,9 @@ class ReplicaManager:
         return self._reserve.size_and_free()
 
     @property
-    def queued_lanes(self) -> int:
-        """How many lanes wait for a thread to write."""
-        return len(self._turns)
+    def waiting_write_queues(self) -> int:
+        """Return how many write queues wait for a thread."""
+        return len(self._write_scheduler)
 
     # ---- upkeep -----------------------------------------------------------------------------------------------------
 
@@ -657,8 +549,7 @@ class ReplicaManager:
         return not is_noted and not self.segment_offsets(bucket)
 
     def _log_folder(self, bucket: TableBucket, table: LiveTable) -> tuple[PhysicalTablePath, str]:
-        partition = None if bucket.partition_id is None else table.current.partitions_by_id[bucket.partition_id].name
-        path = PhysicalTablePath(table.info.path, partition)
+        path = _physical_path(bucket, table)
         return path, names.join(self._directory.path, names.tablet_folder("log", path, bucket))
 
     def save_offsets(self) -> None:
@@ -765,7 +656,7 @@ class ReplicaManager:
             moving = list(self._moving.values())
         for future in moving:
             future.exception()
-        self._turns.close()
+        self._write_scheduler.close()
         # Closing mostly waits for the disk, so several are closed at a time.
         with threads.executor(_CLOSING_THREADS, "forebay-close") as pool:
             closings = [(replica, pool.submit(_error_of, replica.close)) for replica in self.replicas()]
@@ -788,6 +679,26 @@ class ReplicaManager:
         if not failures:
             self._directory.mark_clean_shutdown(self._unchecked)
         return failures
+
+
+def _physical_path(bucket: TableBucket, table: LiveTable) -> PhysicalTablePath:
+    partition = None if bucket.partition_id is None else table.current.partitions_by_id[bucket.partition_id].name
+    return PhysicalTablePath(table.info.path, partition)
+
+
+def _kv_folder(directory: str, bucket: TableBucket, table: LiveTable) -> str:
+    return names.join(directory, names.tablet_folder("kv", _physical_path(bucket, table), bucket))
+
+
+def refuse_rocksdb(fs: FileSystem, directory: str, tables: Iterable[LiveTable]) -> None:
+    """Raise `UnsupportedOperation` if the state of a bucket is in RocksDB, which no engine opens."""
+    for table in tables:
+        if not table.info.has_primary_key:
+            continue
+        for bucket in buckets_of(table.info, table.current.partitions_by_id):
+            folder = _kv_folder(directory, bucket, table)
+            if has_rocksdb_state(fs, folder):
+                raise refusal(folder)
 
 
 def _log_recovery(log: LogTablet, path: PhysicalTablePath, synced: int) -> None:

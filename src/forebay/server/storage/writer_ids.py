@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from forebay.server.metadata.metadata_store import WRITER_COUNTER, MetadataStore
+from forebay.server.metadata_store import WRITER_COUNTER, MetadataStore
 
 TAKEN_AT_ONCE = 1000
 

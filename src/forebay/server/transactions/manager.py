@@ -57,8 +57,9 @@ from forebay.kv.tablet import ChangelogCodec, PutRequest
 from forebay.metadata.table import TableBucket
 from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.metadata.catalog import LiveTable, TableCatalog
-from forebay.server.metadata.metadata_store import TRANSACTION_COUNTER, WRITER_COUNTER, MetadataStore, StoredTransaction
-from forebay.server.storage.replica import BucketReplica, check_log_batches
+from forebay.server.metadata_store import TRANSACTION_COUNTER, WRITER_COUNTER, MetadataStore, StoredTransaction
+from forebay.server.storage.batch_check import check_log_batches
+from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.replicas import ReplicaManager
 from forebay.server.transactions.commit_conditions import KeysChanged, UnchangedKeys, UnchangedSince
 from forebay.server.transactions.stages import ENTRIES_MAX, Stage, StagedBatch, StageFiles

@@ -6,8 +6,8 @@ from typing import Any
 from forebay.base.ambient import Clock
 from forebay.protocol._short import ShortRequest
 from forebay.protocol.api import Api
+from forebay.server.flow.memory_pool import MemoryPool
 from forebay.server.storage.replica import BucketReplica
-from forebay.server.wire.connections import Half
 
 AVAILABLE: bool
 OPEN_REQUEST_BYTES: int
@@ -43,10 +43,10 @@ class Group:
 
 class ShortGroups:
     loop: asyncio.AbstractEventLoop
-    receiving: Half
+    request_pool: MemoryPool
     @property
     def has_lone_client(self) -> bool: ...
-    def __init__(self, loop: asyncio.AbstractEventLoop, receiving: Half) -> None: ...
+    def __init__(self, loop: asyncio.AbstractEventLoop, request_pool: MemoryPool) -> None: ...
     def may_begin(self) -> bool: ...
     def may_begin_round(self) -> bool: ...
     def begin_group(self, bucket: tuple[int, int, int | None]) -> Group | None: ...

@@ -1,9 +1,9 @@
 """The server's sockets, and the groups of short requests that arrive on them.
 
-Nouns: a *socket* is an accepted connection, and the transport of its protocol; a *peer* is the part of the protocol that
-is known here. A *round* takes what has arrived on all sockets; a *group* is the short requests of a round that are for
-one bucket. An asyncio transport costs 9 us of CPU for each request and its answer, of which the kernel needs 2.5, and an
-iteration of the event loop costs as much again. So rounds are served where the loop waits for events
+Nouns: a *socket* is an accepted connection, and the transport of its protocol; a *peer* is the part of the protocol
+that is known here. A *round* takes what has arrived on all sockets; a *group* is the short requests of a round that are
+for one bucket. An asyncio transport costs 9 us of CPU for each request and its answer, of which the kernel needs 2.5,
+and an iteration of the event loop costs as much again. So rounds are served where the loop waits for events
 (`ServingLoop`), and an iteration only begins when something else is to be done.
 
 Flow of a round (`Sockets.select`): one `epoll_wait`; one `recv` for each socket whose peer is at rest, without Python's
@@ -180,7 +180,7 @@ cdef class Peer:
 
 cdef class Group:
     """Short requests for one bucket, whose replica stays open until `left` is 0: while the group is served, and until
-    the last one of its writes that wait for a lane is written."""
+    the last one of its writes that wait for a write queue is written."""
 
     cdef readonly object replica
     cdef readonly bint has_kv
@@ -205,12 +205,12 @@ cdef class ShortGroups:
     cdef Py_ssize_t count, bytes
     cdef Sockets round            # set while one collects
     cdef Sockets sockets          # None: another kind of transport
-    cdef readonly object loop, receiving
+    cdef readonly object loop, request_pool
 
-    def __init__(self, loop, receiving):
-        """`receiving`: the memory of requests (`forebay.server.wire.connections.Half`)."""
+    def __init__(self, loop, request_pool):
+        """`request_pool`: memory for requests (`forebay.server.flow.memory_pool.MemoryPool`)."""
         self.loop = loop
-        self.receiving = receiving
+        self.request_pool = request_pool
         self.groups = {}
 
     @property
@@ -326,7 +326,7 @@ cdef class ShortGroups:
                 self.sockets.send_answers()
         return failed
 
-    # ---- writes that wait for a lane --------------------------------------------------------------------------------
+    # ---- writes that wait for a queue -------------------------------------------------------------------------------
 
     def open_waiting(self, list requests):
         """Open writes, and count their memory, until `release_waiting`.
@@ -347,7 +347,7 @@ cdef class ShortGroups:
             size = PyBytes_GET_SIZE(request.records) + OPEN_BYTES
             peer.open_bytes += size
             total += size
-        self.receiving.take(total)
+        self.request_pool.take(total)
 
     def close_waiting(self, list requests, set late):
         """Close writes before they are answered, but for `late` ones; the places of those whose clients still want
@@ -371,7 +371,7 @@ cdef class ShortGroups:
             size = PyBytes_GET_SIZE(request.records) + OPEN_BYTES
             (<Peer?> request.client).open_bytes -= size
             total += size
-        self.receiving.give(total)
+        self.request_pool.give(total)
         for request in requests:
             peer = request.client
             if peer.is_held or not peer.is_reading:

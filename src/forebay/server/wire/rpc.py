@@ -5,12 +5,12 @@ responses leave when they are ready (clients match them by id). A failing reques
 affect others; a stream that does not speak the Fluss protocol is closed.
 
 Turns: a connection starts a few requests when bytes arrive, and more of the pending ones when its turn comes again
-(`forebay.server.wire.connections`).
+(`forebay.server.connections`).
 
 Back-pressure: a connection with too many unanswered requests, or too many bytes of them, or whose peer does not read,
 is neither served nor read from. Only two responses that may be large are built at a time, and the next one when the
-peer has read one of them (`AnswerRoom`). Memory for large requests, for bodies of unanswered ones, and for large
-responses comes from the server's budget (`forebay.server.wire.connections`).
+peer has read one of them (`ResponseMemory`). Memory for large requests, for bodies of unanswered ones, and for large
+responses comes from the server's memory pools (`forebay.server.flow.memory_pool`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from forebay.base.eager_task import begun
 from forebay.base.errors import AccessDenied, ErrorCode, ForebayError, error_name
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol._short import ShortRequest
@@ -36,26 +37,16 @@ from forebay.protocol.connection import (
 )
 from forebay.protocol.messages import Buffer, Message, check_list_of_records, error_to_wire, has_more_entries, serialize
 from forebay.protocol.sasl import ANONYMOUS, Authenticator
-from forebay.server.context import (
-    HANDLERS,
-    SHORT_LIST,
-    Answer,
-    AnswerRoom,
-    ServerCall,
-    ServerContext,
-    begun,
-    context_of,
-)
+from forebay.server.connections import FIRST_FRAME_BYTES_MAX, ConnectionDescription, Connections
+from forebay.server.context import HANDLERS, Answer, ServerCall, ServerContext
 from forebay.server.counters import request_name
+from forebay.server.flow.connection_memory import ConnectionMemory
+from forebay.server.flow.fair_executor import context_of
+from forebay.server.flow.fair_queue import REQUESTS_PER_TURN
+from forebay.server.flow.request_limits import SHORT_LIST
+from forebay.server.flow.response_memory import ResponseMemory
 from forebay.server.wire._sockets import OPEN_REQUEST_BYTES, Peer, Socket
-from forebay.server.wire.connections import (
-    FIRST_FRAME_BYTES_MAX,
-    REQUESTS_PER_TURN,
-    ConnectionDescription,
-    ConnectionMemory,
-    Connections,
-    Outgoing,
-)
+from forebay.server.wire.send_queue import SendQueue
 from forebay.server.wire.short_requests import VERSIONS_MIN as SHORT_VERSIONS_MIN
 from forebay.server.wire.short_requests import ShortRequests
 
@@ -70,7 +61,7 @@ _LARGE_ANSWERS = {
     ApiKey.PREFIX_LOOKUP: 1 << 20,
     ApiKey.SCAN_KV: 4 << 20,
 }
-"""APIs whose calls wait for room, and how much is reserved for a response while it is built.
+"""APIs whose calls wait for memory, and how much is reserved for a response while it is built.
 
 FetchLog handles its own waiting, because it may wait long for new data first.
 """
@@ -145,15 +136,15 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
                 versions = api.server_versions
                 self.offer_short(api, max(versions.min, SHORT_VERSIONS_MIN[key]), versions.max)
         me = weakref.proxy(self)  # no cycles: its buffers must go with the connection, not with the next full round
-        self.memory = ConnectionMemory(me, self._connection, connections.budget, self._clock)
+        self.memory = ConnectionMemory(me, self._connection, connections.memory_pools, self._clock)
         self.open_requests_max = connections.open_requests_max
         self.address = self.peer = ""
         self._transport: asyncio.Transport | None = None
-        self._outgoing = Outgoing(lambda: me._unsent_changed(), me)
+        self._send_queue = SendQueue(lambda: me._unsent_changed(), me)
         self._tasks: set[asyncio.Task[None]] = set()
         self._spans: dict[int, Any] = {}
         self._tasks_context = context_of(id(self))
-        self._room = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
+        self._places = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
         self.open_bytes_max = _OPEN_BYTES_MAX
         self.is_reading = True
         self._is_behind = False
@@ -165,7 +156,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport | Socket)
-        self._transport = self._outgoing.transport = transport
+        self._transport = self._send_queue.transport = transport
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) and peer else "an unknown address"
         port = peer[1] if isinstance(peer, tuple) and len(peer) > 1 else 0
@@ -200,7 +191,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self._connection.close()
         self._connections.remove(self, self.address)
         self.memory.give_all()
-        self._outgoing.clear()
+        self._send_queue.clear()
         for task in self._tasks:
             task.cancel()
 
@@ -213,7 +204,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self.last_active = self._clock.monotonic()
         connection = self._connection
         connection.buffer_updated(nbytes)
-        may_start = not (self.is_queued or self.is_held or self.is_blocked) and self._connections.turns.is_idle
+        may_start = not (self.is_queued or self.is_held or self.is_blocked) and self._connections.fair_queue.is_idle
         if may_start and self._serve_lone_short():
             self.is_plain = True
             return
@@ -222,7 +213,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         elif self.is_queued or self.is_held or self.is_blocked:
             self._is_behind = True
             self.balance()
-        elif not self._connections.turns.is_idle or self.take_turn():
+        elif not self._connections.fair_queue.is_idle or self.take_turn():
             self._join()
         self.is_plain = connection.takes_short
 
@@ -241,7 +232,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if self.is_queued or self.is_held or self.is_blocked:
             self.has_eof = True  # earlier requests are served first
             return True
-        if not self._connections.turns.is_idle or self.take_turn():
+        if not self._connections.fair_queue.is_idle or self.take_turn():
             self._join()
         elif not self.is_held:
             return False
@@ -249,11 +240,11 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         return True
 
     def pause_writing(self) -> None:
-        self._outgoing.pause()
+        self._send_queue.pause()
         self._unsent_changed()
 
     def resume_writing(self) -> None:
-        self._outgoing.resume()
+        self._send_queue.resume()
         self.last_active = self._clock.monotonic()
         self._unsent_changed()
 
@@ -270,13 +261,13 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close the connection, even with requests in flight. A peer that does not read loses its pending responses."""
         if self._transport is not None:
-            end = self._transport.close if self._outgoing.drained.is_set() else self._transport.abort
+            end = self._transport.close if self._send_queue.drained.is_set() else self._transport.abort
             end()
 
     @property
     def unsent_bytes(self) -> int:
         """Return the bytes of responses that the peer has not read; 0 while it reads fast enough."""
-        return 0 if self._outgoing.drained.is_set() else self._outgoing.unsent_bytes
+        return 0 if self._send_queue.drained.is_set() else self._send_queue.unsent_bytes
 
     def abort(self) -> None:
         """Close the connection immediately; unsent data is lost."""
@@ -293,7 +284,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self._listener,
             self._connection.open_requests,
             self.open_bytes,
-            self._outgoing.unsent_bytes,
+            self._send_queue.unsent_bytes,
             now - self.opened,
             now - self.last_active,
         )
@@ -311,8 +302,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     @property
     def is_stalled(self) -> bool:
         """Return whether the peer has read nothing since the last call although data waits for it."""
-        stalled = self._outgoing.has_stalled()
-        if not stalled and self._outgoing.unsent_bytes:
+        stalled = self._send_queue.has_stalled()
+        if not stalled and self._send_queue.unsent_bytes:
             self.last_active = self._clock.monotonic()
         return stalled
 
@@ -320,7 +311,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def _join(self, is_new: bool = True) -> None:
         self.is_queued = True
-        self._connections.turns.join(self, is_new=is_new)
+        self._connections.fair_queue.join(self, is_new=is_new)
 
     def take_turn(self, requests_max: int = REQUESTS_PER_TURN) -> bool:
         """Start a few requests. Return whether more are waiting and may start."""
@@ -374,11 +365,11 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             or self.open_bytes >= self.open_bytes_max
             or self.is_blocked
             or self.is_stopping
-            or not self._outgoing.drained.is_set()
+            or not self._send_queue.drained.is_set()
         ):
             return True
         if self._is_over_share:
-            self.memory.receiving.wait_for_relief(self.memory, self.balance)
+            self.memory.request_pool.wait_for_relief(self.memory, self.balance)
             return True
         return False
 
@@ -386,7 +377,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     def _is_over_share(self) -> bool:
         """Return whether small requests have to wait for memory: first those of connections with much in flight."""
         return self.memory.is_overfull and (
-            self.open_bytes > self._connections.open_bytes_share or self.memory.receiving.is_twice_full
+            self.open_bytes > self._connections.open_bytes_share or self.memory.request_pool.is_twice_full
         )
 
     def balance(self) -> None:
@@ -395,7 +386,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if transport is None or transport.is_closing() or self.is_refused:
             return
         waiting = connection.open_requests
-        is_unread = not self._outgoing.drained.is_set()
+        is_unread = not self._send_queue.drained.is_set()
         is_barred = self.is_blocked or self.is_stopping or self.memory.is_starved or is_unread
         has_room = waiting <= self.open_requests_max // 2 and self.open_bytes <= _OPEN_BYTES_MAX // 2
         if self.is_held and not self.is_queued and has_room and not is_barred and not self._is_over_share:
@@ -416,12 +407,12 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     def _serve(self, request: RequestReceived) -> None:
         if request.api.key in BULK_REQUESTS:
             self._short.flush()  # earlier writes of this client go first
-        room = AnswerRoom(self._room, self._connections.budget, self.memory)
+        memory = ResponseMemory(self._places, self._connections.memory_pools, self.memory)
         began = self._clock.monotonic()
         if self._context.counters.tracing is not None:
             self._begin_span(self._context.counters.tracing, request)
         try:
-            outcome = self._start(request, room)
+            outcome = self._start(request, memory)
         except Exception as e:  # noqa: BLE001 - the boundary: a bug is answered as one, and other requests go on
             self._answered(request, began, self.send_error(request.request_id, e))
             return
@@ -434,18 +425,18 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             size *= _PARSED_FACTOR
         size += OPEN_REQUEST_BYTES
         self._count_open(request.api.key, size)
-        answering = self._finish(request, outcome, room, began)
+        answering = self._finish(request, outcome, memory, began)
         task: asyncio.Task[None] | None
         if request.api.key in _BEGUN_AT_ONCE:
             task = begun(answering, self._tasks_context)
         else:
             task = asyncio.get_running_loop().create_task(answering, context=self._tasks_context)
         if task is None:
-            self._finished(request.api.key, size, outcome, room)
+            self._finished(request.api.key, size, outcome, memory)
             return
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(partial(self._finished, request.api.key, size, outcome, room))
+        task.add_done_callback(partial(self._finished, request.api.key, size, outcome, memory))
 
     # ---- short requests (forebay.server.wire.short_requests.Client)
     # ------------------------------------------------------
@@ -475,7 +466,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def send_frame(self, frame: bytes) -> None:
         """Send a frame behind what the peer has not read yet."""
-        self._outgoing.send((frame,))
+        self._send_queue.send((frame,))
         if self.is_unread:
             self.memory.count_unsent()
 
@@ -491,12 +482,12 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if key not in BULK_REQUESTS:
             self.memory.open_control_bytes += size
         if size > 0:
-            self.memory.receiving.take(size)
+            self.memory.request_pool.take(size)
         else:
-            self.memory.receiving.give(-size)
+            self.memory.request_pool.give(-size)
             self.balance()
 
-    def _start(self, request: RequestReceived, room: AnswerRoom) -> Any:
+    def _start(self, request: RequestReceived, memory: ResponseMemory) -> Any:
         key = request.api.key
         if key is ApiKey.API_VERSIONS:
             if len(request.body) <= _GREETING_BYTES_MAX:
@@ -508,15 +499,15 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             key not in BULK_REQUESTS or has_more_entries(request.api.request, request.body, _PARSED_APART_ENTRIES)
         ):
             self.is_blocked = True
-            return self._parse_apart(request, room)
-        return self._dispatch(request, room, *request.parse_split(request.api.request))
+            return self._parse_apart(request, memory)
+        return self._dispatch(request, memory, *request.parse_split(request.api.request))
 
     def _dispatch(
-        self, request: RequestReceived, room: AnswerRoom, message: Message, payloads: Sequence[memoryview]
+        self, request: RequestReceived, memory: ResponseMemory, message: Message, payloads: Sequence[memoryview]
     ) -> Any:
         user, is_long = self._authenticator.principal, len(request.body) >= _PARSED_APART_BYTES
         name = None if user is None else user.name
-        call = ServerCall(message, payloads, request.api_version, self._role, self._listener, name, room, is_long)
+        call = ServerCall(message, payloads, request.api_version, self._role, self._listener, name, memory, is_long)
         outcome = HANDLERS[request.api.key](self._context, call)
         if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message):
             self.is_blocked = True
@@ -530,15 +521,17 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         finally:
             self._unblock()
 
-    async def _parse_apart(self, request: RequestReceived, room: AnswerRoom) -> Answer | Message:
+    async def _parse_apart(self, request: RequestReceived, memory: ResponseMemory) -> Answer | Message:
         """Answer a long request, or one with very many entries; later ones wait until it is parsed."""
-        key, size, costs = request.api.key, len(request.body), self._context.costs
+        key, size, limits = request.api.key, len(request.body), self._context.limits
         async with AsyncExitStack() as inside:
             try:
-                await room.take_place()
-                await inside.enter_async_context(costs.gate.passing(min(size, _PARSED_APART_MAX)))
+                await memory.take_place()
+                await inside.enter_async_context(limits.admission.admitted(min(size, _PARSED_APART_MAX)))
                 if key in BULK_REQUESTS:
-                    await self._context.in_io(check_list_of_records, request.api.request, request.body, costs.items_max)
+                    await self._context.in_io(
+                        check_list_of_records, request.api.request, request.body, limits.items_max
+                    )
                 else:
                     parsed = size * (_PARSED_FACTOR - 1)
                     self._count_open(key, parsed)
@@ -546,7 +539,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
                 message, payloads = await self._context.in_io(request.parse_split, request.api.request)
             finally:
                 self._unblock()
-            outcome = self._dispatch(request, room, message, payloads)
+            outcome = self._dispatch(request, memory, message, payloads)
             return outcome if isinstance(outcome, Answer | Message) else await outcome
 
     def _unblock(self) -> None:
@@ -560,7 +553,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         user = self._authenticator.claimed_user(message)
         if user is None:
             return self._authenticator.receive(message)
-        seconds = self._connections.logins.wait_seconds(self.address, user)
+        seconds = self._connections.login_throttle.wait_seconds(self.address, user)
         if not seconds:
             return self._log_in(message, user)
         self.is_blocked = True
@@ -575,33 +568,37 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self._unblock()
 
     def _log_in(self, message: pb.AuthenticateRequest, user: str) -> Message:
-        logins = self._connections.logins
+        throttle = self._connections.login_throttle
         try:
             response = self._authenticator.receive(message)
         except AccessDenied:
-            logins.failed(self.address, user)
+            throttle.failed(self.address, user)
             self._context.counters.failed_logins += 1
             raise
         if self._authenticator.principal is not None:
-            logins.succeeded(self.address, user)
+            throttle.succeeded(self.address, user)
             self._connection.authenticated()
         return response
 
     async def _finish(
-        self, request: RequestReceived, outcome: Coroutine[Any, Any, Answer | Message], room: AnswerRoom, began: float
+        self,
+        request: RequestReceived,
+        outcome: Coroutine[Any, Any, Answer | Message],
+        memory: ResponseMemory,
+        began: float,
     ) -> None:
         try:
             if (size := _LARGE_ANSWERS.get(request.api.key)) is not None:
-                await room.enter(size)
+                await memory.enter(size)
             answer, serialized = await outcome, None
             if isinstance(answer, Answer) and len(answer.payloads) > SHORT_LIST:
                 serialized = await self._context.in_io(serialize, answer.message, answer.payloads)
             self._send(request.request_id, answer, serialized)
             self._answered(request, began)
-            del answer, serialized  # what the peer does not read immediately is kept by `_outgoing`
-            if room.is_held:
-                room.settle()
-                await self._outgoing.drained.wait()
+            del answer, serialized  # what the peer does not read immediately is kept by `_send_queue`
+            if memory.is_held:
+                memory.settle()
+                await self._send_queue.drained.wait()
         except Exception as e:  # noqa: BLE001 - the boundary, as above
             self._answered(request, began, self.send_error(request.request_id, e))
 
@@ -610,20 +607,20 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         key: ApiKey,
         size: int,
         outcome: Coroutine[Any, Any, Any],
-        room: AnswerRoom,
+        memory: ResponseMemory,
         _task: asyncio.Task[None] | None = None,
     ) -> None:
         outcome.close()  # if it was cancelled before it began
-        room.close()
-        room.when_written(partial(self._count_open, key, -size))
+        memory.close()
+        memory.when_written(partial(self._count_open, key, -size))
         self.balance()
 
     # ---- answers ----------------------------------------------------------------------------------------------------
 
     def _send(self, request_id: int, answer: Answer | Message, serialized: Sequence[Buffer] | None = None) -> None:
         message, payloads = (answer.message, answer.payloads) if isinstance(answer, Answer) else (answer, ())
-        self._outgoing.send(self._connection.send_response(request_id, message, payloads, serialized=serialized))
-        if not self._outgoing.drained.is_set():
+        self._send_queue.send(self._connection.send_response(request_id, message, payloads, serialized=serialized))
+        if not self._send_queue.drained.is_set():
             self.memory.count_unsent()
 
     def _answered(self, request: RequestReceived, began: float, error: int = 0) -> None:
@@ -653,7 +650,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             _LOGGER.error("internal error in request %s", name, exc_info=error, extra={"request": name})
         code, text = error_to_wire(error)
         if self._transport is not None and self.is_open:
-            self._outgoing.send(self._connection.send_error(request_id, code, text))
+            self._send_queue.send(self._connection.send_error(request_id, code, text))
             if code == ErrorCode.AUTHENTICATE_EXCEPTION and self._authenticator.principal is None:
                 self._transport.close()
         return int(code)

@@ -5,7 +5,7 @@ Clients that wait for every row send these, so each takes few steps: no protobuf
 Those that arrive in one iteration of the event loop form a group for each bucket (`forebay.server.wire._sockets`): its
 lookups are one look at the state, its writes are written together and synced once. The loop's own thread writes where
 it need not wait, or where only the client itself would (`forebay.server.storage.replica.BucketReplica.write_now`), else
-the bucket's lane, whose thread wakes the loop once for all that is done. No write overtakes another one of its
+the bucket's write queue, whose thread wakes the loop once for all that is done. No write overtakes another one of its
 connection: the handlers of longer writes begin after `ShortRequests.flush`.
 
 The rule: a request that is special in any way, or cannot be served, is left to its handler before anything is done, so
@@ -27,9 +27,9 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol._short import ShortRequest, encode_values
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
+from forebay.server.connections import Connections
 from forebay.server.context import ServerContext, put_error, write_too_late
 from forebay.server.wire._sockets import Group, ShortGroups
-from forebay.server.wire.connections import Connections
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -45,7 +45,8 @@ _KEYS_AT_ONCE = 256
 """More keys are looked up if the values of the first ones are small."""
 
 _NOW_SECONDS = 5e-3
-"""After this time the groups of further buckets go to their lanes: a round of the loop takes no longer elsewhere."""
+"""After this time the groups of further buckets go to their write queues: a round of the loop takes no longer
+elsewhere."""
 
 
 class Client(Protocol):
@@ -64,7 +65,7 @@ class Client(Protocol):
 
 
 class _Writes:
-    """Writes of a group that wait for its lane, and their outcomes (`server.storage.replica.Receiver`)."""
+    """Writes of a group that wait for its write queue, and their outcomes (`server.storage.replica.Receiver`)."""
 
     __slots__ = ("began", "finished", "group", "late", "outcome", "requests", "timers")
 
@@ -96,18 +97,18 @@ class ShortRequests(ShortGroups):
     """Those of one server. All but `_has_finished` belongs to the event loop's thread."""
 
     def __init__(self, context: ServerContext, connections: Connections) -> None:
-        super().__init__(asyncio.get_running_loop(), connections.budget.receiving)
+        super().__init__(asyncio.get_running_loop(), connections.memory_pools.requests)
         self._context = context
-        self._turns = connections.turns
+        self._fair_queue = connections.fair_queue
         self._begin, self._end = context.replicas.begin_if_open, context.replicas.end
         self._finished: deque[_Writes] = deque()
         self._is_waking = False
 
     def may_begin(self) -> bool:
-        return not (self._context.has_openings or self.receiving.is_overfull)
+        return not (self._context.has_openings or self.request_pool.is_overfull)
 
     def may_begin_round(self) -> bool:
-        return self._turns.is_idle and self.may_begin()
+        return self._fair_queue.is_idle and self.may_begin()
 
     def begin_group(self, bucket: tuple[int, int, int | None]) -> Group | None:
         if self._context.has_openings:  # a thread may just have opened it, and earlier writes still wait for that
@@ -192,7 +193,7 @@ class ShortRequests(ShortGroups):
         try:
             if may_be_now:
                 results = replica.write_now(items, group.bytes, is_alone=self.has_lone_client)
-        except Exception as e:  # noqa: BLE001 - as in a lane, it is the outcome of each
+        except Exception as e:  # noqa: BLE001 - as in a write queue, it is the outcome of each
             results = [e] * len(items)
         if results is not None:
             self._answer(requests, results, replica.has_kv, group.bytes, began)
@@ -205,7 +206,7 @@ class ShortRequests(ShortGroups):
         replica.write_later(items, writes, group.bytes)
 
     def _has_finished(self, writes: _Writes) -> None:
-        """Called in the lane's thread."""
+        """Called in the write queue's thread."""
         self._finished.append(writes)
         if not self._is_waking:
             self._is_waking = True

@@ -25,7 +25,10 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from forebay.spark.bucket_functions import runs_on_executors
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.executor_classes import executor_class
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, quoted
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.python_tasks import input_partitions
+from forebay.spark.jvm.spark_values import column_reference, internal_rows, quoted
+from forebay.spark.jvm.values import int_array
 from forebay.spark.read_modes import ReadMode, switch_of
 from forebay.spark.reading.buckets import BucketPlan
 from forebay.spark.reading.native import parquet_scan, reads_files
@@ -68,7 +71,7 @@ class ScanByBucket(ScanProxy):
         """The partition keys that are read, and the function of buckets, with the number of tasks."""
         expressions = CONNECTOR + "expressions."
         make = self.jvm.class_(expressions + "Expressions")
-        column = self.jvm.column(self._bucket_plan.bucketing.columns[0])
+        column = column_reference(self.jvm, self._bucket_plan.bucketing.columns[0])
         bucket = make.apply(self._bucket_plan.bucketing.name, self.jvm.array(expressions + "Expression", [column]))
         keys = [*(make.identity(quoted(key.name)) for key in self._reported), bucket]
         kind = self.jvm.class_(_READ + "partitioning.KeyGroupedPartitioning")
@@ -78,7 +81,7 @@ class ScanByBucket(ScanProxy):
         opened = self._opened(plan.open_tasks([bucket.splits for bucket in self._bucket_plan.buckets]))
         self._pinned = opened.pinned
         made = executor_class(self.jvm, _CLASS)()
-        return made.tasks(self.jvm.input_partitions(opened.partitions), self._keys())
+        return made.tasks(input_partitions(self.jvm, opened.partitions), self._keys())
 
     def _keys(self) -> JavaObject:
         """The values of each bucket's partition, those that are reported, and its number: an InternalRow[]."""
@@ -90,7 +93,7 @@ class ScanByBucket(ScanProxy):
         rows = [(*(b.partition[place] for place in places), b.number) for b in self._bucket_plan.buckets]
         columns = zip(*rows, strict=True) if rows else ((),) * len(arrow)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)]
-        return self.jvm.rows(self._context.session, spark_schema, pa.Table.from_arrays(arrays, schema=arrow))
+        return internal_rows(self.jvm, self._context.session, spark_schema, pa.Table.from_arrays(arrays, schema=arrow))
 
 
 class FileScanByBucket(ScanByBucket):
@@ -116,7 +119,7 @@ class FileScanByBucket(ScanByBucket):
         return self._batch.createReaderFactory()
 
     def _partitions(self, plan: ScanPlan) -> JavaObject:
-        places, made = self.jvm.int_array(self._places), executor_class(self.jvm, _CLASS)()
+        places, made = int_array(self.jvm, self._places), executor_class(self.jvm, _CLASS)()
         return made.files(self._batch.planInputPartitions(), self._paths, places, self._keys())
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.client.connection import Connection
 from forebay.client.reading.key_filter import KeyFilter
 from forebay.client.reading.key_reader import AT_ONCE_MAX, KeyPlan, choose, knows_log_ends, look_up
-from forebay.client.reading.planning import LATEST, list_offsets
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket, TableInfo

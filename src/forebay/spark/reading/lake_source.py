@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
@@ -11,6 +12,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.paimon.read.stream import check_streamable
 from forebay.paimon.table import Table
 from forebay.spark.context import LakeContext
+from forebay.spark.jvm.hadoop import has_file_system
 from forebay.spark.lake_options import (
     CATALOG_PREFIX,
     FORMAT_NAME,
@@ -72,7 +74,9 @@ class LakeScanSource(ScanSource):
     def plan(self, pushdown: Pushdown, schema: StructType) -> ScanPlan:
         self._read.refuse_for_batches()
         context = self._context
-        return self._scan.plan(context.cores, pushdown, schema, modes=self.modes, serves=context.jvm.serves)
+        return self._scan.plan(
+            context.cores, pushdown, schema, modes=self.modes, serves=partial(has_file_system, context.jvm)
+        )
 
     def buckets(self, plan: ScanPlan, pushdown: Pushdown) -> BucketPlan | None:
         from forebay.spark.reading.buckets import lake_buckets  # few sessions read by bucket

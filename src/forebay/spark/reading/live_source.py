@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from forebay.base.errors import UnsupportedOperation
 from forebay.metadata.table import TableInfo
 from forebay.spark.context import LiveContext
+from forebay.spark.jvm.hadoop import has_file_system
 from forebay.spark.options import (
     DELETE_BEHAVIOR,
     FORMAT_NAME,
@@ -83,7 +84,9 @@ class LiveScanSource(ScanSource):
     def plan(self, pushdown: Pushdown, schema: StructType) -> ScanPlan:
         context = self._context
         scan = replace(self._scan, options=self._read(self._options)) if self._is_stream else self._scan
-        return scan.plan(context.connection, context.cores, pushdown, schema, serves=context.jvm.serves)
+        return scan.plan(
+            context.connection, context.cores, pushdown, schema, serves=partial(has_file_system, context.jvm)
+        )
 
     def buckets(self, plan: ScanPlan, pushdown: Pushdown) -> BucketPlan | None:
         from forebay.spark.reading.buckets import live_buckets  # few sessions read by bucket

@@ -22,8 +22,14 @@ from pyspark.sql.types import AtomicType, StructType
 from forebay.base.errors import StorageFailure
 from forebay.spark.context import SessionContext
 from forebay.spark.filters import to_predicate, to_text
+from forebay.spark.jvm.expressions import read_expression
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.planning import calling_thread_id
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.python_tasks import python_stream
+from forebay.spark.jvm.scan_metrics import scan_metrics
+from forebay.spark.jvm.spark_values import column_reference, struct_type
+from forebay.spark.jvm.values import java_map, optional_long
 from forebay.spark.read_modes import ReadMode
 from forebay.spark.reading.native import empty_scan, file_scan, mixed_scan, parquet_scan, reads_files
 from forebay.spark.reading.open_snapshots import open_snapshots
@@ -108,7 +114,7 @@ class ScanProxy(JavaProxy):
     # ---- Scan -------------------------------------------------------------------------------------------------------
 
     def readSchema(self) -> JavaObject:
-        return self._once("schema", lambda: self.jvm.struct_type(self._schema))
+        return self._once("schema", lambda: struct_type(self.jvm, self._schema))
 
     def description(self) -> str:
         """The line of the scan in EXPLAIN: what is read, and how."""
@@ -151,21 +157,21 @@ class ScanProxy(JavaProxy):
         return mode
 
     def toBatch(self) -> JavaProxy:
-        return self._to_answer.pop(self.jvm.thread_id(), self) if self._to_answer else self
+        return self._to_answer.pop(calling_thread_id(self.jvm), self) if self._to_answer else self
 
     def toMicroBatchStream(self, checkpoint: str) -> JavaObject:
         """Spark asks for all columns of a stream, and evaluates filters itself: so this is the format's stream."""
         self._is_stream = True
         options = self._source.stream_options()
-        return self.jvm.python_stream(self._source.stream_format, self._schema, options, checkpoint)
+        return python_stream(self.jvm, self._source.stream_format, self._schema, options, checkpoint)
 
     def supportedCustomMetrics(self) -> JavaObject:
-        return self._once("metrics", lambda: self.jvm.scan_metrics()[0])
+        return self._once("metrics", lambda: scan_metrics(self.jvm)[0])
 
     # ---- SupportsRuntimeV2Filtering ---------------------------------------------------------------------------------
 
     def filterAttributes(self) -> JavaObject:
-        columns = [self.jvm.column(name) for name in self._filtered_columns()]
+        columns = [column_reference(self.jvm, name) for name in self._filtered_columns()]
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", columns)
 
     def _filtered_columns(self) -> list[str]:
@@ -189,13 +195,13 @@ class ScanProxy(JavaProxy):
         if pushdown is not self._pushdown:
             filtered = ScanProxy(self._context, self._source, pushdown, self._schema)
             filtered._is_filtered = True
-            self._filtered = self._to_answer[self.jvm.thread_id()] = filtered
+            self._filtered = self._to_answer[calling_thread_id(self.jvm)] = filtered
 
     def _narrowed(self, predicates: JavaObject) -> Pushdown:
         pushdown = self._pushdown
         for java in predicates:
             if len(java.children()) <= RUNTIME_VALUES_MAX + 1:
-                predicate = to_predicate(self.jvm.expression(java), self._source.columns)
+                predicate = to_predicate(read_expression(java), self._source.columns)
                 if predicate is not None:
                     pushdown = pushdown.with_filter(predicate, self._source.partition_keys)
         return pushdown
@@ -305,9 +311,9 @@ class StatisticsProxy(JavaProxy):
         super().__init__(context.jvm)
         self.pinned: object | None = None
         """Kept alive as long as the plan of the query that has these statistics."""
-        self._rows = self.jvm.optional_long(rows)
-        self._size = self.jvm.optional_long(size)
-        self._columns = self.jvm.map({})
+        self._rows = optional_long(self.jvm, rows)
+        self._size = optional_long(self.jvm, size)
+        self._columns = java_map(self.jvm, {})
 
     def numRows(self) -> JavaObject:
         return self._rows

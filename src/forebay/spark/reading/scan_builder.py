@@ -14,9 +14,12 @@ from pyspark.sql.types import StructType
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.spark.context import SessionContext
 from forebay.spark.filters import may_skip_by, to_predicate
+from forebay.spark.jvm.expressions import read_expression
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
+from forebay.spark.jvm.planning import is_planning_stream
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.releases import counts_rows_without_columns
+from forebay.spark.jvm.spark_values import python_schema
 from forebay.spark.read_modes import ReadMode
 from forebay.spark.reading.plan import Pushdown
 from forebay.spark.reading.scan import READ, ScanProxy, value_bytes
@@ -52,7 +55,7 @@ class ScanBuilder(JavaProxy):
         Spark calls this for every batch, and from 4.3 on also for streams.
         """
         self._is_batch = True
-        requested = self.jvm.python_schema(schema)
+        requested = python_schema(schema)
         if not requested.fields and not counts_rows_without_columns():
             requested = StructType([min(self._source.schema.fields, key=lambda field: value_bytes(field.dataType))])
         self._schema = requested
@@ -62,7 +65,7 @@ class ScanBuilder(JavaProxy):
         left = []
         keys = set(self._source.partition_keys)
         for java in predicates:
-            expression = self.jvm.expression(java)
+            expression = read_expression(java)
             predicate = to_predicate(expression, self._source.columns)
             if predicate is None:
                 left.append(java)
@@ -97,7 +100,7 @@ class ScanBuilder(JavaProxy):
             self._limit,
         )
         scan = ScanProxy(self._context, self._source, pushdown, self._schema)
-        if not self._is_batch or self.jvm.plans_a_stream():
+        if not self._is_batch or is_planning_stream(self.jvm):
             return scan
         # Without those on partition keys: Parquet takes a column that is filtered and not read for one that the file
         # lacks, so that no row would match. And without those by which it would leave out rows that match.

@@ -12,18 +12,20 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
 from forebay.base.errors import UnsupportedOperation
+from forebay.spark.jvm.gateway import Jvm, once_per_jvm
+from forebay.spark.jvm.python_tasks import input_partitions, reader_factory, session_artifacts
+from forebay.spark.jvm.spark_values import struct_type
 from forebay.spark.read_modes import ReadMode, switch_of
 from forebay.spark.reading.plan import DirectReading, ReadTasks, SplitsPartition
 
-if TYPE_CHECKING:  # workers need no gateway
-    from forebay.spark.jvm.gateway import JavaObject, Jvm
+if TYPE_CHECKING:
+    from forebay.spark.jvm.gateway import JavaObject
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +64,7 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 Maker = Callable[..., "JavaObject"]
-_makers: WeakKeyDictionary[Jvm, dict[str | None, Maker | UnsupportedOperation]] = WeakKeyDictionary()
-"""What makes readers of columns, for the jobs of each session (`Jvm.artifacts`), or why none can be made."""
+"""Makes readers of columns."""
 
 
 def task_mode(jvm: Jvm, allowed: ReadMode, direct: DirectReading | str | None = None) -> tuple[ReadMode, str | None]:
@@ -84,16 +85,16 @@ def task_mode(jvm: Jvm, allowed: ReadMode, direct: DirectReading | str | None = 
 def task_readers(jvm: Jvm, read: ReadTasks, schema: StructType, mode: ReadMode) -> JavaObject:
     """The factory of the readers of tasks in this mode. Raises `UnsupportedOperation` where none gives columns."""
     if mode is ReadMode.ROWS:
-        return jvm.reader_factory(pickle.dumps((read, schema)), schema)
-    messages = jvm.reader_factory(pickle.dumps((Messages(read), MESSAGES_SCHEMA)), MESSAGES_SCHEMA)
-    return _able_maker(jvm)(messages, jvm.struct_type(schema))
+        return reader_factory(jvm, pickle.dumps((read, schema)), schema)
+    messages = reader_factory(jvm, pickle.dumps((Messages(read), MESSAGES_SCHEMA)), MESSAGES_SCHEMA)
+    return _able_maker(jvm)(messages, struct_type(jvm, schema))
 
 
 def java_partitions(
     jvm: Jvm, partitions: Sequence[SplitsPartition], direct: DirectReading | str | None, mode: ReadMode
 ) -> JavaObject:
     """The input partitions of tasks in this mode; in `DIRECT`, with what the JVM needs to read them itself."""
-    made = jvm.input_partitions(partitions)
+    made = input_partitions(jvm, partitions)
     if mode is not ReadMode.DIRECT or direct is None or isinstance(direct, str):
         return made
     return _able_maker(jvm)(None, None).tasks(made, direct.source, direct.ranges(partitions))
@@ -107,15 +108,19 @@ def _able_maker(jvm: Jvm) -> Maker:
 
 
 def _maker(jvm: Jvm) -> Maker | UnsupportedOperation:
-    makers, place = _makers.setdefault(jvm, {}), jvm.artifacts()
-    if place not in makers:
-        from forebay.spark.jvm import executor_classes
+    """The maker for jobs of the session that plans, or the reason why there is none."""
+    return _maker_for(jvm, session_artifacts(jvm))
 
-        try:
-            makers[place] = executor_classes.executor_class(jvm, "ForebayColumnarFactory")
-            if str(jvm.class_("java.nio.ByteOrder").nativeOrder().toString()) != "LITTLE_ENDIAN":
-                raise UnsupportedOperation("this machine has the high bytes of numbers first")
-        except UnsupportedOperation as e:
-            logger.warning("scans by Python tasks give rows, which takes longer than columns: %s", e)
-            makers[place] = e
-    return makers[place]
+
+@once_per_jvm
+def _maker_for(jvm: Jvm, _artifacts: str | None) -> Maker | UnsupportedOperation:
+    from forebay.spark.jvm import executor_classes
+
+    try:
+        maker = executor_classes.executor_class(jvm, "ForebayColumnarFactory")
+        if str(jvm.class_("java.nio.ByteOrder").nativeOrder().toString()) != "LITTLE_ENDIAN":
+            raise UnsupportedOperation("this machine has the high bytes of numbers first")
+    except UnsupportedOperation as e:
+        logger.warning("scans by Python tasks give rows, which takes longer than columns: %s", e)
+        return e
+    return maker

@@ -23,8 +23,11 @@ from forebay.base.errors import (
     UnsupportedOperation,
 )
 from forebay.spark.context import SessionContext
+from forebay.spark.jvm.exceptions import analysis_exception, unresolved_routine
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import java_identifier
+from forebay.spark.jvm.values import enum_set, java_map, nested_string_array, string_array, string_set
 from forebay.spark.options import CHANGES, DELETE_BEHAVIOR
 from forebay.spark.sql.changelogs import ChangelogProxy
 from forebay.spark.sql.live_ddl import PROVIDER
@@ -70,14 +73,14 @@ class SqlCatalog(JavaProxy):
         return self._context.catalog
 
     def capabilities(self) -> JavaObject:
-        return self.jvm.enum_set(CONNECTOR + "catalog.TableCatalogCapability", self.capability_names)
+        return enum_set(self.jvm, CONNECTOR + "catalog.TableCatalogCapability", self.capability_names)
 
     def tableStateOptionKeys(self) -> JavaObject:
         """The options by which a table has other columns, which Spark gives to `loadTable` (from 4.3 on)."""
-        return self.jvm.string_set(DELETE_BEHAVIOR, CHANGES)
+        return string_set(self.jvm, DELETE_BEHAVIOR, CHANGES)
 
     def changelogStateOptionKeys(self) -> JavaObject:
-        return self.jvm.string_set()
+        return string_set(self.jvm)
 
     def useNullableQuerySchema(self) -> bool:
         return True
@@ -88,7 +91,7 @@ class SqlCatalog(JavaProxy):
     # ---- SupportsNamespaces: a namespace has one part, the database --------------------------------------------------
 
     def _no_such_namespace(self, namespace: Sequence[str]) -> Exception:
-        return self.jvm.thrown("NoSuchNamespaceException", self.jvm.strings(list(namespace)))
+        return analysis_exception(self.jvm, "NoSuchNamespaceException", string_array(self.jvm, list(namespace)))
 
     def _database(self, namespace: JavaObject) -> str:
         """The database that a namespace means. Throws NoSuchNamespaceException for one that cannot be any."""
@@ -106,9 +109,9 @@ class SqlCatalog(JavaProxy):
             if e.code == ErrorCode.DATABASE_NOT_EXIST:
                 raise self._no_such_namespace(names_in(namespace)) from e
             if isinstance(e, AlreadyExists):
-                raise self.jvm.thrown("NamespaceAlreadyExistsException", namespace) from e
+                raise analysis_exception(self.jvm, "NamespaceAlreadyExistsException", namespace) from e
             if e.code == ErrorCode.DATABASE_NOT_EMPTY:
-                raise self.jvm.thrown("NonEmptyNamespaceException", namespace) from e
+                raise analysis_exception(self.jvm, "NonEmptyNamespaceException", namespace) from e
             raise
 
     def listNamespaces(self, *parent: Any) -> JavaObject:
@@ -116,8 +119,8 @@ class SqlCatalog(JavaProxy):
         if parent and len(parent[0]) > 0:
             if not self.namespaceExists(parent[0]):
                 raise self._no_such_namespace(names_in(parent[0]))
-            return self.jvm.string_arrays([])
-        return self.jvm.string_arrays([[name] for name in self._side.database_names()])
+            return nested_string_array(self.jvm, [])
+        return nested_string_array(self.jvm, [[name] for name in self._side.database_names()])
 
     def namespaceExists(self, namespace: JavaObject) -> bool:
         parts = names_in(namespace)
@@ -125,7 +128,7 @@ class SqlCatalog(JavaProxy):
 
     def loadNamespaceMetadata(self, namespace: JavaObject) -> JavaObject:
         with self._database_errors(namespace):
-            return self.jvm.map(self._side.database_properties(self._database(namespace)))
+            return java_map(self.jvm, self._side.database_properties(self._database(namespace)))
 
     def createNamespace(self, namespace: JavaObject, metadata: JavaObject) -> None:
         properties = {str(key): str(value) for key, value in metadata.items() if key not in _SPARKS_OWN}
@@ -174,19 +177,19 @@ class SqlCatalog(JavaProxy):
         """The identifier without the catalog, which RENAME TO may name; Spark makes it a part of the namespace."""
         catalog, *rest = names_in(identifier.namespace())
         is_named = rest and catalog == self._context.catalog
-        return self.jvm.identifier(rest, str(identifier.name())) if is_named else identifier
+        return java_identifier(self.jvm, rest, str(identifier.name())) if is_named else identifier
 
     def _no_such_table(self, identifier: JavaObject) -> Exception:
         """Spark's own exception, on which its analyzer and IF EXISTS depend."""
-        return self.jvm.thrown("NoSuchTableException", identifier)
+        return analysis_exception(self.jvm, "NoSuchTableException", identifier)
 
     def listTables(self, namespace: JavaObject) -> JavaObject:
-        names = [self.jvm.identifier(*name) for name in self._identifiers(namespace)]
+        names = [java_identifier(self.jvm, *name) for name in self._identifiers(namespace)]
         return self.jvm.array(CONNECTOR + "catalog.Identifier", names)
 
     def listTableSummaries(self, namespace: JavaObject) -> JavaObject:
         make = self.jvm.class_(CONNECTOR + "catalog.TableSummary").of
-        summaries = [make(self.jvm.identifier(*name), "MANAGED") for name in self._identifiers(namespace)]
+        summaries = [make(java_identifier(self.jvm, *name), "MANAGED") for name in self._identifiers(namespace)]
         return self.jvm.array(CONNECTOR + "catalog.TableSummary", summaries)
 
     def _identifiers(self, namespace: JavaObject) -> list[tuple[list[str], str]]:
@@ -293,7 +296,7 @@ class SqlCatalog(JavaProxy):
         except AlreadyExists as e:
             if e.code != ErrorCode.TABLE_ALREADY_EXIST:  # a table in the lake: IF NOT EXISTS must not pass over it
                 raise
-            raise self.jvm.thrown("TableAlreadyExistsException", identifier) from e
+            raise analysis_exception(self.jvm, "TableAlreadyExistsException", identifier) from e
         except NotFound:
             with self._database_errors(identifier.namespace()):
                 raise
@@ -339,7 +342,7 @@ class SqlCatalog(JavaProxy):
         try:
             is_renamed = self._side.rename_table(self._named(old), self._named(target))
         except AlreadyExists as e:
-            raise self.jvm.thrown("TableAlreadyExistsException", target) from e
+            raise analysis_exception(self.jvm, "TableAlreadyExistsException", target) from e
         if not is_renamed:
             raise self._no_such_table(old)
 
@@ -354,7 +357,8 @@ class SqlCatalog(JavaProxy):
                 if procedure is not None:
                     return ProcedureProxy(side.context, procedure)
         home = f"{self._context.catalog}.{SYSTEM_NAMESPACE}"
-        raise self.jvm.unknown_routine(
+        raise unresolved_routine(
+            self.jvm,
             ".".join([self._context.catalog, *namespace, name]),
             f"{home}, which has {', '.join(self._procedure_names())}",
         )
@@ -365,7 +369,7 @@ class SqlCatalog(JavaProxy):
     def listProcedures(self, namespace: JavaObject) -> JavaObject:
         names = self._procedure_names() if names_in(namespace) == [SYSTEM_NAMESPACE] else []
         return self.jvm.array(
-            CONNECTOR + "catalog.Identifier", [self.jvm.identifier([SYSTEM_NAMESPACE], name) for name in names]
+            CONNECTOR + "catalog.Identifier", [java_identifier(self.jvm, [SYSTEM_NAMESPACE], name) for name in names]
         )
 
     # ---- FunctionCatalog --------------------------------------------------------------------------------------------
@@ -378,7 +382,7 @@ class SqlCatalog(JavaProxy):
         if names_in(identifier.namespace()) in ([], [SYSTEM_NAMESPACE]):
             loaded = function(self._context, str(identifier.name()), self.loadTable)
         if loaded is None:
-            raise self.jvm.thrown("NoSuchFunctionException", identifier)
+            raise analysis_exception(self.jvm, "NoSuchFunctionException", identifier)
         return loaded
 
     def listFunctions(self, namespace: JavaObject) -> JavaObject:
@@ -387,5 +391,5 @@ class SqlCatalog(JavaProxy):
 
         names = NAMES if names_in(namespace) in ([], [SYSTEM_NAMESPACE]) else ()
         return self.jvm.array(
-            CONNECTOR + "catalog.Identifier", [self.jvm.identifier([SYSTEM_NAMESPACE], name) for name in names]
+            CONNECTOR + "catalog.Identifier", [java_identifier(self.jvm, [SYSTEM_NAMESPACE], name) for name in names]
         )

@@ -13,6 +13,7 @@ from forebay.base.errors import InvalidRequest
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import column_reference, python_options, struct_type
 from forebay.spark.reading.plan import ChangesRange
 from forebay.spark.reading.scan_builder import ScanBuilder
 from forebay.spark.reading.scan_source import ChangesSource
@@ -62,7 +63,7 @@ class ChangelogProxy(JavaProxy):
 
     def columns(self) -> JavaObject:
         create = self.jvm.class_(CONNECTOR + "catalog.Column").create
-        fields = self.jvm.struct_type(self._schema).fields()
+        fields = struct_type(self.jvm, self._schema).fields()
         columns = [create(f.name(), f.dataType(), f.nullable()) for f in fields]
         return self.jvm.array(CONNECTOR + "catalog.Column", columns)
 
@@ -76,14 +77,14 @@ class ChangelogProxy(JavaProxy):
         return False
 
     def rowId(self) -> JavaObject:
-        references = [self.jvm.column(name) for name in self._row_id]
+        references = [column_reference(self.jvm, name) for name in self._row_id]
         return self.jvm.array(CONNECTOR + "expressions.NamedReference", references)
 
     def rowVersion(self) -> JavaObject:
-        return self.jvm.column("_commit_version")
+        return column_reference(self.jvm, "_commit_version")
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        all_options = self.jvm.options(options)
+        all_options = python_options(options)
         left = {name: value for name, value in all_options.items() if name.lower() not in _OWN_OPTIONS}
         return ScanBuilder(self._context, self._source(left))
 

@@ -18,6 +18,7 @@ from forebay.spark.context import SessionContext
 from forebay.spark.jvm.executor_classes import executor_class
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import java_identifier, python_schema
 from forebay.spark.sql.partitions import PartitionManagement
 
 MAX_PARTITION = "max_pt"
@@ -52,7 +53,7 @@ class UnboundMaxPartition(JavaProxy):
         return "max_pt(table): the last value of the table's first partition key; NULL without partitions"
 
     def bind(self, struct: JavaObject) -> JavaObject:
-        arguments = self.jvm.python_schema(struct).fields
+        arguments = python_schema(struct).fields
         if len(arguments) != 1 or not isinstance(arguments[0].dataType, StringType):
             raise UnsupportedOperation(f"{MAX_PARTITION} takes the name of a table, a STRING")
         return executor_class(self.jvm, _CLASS)(MaxPartition(self._context, self._load))
@@ -78,7 +79,7 @@ class MaxPartition(JavaProxy):
                 f"{MAX_PARTITION}: '{name}' is no table of catalog {self._context.catalog}; write database.table"
             )
         try:
-            table = self._load(self.jvm.identifier(parts[:1], parts[1]))
+            table = self._load(java_identifier(self.jvm, parts[:1], parts[1]))
         except JavaThrow as e:  # Java's Function may throw no such thing
             raise NotFound(f"{MAX_PARTITION}: there is no table '{name}' in catalog {self._context.catalog}") from e
         keys = table._keys() if isinstance(table, PartitionManagement) else []

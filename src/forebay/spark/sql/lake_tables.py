@@ -32,6 +32,8 @@ from forebay.paimon.table import Table
 from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import python_options
+from forebay.spark.jvm.values import java_map
 from forebay.spark.reading.lake_metadata import metadata_fields
 from forebay.spark.reading.lake_plan import SYSTEM_TABLES, PaimonScan
 from forebay.spark.reading.lake_source import LakeScanSource
@@ -90,13 +92,13 @@ class LakeTableProxy(WrittenTable):
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         from forebay.spark.writing.lake_write_builder import write_builder
 
-        return write_builder(self._context, self._name, self._table, self.jvm.options(info.options()), info)
+        return write_builder(self._context, self._name, self._table, python_options(info.options()), info)
 
     def metrics(self) -> JavaObject:
         """For `sink.metrics` in the progress of a streaming query that writes this table."""
         from forebay.spark.writing.stream_commits import sink_metrics
 
-        return self.jvm.map(sink_metrics(self._table))
+        return java_map(self.jvm, sink_metrics(self._table))
 
     def _columns(self) -> tuple[Column, ...]:
         return columns_of(self._table.schema)
@@ -173,12 +175,13 @@ class LakePartitions(PartitionManagement):
     def loadPartitionMetadata(self, row: JavaObject) -> JavaObject:
         """The properties that DESCRIBE ... PARTITION and SHOW TABLE EXTENDED show, by the names of `$partitions`."""
         files = [e.file for e in self._entries(self._values(row))]
-        return self.jvm.map(
+        return java_map(
+            self.jvm,
             {
                 "record_count": str(sum(f.row_count for f in files)),
                 "file_size_in_bytes": str(sum(f.file_size for f in files)),
                 "file_count": str(len(files)),
-            }
+            },
         )
 
 

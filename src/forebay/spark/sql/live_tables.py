@@ -35,6 +35,7 @@ from forebay.spark.context import LiveContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_jobs import run_job
+from forebay.spark.jvm.spark_values import python_options
 from forebay.spark.options import (
     INCLUDE,
     ReadOptions,
@@ -105,7 +106,7 @@ class LiveTableProxy(ClusterTable, WrittenTable):
         return metadata_fields(self._info)
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
-        return write_builder(self._context, self._info, self.jvm.options(info.options()), info)
+        return write_builder(self._context, self._info, python_options(info.options()), info)
 
     def _columns(self) -> tuple[Column, ...]:
         return self._info.schema.columns
@@ -142,7 +143,7 @@ class StagedLiveTable(LiveTableProxy, StagedTable):
         """Raises `InvalidRequest` for write options that are properties of tables."""
         # OPTIONS of CREATE TABLE come here too, although they have become properties of the table.
         properties = self._table_properties()
-        options = self.jvm.options(info.options())
+        options = python_options(info.options())
         left = {name: value for name, value in options.items() if properties.get(name) != value}
         for name in left:
             if ddl.is_property(name):
@@ -166,7 +167,7 @@ class ReplacedLiveTable(LiveTableProxy, StagedTable):
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         """The builder of a write that replaces all rows."""
         self._is_filled = True
-        all_options = self.jvm.options(
+        all_options = python_options(
             info.options()
         )  # those of OPTIONS are properties of the table, which are as they are
         options = {name: value for name, value in all_options.items() if self._table_properties().get(name) != value}

@@ -31,6 +31,8 @@ from forebay.base.options import Parser
 from forebay.spark.context import SessionContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import struct_type
+from forebay.spark.jvm.values import java_list
 from forebay.spark.schemas import spark_arrow_schema
 from forebay.spark.sql.tables import LocalScanProxy
 
@@ -155,7 +157,7 @@ class ProcedureProxy(JavaProxy):
         make = getattr(self.jvm.class_(_PROCEDURES + "ProcedureParameter"), "in")
         made = []
         for parameter in self._procedure.parameters:
-            struct = self.jvm.struct_type(StructType([StructField(parameter.name, parameter.data_type)]))
+            struct = struct_type(self.jvm, StructType([StructField(parameter.name, parameter.data_type)]))
             builder = make(parameter.name, struct.apply(0).dataType()).comment(parameter.comment)
             if parameter.default is not None:
                 builder = builder.defaultValue(parameter.default)
@@ -168,7 +170,9 @@ class ProcedureProxy(JavaProxy):
         arguments = {parameter.name: parameter.read(row, position) for position, parameter in enumerate(parameters)}
         table = self._procedure.call(self._context, arguments)
         name = f"{SYSTEM_NAMESPACE}.{self._procedure.name}"
-        return self.jvm.list([LocalScanProxy(self._context, name, self._procedure.result, lambda: table)]).iterator()
+        return java_list(
+            self.jvm, [LocalScanProxy(self._context, name, self._procedure.result, lambda: table)]
+        ).iterator()
 
 
 def read_argument(row: JavaObject, position: int, t: DataType) -> Any:

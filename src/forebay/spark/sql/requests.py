@@ -15,6 +15,7 @@ from pyspark.sql.types import DataType, StructType
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
+from forebay.spark.jvm.spark_values import python_options, python_schema
 from forebay.spark.options import changes_option
 
 
@@ -66,7 +67,7 @@ def table_request(jvm: Jvm, what: tuple[Any, ...], *, is_copy: bool = False) -> 
     if schema.getClass().isArray():  # of Column
         schema = jvm.class_(CONNECTOR + "catalog.CatalogV2Util").v2ColumnsToStructType(schema)
     return TableRequest(
-        jvm.python_schema(schema),
+        python_schema(schema),
         tuple(_transform(transform) for transform in transforms),
         texts_in(properties),
         _primary_key(constraints),
@@ -126,7 +127,7 @@ def load_request(jvm: Jvm, how: tuple[Any, ...]) -> LoadRequest:
     if len(how) != 2:
         return LoadRequest(_version_or_time(how))
     context, options = how
-    own_options = without_travel(jvm.options(options))
+    own_options = without_travel(python_options(options))
     is_write = bool(own_options) and not context.writePrivileges().isEmpty()
     travel = context.timeTravel()
     if not travel.isPresent():
@@ -306,5 +307,5 @@ def _position(position: JavaObject) -> ColumnPosition:
 
 def _spark_type(jvm: Jvm, java: JavaObject) -> DataType:
     wrapper = jvm.class_("org.apache.spark.sql.types.StructType")().add("c", java)
-    made: DataType = jvm.python_schema(wrapper).fields[0].dataType
+    made: DataType = python_schema(wrapper).fields[0].dataType
     return made

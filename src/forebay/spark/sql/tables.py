@@ -17,6 +17,8 @@ from forebay.spark.context import SessionContext
 from forebay.spark.filters import predicates_of
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import internal_rows, python_options, struct_type
+from forebay.spark.jvm.values import enum_set, java_map, proxy_array
 from forebay.spark.options import CHANGES
 from forebay.spark.reading.scan_builder import ScanBuilder
 from forebay.spark.reading.scan_source import ScanSource
@@ -48,7 +50,7 @@ class TableProxy(JavaProxy):
         self._version = version
         self._id = table_id
         self._spark_schema = schema
-        self._schema = self.jvm.struct_type(schema)
+        self._schema = struct_type(self.jvm, schema)
 
     def _identity(self) -> str:
         return f"{self._name}@{self._version}"
@@ -75,16 +77,16 @@ class TableProxy(JavaProxy):
         return ()
 
     def properties(self) -> JavaObject:
-        return self.jvm.map(self._table_properties())
+        return java_map(self.jvm, self._table_properties())
 
     def _table_properties(self) -> dict[str, str]:
         return {}
 
     def capabilities(self) -> JavaObject:
-        return self.jvm.enum_set(CATALOG + "TableCapability", self.capability_names)
+        return enum_set(self.jvm, CATALOG + "TableCapability", self.capability_names)
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return ScanBuilder(self._context, self._source(self.jvm.options(options)))
+        return ScanBuilder(self._context, self._source(python_options(options)))
 
     def _source(self, options: dict[str, str]) -> ScanSource:
         raise NotImplementedError(f"{type(self).__name__} does not say how it is read")
@@ -97,7 +99,7 @@ class ReadOnlyTable(TableProxy):
 
     def capabilities(self) -> JavaObject:
         names = (*self.capability_names, "BATCH_WRITE", "STREAMING_WRITE")
-        return self.jvm.enum_set(CATALOG + "TableCapability", names)
+        return enum_set(self.jvm, CATALOG + "TableCapability", names)
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         raise can_only_be_read(self._name)
@@ -124,7 +126,7 @@ class LocalSystemTable(ReadOnlyTable):
         self._rows = rows
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return LocalScanProxy(self._context, self._name, self._spark_schema, self._rows(self.jvm.options(options)))
+        return LocalScanProxy(self._context, self._name, self._spark_schema, self._rows(python_options(options)))
 
 
 class RowsSystemTable(ReadOnlyTable):
@@ -200,12 +202,12 @@ class WrittenTable(TableProxy):
         if not deletes_whole_rows:
             fields = [StructField(f.name, f.dataType, f.nullable or f.name not in key, f.metadata) for f in fields]
         self._spark_schema = StructType([StructField(CHANGE_TYPE_COLUMN, StringType(), False), *fields])
-        self._schema = self.jvm.struct_type(self._spark_schema)
+        self._schema = struct_type(self.jvm, self._spark_schema)
         return self
 
     def metadataColumns(self) -> JavaObject:
         columns = [MetadataColumnProxy(self._context, field) for field in self._metadata_fields()]
-        return self.jvm.proxy_array(CATALOG + "MetadataColumn", columns)
+        return proxy_array(self.jvm, CATALOG + "MetadataColumn", columns)
 
     def _check_deletable(self, statement: str) -> None:
         """Raise `UnsupportedOperation` for tables that can lose no rows."""
@@ -219,13 +221,13 @@ class WrittenTable(TableProxy):
     def canDeleteWhere(self, predicates: JavaObject) -> bool:
         """Whether `deleteWhere` does; else rows are deleted by a row-level operation."""
         self._check_deletable("DELETE FROM")
-        filters, is_whole = predicates_of(self.jvm, predicates, self._columns())
+        filters, is_whole = predicates_of(predicates, self._columns())
         return is_whole and (not filters or self._deletes_directly(filters))
 
     def deleteWhere(self, predicates: JavaObject, *options: Any) -> None:
         """Delete the rows that match all `predicates`. Raises `InternalError` unless `canDeleteWhere` accepted them."""
         self._check_deletable("DELETE FROM")
-        filters, is_whole = predicates_of(self.jvm, predicates, self._columns())
+        filters, is_whole = predicates_of(predicates, self._columns())
         if not is_whole:
             raise InternalError(f"DELETE FROM {self._name}: Spark asks for a condition that was refused")
         if filters is not None:
@@ -268,7 +270,7 @@ class MetadataColumnProxy(JavaProxy):
         return self._field.name
 
     def dataType(self) -> JavaObject:
-        return self.jvm.struct_type(StructType([self._field])).apply(0).dataType()
+        return struct_type(self.jvm, StructType([self._field])).apply(0).dataType()
 
     def isNullable(self) -> bool:
         return self._field.nullable
@@ -290,11 +292,11 @@ class LocalScanProxy(JavaProxy):
         return self
 
     def readSchema(self) -> JavaObject:
-        return self.jvm.struct_type(self._schema)
+        return struct_type(self.jvm, self._schema)
 
     def description(self) -> str:
         return f"forebay {self._name}"
 
     def rows(self) -> JavaObject:
         table = self._make_rows().cast(spark_arrow_schema(self._schema))
-        return self.jvm.rows(self._context.session, self._schema, table)
+        return internal_rows(self.jvm, self._context.session, self._schema, table)

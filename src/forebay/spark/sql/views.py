@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.types import StructType
 
 from forebay.base.errors import AlreadyExists, ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow, Jvm, quoted
+from forebay.spark.jvm.exceptions import analysis_exception
+from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, JavaThrow, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.spark_values import java_identifier, python_schema, quoted, struct_type
+from forebay.spark.jvm.values import java_map, string_array
 from forebay.spark.schemas import table_schema, to_fields
 from forebay.spark.sql.catalog import RELATION_CATALOG, SqlCatalog
 from forebay.spark.sql.live_ddl import COMMENT
@@ -81,7 +84,7 @@ class ViewCatalog(SqlCatalog):
         try:
             self._side.prepare_view(self._named(identifier))
         except AlreadyExists as e:
-            raise self.jvm.thrown("ViewAlreadyExistsException", identifier) from e
+            raise analysis_exception(self.jvm, "ViewAlreadyExistsException", identifier) from e
 
     # ---- finding views ----------------------------------------------------------------------------------------------
 
@@ -108,7 +111,7 @@ class ViewCatalog(SqlCatalog):
         database = self._database(namespace)
         if not self._side.has_database(database):
             raise self._no_such_namespace([database])
-        names = [self.jvm.identifier([database], name) for name in self._views_of(database)]
+        names = [java_identifier(self.jvm, [database], name) for name in self._views_of(database)]
         return self.jvm.array(CONNECTOR + "catalog.Identifier", names)
 
     def listRelationSummaries(self, namespace: JavaObject) -> JavaObject:
@@ -135,7 +138,7 @@ class ViewCatalog(SqlCatalog):
             return None
 
     def _no_such_view(self, identifier: JavaObject) -> Exception:
-        return self.jvm.thrown("NoSuchViewException", identifier)
+        return analysis_exception(self.jvm, "NoSuchViewException", identifier)
 
     def _shown(self, view: View) -> JavaObject:
         return _to_java(self.jvm, _from_lake(view, self._context.catalog))
@@ -157,7 +160,7 @@ class ViewCatalog(SqlCatalog):
         try:
             self._keep(view, replace)
         except AlreadyExists as e:
-            raise self.jvm.thrown("ViewAlreadyExistsException", identifier) from e
+            raise analysis_exception(self.jvm, "ViewAlreadyExistsException", identifier) from e
         return spark_view
 
     def _keep(self, view: View, replace: bool) -> None:
@@ -196,13 +199,13 @@ class ViewCatalog(SqlCatalog):
         try:
             self._lake_of_views.rename_view(view.name, str(self._named(target)))
         except AlreadyExists as e:
-            raise self.jvm.thrown("ViewAlreadyExistsException", target) from e
+            raise analysis_exception(self.jvm, "ViewAlreadyExistsException", target) from e
 
     # ---- tables: none where a view is -------------------------------------------------------------------------------
 
     def _refuse_view(self, identifier: JavaObject) -> None:
         if self.viewExists(identifier):
-            raise self.jvm.thrown("TableAlreadyExistsException", identifier)
+            raise analysis_exception(self.jvm, "TableAlreadyExistsException", identifier)
 
     def stageCreateOrReplace(self, identifier: JavaObject, *what: Any) -> JavaProxy:
         if self.viewExists(identifier):  # Spark has no exception of its own that could be thrown here
@@ -256,7 +259,7 @@ def _from_java(jvm: Jvm, spark_view: JavaObject) -> SparkView:
         raise InvalidRequest(f"property '{reserved[0]}' is one of Spark's own; choose a name without 'view.' in front")
     return SparkView(
         str(spark_view.queryText()),
-        jvm.python_schema(spark_view.schema()),
+        python_schema(spark_view.schema()),
         str(spark_view.currentCatalog() or ""),
         tuple(names_in(spark_view.currentNamespace())),
         texts_in(spark_view.sqlConfigs()),
@@ -270,10 +273,10 @@ def _from_java(jvm: Jvm, spark_view: JavaObject) -> SparkView:
 def _to_java(jvm: Jvm, view: SparkView) -> JavaObject:
     builder = jvm.class_(CONNECTOR + "catalog.View$Builder")()
     properties = dict(view.options) if view.comment is None else {**view.options, COMMENT: view.comment}
-    builder.withSchema(jvm.struct_type(view.schema)).withProperties(jvm.map(properties)).withQueryText(view.text)
-    builder.withCurrentCatalog(view.catalog).withCurrentNamespace(jvm.strings(view.namespace))
-    builder.withSqlConfigs(jvm.map(view.configs)).withSchemaMode(view.mode)
-    return builder.withQueryColumnNames(jvm.strings(view.query_columns)).build()
+    builder.withSchema(struct_type(jvm, view.schema)).withProperties(java_map(jvm, properties)).withQueryText(view.text)
+    builder.withCurrentCatalog(view.catalog).withCurrentNamespace(string_array(jvm, view.namespace))
+    builder.withSqlConfigs(java_map(jvm, view.configs)).withSchemaMode(view.mode)
+    return builder.withQueryColumnNames(string_array(jvm, view.query_columns)).build()
 
 
 def _to_lake(name: str, catalog: str, view: SparkView) -> View:

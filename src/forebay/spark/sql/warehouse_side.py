@@ -114,7 +114,7 @@ class WarehouseSide(CatalogSide):
             return None
         full = str(name.plain)
         try:
-            table = self.lake.kept_table(full)
+            table = self.lake.cached_table(full)
             if branch is not None and branch != MAIN_BRANCH:
                 branches = table.context.branches
                 if not branches.exists(branch):
@@ -122,7 +122,7 @@ class WarehouseSide(CatalogSide):
                         f"table {self.context.full_name(full)} has no branch '{branch}'; its branches are "
                         + (", ".join(branches.names()) or "none")
                     )
-                table = self.lake.kept_table(full, branch=branch)
+                table = self.lake.cached_table(full, branch=branch)
         except (NotFound, InvalidRequest):
             if self.has_table(name.plain):  # something else is missing
                 raise

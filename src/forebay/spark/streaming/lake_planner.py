@@ -1,13 +1,13 @@
 """Plans the micro-batches of a stream of a Paimon table.
 
-What a stream delivers. Of an append table: the rows that are added. Of a primary-key table: rows that were inserted,
-and what updates left; deletes and old images are left out, since a plain row cannot tell what it is. With
-`read.changelog`, of `t$changelog` and of `t$audit_log`: every change, with its kind. First come all rows of the latest
-snapshot, unless `scan.mode` says otherwise.
+A stream of an append table has the rows that are added. A stream of a primary-key table has inserted rows and the new
+images of updates; deletes and old images are left out, because a row without its kind could not be distinguished. With
+`read.changelog`, and of `t$changelog` and `t$audit_log`, it has every change with its kind. The stream begins with all
+rows of the latest snapshot, unless `scan.mode` says otherwise.
 
-A micro-batch holds all that is new, or as many files as the limits allow; files are never cut. The changes of one
-bucket are read by one task, in the order in which they were made. The rows of a primary-key table in full have no
-order; they are micro-batches of their own, so that changes come later.
+A micro-batch has all new files, or as many as the limits allow; files are never split. One task reads the changes of a
+bucket, in the order of the commits. The first rows of a primary-key table have no order; they come in micro-batches of
+their own, before all changes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONSUMER_REFRESHES = 4
 
 
 class Admission:
-    """Decides split by split what fits into one micro-batch: the first always does."""
+    """Decides for each split whether it fits into a micro-batch. The first split always does."""
 
     def __init__(self, limits: StreamLimits) -> None:
         self._limits = limits
@@ -112,13 +112,13 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
     def _here(self) -> PaimonOffset:
         return PaimonOffset.of_state(self._table_id, self._stream.state())
 
-    # ---- where a stream begins --------------------------------------------------------------------------------------
+    # ---- beginning --------------------------------------------------------------------------------------------------
 
     def _beginning(self) -> PaimonOffset:
         return replace(self._begin(), is_first=True)
 
     def _begin(self, start: PaimonOffset | None = None) -> PaimonOffset:
-        """Where a stream begins that is new, or (at `start`) has found its table empty so far; it may still be."""
+        """The offset at which a new stream begins, or a stream whose table was empty at `start`, and may still be."""
         if start is not None:
             self._stream.restore(start.state())
         self._stream.begin()
@@ -127,7 +127,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
             self._target = max(self._target, beginning.full)  # "now" is when a stream begins
         return beginning
 
-    # ---- how far it can go ------------------------------------------------------------------------------------------
+    # ---- end of a batch ---------------------------------------------------------------------------------------------
 
     def next_offset(self, start: PaimonOffset, limits: StreamLimits) -> PaimonOffset:
         """As `StreamPlanner.next_offset`; of a stream whose table was empty so far, where it begins."""
@@ -167,7 +167,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
         newest = self._scan.table.snapshots.latest_id()
         self.newest = None if newest is None else end.in_front_of(newest + 1)
         if target is not None and end.place > (target + 1, 0):
-            # Snapshots that say nothing were passed, but those behind the target are for the next run.
+            # The plan has passed snapshots without changes. Those after the target are left to the next run.
             last = self._scan.table.snapshots.find(target)
             stop = end.in_front_of(target + 1, None if last is None else last.delta_manifest_list)
             return max(start, stop, key=lambda offset: offset.place)
@@ -180,7 +180,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
         if offset.table != self._table_id:
             raise self.recreated()
 
-    # ---- what it reads ----------------------------------------------------------------------------------------------
+    # ---- tasks ------------------------------------------------------------------------------------------------------
 
     def tasks(self, start: PaimonOffset, end: PaimonOffset) -> list[SplitsPartition]:
         """The tasks of a batch. The same offsets always give the same rows."""
@@ -219,14 +219,14 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
         if reached.place < end.place or (end.split and at_end and reached.plan != end.plan):
             raise Conflict(
                 f"a batch of table {self._scan.name} from (snapshot, file) {start.place} to {end.place} cannot be read "
-                f"again, it ends at {reached.place} now: a stream goes on with the filter and options that it had"
+                f"again, it ends at {reached.place} now: a stream must be restarted with the same filter and options"
             )
         return splits
 
-    # ---- what others may forget -------------------------------------------------------------------------------------
+    # ---- consumer ---------------------------------------------------------------------------------------------------
 
     def read_until(self, offset: PaimonOffset) -> None:
-        """All before `offset` is done: the stream's consumer (`consumer-id`) does not need it any more."""
+        """Note that everything before `offset` has been processed, and advance the consumer (`consumer-id`) to it."""
         expires_in = self._scan.table.options.consumer_expiration_time_ms
         now = self._clock.now_ms()
         # A waiting stream renews its consumer before it expires.
@@ -237,7 +237,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
 
 
 class LakeChangesPlanner(LakeStreamPlanner):
-    """Plans the micro-batches of a stream of CHANGES, which begins where its range does."""
+    """Plans the micro-batches of a stream of CHANGES, which begins at the start of its range."""
 
     _scan: LakeChangesScan
 
@@ -253,10 +253,10 @@ _OF_SCANS = ("full", "next", "split", "plan", "began_empty", "finished", "passed
 
 @dataclass(frozen=True)
 class PaimonOffset:
-    """Where a stream is. `began_empty`: its table had no snapshot at the start. `finished`: nothing more will come.
+    """A position of a stream. `began_empty`: its table had no snapshot at the start. `finished`: no change will follow.
 
-    `is_first`: no batch has been planned from here yet. `began`: (`full`, `next`) where the batch that ends here began,
-    if it is the first one.
+    `is_first`: no batch has been planned from this offset yet. `began`: (`full`, `next`) of the start of the first
+    batch, in the offset where that batch ends.
     """
 
     table: str
@@ -272,7 +272,7 @@ class PaimonOffset:
 
     @classmethod
     def of_state(cls, table: str, state: Mapping[str, Any]) -> PaimonOffset:
-        """The offset of a scan's state. What says nothing more is left out, so that equal places are equal offsets."""
+        """The offset of a scan's state, without redundant fields, so that equal positions are equal offsets."""
         split = int(state["split"])
         return cls(
             table, state["full"], state["next"], split, state["plan"] if split else None,
@@ -286,18 +286,18 @@ class PaimonOffset:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known where the stream begins."""
+        """Whether the beginning of the stream is known."""
         return self.full is not None or self.next is not None
 
     @property
     def place(self) -> tuple[int, int]:
-        """(snapshot in hand, how many of its splits are done): grows with every split. (0, 0) before the beginning."""
+        """(snapshot, number of its finished splits), which grows with every split. (0, 0) before the beginning."""
         snapshot = self.full if self.full is not None else self.next
         return (0, 0) if snapshot is None else (snapshot, self.split)
 
     @property
     def start_of_batch(self) -> PaimonOffset | None:
-        """Where the batch that ends here began, if it was the stream's first one."""
+        """The start of the batch that ends at this offset, if it is the stream's first batch."""
         if self.began is None:
             return None
         full, following = self.began
@@ -320,16 +320,16 @@ class PaimonOffset:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> PaimonOffset:
-        """Raises `InvalidRequest` unless it is an offset of such a stream."""
-        known = {f.name for f in fields(cls)}
+        """The offset of these values. Raises `InvalidRequest` unless they are an offset of such a stream."""
+        names = {f.name for f in fields(cls)}
         try:
-            given = {name: value for name, value in values.items() if name in known}
-            if given.get("began") is not None:
-                full, following = given["began"]
-                given["began"] = (full, following)
-            made = cls(**given)
-            if not isinstance(made.split, int) or not isinstance(made.table, str):
+            attributes = {name: value for name, value in values.items() if name in names}
+            if attributes.get("began") is not None:
+                full, following = attributes["began"]
+                attributes["began"] = (full, following)
+            offset = cls(**attributes)
+            if not isinstance(offset.split, int) or not isinstance(offset.table, str):
                 raise TypeError("'split' is a number, and 'table' a text")
         except (TypeError, ValueError) as e:
             raise InvalidRequest(f"this is no offset of a stream of a Paimon table: {dict(values)!r} ({e})") from e
-        return made
+        return offset

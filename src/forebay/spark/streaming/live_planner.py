@@ -21,9 +21,10 @@ from pyspark.sql.types import StructType
 
 from forebay.base.ambient import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, UnsupportedOperation
+from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.log_epochs import check_offsets
-from forebay.client.reading.planning import EARLIEST, LATEST, list_offsets, list_partitions
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.metadata.log_offset import LogOffset, epoch_of
 from forebay.metadata.table import TableBucket
@@ -55,7 +56,7 @@ GONE = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPT
 _OF_BUCKET = (KvBatchSplit, LogInput, KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit)
 
 _BEHIND_SECONDS = 10.0
-"""How long the end of a log may be before an offset that a stream has already: a snapshot can be that much ahead."""
+"""How long the end of a log may be behind the stream's offset, because a snapshot can be ahead of the log's end."""
 
 
 class LiveStreamPlanner(StreamPlanner[StreamOffset]):
@@ -84,7 +85,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
     def offset(self, values: Mapping[str, Any]) -> StreamOffset:
         return StreamOffset.from_json(values)
 
-    # ---- where a stream begins --------------------------------------------------------------------------------------
+    # ---- beginning --------------------------------------------------------------------------------------------------
 
     def _beginning(self) -> StreamOffset:
         log, full = self._known_partitions(self._begin)
@@ -105,7 +106,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
                 return self._ask(buckets, EARLIEST), None
 
     def _at_time(self, buckets: Sequence[TableBucket], time_ms: int) -> dict[TableBucket, int]:
-        """The first offsets written then or later; where the logs end, for a time that has not come yet."""
+        """The first offsets written at `time_ms` or later; the ends of the logs for a time in the future."""
         try:
             offsets = self._ask(buckets, time_ms)
         except ForebayError as e:
@@ -154,7 +155,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
             )
         return starts
 
-    # ---- how far it can go ------------------------------------------------------------------------------------------
+    # ---- end of a batch ---------------------------------------------------------------------------------------------
 
     @property
     def _planner_clock(self) -> Clock:
@@ -191,7 +192,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
             clock.sleep(_BEHIND_SECONDS / 50)
 
     def _check_epochs(self, start: StreamOffset, ends: Mapping[TableBucket, int]) -> None:
-        """Raise `InvalidRequest` if the stream has read what the servers have never had, or have no longer."""
+        """Raise `InvalidRequest` if the stream has read records that the servers never had, or have lost."""
         doubtful = {
             bucket: LogOffset(offset, epoch)
             for bucket, offset in start.log.items()
@@ -205,10 +206,10 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         if offset.table_id != self._info.table_id:
             raise self.recreated()
 
-    # ---- what it reads ----------------------------------------------------------------------------------------------
+    # ---- tasks of a batch -------------------------------------------------------------------------------------------
 
     def pieces(self, start: StreamOffset) -> list[Split]:
-        """All pieces of the full read that `start` is part of, in the order in which they are counted."""
+        """All pieces of the full read of which `start` is a part, in the order of their numbers."""
         full = start.full
         if full is None:
             return []
@@ -218,19 +219,19 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         return self._pieces[1]
 
     def _make_pieces(self, full: FullRead) -> list[Split]:
-        made: list[Split] = []
+        pieces: list[Split] = []
         connection = self._connection
         if full.lake_snapshot is not None:
             table = connection.table(self._info)
             reader, splits = lake_pieces(
                 table, full.lake_snapshot, self._columns, self._pushdown.row_filter, identity=full.lake_identity
             )
-            made += [LakePart(reader, split, lake_rows(split)) for split in splits]
+            pieces += [LakePart(reader, split, lake_rows(split)) for split in splits]
         if full.buckets:
             present = [bucket for bucket in full.buckets if self._exists(bucket)]
             counts = row_counts(connection, self._info, present)
-            made += [KvBatchSplit(bucket, counts.get(bucket)) for bucket in full.buckets]
-        return made
+            pieces += [KvBatchSplit(bucket, counts.get(bucket)) for bucket in full.buckets]
+        return pieces
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[SplitsPartition]:
         """The tasks of a batch. The same offsets always give the same rows.
@@ -248,7 +249,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
             read = self._options.read.settings
             reader = UnionReader(read, self._info, self._columns, self._pushdown.row_filter)
             for bucket, (first, stop) in logs.items():
-                # One split for a bucket: what is known of a key must not come to two tasks.
+                # One split for a bucket, so that all changes of a key are in one task.
                 pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop), stop - first))
             logs = {}
         tasks = cut_logs(logs, self._cores)
@@ -287,12 +288,12 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
             yield from self._read_while_it_exists(split, partition)
 
     def _read_while_it_exists(self, split: Split, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a split, as far as they can be had before its partition is dropped."""
+        """The rows of a split, or those that were read before its partition was dropped."""
         try:
             yield from self._function.read(SplitsPartition((split,), partition.snapshot))
         except ForebayError as e:
             inner = split.split if isinstance(split, LakePart) else split
-            # Of a split that is all in the lake no partition is dropped. (Streams look no keys up.)
+            # A split that is only in the lake has no partition to drop. (Streams do not look up keys.)
             partition_id = inner.bucket.partition_id if isinstance(inner, _OF_BUCKET) else None
             if e.code not in GONE or partition_id is None:
                 raise
@@ -324,7 +325,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         return bucket.partition_id in (self._partitions or ())
 
     def _known_partitions(self, ask: Callable[[], T]) -> T:
-        """`ask()`, once more with the partitions of then if one of them was dropped meanwhile."""
+        """The result of `ask()`, which is repeated with the current partitions if one of them has been dropped."""
         try:
             return ask()
         except ForebayError as e:

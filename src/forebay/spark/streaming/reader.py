@@ -1,7 +1,7 @@
 """The stream reader behind `spark.readStream` and both formats, over the planner of a side.
 
-Spark keeps one Python process for a running query, where this reader plans. It ends that process with the query,
-without a word to the reader: what a restart needs is in the offsets, and what is pinned on servers ends by its lease.
+Spark runs this reader in one Python process for each running query, and ends the process with the query, without
+calling the reader. So offsets have all state that a restart needs, and leases end what is pinned on servers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from forebay.spark.workers import short_errors
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches in the query's process, and reads them in tasks, where it arrives pickled."""
+    """Plans micro-batches in the query's process. Pickled into tasks, it reads them there."""
 
     def __init__(self, planner: StreamPlanner[Any]) -> None:
         self._planner = planner
@@ -40,7 +40,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._json(self._planner.first_offset())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark takes one limit only, which makes it cut its batches. The others stay here."""
+        """The limit that Spark applies to its batches, which is only one. The planner applies the other limits."""
         limits = self._planner.limits
         if limits.files is not None:
             return ReadMaxFiles(limits.files)

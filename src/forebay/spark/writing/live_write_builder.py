@@ -18,8 +18,10 @@ from forebay.metadata.table import TableInfo
 from forebay.spark.context import LiveContext
 from forebay.spark.filters import predicates_of, to_text
 from forebay.spark.jvm.gateway import JavaObject
+from forebay.spark.jvm.planning import omitted_columns
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_jobs import run_job
+from forebay.spark.jvm.spark_values import column_reference, python_schema
 from forebay.spark.options import (
     ATOMIC,
     CHANGES,
@@ -83,7 +85,7 @@ class LiveWriteBuilder(WriteBuilder):
 
     def overwrite(self, predicates: JavaObject) -> JavaProxy:
         """Raises `InvalidRequest` for conditions that cannot be evaluated, or that no row matches."""
-        found, is_whole = predicates_of(self.jvm, predicates, self.info.schema.columns)
+        found, is_whole = predicates_of(predicates, self.info.schema.columns)
         if not is_whole:
             shown = " AND ".join(str(p.toString()) for p in predicates)
             raise InvalidRequest(
@@ -113,7 +115,7 @@ class LiveWriteBuilder(WriteBuilder):
     def build(self) -> JavaProxy:
         """The write; columns that the data lacks are left as they are, unless rows are replaced."""
         if self.info.has_primary_key and self._leaves_out_columns():
-            left_out = self.jvm.columns_left_out()
+            left_out = omitted_columns(self.jvm)
             self.is_understood = left_out is not None
             if left_out:
                 given = tuple(name for name in self.info.schema.names if name not in left_out)
@@ -227,7 +229,7 @@ class OrderedLiveWrite(LiveWrite):
     def requiredOrdering(self) -> JavaObject:
         ascending = self.jvm.class_(EXPRESSIONS + "SortDirection").ASCENDING
         sort = self.jvm.class_(EXPRESSIONS + "Expressions").sort
-        column = self.jvm.column(str(self._options.sequence_field))
+        column = column_reference(self.jvm, str(self._options.sequence_field))
         return self.jvm.array(EXPRESSIONS + "SortOrder", [sort(column, ascending)])
 
 
@@ -243,7 +245,7 @@ class LiveStreamingWrite(StreamingTasks):
                 f"a stream has no options '{TRANSACTION_OPTIONS[0].name}' and '{ATOMIC}': each of its micro-batches is "
                 "a transaction, named by the query and the batch"
             )
-        given = spark_arrow_schema(self.jvm.python_schema(builder.schema))
+        given = spark_arrow_schema(python_schema(builder.schema))
         with short_errors(f"writing to table {self._info.path}"):
             builder.function.check(given)
             if self._replaced is not None:

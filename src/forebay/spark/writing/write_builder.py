@@ -15,6 +15,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
+from forebay.spark.jvm.python_tasks import pickled_message, stream_writer_factory, writer_factory
+from forebay.spark.jvm.spark_values import column_reference
 from forebay.spark.workers import MESSAGE_COLUMN, TaskWrite
 
 WRITE = CONNECTOR + "write."
@@ -77,7 +79,7 @@ def clustered(jvm: Jvm, columns: Sequence[str], function: str | None = None) -> 
     distributions = jvm.class_(CONNECTOR + "distributions.Distributions")
     if not columns:
         return distributions.unspecified()
-    keys = jvm.array(EXPRESSIONS + "Expression", [jvm.column(name) for name in columns])
+    keys = jvm.array(EXPRESSIONS + "Expression", [column_reference(jvm, name) for name in columns])
     if function is not None:
         transform = jvm.class_(EXPRESSIONS + "Expressions").apply(function, keys)
         keys = jvm.array(EXPRESSIONS + "Expression", [transform])
@@ -98,7 +100,7 @@ class WriteTasks(JavaProxy):
 
     def _written(self, messages: JavaObject) -> list[Any]:
         """What the tasks have reported."""
-        pickled = (self.jvm.commit_message(message) for message in messages)
+        pickled = (pickled_message(message) for message in messages)
         return [pickle.loads(found) for found in pickled if found is not None]
 
     def useCommitCoordinator(self) -> bool:
@@ -111,7 +113,7 @@ class StreamingTasks(WriteTasks):
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "streaming.StreamingWrite",)
 
     def createStreamingWriterFactory(self, physical: JavaObject) -> JavaObject:
-        return self.jvm.streaming_writer_factory(self._command(physical), self._schema)
+        return stream_writer_factory(self.jvm, self._command(physical), self._schema)
 
 
 class BatchTasks(WriteTasks):
@@ -120,7 +122,7 @@ class BatchTasks(WriteTasks):
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "BatchWrite",)
 
     def createBatchWriterFactory(self, physical: JavaObject) -> JavaObject:
-        return self.jvm.writer_factory(self._command(physical), self._schema)
+        return writer_factory(self.jvm, self._command(physical), self._schema)
 
     def onDataWriterCommit(self, message: JavaObject) -> None:
         """Do nothing: `commit` receives all messages."""
