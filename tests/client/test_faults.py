@@ -14,7 +14,7 @@ import pytest
 from forebay.base.ambient import ManualClock
 from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, NotFound, OutcomeUnknown, Unavailable
 from forebay.client.connection import Connection, connect
-from forebay.client.reading.live_scan import LiveReader
+from forebay.client.reading.bucket_reader import TableReader
 from forebay.client.table import Table
 from forebay.codec.log.header import parse_header
 from forebay.metadata.predicate import col
@@ -611,7 +611,7 @@ def test_a_page_that_the_server_cannot_repeat_fails_the_scan_clearly(
     with pytest.raises(Unavailable, match=r"lost a page.*Scan the bucket again") as e:
         reader.read_all()
     assert e.value.retriable
-    assert isinstance(reader, LiveReader)
+    assert isinstance(reader, TableReader)
     assert len(reader.remaining) == 2
 
 

@@ -24,9 +24,9 @@ from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.cluster.partitions import list_partitions
 from forebay.client.cluster.rpc import Call
 from forebay.client.connection import Connection, connect
-from forebay.client.reading import live_scan, replay
-from forebay.client.reading.live_scan import bucket_scan
-from forebay.client.reading.snapshot_scan import SnapshotReader
+from forebay.client.reading import live_source, replay
+from forebay.client.reading.bucket_reader import TableReader
+from forebay.client.reading.live_source import bucket_scan
 from forebay.client.results import AccessRule, AclOperation, AclResourceType
 from forebay.client.settings import make_settings
 from forebay.client.table import Table
@@ -173,7 +173,7 @@ def test_a_cluster_without_scans_gives_the_rows_and_is_warned_of_once(
 ) -> None:
     table = keyed(make_table, buckets=2)
     proxy.on_response = without_scans
-    monkeypatch.setattr(live_scan, "_warned", set())
+    monkeypatch.setattr(live_source, "_warned", set())
     other = through(table)
     with pytest.warns(RuntimeWarning, match="no ScanKv API"):
         assert other.scan().to_arrow().num_rows == 300
@@ -214,7 +214,7 @@ def test_rows_at_an_offset_are_none_where_the_changelog_has_lost_its_beginning(
     view = RowView(table.info)
 
     def at(offset: int) -> list[int] | None:
-        batches = replay.rows_at(table.connection, table.info, table.bucket(0), view, offset)
+        batches = replay.rows_at(table.connection, view, table.bucket(0), offset)
         return None if batches is None else sorted(v for b in batches for v in b.column("id").to_pylist())
 
     assert (at(0), at(4), at(10)) == ([], [0, 1, 2, 3], list(range(10)))
@@ -229,7 +229,7 @@ def test_a_snapshot_scan_tells_which_buckets_it_has_begun_and_which_not(make_tab
     with connect(bootstrap, scanner_kv_fetch_max_bytes="1b", scanner_kv_max_sessions=1) as other:
         snapshot = other.table(table.path).snapshot()
         reader = snapshot.scan().reader()
-        assert isinstance(reader, SnapshotReader)
+        assert isinstance(reader, TableReader)
         assert (reader.unread, reader.partly_read) == (list(reader.buckets), [])
         rows = reader.with_buckets()
         bucket, _ = next(rows)

@@ -8,6 +8,7 @@ import pytest
 
 from forebay import col
 from forebay.client.settings import Settings
+from forebay.client.views import RowView
 from forebay.lake.source import LakeSource, LakeSplit
 from forebay.metadata import types
 from forebay.metadata.predicate import Predicate, predicate_text
@@ -52,7 +53,7 @@ def plan(
     descriptor = TableDescriptor(schema, parts, ("k",), 4, properties=TIERED if tiered else {})
     info = TableInfo(TablePath("db", "t"), 1, 1, descriptor)
     side = None if accepted is None else LakeSide(cast("LakeSource", None), COLUMNS, accepted)
-    reader = UnionReader(cast("Settings", None), info, columns, predicate, limit, side)
+    reader = UnionReader(cast("Settings", None), RowView(info, columns, predicate), limit, side)
     return UnionPlan(reader, splits, {}, facts or PlanFacts()).explain().splitlines()
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from forebay.client.connection import Connection as Connection
     from forebay.client.connection import connect as connect
     from forebay.client.connection import shared_connection as shared_connection
-    from forebay.client.reading.table_scan import register_source as register_source
+    from forebay.client.reading.sources import register_source as register_source
     from forebay.client.settings import Settings as Settings
     from forebay.client.settings import make_settings as make_settings
     from forebay.client.table import Table as Table
@@ -24,7 +24,7 @@ _MODULES = {
     "Table": "table",
     "connect": "connection",
     "make_settings": "settings",
-    "register_source": "reading.table_scan",
+    "register_source": "reading.sources",
     "shared_connection": "connection",
 }
 

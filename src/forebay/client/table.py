@@ -245,7 +245,7 @@ class Table(ArrowStream):
         empty, the stream is read. `as_of` is an open snapshot of this table to read; or a number or tag of a lake
         snapshot, or a time: then lake and log are read as the source "union" does, as of then.
         """
-        from forebay.client.reading.table_scan import scan_of
+        from forebay.client.reading.sources import scan_of
 
         if as_of is not None:
             return self._scan_as_of(as_of, columns, filter, limit, partitions, buckets, source)
@@ -265,7 +265,7 @@ class Table(ArrowStream):
         from forebay.client.reading.table_snapshot import TableSnapshot
 
         if not isinstance(snapshot, TableSnapshot):
-            from forebay.client.reading.table_scan import scan_of
+            from forebay.client.reading.sources import scan_of
 
             if source not in ("live", "union"):
                 raise InvalidRequest(f"source={source!r} has no earlier states; leave it out, or leave out as_of")
@@ -345,14 +345,13 @@ class Table(ArrowStream):
         Give True with a dict of offsets to go on reading a whole table.
         """
         from forebay.client.reading.log_plan import open_log_reader
+        from forebay.client.views import RowView
 
         return open_log_reader(
             self.connection,
-            self.info,
+            RowView(self.info, columns, as_predicate(filter, self.arrow_schema)),
             start,
             stop,
-            columns,
-            as_predicate(filter, self.arrow_schema),
             include,
             partitions=partitions,
             buckets=buckets,
@@ -380,15 +379,14 @@ class Table(ArrowStream):
         """
         from forebay.client.reading.binlog import METADATA, BinlogReader, check_has_binlog
         from forebay.client.reading.log_plan import open_log_reader
+        from forebay.client.views import RowView
 
         check_has_binlog(self.info)
         return open_log_reader(
             self.connection,
-            self.info,
+            RowView(self.info, columns),
             start,
             stop,
-            columns,
-            None,
             (*METADATA, "bucket"),
             partitions=partitions,
             buckets=buckets,

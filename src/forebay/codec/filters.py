@@ -76,7 +76,7 @@ def bind(predicate: Predicate, schema: Schema | Sequence[Column]) -> BoundPredic
 
 def normalize(predicate: Predicate, schema: Schema | Sequence[Column]) -> Predicate:
     """`predicate` after `bind`, with its literals as Python values again (`literals.to_python`)."""
-    return _unbind(bind(predicate, schema))
+    return unbind(bind(predicate, schema))
 
 
 def _bind(predicate: Predicate, columns: dict[str, Column]) -> BoundPredicate:
@@ -168,9 +168,10 @@ def _require_count(function: LeafFunction, column: Column, literals: tuple[Any, 
         )
 
 
-def _unbind(bound: BoundPredicate) -> Predicate:
+def unbind(bound: BoundPredicate) -> Predicate:
+    """The predicate that `bound` stands for, with its literals as Python values (`literals.to_python`)."""
     if isinstance(bound, BoundCompound):
-        return Compound(bound.function, tuple(_unbind(child) for child in bound.children))
+        return Compound(bound.function, tuple(unbind(child) for child in bound.children))
     literals = tuple(to_python(value, bound.column.data_type) for value in bound.literals)
     return Leaf(bound.function, bound.column.name, literals)
 
@@ -211,6 +212,27 @@ def leaves(bound: BoundPredicate) -> Iterator[BoundLeaf]:
     else:
         for child in bound.children:
             yield from leaves(child)
+
+
+def columns_of(bound: BoundPredicate) -> frozenset[str]:
+    """The names of the columns that a bound predicate reads."""
+    return frozenset(leaf.column.name for leaf in leaves(bound))
+
+
+def conjuncts(bound: BoundPredicate | None) -> list[BoundPredicate]:
+    """The conjuncts of `bound`, none of which is itself a conjunction."""
+    if bound is None:
+        return []
+    if isinstance(bound, BoundCompound) and bound.function is CompoundFunction.AND:
+        return [part for child in bound.children for part in conjuncts(child)]
+    return [bound]
+
+
+def join(parts: Sequence[BoundPredicate]) -> BoundPredicate | None:
+    """The conjunction of `parts`; None if there are none."""
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else BoundCompound(CompoundFunction.AND, tuple(parts))
 
 
 def _combine(bound: BoundPredicate, evaluate: Callable[[BoundLeaf], Operand]) -> Operand:

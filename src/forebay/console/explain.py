@@ -86,7 +86,7 @@ def _filters(plan: UnionPlan) -> list[dict[str, Any]]:
     accepted = None if plan.reader.lake is None else plan.reader.lake.accepted
     return [
         {"text": predicate_text(part), "skips_lake_rows": None if accepted is None else part in accepted}
-        for part in conjuncts(plan.reader.predicate)
+        for part in conjuncts(plan.reader.view.predicate)
     ]
 
 

@@ -29,7 +29,7 @@ from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, ForebayError, InternalError, NotFound, Unavailable
 from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
-from forebay.client.reading.live_scan import bucket_scan
+from forebay.client.reading.live_source import bucket_scan
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.views import array_of, integers
 from forebay.codec.log.log_batch import ChangeType
@@ -271,10 +271,11 @@ class _Writing:
 
     def _copy_pinned(self, snapshot: TableSnapshot) -> int:
         """Write the rows of the bucket in the table snapshot; return their log offset."""
-        scan = snapshot.on(self.connection).scan_bucket(self.task.split.bucket)
-        for batch in scan:
-            self._write_current(self.task.info, batch, scan.log_offset)
-        return scan.log_offset
+        bucket = self.task.split.bucket
+        log_offset = snapshot.log_offsets[bucket]
+        for batch in snapshot.on(self.connection).scan_bucket(bucket):
+            self._write_current(self.task.info, batch, log_offset)
+        return log_offset
 
     def _write_current(self, info: TableInfo, batch: pa.RecordBatch, log_offset: int) -> None:
         """Write rows as inserted by the last change below `log_offset`."""

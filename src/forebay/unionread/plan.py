@@ -159,7 +159,7 @@ def _head(plan: UnionPlan) -> Iterator[str]:
 
 
 def _filters(plan: UnionPlan) -> Iterator[str]:
-    parts = conjuncts(plan.reader.predicate)
+    parts = conjuncts(plan.reader.view.predicate)
     if not parts:
         return
     yield f"filter: {' AND '.join(map(predicate_text, parts))}"

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from forebay.api.scan import ScanRequest
 from forebay.base.errors import InternalError
 from forebay.client.connection import shared_connection
-from forebay.client.reading.live_scan import LiveReader
+from forebay.client.reading.live_source import live_reader
 from forebay.client.reading.log_reader import LogReader
 from forebay.client.settings import Settings
 from forebay.client.views import RowView
 from forebay.codec.rows.keys import primary_key_encoder
-from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.unionread.lake_side import LakeSide, merge_columns
 from forebay.unionread.merging import merge_sorted, override
@@ -66,14 +64,12 @@ def _short_ranges(splits: Sequence[UnionSplit]) -> list[_Range]:
 class UnionReader:
     """How the splits of one plan are read.
 
-    `lake` is None if the plan has no lake. At most `limit` rows of each split are needed. With `ordered`, a bucket
-    whose lake reader is sorted comes in the order of its key.
+    `view` has the columns and the filter. `lake` is None if the plan has no lake. At most `limit` rows of each split
+    are needed. With `ordered`, a bucket whose lake reader is sorted comes in the order of its key.
     """
 
     settings: Settings
-    info: TableInfo
-    columns: tuple[str, ...] | None
-    predicate: Predicate | None
+    view: RowView
     limit: int | None = None
     lake: LakeSide | None = None
     ordered: bool = False
@@ -83,9 +79,10 @@ class UnionReader:
         """The schema of the batches: the requested columns, TIMESTAMP_LTZ with the zone UTC."""
         return self.view.schema
 
-    @cached_property
-    def view(self) -> RowView:
-        return RowView(self.info, self.columns, self.predicate)
+    @property
+    def info(self) -> TableInfo:
+        """The table."""
+        return self.view.info
 
     @property
     def codec(self) -> SplitCodec:
@@ -159,15 +156,13 @@ class UnionReader:
             check_read_to_the_end(self.info, reader, stops)
 
     def _current_rows(self, split: KvSnapshotSplit, session: Session) -> Iterator[pa.RecordBatch]:
-        request = ScanRequest(self.columns, self.predicate, self.limit, None, [split.bucket])
-        with LiveReader(session, self.info, request) as rows:
+        with live_reader(session, self.view, [split.bucket], self.limit) as rows:
             yield from rows
 
     def _rows_of_keys(self, split: KeyLookupSplit, session: Session) -> Iterator[pa.RecordBatch]:
-        from forebay.client.reading.key_reader import KeyReader
+        from forebay.client.reading.key_source import key_reader
 
-        request = ScanRequest(self.columns, self.predicate, self.limit)
-        with KeyReader(session, self.info, request, dict(split.keys), with_position=False) as rows:
+        with key_reader(session, self.view, dict(split.keys), self.limit, with_position=False) as rows:
             yield from rows
 
     def _merged_rows(self, split: LakeSnapshotAndLogSplit, session: Session) -> Iterator[pa.RecordBatch]:

@@ -44,7 +44,7 @@ def plan_time_range(
         raise InvalidRequest(f"the range from {start_ms} to {end_ms} ms is empty: its end has to be after its start")
     info, cluster = table.info, table.connection.cluster
     view = RowView(info, columns, filter)
-    wanted = PartitionFilter(info, partitions, filter)
+    wanted = PartitionFilter(view, partitions)
     buckets = [TableBucket(info.table_id, number) for number in range(info.bucket_count)]
     if info.is_partitioned:
         covered = [p for p in list_partitions(cluster, info.path) if wanted.covers(tuple(v for _, v in p.spec))]
@@ -66,8 +66,7 @@ def plan_time_range(
                 splits.append(LakeSnapshotAndLogSplit(bucket, (), start, ends[bucket]))
             else:
                 splits.append(LogSplit(bucket, start, ends[bucket]))
-    named = None if columns is None else tuple(columns)
-    reader = UnionReader(table.connection.settings, info, named, view.predicate, limit)
+    reader = UnionReader(table.connection.settings, view, limit)
     return UnionPlan(reader, tuple(splits), stops, PlanFacts(partition_filter=wanted.predicate))
 
 

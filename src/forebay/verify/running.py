@@ -146,7 +146,7 @@ class _TableCheck:
         rows = snapshot.scan(buckets=[bucket]).to_arrow()
         self._report.count("rows", rows.num_rows)
         self._on_step(f"rows of {place}", rows.num_rows, 0)
-        folded = rows_at(table.connection, table.info, bucket, RowView(table.info), offset)
+        folded = rows_at(table.connection, RowView(table.info), bucket, offset)
         if folded is None:
             self._report.note(place, "the changelog's beginning has expired: the scan was not compared with its fold")
         else:

@@ -1,6 +1,6 @@
 """Filters that fix keys: the primary keys, buckets and partitions that rows which match a filter can have.
 
-    found = KeyFilter.of(info, predicate)
+    found = KeyFilter.of(view)
     found.keys          the primary keys of all rows that can match; None if the filter does not fix them
     found.numbers       the bucket numbers of all rows that can match; None for all buckets
     found.covers(...)   whether a partition can have rows that match
@@ -30,14 +30,15 @@ import pyarrow as pa
 
 from forebay.base.errors import ForebayError
 from forebay.client.reading.planning import fixes_keys
+from forebay.client.views import RowView
 from forebay.client.writing.encode import KeyRouter
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.casting.literals import is_floating, to_array
-from forebay.codec.filters import BoundCompound, BoundLeaf, BoundPredicate, bind, mask
+from forebay.codec.filters import BoundLeaf, BoundPredicate, columns_of, conjuncts, mask
 from forebay.codec.rows.buckets import bucket_ids, rust_bucket_ids
 from forebay.codec.rows.keys import bucket_key_encoder
 from forebay.metadata.partitions import partition_text, partition_value
-from forebay.metadata.predicate import CompoundFunction, LeafFunction, Predicate
+from forebay.metadata.predicate import CompoundFunction, LeafFunction
 from forebay.metadata.table import Column, PartitionInfo, TableBucket, TableInfo
 from forebay.metadata.types import TypeRoot
 
@@ -80,12 +81,12 @@ class KeyFilter:
     numbers: frozenset[int] | None
 
     @classmethod
-    def of(cls, info: TableInfo, predicate: Predicate | None) -> KeyFilter | None:
-        """What `predicate` fixes; None if it does not restrict keys, buckets or partitions."""
-        if predicate is None or not fixes_keys(info, predicate):
+    def of(cls, view: RowView) -> KeyFilter | None:
+        """What the filter of `view` fixes; None if it does not restrict keys, buckets or partitions."""
+        info, bound = view.info, view.bound
+        if bound is None or not fixes_keys(view):
             return None
         descriptor = info.descriptor
-        bound = bind(predicate, info.schema)
         key = descriptor.physical_primary_key
         boxes = _boxes(bound, frozenset(key) | frozenset(descriptor.bucket_keys))
         keys = _keys(info, bound, boxes) if info.has_primary_key else None
@@ -279,24 +280,11 @@ def _rust_buckets(info: TableInfo, rows: pa.RecordBatch) -> npt.NDArray[np.int32
 
 def _parts_on(bound: BoundPredicate, names: Sequence[str]) -> tuple[BoundPredicate, ...]:
     """The conditions of a conjunction that refer only to the columns `names`, and to at least one."""
-    children = bound.children if _is_and(bound) else (bound,)  # type: ignore[union-attr]
-    return tuple(child for child in children if names and _columns(child) <= set(names))
+    return tuple(part for part in conjuncts(bound) if names and columns_of(part) <= set(names))
 
 
-def _is_and(bound: BoundPredicate) -> bool:
-    return isinstance(bound, BoundCompound) and bound.function is CompoundFunction.AND
-
-
-def _columns(bound: BoundPredicate) -> frozenset[str]:
-    if isinstance(bound, BoundLeaf):
-        return frozenset({bound.column.name})
-    return frozenset[str]().union(*map(_columns, bound.children))
-
-
-def possible_buckets(
-    info: TableInfo, predicate: Predicate | None, buckets: Sequence[TableBucket]
-) -> Sequence[TableBucket]:
+def possible_buckets(view: RowView, buckets: Sequence[TableBucket]) -> Sequence[TableBucket]:
     """Those of `buckets` that can have rows which match, by the bucket keys that the filter fixes."""
-    found = KeyFilter.of(info, predicate)
+    found = KeyFilter.of(view)
     numbers = None if found is None else found.numbers
     return buckets if numbers is None else [bucket for bucket in buckets if bucket.bucket in numbers]

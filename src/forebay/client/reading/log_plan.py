@@ -20,21 +20,19 @@ from forebay.client.cluster.partitions import PartitionSelector
 from forebay.client.reading.log_epochs import check_offsets
 from forebay.client.reading.log_reader import LogReader
 from forebay.client.reading.planning import fixes_keys
+from forebay.client.reading.snapshot_scan import open_snapshot_reader
 from forebay.client.reading.table_snapshot import open_table_snapshot
 from forebay.client.session import Session
 from forebay.client.views import RowView
 from forebay.metadata.log_offset import LogPosition, epoch_of, is_position_json
-from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 
 
 def open_log_reader(
     session: Session,
-    info: TableInfo,
+    view: RowView,
     start: Any,
     stop: Any,
-    columns: Sequence[str] | None,
-    predicate: Predicate | None,
     include: Sequence[str],
     *,
     partitions: Sequence[PartitionSelector] | PartitionSelector | None,
@@ -44,14 +42,14 @@ def open_log_reader(
     kind: type[LogReader] = LogReader,
 ) -> LogReader:
     """Plan a log read and open its reader, a `kind` of one. Parameters are as in `Table.changes`."""
-    view = RowView(info, columns, predicate)
+    info = view.info
     first: RowReader | None = None
     release: Callable[[], None] | None = None
     if start == FULL and info.has_primary_key:
         snapshot = open_table_snapshot(session, info, partitions=partitions)
         chosen = snapshot.buckets if buckets is None else plan_buckets(session.cluster, info, partitions, buckets)
         starts = {bucket: snapshot.log_offsets[bucket] for bucket in chosen if bucket in snapshot.log_offsets}
-        first, release = snapshot.scan(columns, predicate, buckets=list(starts)).reader(), snapshot.release
+        first, release = open_snapshot_reader(snapshot, view, list(starts)), snapshot.release
     elif isinstance(start, Mapping):
         if is_position_json(start):
             start = LogPosition.from_json(start)
@@ -128,25 +126,26 @@ class LogRowReader(RowReader):
     def __init__(
         self,
         session: Session,
-        info: TableInfo,
-        request: ScanRequest,
+        view: RowView,
+        limit: int | None,
         starts: Mapping[TableBucket, int] | None = None,
         stops: Mapping[TableBucket, int] | None = None,
+        *,
+        partitions: Sequence[PartitionSelector] | PartitionSelector | None = None,
+        buckets: Sequence[int | TableBucket] | None = None,
     ) -> None:
-        """`starts` and `stops` (default: all that the servers have) are in place of the request's buckets."""
+        """`starts` and `stops` (default: all that the servers have) are in place of `partitions` and `buckets`."""
         self._log = open_log_reader(
             session,
-            info,
+            view,
             EARLIEST if starts is None else starts,
             LATEST if stops is None else stops,
-            request.columns,
-            request.predicate,
             (),
-            partitions=request.partitions,
-            buckets=request.buckets,
+            partitions=partitions,
+            buckets=buckets,
             timeout=None,
         )
-        super().__init__(self._log.schema, request.limit)
+        super().__init__(self._log.schema, limit)
 
     @property
     def log_offsets(self) -> Mapping[TableBucket, int]:
@@ -179,12 +178,16 @@ class LogRange:
         starts = list_offsets(session.cluster, info, buckets, EARLIEST)
         return cls(starts, list_offsets(session.cluster, info, buckets, LATEST))
 
-    def reader(self, session: Session, info: TableInfo, request: ScanRequest) -> LogRowReader:
+    def of_buckets(self, buckets: Sequence[int | TableBucket]) -> LogRange:
+        """The part of the range that is in these buckets."""
+        return LogRange({b: self.starts[b] for b in self.starts if b in buckets}, self.stops)
+
+    def reader(self, session: Session, view: RowView, limit: int | None) -> LogRowReader:
         """A reader of the rows in the range; a filter that fixes the bucket key reads only these buckets."""
         buckets: Sequence[TableBucket] = [b for b in self.starts if self.starts[b] < self.stops[b]]
-        if fixes_keys(info, request.predicate):
+        if fixes_keys(view):
             from forebay.client.reading.key_filter import possible_buckets
 
-            buckets = possible_buckets(info, request.predicate, buckets)
+            buckets = possible_buckets(view, buckets)
         starts, stops = ({b: ends[b] for b in buckets} for ends in (self.starts, self.stops))
-        return LogRowReader(session, info, request, starts, stops)
+        return LogRowReader(session, view, limit, starts, stops)

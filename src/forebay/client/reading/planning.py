@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from forebay.api.scan import ScanRequest
-from forebay.metadata.predicate import Compound, Leaf, LeafFunction, Predicate, predicate_text
-from forebay.metadata.table import TableInfo
+from forebay.client.views import RowView
+from forebay.metadata.predicate import Compound, Leaf, LeafFunction, predicate_text
 
 
-def fixes_keys(info: TableInfo, predicate: Predicate | None) -> bool:
-    """Whether `predicate` may choose keys, buckets or partitions; `client.reading.key_filter` then says which."""
+def fixes_keys(view: RowView) -> bool:
+    """Whether the filter of `view` may choose keys, buckets or partitions; `key_filter.KeyFilter` then says which."""
+    predicate = view.predicate
     if predicate is None:
         return False
     fixed, pending = set[str](), [predicate]
@@ -18,7 +19,7 @@ def fixes_keys(info: TableInfo, predicate: Predicate | None) -> bool:
             pending.extend(part.children)
         elif isinstance(part, Leaf) and part.function in (LeafFunction.EQUAL, LeafFunction.IN):
             fixed.add(part.column)
-    descriptor = info.descriptor
+    descriptor = view.info.descriptor
     if descriptor.bucket_keys and fixed.issuperset(descriptor.bucket_keys):
         return True
     return bool(descriptor.partition_keys) and not predicate.columns().isdisjoint(descriptor.partition_keys)

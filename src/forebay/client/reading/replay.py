@@ -1,6 +1,6 @@
 """The current rows of a bucket on clusters without ScanKv (Fluss before 1.0).
 
-Three ways, in this order:
+`ReplaySource` reads them in one of three ways, in this order:
 
 - a limit without a filter: LimitScan;
 - the changelog from its beginning, folded: the last change of each key wins. Memory: the rows of the bucket;
@@ -8,28 +8,29 @@ Three ways, in this order:
 
 `rows_at` does the second of these up to any offset.
 
-`log_offset` is read before the rows, so changes from there on may be included already. Applying them again is harmless,
-since a change sets a whole row.
+The source's `log_offset` is read before the rows, so changes from there on may be included already. Applying them again
+is harmless, since a change sets a whole row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, DELETE, UPDATE_BEFORE
-from forebay.base.errors import ErrorCode, InvalidRequest
+from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
+from forebay.client.reading.bucket_reader import BucketSource
 from forebay.client.reading.log_reader import LogReader
-from forebay.client.views import RowView, array_of, integers
+from forebay.client.views import Pages, RowView, array_of, integers
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.codec.kv.value_batch import parse_value_batch
 from forebay.codec.rows.keys import primary_key_encoder
-from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import error_of
@@ -42,40 +43,48 @@ _FOLD_ROWS = 1 << 19
 """Changes are folded into the rows when there are this many, or as many as there are rows."""
 
 
-class Replayed(NamedTuple):
-    """Rows, and the log offset from which changes may be missing in them."""
+class ReplaySource(BucketSource):
+    """The current rows of a bucket, without pages. Changes from `log_offset` on may be missing in them."""
 
-    log_offset: int
-    batches: Iterator[pa.RecordBatch]
+    def __init__(self, session: Session, view: RowView, bucket: TableBucket) -> None:
+        self._session, self._view = session, view
+        self.bucket = bucket
+        self._log_offset: int | None = None
+
+    @property
+    def log_offset(self) -> int | None:
+        return self._log_offset
+
+    def request(self, pages: Pages, limit: int | None) -> None:
+        return None
+
+    def rows(self, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """The current rows, at most `limit` if the view has no filter."""
+        session, view, bucket = self._session, self._view, self.bucket
+        cluster, info = session.cluster, view.info
+        self._log_offset = latest = list_offsets(cluster, info, [bucket], LATEST)[bucket]
+        if limit is not None and view.bound is None:
+            return _limit_scan(session, bucket, view, limit)
+        if list_offsets(cluster, info, [bucket], EARLIEST)[bucket] > 0:
+            return _limit_scan(session, bucket, view, _EVERYTHING)
+        return _fold(session, bucket, view, latest)
+
+    def failed(self, error: ForebayError, rows_read: int) -> NoReturn:
+        raise error
 
 
-def current_rows(session: Session, info: TableInfo, bucket: TableBucket, view: RowView, limit: int | None) -> Replayed:
-    """The current rows of a bucket, at most `limit`, in the columns of `view`."""
-    cluster = session.cluster
-    latest = list_offsets(cluster, info, [bucket], LATEST)[bucket]
-    if limit is not None and view.bound is None:
-        return Replayed(latest, _limit_scan(session, info, bucket, view, limit))
-    if list_offsets(cluster, info, [bucket], EARLIEST)[bucket] > 0:
-        return Replayed(latest, _limit_scan(session, info, bucket, view, _EVERYTHING))
-    return Replayed(latest, _fold(session, info, bucket, view, latest))
-
-
-def rows_at(
-    session: Session, info: TableInfo, bucket: TableBucket, view: RowView, offset: int
-) -> Iterator[pa.RecordBatch] | None:
+def rows_at(session: Session, view: RowView, bucket: TableBucket, offset: int) -> Iterator[pa.RecordBatch] | None:
     """The rows of a bucket after all changes below log offset `offset`, in no order.
 
     None if the beginning of the changelog is gone. Memory: the rows of the bucket.
     """
-    if list_offsets(session.cluster, info, [bucket], EARLIEST)[bucket] > 0:
+    if list_offsets(session.cluster, view.info, [bucket], EARLIEST)[bucket] > 0:
         return None
-    return _fold(session, info, bucket, view, offset) if offset > 0 else iter(())
+    return _fold(session, bucket, view, offset) if offset > 0 else iter(())
 
 
-def _limit_scan(
-    session: Session, info: TableInfo, bucket: TableBucket, view: RowView, limit: int
-) -> Iterator[pa.RecordBatch]:
-    cluster = session.cluster
+def _limit_scan(session: Session, bucket: TableBucket, view: RowView, limit: int) -> Iterator[pa.RecordBatch]:
+    cluster, info = session.cluster, view.info
     request = pb.LimitScanRequest(
         table_id=bucket.table_id, partition_id=bucket.partition_id, bucket_id=bucket.bucket, limit=limit
     )
@@ -96,9 +105,9 @@ def _limit_scan(
         yield view.show(view.decoder(session.cluster).decode(*parse_value_batch(records)))
 
 
-def _fold(session: Session, info: TableInfo, bucket: TableBucket, view: RowView, stop: int) -> Iterator[pa.RecordBatch]:
+def _fold(session: Session, bucket: TableBucket, view: RowView, stop: int) -> Iterator[pa.RecordBatch]:
     """Rows after all changes up to offset `stop`."""
-    schema = info.schema
+    info, schema = view.info, view.info.schema
     names = [name for name in schema.names if name in {*(c.name for c in view.read), *schema.primary_key}]
     encoder = primary_key_encoder(info.descriptor)
     storage = storage_schema([schema.column(name) for name in names])

@@ -1,14 +1,17 @@
-"""`table.scan()`: a lazy scan of a live table.
+"""`table.scan()`: lazy scans of a live table.
 
-A source (forebay.client.reading.table_scan) opens readers for it. The parts of a scan are its buckets, unless the
-source defines its own: then it is a subclass of `TableScan`.
+A `TableScan` is one source of rows applied to one table and one request (forebay.client.reading.sources has the names
+of sources). The parts of a `BucketedScan` are buckets: `LiveScan` reads the current rows of a primary-key table,
+`LogScan` what a log table was appended, and `FunctionScan` opens its readers by a function that another package
+registered. Sources with other parts are subclasses of `TableScan` (forebay.unionread.scan).
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -21,7 +24,8 @@ from forebay.client.views import RowView
 from forebay.metadata.table import TableInfo
 
 if TYPE_CHECKING:
-    from forebay.client.reading.key_reader import KeyPlan
+    from forebay.client.reading.key_plan import KeyPlan
+    from forebay.client.reading.log_plan import LogRange
 
 OpenReader: TypeAlias = "Callable[[Session, TableInfo, ScanRequest], RowReader]"
 """A function that opens a reader of a table."""
@@ -30,29 +34,22 @@ OpenReader: TypeAlias = "Callable[[Session, TableInfo, ScanRequest], RowReader]"
 class TableScan(Scan):
     """A scan of a live table: `table.scan()`. Each run reads the rows current at that time."""
 
-    def __init__(
-        self,
-        session: Session,
-        info: TableInfo,
-        request: ScanRequest,
-        source: str,
-        open_reader: OpenReader | None = None,
-    ) -> None:
-        """Raises `InvalidRequest` for columns that the table does not have, in the filter, too."""
+    def __init__(self, session: Session, info: TableInfo, request: ScanRequest, source: str) -> None:
+        """`source` is the name that the user gave. Raises `InvalidRequest` for columns that the table does not have,
+        also in the filter.
+        """
         super().__init__(request)
-        self._session, self._info, self._source, self._open = session, info, source, open_reader
+        self._session, self._info, self._source = session, info, source
         self._view = RowView(info, request.columns, request.predicate)
+
+    @classmethod
+    def create(cls, session: Session, info: TableInfo, request: ScanRequest, source: str) -> TableScan:
+        """The scan of `request` by this source. Raises `InvalidRequest` for a table that the source cannot read."""
+        return cls(session, info, request, source)
 
     @property
     def schema(self) -> pa.Schema:
         return self._view.schema
-
-    def reader(self) -> RowReader:
-        return self._read(self._request)
-
-    def _read(self, request: ScanRequest) -> RowReader:
-        assert self._open is not None
-        return self._traced(self._open(self._session, self._info, request))
 
     def _traced(self, reader: RowReader) -> RowReader:
         """The reader, which has a span while it reads, if there are spans."""
@@ -62,18 +59,28 @@ class TableScan(Scan):
             reader.watched = lambda rows: tracing.each("table.scan", rows, db_collection_name=name)
         return reader
 
-    def _rows(self) -> RowReader:
-        found = None
-        if self._open is _live and self._info.has_primary_key and self._fixes_keys:
-            from forebay.client.reading.key_reader import open_reader
+    def _described(self) -> str:
+        return f" of {self._info.path}, source {self._source}"
 
-            found = open_reader(self._session, self._info, self._request, with_position=False)
-        return self.reader() if found is None else self._traced(found)
+    def _with(self, request: ScanRequest) -> Self:
+        return type(self)(self._session, self._info, request, self._source)
 
-    @property
-    def _fixes_keys(self) -> bool:
-        """Whether the filter may choose keys or buckets, and the source reads by it."""
-        return self._open in (_live, _log) and fixes_keys(self._info, self._request.predicate)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._session, self._info, self._request, self._source)
+
+
+class BucketedScan(TableScan):
+    """A scan whose parts are buckets."""
+
+    @abstractmethod
+    def _open(self, request: ScanRequest) -> RowReader:
+        """A reader of `request`, which is this scan's request or a part of it."""
+
+    def reader(self) -> RowReader:
+        return self._read(self._request)
+
+    def _read(self, request: ScanRequest) -> RowReader:
+        return self._traced(self._open(request))
 
     def plan(self) -> Sequence[Any]:
         """The buckets to read, for engines that read with several workers; see `read_split`.
@@ -83,11 +90,9 @@ class TableScan(Scan):
         return self._key_plan().buckets
 
     def _key_plan(self) -> KeyPlan:
-        from forebay.client.reading.key_reader import KeyPlan, plan_keys
+        """The buckets of the request. Sources that read by keys leave out those without matching rows."""
+        from forebay.client.reading.key_plan import KeyPlan
 
-        found = plan_keys(self._session.cluster, self._info, self._request) if self._fixes_keys else None
-        if found is not None:
-            return found
         request = self._request
         buckets = plan_buckets(self._session.cluster, self._info, request.partitions, request.buckets)
         return KeyPlan(buckets, len(buckets))
@@ -95,120 +100,136 @@ class TableScan(Scan):
     def read_split(self, split: Any) -> RowReader:
         return self._read(replace(self._request, partitions=None, buckets=[split]))
 
-    def pinned(self) -> Scan:
-        if self._request.limit is None and self._open in (_live, _log):
-            if self._open is _live and self._info.has_primary_key:
-                from forebay.client.reading.table_snapshot import pinned_scan
-
-                found = pinned_scan(self._session, self._info, self._request)
-                return super().pinned() if found is None else found
-            return self._pinned_log()
-        return super().pinned()
-
-    def _pinned_log(self) -> Scan:
-        from forebay.client.reading.log_plan import LogRange
-
-        request = self._request
-        log_range = LogRange.now(self._session, self._info, request)
-        unplaced = replace(request, partitions=None, buckets=None)
-        return PinnedLogScan(self._session, self._info, unplaced, self._source, log_range.reader)
-
     def explain(self) -> str:
         what = f"table {self._info.path}, source {self._source}, as of each reading"
         plan = self._key_plan()
         chosen = [f"chosen by the filter: {plan}"] if plan.is_narrow else []
         return "\n".join([what, *chosen, *explained(self._request, len(plan.buckets))])
 
-    def _described(self) -> str:
-        return f" of {self._info.path}, source {self._source}"
+
+class FunctionScan(BucketedScan):
+    """A scan whose readers are opened by a function that was registered as a source."""
+
+    def __init__(
+        self, session: Session, info: TableInfo, request: ScanRequest, source: str, open_reader: OpenReader
+    ) -> None:
+        super().__init__(session, info, request, source)
+        self._open_reader = open_reader
+
+    def _open(self, request: ScanRequest) -> RowReader:
+        return self._open_reader(self._session, self._info, request)
 
     def _with(self, request: ScanRequest) -> Self:
-        return type(self)(self._session, self._info, request, self._source, self._open)
+        return type(self)(self._session, self._info, request, self._source, self._open_reader)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._session, self._info, self._request, self._source, self._open)
+        return type(self), (self._session, self._info, self._request, self._source, self._open_reader)
 
 
-class PinnedLogScan(TableScan):
+class _KeyedScan(BucketedScan):
+    """A scan of the servers' rows, which reads fewer buckets if the filter fixes keys, buckets or partitions."""
+
+    def _key_plan(self) -> KeyPlan:
+        plan = self._narrow_plan(self._request)
+        return super()._key_plan() if plan is None else plan
+
+    def _narrow_plan(self, request: ScanRequest) -> KeyPlan | None:
+        """What the filter leaves of `request`; None if it fixes nothing."""
+        if not fixes_keys(self._view):
+            return None
+        from forebay.client.reading.key_plan import plan_keys
+
+        return plan_keys(self._session.cluster, self._view, request.partitions, request.buckets)
+
+
+class LiveScan(_KeyedScan):
+    """The source "live": the current rows of a primary-key table. Log tables are read by `LogScan`."""
+
+    @classmethod
+    def create(cls, session: Session, info: TableInfo, request: ScanRequest, source: str) -> TableScan:
+        return (cls if info.has_primary_key else LogScan)(session, info, request, source)
+
+    def _open(self, request: ScanRequest) -> RowReader:
+        return self._open_with(request, with_position=True)
+
+    def _open_with(self, request: ScanRequest, *, with_position: bool) -> RowReader:
+        """A reader of `request`; `with_position`: its `log_offsets` are needed."""
+        session, view, limit = self._session, self._view, request.limit
+        plan = self._narrow_plan(request)
+        if plan is not None and plan.keys is not None:
+            from forebay.client.reading.key_source import key_reader
+
+            return key_reader(session, view, plan.keys, limit, with_position=with_position)
+        from forebay.client.reading.live_source import live_reader
+
+        if plan is not None:
+            return live_reader(session, view, plan.buckets, limit)
+        buckets = plan_buckets(session.cluster, self._info, request.partitions, request.buckets)
+        return live_reader(session, view, buckets, limit)
+
+    def _rows(self) -> RowReader:
+        return self._traced(self._open_with(self._request, with_position=False))
+
+    def pinned(self) -> Scan:
+        if self._request.limit is not None:
+            return super().pinned()
+        from forebay.client.reading.table_snapshot import pinned_scan
+
+        pinned = pinned_scan(self._session, self._info, self._request)
+        return super().pinned() if pinned is None else pinned
+
+
+class LogScan(_KeyedScan):
+    """The source "log": everything that a log table has been appended, up to the time of reading."""
+
+    @classmethod
+    def create(cls, session: Session, info: TableInfo, request: ScanRequest, source: str) -> TableScan:
+        """Raises `InvalidRequest` for a primary-key table."""
+        if info.has_primary_key:
+            raise InvalidRequest(
+                f"table {info.path} has a primary key: its log holds changes, not rows. Use source='live' for the "
+                "current rows, or table.changes() for the changes"
+            )
+        return cls(session, info, request, source)
+
+    def _open(self, request: ScanRequest) -> RowReader:
+        from forebay.client.reading.log_plan import LogRowReader
+
+        plan = self._narrow_plan(request)
+        if plan is not None and plan.is_narrow:
+            return LogRowReader(self._session, self._view, request.limit, buckets=plan.buckets)
+        return LogRowReader(
+            self._session, self._view, request.limit, partitions=request.partitions, buckets=request.buckets
+        )
+
+    def pinned(self) -> Scan:
+        if self._request.limit is not None:
+            return super().pinned()
+        from forebay.client.reading.log_plan import LogRange
+
+        log_range = LogRange.now(self._session, self._info, self._request)
+        unplaced = replace(self._request, partitions=None, buckets=None)
+        return PinnedLogScan(self._session, self._info, unplaced, self._source, log_range)
+
+
+class PinnedLogScan(BucketedScan):
     """A scan of a fixed range of a table's logs."""
+
+    def __init__(
+        self, session: Session, info: TableInfo, request: ScanRequest, source: str, log_range: LogRange
+    ) -> None:
+        super().__init__(session, info, request, source)
+        self._range = log_range
+
+    def _open(self, request: ScanRequest) -> RowReader:
+        log_range = self._range if request.buckets is None else self._range.of_buckets(request.buckets)
+        return log_range.reader(self._session, self._view, request.limit)
 
     def pinned(self) -> Scan:
         return self
 
+    def _with(self, request: ScanRequest) -> Self:
+        return type(self)(self._session, self._info, request, self._source, self._range)
 
-# The sources that rows of a table can be read from, registered by name.
-#
-#     table.scan()                       the rows as they are now: source "live"
-#     table.scan(source="log")           what a log table has been appended
-#
-# "live" and "log" are the client's own; others ("union") are brought by packages above this one, by `register_source`
-# or by an entry point of the group `forebay.scan_sources`.
-
-Source: TypeAlias = "OpenReader | type[TableScan]"
-"""A function that opens a reader; or a class of scans, for sources with their own planning."""
-
-ENTRY_POINTS = "forebay.scan_sources"
-
-_sources: dict[str, Source] = {}
-
-
-def register_source(name: str, source: Source) -> None:
-    """Register `source` for `table.scan(source=name)`. A later registration replaces an earlier one."""
-    _sources[name] = source
-
-
-def scan_source(name: str) -> Source:
-    """The source called `name`. Raises `InvalidRequest`, which lists the known ones."""
-    source = _sources.get(name)
-    if source is None:
-        from importlib.metadata import entry_points
-
-        for entry in entry_points(group=ENTRY_POINTS):
-            if entry.name == name:
-                source = _sources[name] = entry.load()
-    if source is None:
-        known = ", ".join(repr(known) for known in sorted(_sources))
-        raise InvalidRequest(f"there is no scan source {name!r}; there are {known}")
-    return source
-
-
-def scan_of(session: Session, info: TableInfo, request: ScanRequest, name: str) -> TableScan:
-    """The scan that the source called `name` creates. Raises `InvalidRequest`, which lists the known sources."""
-    source = scan_source(name)
-    if source is _log and info.has_primary_key:
-        raise InvalidRequest(
-            f"table {info.path} has a primary key: its log holds changes, not rows. Use source='live' for the current "
-            "rows, or table.changes() for the changes"
-        )
-    if isinstance(source, type) and issubclass(source, TableScan):
-        return source(session, info, request, name)
-    return TableScan(session, info, request, name, cast(OpenReader, source))
-
-
-def _live(session: Session, info: TableInfo, request: ScanRequest) -> RowReader:
-    if not info.has_primary_key:
-        return _log(session, info, request)
-    from forebay.client.reading.live_scan import LiveReader
-
-    found = None
-    if fixes_keys(info, request.predicate):
-        from forebay.client.reading.key_reader import open_reader
-
-        found = open_reader(session, info, request, with_position=True)
-    return LiveReader(session, info, request) if found is None else found
-
-
-def _log(session: Session, info: TableInfo, request: ScanRequest) -> RowReader:
-    from forebay.client.reading.log_plan import LogRowReader
-
-    if fixes_keys(info, request.predicate):
-        from forebay.client.reading.key_reader import plan_keys
-
-        plan = plan_keys(session.cluster, info, request)
-        if plan is not None and plan.is_narrow:
-            request = replace(request, partitions=None, buckets=plan.buckets)
-    return LogRowReader(session, info, request)
-
-
-register_source("live", _live)
-register_source("log", _log)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._session, self._info, self._request, self._source, self._range)

@@ -41,8 +41,10 @@ from forebay.client.cluster.buckets import check_bucket, plan_buckets
 from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.client.cluster.partitions import PartitionSelector
-from forebay.client.reading.snapshot_scan import GONE, LiveBucketScan, SnapshotBucketScan, SnapshotScan, gone
-from forebay.client.views import Pages, RowView
+from forebay.client.reading.bucket_reader import BucketReader
+from forebay.client.reading.snapshot_scan import SnapshotScan
+from forebay.client.reading.snapshot_source import GONE, SnapshotSource, gone
+from forebay.client.views import RowView
 from forebay.codec.arrow.arrow_types import user_schema
 from forebay.metadata.log_offset import with_epoch
 from forebay.metadata.table import TableBucket, TableInfo
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
     from forebay.metadata.predicate import Predicate
 
 
-@hides("bucket_scan", "of_buckets", "on", "raw_id", "release_when_collected", "scan_bucket")
+@hides("of_buckets", "on", "raw_id", "release_when_collected", "scan_bucket")
 class TableSnapshot(ArrowStream):
     """A table as of one instant: `table.snapshot()`. Thread-safe; its scans are not.
 
@@ -136,35 +138,26 @@ class TableSnapshot(ArrowStream):
         filter: FilterLike | None = None,  # noqa: A002 - the word of pyarrow
         limit: int | None = None,
         resume_after: bytes | None = None,
-    ) -> SnapshotBucketScan:
-        """A scan of one bucket in key order, from the first row or after the `position` of another such scan.
+    ) -> BucketReader:
+        """A reader of one bucket in key order, from the first row or after the `position` of another such reader.
 
+        If the snapshot is not exact, it reads the current rows, and its `log_offset` is theirs from the first row on.
         Raises `UnsupportedOperation` for `resume_after` if the snapshot is not exact: the rows before that position may
         have changed.
         """
         ScanRequest(limit=limit)
-        return self.bucket_scan(
-            self._own(bucket), RowView(self.info, columns, self._predicate(filter)), limit, resume_after
-        )
-
-    def bucket_scan(
-        self,
-        bucket: TableBucket,
-        view: RowView,
-        limit: int | None = None,
-        resume_after: bytes | None = None,
-        *,
-        pages: Pages | None = None,
-    ) -> SnapshotBucketScan:
-        """The same with a shared view and reader of pages."""
+        own, view = self._own(bucket), RowView(self.info, columns, self._predicate(filter))
         if self.is_exact:
-            return SnapshotBucketScan(self, bucket, view, limit, resume_after, pages=pages)
+            return BucketReader(self.connection, view, SnapshotSource(self, own, resume_after), limit)
         if resume_after is not None:
             raise UnsupportedOperation(
                 f"a scan of table {self.info.path} cannot be resumed: this cluster has no table snapshots. Read the "
                 "bucket again from its beginning"
             )
-        return LiveBucketScan(self, bucket, view, limit, pages=pages)
+        from forebay.client.reading.live_source import LiveSource
+
+        source = LiveSource(self.connection, view, own, self.log_offsets[own])
+        return BucketReader(self.connection, view, source, limit)
 
     def _own(self, bucket: TableBucket | int) -> TableBucket:
         resolved = check_bucket(self.info, bucket)

@@ -6,7 +6,7 @@ with an older schema is evaluated by its own names. In doubt, the result is "may
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -34,29 +34,6 @@ def filter_columns(fields: Iterable[DataField]) -> tuple[Column, ...]:
 def bind_filter(predicate: Predicate, fields: Iterable[DataField]) -> BoundPredicate:
     """`predicate` bound to columns `fields`. Raises `InvalidRequest` like `codec.filters.bind`."""
     return bind(predicate, filter_columns(fields))
-
-
-def columns_of(bound: BoundPredicate) -> set[str]:
-    """The names of the columns that a bound predicate reads."""
-    if isinstance(bound, BoundLeaf):
-        return {bound.column.name}
-    return set().union(*(columns_of(child) for child in bound.children))
-
-
-def conjuncts(bound: BoundPredicate | None) -> list[BoundPredicate]:
-    """The conjuncts of `bound`."""
-    if bound is None:
-        return []
-    if isinstance(bound, BoundCompound) and bound.function is CompoundFunction.AND:
-        return [part for child in bound.children for part in conjuncts(child)]
-    return [bound]
-
-
-def join(parts: Sequence[BoundPredicate]) -> BoundPredicate | None:
-    """The conjunction of `parts`; None if there are none."""
-    if not parts:
-        return None
-    return parts[0] if len(parts) == 1 else BoundCompound(CompoundFunction.AND, tuple(parts))
 
 
 def may_match(bound: BoundPredicate, range_of: RangeOf, row_count: int) -> bool:

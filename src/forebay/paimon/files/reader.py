@@ -20,13 +20,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from forebay.base.errors import Conflict, CorruptData, NotFound, UnsupportedOperation
-from forebay.codec.filters import BoundPredicate, filter_rows, mask
+from forebay.codec.filters import BoundPredicate, columns_of, filter_rows, mask
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType, TypeRoot, bigint
 from forebay.paimon.files.casts import evolve, evolve_exactly, same_type
 from forebay.paimon.files.column_stats import UNKNOWN, footer_ranges
 from forebay.paimon.files.parquet_pages import read_rows
-from forebay.paimon.files.pruning import columns_of, field_for, may_match
+from forebay.paimon.files.pruning import field_for, may_match
 from forebay.paimon.files.row_formats import avro_tables, orc_tables
 from forebay.paimon.files.writer import key_value_fields
 from forebay.paimon.format.arrow import arrow_type

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
-from forebay.codec.filters import BoundLeaf, BoundPredicate, mask
+from forebay.codec.filters import BoundLeaf, BoundPredicate, columns_of, conjuncts, join, mask
 from forebay.metadata.predicate import Compound, CompoundFunction, LeafFunction, Predicate
 from forebay.paimon.bucket_function import bucket_function
-from forebay.paimon.files.pruning import bind_filter, columns_of, conjuncts, join
+from forebay.paimon.files.pruning import bind_filter
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.schema import TableSchema
 

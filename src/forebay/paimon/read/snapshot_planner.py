@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from forebay.base.errors import InvalidRequest, NotFound
-from forebay.codec.filters import BoundPredicate
+from forebay.codec.filters import BoundPredicate, columns_of
 from forebay.metadata.predicate import Predicate
-from forebay.paimon.files.pruning import columns_of, filter_columns, may_match
+from forebay.paimon.files.pruning import filter_columns, may_match
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.file_meta import LEVEL_0, DataFileMeta, ManifestEntry, ManifestFileMeta
 from forebay.paimon.format.manifest_rows import ManifestRows, Rows

@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.small_arrays import int8_array
-from forebay.codec.filters import BoundPredicate, filter_rows
+from forebay.codec.filters import BoundPredicate, columns_of, filter_rows
 from forebay.metadata.types import bigint, tinyint
-from forebay.paimon.files.pruning import columns_of
 from forebay.paimon.files.reader import GROUP_BYTES_MAX, ROW_INDEX_FIELD, DataFileReader, Positions
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.deletion_vector import read_deletion_vector

@@ -20,7 +20,7 @@ from forebay.base.errors import ForebayError
 from forebay.client.cluster.rpc import SOFTWARE
 from forebay.client.connection import Connection
 from forebay.client.reading.table_snapshot import TableSnapshot
-from forebay.client.views import RowView, arrow_rows
+from forebay.client.views import arrow_rows
 from forebay.codec.arrow.arrow_types import storage_schema
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.metadata.table_options import LogFormat
@@ -137,7 +137,7 @@ def direct_logs(connection: Connection, read: ReadFunction) -> DirectLogs | str:
         return f"metadata columns ({', '.join(read.include)})"
     if info.descriptor.log_format is not LogFormat.ARROW:
         return f"the log's format is {info.descriptor.log_format.value}"
-    view = RowView(info, read.columns, read.predicate)
+    view = read.view
     # Rows without columns are counted by the headers of batches, which the server cuts down to a narrow column.
     positions = sorted(info.schema.indexes(read.columns)) or list(view.positions)
     columns = _columns(read, positions)
@@ -184,7 +184,7 @@ def direct_buckets(connection: Connection, read: ReadFunction, buckets: Sequence
     columns = _columns(read, positions)
     if isinstance(columns, str):
         return columns
-    as_arrow = arrow_rows(RowView(info, read.columns, read.predicate), positions, read.settings)
+    as_arrow = arrow_rows(read.view, positions, read.settings)
     limit = read.limit if read.predicate is None else None
     source = [struct.pack(">?", True), _handshake(read), columns, struct.pack(">q", _MANY if limit is None else limit)]
     return DirectBuckets(connection, info, as_arrow, limit, b"".join(source))

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from forebay.client.cluster.offsets import LATEST, list_offsets
 from forebay.client.connection import Connection
 from forebay.client.reading.key_filter import KeyFilter
-from forebay.client.reading.key_reader import AT_ONCE_MAX, KeyPlan, choose, knows_log_ends, look_up
+from forebay.client.reading.key_plan import KeyPlan, choose
+from forebay.client.reading.key_source import AT_ONCE_MAX, knows_log_ends, look_up
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.views import RowView
-from forebay.metadata.table import TableBucket, TableInfo
+from forebay.metadata.table import TableBucket
 from forebay.spark.filters import matching_partitions
 from forebay.spark.reading.live_read import FoundRows, KeysInput, KvBatchSplit, Split
 from forebay.spark.reading.plan import Pushdown
@@ -24,9 +25,9 @@ Tasks = Sequence[tuple[Split, ...]]
 Pin = Callable[[Sequence[TableBucket]], TableSnapshot | None]
 
 
-def selected_buckets(connection: Connection, info: TableInfo, pushdown: Pushdown) -> KeyPlan | None:
+def selected_buckets(connection: Connection, view: RowView, pushdown: Pushdown) -> KeyPlan | None:
     """The buckets and keys that the filters leave; None if they do not restrict keys or buckets."""
-    key_filter = KeyFilter.of(info, pushdown.filter)
+    info, key_filter = view.info, KeyFilter.of(view)
     if key_filter is None:
         return None
     if key_filter.is_empty:
@@ -42,12 +43,13 @@ def selected_buckets(connection: Connection, info: TableInfo, pushdown: Pushdown
 
 
 def with_found_rows(
-    connection: Connection, info: TableInfo, pushdown: Pushdown, tasks: Tasks, pin: Pin
+    connection: Connection, view: RowView, tasks: Tasks, pin: Pin
 ) -> tuple[Tasks, TableSnapshot | None]:
     """`tasks` with the rows of their keys instead of the keys, and the snapshot that other splits of them read.
 
     `pin` opens a snapshot of buckets; it returns None if the cluster cannot.
     """
+    info = view.info
     keys = {
         bucket: of_bucket for task in tasks for s in task if isinstance(s, KeysInput) for bucket, of_bucket in s.keys
     }
@@ -61,7 +63,7 @@ def with_found_rows(
             offsets = list_offsets(connection.cluster, info, list(keys), LATEST)
         else:
             offsets = snapshot.log_offsets
-    lookup = look_up(connection, info, RowView(info, pushdown.columns, pushdown.filter), keys, offsets)
+    lookup = look_up(connection, view, keys, offsets)
     rows = FoundRows.of(list(lookup.rows.values()))
     made: list[tuple[Split, ...]] = []
     for task in tasks:

@@ -26,7 +26,7 @@ from forebay.api.changes import (
 )
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
 from forebay.client.connection import Connection
-from forebay.client.views import RowView, array_of, integers, text_array
+from forebay.client.views import array_of, integers, text_array
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import DELETE_BEHAVIOR, FAIL, IGNORE, INCLUDE, ReadOptions
 from forebay.spark.reading.live_plan import (
@@ -284,7 +284,7 @@ class NewestRead(ReadFunction):
 
     def _newest(self, connection: Connection, split: LakeSnapshotAndLogSplit) -> Iterator[pa.RecordBatch]:
         """The newest change of each key in a range of a log."""
-        view = RowView(self.info, self.columns, self.predicate)
+        view = self.view
         read = partial(read_tail, connection, self.info, split.bucket, split.start, split.stop)
         tail = read(merge_columns(self.info, view), keep_deletes=True)
         if self.deletes == FAIL and tail.deletes:

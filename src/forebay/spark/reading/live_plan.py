@@ -24,6 +24,7 @@ from forebay.base.errors import UnsupportedOperation
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.planning import fixes_keys
 from forebay.client.reading.table_snapshot import TableSnapshot, open_snapshot_of, open_snapshot_with
+from forebay.client.views import RowView
 from forebay.metadata.log_offset import epoch_of, with_epoch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
@@ -47,7 +48,7 @@ from forebay.spark.reading.plan import (
 )
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.plan import UnionPlan
-from forebay.unionread.planning import plan_union
+from forebay.unionread.planning import plan_view
 from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit, LogSplit
 from forebay.unionread.time_range import plan_time_range
 
@@ -169,14 +170,17 @@ class LiveScan:
             )
 
     def _stream_tasks(
-        self, connection: Connection, cores: int, pushdown: Pushdown, look_up: bool
+        self, connection: Connection, cores: int, pushdown: Pushdown, view: RowView, look_up: bool
     ) -> tuple[list[tuple[Split, ...]], str | None]:
-        """The tasks of a table that has nothing in a lake, and what its filters leave to read, in words."""
+        """The tasks of a table that has nothing in a lake, and the keys or buckets that its filters leave, in words.
+
+        `view` has the columns and all filters of `pushdown`.
+        """
         info, selection = self.info, None
-        if fixes_keys(info, pushdown.filter):
+        if fixes_keys(view):
             from forebay.spark.reading.key_lookups import selected_buckets
 
-            selection = selected_buckets(connection, info, pushdown)
+            selection = selected_buckets(connection, view, pushdown)
         if selection is None:
             buckets: Sequence[TableBucket] = matching_buckets(connection, info, pushdown.partition_filters)
             return self._tasks_of(connection, cores, pushdown, buckets), None
@@ -202,17 +206,16 @@ class LiveScan:
             return cut_logs_for_limit(offsets, limit)
         return cut_logs(offsets, cores, self.options.records_per_partition)
 
-    def _union_plan(self, connection: Connection, pushdown: Pushdown, look_up: bool) -> UnionPlan | None:
+    def _union_plan(self, connection: Connection, pushdown: Pushdown, view: RowView, look_up: bool) -> UnionPlan | None:
         """The plan of a table with a lake, or of a time range; None where the stream alone is read.
 
         The same holds where nothing is in the lake yet.
         """
         info, window = self.info, self.options.window
         if self.as_of is not None:
-            from forebay.unionread.time_travel import plan_as_of
+            from forebay.unionread.time_travel import plan_view_as_of
 
-            table = connection.table(info)
-            return plan_as_of(table, self.as_of, pushdown.columns, pushdown.filter, pushdown.limit)
+            return plan_view_as_of(connection.table(info), self.as_of, view, pushdown.limit)
         if window is not None:
             if self.is_changelog or self.is_lake:
                 raise UnsupportedOperation(f"'{START}' is for tables, not for what stands beside them ({info.path})")
@@ -221,8 +224,7 @@ class LiveScan:
             return None
         alone = self.is_lake or self.options.read_optimized
         look_up = look_up and self.strategy == SERVER_SCAN
-        query = (connection.table(info), pushdown.columns, pushdown.filter, pushdown.limit)
-        plan = plan_union(*query, lake_only=alone, look_up=look_up)
+        plan = plan_view(connection.table(info), view, pushdown.limit, lake_only=alone, look_up=look_up)
         return None if plan.facts.snapshot_id is None and not alone else plan
 
     def open_snapshot(
@@ -250,7 +252,8 @@ class LiveScan:
         snapshot = None
         if self.options.lease.is_asked_for:
             # This process ends before the tasks begin, and is not notified when the last one has ended.
-            now = None if self.reads_lake else self._bucket_finder(connection, pushdown)
+            view = RowView(self.info, (), pushdown.filter)
+            now = None if self.reads_lake else self._bucket_finder(connection, pushdown, view)
             tasks, opened = self.open_snapshot(connection, tasks, now)
             tasks = keeping_limit(tasks, pushdown.limit)
             snapshot = None if opened is None else opened.keep()
@@ -281,10 +284,11 @@ class LiveScan:
         pushdown = replace(pushdown, columns=read.columns)
         if self.strategy is not None and read.include:
             modes, look_up = modes & ~ReadMode.FILES, False
-        union = self._union_plan(connection, pushdown, look_up)
+        view = RowView(self.info, pushdown.columns, pushdown.filter)
+        union = self._union_plan(connection, pushdown, view, look_up)
         native, beside = None, list[tuple[Split, ...]]()
         if union is None:
-            tasks, selection = self._stream_tasks(connection, cores, pushdown, look_up)
+            tasks, selection = self._stream_tasks(connection, cores, pushdown, view, look_up)
         else:
             selection = union.chosen
             covered = frozenset(matching_buckets(connection, self.info, pushdown.partition_filters))
@@ -302,18 +306,18 @@ class LiveScan:
                 from forebay.spark.reading.key_lookups import with_found_rows
 
                 pin = partial(open_for_query, connection, self.info, lease=self.options.lease)
-                tasks, snapshot = with_found_rows(connection, self.info, pushdown, tasks, pin)
+                tasks, snapshot = with_found_rows(connection, view, tasks, pin)
             else:
                 tasks, snapshot = self.open_snapshot(connection, tasks, find_buckets)
             return OpenedScan(task_partitions(tasks, snapshot), snapshot)
 
         direct = self._direct(connection, read, tasks, modes)
         rows = estimated_rows(tasks, pushdown.limit)
-        now = None if union is not None else self._bucket_finder(connection, pushdown)
+        now = None if union is not None else self._bucket_finder(connection, pushdown, view)
         open_current = None if now is None else partial(open_tasks, find_buckets=now)
         return ScanPlan(read, tasks, rows, open_tasks, native, beside, selection, direct, open_current)
 
-    def _bucket_finder(self, connection: Connection, pushdown: Pushdown) -> FindBuckets | None:
+    def _bucket_finder(self, connection: Connection, pushdown: Pushdown, view: RowView) -> FindBuckets | None:
         """A function that lists the buckets that `pushdown` leaves of the table when it is called; None if not needed.
 
         Tables without partitions do not need it, and neither do logs, which are read up to the moment of the plan.
@@ -323,10 +327,10 @@ class LiveScan:
             return None
 
         def find_buckets() -> Sequence[TableBucket]:
-            if fixes_keys(info, pushdown.filter):
+            if fixes_keys(view):
                 from forebay.spark.reading.key_lookups import selected_buckets
 
-                selection = selected_buckets(connection, info, pushdown)
+                selection = selected_buckets(connection, view, pushdown)
                 if selection is not None:
                     return selection.buckets
             return matching_buckets(connection, info, pushdown.partition_filters)

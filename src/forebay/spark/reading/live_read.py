@@ -16,6 +16,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
@@ -26,12 +27,13 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
-from forebay.api.scan import ScanRequest
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
+from forebay.client.reading.bucket_reader import BucketReader
+from forebay.client.reading.live_source import live_reader
 from forebay.client.reading.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, NO_OFFSET
-from forebay.client.reading.replay import current_rows, rows_at
-from forebay.client.reading.snapshot_scan import GONE, SnapshotReader
+from forebay.client.reading.replay import ReplaySource, rows_at
+from forebay.client.reading.snapshot_source import GONE, snapshot_reader
 from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.settings import Settings
 from forebay.client.views import RowView, rows_without_columns
@@ -98,6 +100,11 @@ class ReadFunction(TaskRead):
     strategy: str = SERVER_SCAN
     include: tuple[str, ...] = ()
 
+    @cached_property
+    def view(self) -> RowView:
+        """The columns and the filter, bound to the table's schema."""
+        return RowView(self.info, self.columns, self.predicate)
+
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         """The same; errors name the bucket, too."""
         with short_errors(f"reading table {self.info.path}"):
@@ -125,10 +132,9 @@ class ReadFunction(TaskRead):
                 yield from snapshot_inserts(rows, self.include, together[0].bucket)
 
     def _rows_of_keys(self, connection: Connection, part: KeysInput) -> Iterator[pa.RecordBatch]:
-        from forebay.client.reading.key_reader import KeyReader
+        from forebay.client.reading.key_source import key_reader
 
-        request = ScanRequest(self.columns, self.predicate, self.limit)
-        with KeyReader(connection, self.info, request, dict(part.keys), with_position=False) as rows:
+        with key_reader(connection, self.view, dict(part.keys), self.limit, with_position=False) as rows:
             yield from rows
 
     def _bucket_rows(
@@ -140,13 +146,11 @@ class ReadFunction(TaskRead):
             yield from self._snapshot_rows(connection, partition.snapshot.on(connection), buckets, after)
             return
         if self.strategy == SERVER_SCAN:
-            table = connection.table(self.info)
-            with table.scan(self.columns, self.predicate, self.limit, buckets=buckets).reader() as rows:
+            with live_reader(connection, self.view, buckets, self.limit) as rows:
                 yield from rows
             return
-        view = RowView(self.info, self.columns, self.predicate)
         for bucket in buckets:
-            yield from current_rows(connection, self.info, bucket, view, self.limit).batches
+            yield from BucketReader(connection, self.view, ReplaySource(connection, self.view, bucket), self.limit)
 
     def _snapshot_rows(
         self,
@@ -161,8 +165,7 @@ class ReadFunction(TaskRead):
         middle of a query, and an old plan may be run again. A bucket of which rows have been handed out cannot go
         on like that, since their order is another one; then the task fails, and the next attempt has not begun any.
         """
-        view = RowView(self.info, self.columns, self.predicate)
-        reader = SnapshotReader(snapshot, buckets, view, self.limit, after)
+        reader = snapshot_reader(snapshot, self.view, buckets, self.limit, after)
         try:
             with reader:
                 yield from reader
@@ -170,7 +173,7 @@ class ReadFunction(TaskRead):
             if e.code not in GONE or reader.partly_read:
                 raise
             for bucket in reader.unread:
-                rows = rows_at(connection, self.info, bucket, view, snapshot.log_offsets[bucket])
+                rows = rows_at(connection, self.view, bucket, snapshot.log_offsets[bucket])
                 if rows is None:
                     raise
                 yield from rows

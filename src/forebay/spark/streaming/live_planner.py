@@ -26,6 +26,7 @@ from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.log_epochs import check_offsets
 from forebay.client.reading.table_snapshot import TableSnapshot
+from forebay.client.views import RowView
 from forebay.metadata.log_offset import LogOffset, epoch_of
 from forebay.metadata.table import TableBucket
 from forebay.spark import options
@@ -247,7 +248,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         logs = {bucket: span for bucket, span in batch.logs.items() if self._exists(bucket)}
         if self._info.has_primary_key and not self._scan.is_changelog:  # merged rows rather than changes
             read = self._options.read.settings
-            reader = UnionReader(read, self._info, self._columns, self._pushdown.row_filter)
+            reader = UnionReader(read, RowView(self._info, self._columns, self._pushdown.row_filter))
             for bucket, (first, stop) in logs.items():
                 # One split for a bucket, so that all changes of a key are in one task.
                 pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop), stop - first))

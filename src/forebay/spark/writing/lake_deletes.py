@@ -23,13 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.base.errors import Conflict, NotFound, UnsupportedOperation
-from forebay.codec.filters import mask
+from forebay.codec.filters import columns_of, mask
 from forebay.metadata.predicate import Predicate, all_of
 from forebay.paimon.commit.row_conflicts import RowConflicts
 from forebay.paimon.compact.append import rewrite_files
 from forebay.paimon.compact.dedicated import TRIES
 from forebay.paimon.compact.running import rows_read
-from forebay.paimon.files.pruning import bind_filter, columns_of
+from forebay.paimon.files.pruning import bind_filter
 from forebay.paimon.files.reader import DataFileReader
 from forebay.paimon.format.binary_row import row_layout
 from forebay.paimon.format.commit_message import CommitMessage, DataIncrement
