@@ -124,7 +124,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
         self._stream.begin()
         beginning = self._here()
         if self._target is not None and beginning.full is not None:
-            self._target = max(self._target, beginning.full)  # "now" is when a stream begins
+            self._target = max(self._target, beginning.full)  # the target must include the first snapshot
         return beginning
 
     # ---- end of a batch ---------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
             return super().next_offset(start, limits)
         self._check(start)
         self.read_until(start)
-        # The beginning is an offset of its own: a batch that is read again after a restart has the same one then.
+        # The beginning is a separate offset, so that a batch repeated after a restart begins at the same offset.
         return self._begin(start).after(start)
 
     @property
@@ -143,7 +143,7 @@ class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
         return self._clock
 
     def _advance(self, start: PaimonOffset, limits: StreamLimits) -> tuple[PaimonOffset, int | None]:
-        self.read_until(start)  # Spark asks for more when it has processed what was in front
+        self.read_until(start)  # Spark asks for more after it has processed everything before `start`
         admission = Admission(limits)
         end = self._end(start, admission).after(start)
         return end, admission.rows if self._target is None else None

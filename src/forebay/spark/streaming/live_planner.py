@@ -1,13 +1,15 @@
-"""Planning a stream on a cluster: where it begins, how far it can go, and the tasks of a micro-batch.
+"""Plans the micro-batches of a stream of a cluster's table: the beginning, the end of each batch, and its tasks.
 
-What a stream delivers. Of a log table: the rows that are appended. Of a primary-key table: for each micro-batch the
-newest row of every key that was written in it and not deleted; each key once; with `scan.delete.behavior` = include
-the deleted keys, too. Of a `t$changelog`: every change, with `_change_type`, `_log_offset` and `_commit_timestamp`,
-deletes and old images too; of a `t$binlog` the same, an update in one row; of CHANGES the same, as Spark says it. With
-`scan.startup.mode` full (the default for tables) all rows of the table come first; in a changelog they are inserts with
-the offset -1 and no time.
+A stream of a log table has the appended rows. A stream of a primary-key table has, in each micro-batch, the newest row
+of every key that was written and not deleted, each key once; with `scan.delete.behavior` = include it also has the
+deleted keys. A stream of `t$changelog` has every change, deletes and old images included, with `_change_type`,
+`_log_offset` and `_commit_timestamp`; `t$binlog` has each update in one row; CHANGES has Spark's columns. With
+`scan.startup.mode` full (the default for tables) the stream begins with all rows of the table; in a changelog these are
+inserts with the offset -1 and no time.
 
-The arithmetic of offsets is that of `forebay.unionread.streaming`; here are the calls to servers and lake around it.
+`forebay.unionread.streaming` computes offsets; this module calls servers and lake for it. A `LiveStreamPlanner` lives
+in the Python process that Spark runs for a query, and caches what is expensive to request. A restart needs nothing of
+the cache: offsets have all state.
 """
 
 from __future__ import annotations

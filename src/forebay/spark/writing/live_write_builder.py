@@ -59,12 +59,12 @@ from forebay.spark.writing.write_builder import (
 class LiveWriteBuilder(WriteBuilder):
     """Builds the write of one statement, or of one micro-batch, into a table of a cluster."""
 
-    def __init__(self, context: LiveContext, info: TableInfo, options: dict[str, str], asked: JavaObject) -> None:
-        """`asked` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
+    def __init__(self, context: LiveContext, info: TableInfo, options: dict[str, str], write_info: JavaObject) -> None:
+        """`write_info` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
         super().__init__(context.jvm)
         self.context, self.info = context, info
         self.options = write_options(context.settings, options)
-        self.schema, self.query = asked.schema(), str(asked.queryId())
+        self.schema, self.query = write_info.schema(), str(write_info.queryId())
         if self.options.has_changes and CHANGE_TYPE_COLUMN not in [str(name) for name in self.schema.fieldNames()]:
             raise InvalidRequest(
                 f"write option '{CHANGES}' = 'true': the data has no column '{CHANGE_TYPE_COLUMN}' (a catalog's tables "
@@ -72,7 +72,7 @@ class LiveWriteBuilder(WriteBuilder):
             )
         self.replaced: Replaced | None = None
         self.is_understood = True
-        """Whether it is known which columns the data has; of a statement that is only explained it is not."""
+        """Whether the columns of the data are known. They are unknown for a statement that is only explained."""
         self.function = write_function(info, self.options.settings, self.options.columns)
 
     # ---- what is replaced -------------------------------------------------------------------------------------------
@@ -85,19 +85,19 @@ class LiveWriteBuilder(WriteBuilder):
 
     def overwrite(self, predicates: JavaObject) -> JavaProxy:
         """Raises `InvalidRequest` for conditions that cannot be evaluated, or that no row matches."""
-        found, is_whole = predicates_of(predicates, self.info.schema.columns)
+        conditions, is_whole = predicates_of(predicates, self.info.schema.columns)
         if not is_whole:
             shown = " AND ".join(str(p.toString()) for p in predicates)
             raise InvalidRequest(
                 f"overwriting {self.context.full_name(self.info.path)}: cannot find the rows where {shown}; compare "
                 "columns with values, by =, <, IN, LIKE 'x%', IS NULL and the like"
             )
-        if found is None:
+        if conditions is None:
             raise InvalidRequest(
                 f"overwriting {self.context.full_name(self.info.path)}: no row can match the condition, so none can "
                 "replace others: correct it, or use INSERT INTO without it"
             )
-        return self._replacing(Replaced(tuple(found)))
+        return self._replacing(Replaced(tuple(conditions)))
 
     def _replacing(self, replaced: Replaced) -> JavaProxy:
         check_replaceable(self.info)
@@ -113,25 +113,25 @@ class LiveWriteBuilder(WriteBuilder):
     # ---- the write --------------------------------------------------------------------------------------------------
 
     def build(self) -> JavaProxy:
-        """The write; columns that the data lacks are left as they are, unless rows are replaced."""
+        """The write. Columns that the data lacks are read from Spark's plan here, if they keep their values."""
         if self.info.has_primary_key and self._leaves_out_columns():
-            left_out = omitted_columns(self.jvm)
-            self.is_understood = left_out is not None
-            if left_out:
-                given = tuple(name for name in self.info.schema.names if name not in left_out)
-                function = write_function(self.info, self.options.settings, given)
-                has_defaults = not default_values(self.info).keys().isdisjoint(left_out)
+            omitted = omitted_columns(self.jvm)
+            self.is_understood = omitted is not None
+            if omitted:
+                columns = tuple(name for name in self.info.schema.names if name not in omitted)
+                function = write_function(self.info, self.options.settings, columns)
+                has_defaults = not default_values(self.info).keys().isdisjoint(omitted)
                 self.function = replace(function, fills_new_rows=has_defaults and not self.options.has_changes)
         kind = LiveWrite if self.options.sequence_field is None else OrderedLiveWrite
         return kind(self)
 
     def _leaves_out_columns(self) -> bool:
-        """Whether columns that the data lacks are left as they are.
+        """Whether columns that the data lacks keep their values.
 
-        With merge engine first_row there is nothing to leave: rows are new, or ignored.
+        With merge engine first_row no row has values to keep: it is new, or ignored.
         """
-        chosen = self.options.columns is None and self.options.is_partial
-        return chosen and self.replaced is None and self.info.descriptor.merge_engine != FIRST_ROW
+        is_partial = self.options.columns is None and self.options.is_partial
+        return is_partial and self.replaced is None and self.info.descriptor.merge_engine != FIRST_ROW
 
 
 class LiveUpsertBuilder(LiveWriteBuilder):
@@ -151,14 +151,14 @@ class NewTableWriteBuilder(LiveWriteBuilder):
 
 
 def write_builder(
-    context: LiveContext, info: TableInfo, options: dict[str, str], asked: JavaObject
+    context: LiveContext, info: TableInfo, options: dict[str, str], write_info: JavaObject
 ) -> LiveWriteBuilder:
-    """The builder for a write to a table that is there."""
-    return (LiveUpsertBuilder if info.has_primary_key else LiveWriteBuilder)(context, info, options, asked)
+    """The builder for a write to an existing table."""
+    return (LiveUpsertBuilder if info.has_primary_key else LiveWriteBuilder)(context, info, options, write_info)
 
 
 class LiveWrite(WriteProxy, BatchTasks):
-    """A write, and its batch: a transaction of all its tasks, or rows that they write at once."""
+    """A write and its batch: one transaction of all tasks, or rows that tasks write immediately."""
 
     def __init__(self, builder: LiveWriteBuilder) -> None:
         super().__init__(builder.jvm)
@@ -178,14 +178,14 @@ class LiveWrite(WriteProxy, BatchTasks):
 
     def toBatch(self) -> JavaProxy:
         """Begin the transaction of the statement. Raises `InternalError` if the columns of the data are unknown."""
-        chosen = self._options
+        options = self._options
         if not self._builder.is_understood:
             raise InternalError(
                 f"writing to {self._builder.context.full_name(self._info.path)}: Spark does not show which columns the "
                 f"data has; name them by the option '{WRITE_COLUMNS}', or set '{PARTIAL_UPDATE}' = 'false'"
             )
         staged = begin_statement(
-            chosen.settings, chosen.transaction, self._replaced is not None, self._info, chosen.is_atomic
+            options.settings, options.transaction, self._replaced is not None, self._info, options.is_atomic
         )
         self._function = replace(self._function, staged=staged)
         return self
@@ -208,19 +208,19 @@ class LiveWrite(WriteProxy, BatchTasks):
 
 
 class OrderedLiveWrite(LiveWrite):
-    """A write whose rows come to tasks by their primary key, in the order of a column (`write.sequence.field`)."""
+    """A write whose rows are distributed by primary key and sorted by a column (`write.sequence.field`)."""
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
 
     def __init__(self, builder: LiveWriteBuilder) -> None:
         super().__init__(builder)
         check_replaceable(self._info)
-        given = [str(name) for name in builder.schema.fieldNames()]
+        data_columns = [str(name) for name in builder.schema.fieldNames()]
         for name in (*self._info.schema.primary_key, str(builder.options.sequence_field)):
-            if name not in given:
+            if name not in data_columns:
                 raise InvalidRequest(
                     f"the rows of each key cannot be ordered ('{SEQUENCE_FIELD}'): the data has no column '{name}', "
-                    f"only {', '.join(given)}"
+                    f"only {', '.join(data_columns)}"
                 )
 
     def requiredDistribution(self) -> JavaObject:
@@ -245,9 +245,9 @@ class LiveStreamingWrite(StreamingTasks):
                 f"a stream has no options '{TRANSACTION_OPTIONS[0].name}' and '{ATOMIC}': each of its micro-batches is "
                 "a transaction, named by the query and the batch"
             )
-        given = spark_arrow_schema(python_schema(builder.schema))
+        data_schema = spark_arrow_schema(python_schema(builder.schema))
         with short_errors(f"writing to table {self._info.path}"):
-            builder.function.check(given)
+            builder.function.check(data_schema)
             if self._replaced is not None:
                 require_transactions(self._settings, self._info)
         self._function = replace(builder.function, in_stream=True)
@@ -263,6 +263,6 @@ class LiveStreamingWrite(StreamingTasks):
         commit_batch(self._settings, self._info, int(epoch), written, self._replaced, run_tasks=run_tasks)
 
     def abort(self, epoch: int, messages: JavaObject) -> None:
-        """Drop what finished tasks have staged, unless a commit was tried."""
+        """Drop the staged rows of finished tasks, unless a commit was attempted."""
         if self._may_abort:
             abort_batch(self._settings, int(epoch), self._written(messages))

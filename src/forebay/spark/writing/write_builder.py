@@ -72,9 +72,9 @@ class WriteProxy(JavaProxy):
 
 
 def clustered(jvm: Jvm, columns: Sequence[str], function: str | None = None) -> JavaObject:
-    """The Distribution that brings rows with equal `columns` to one task; without columns, none in particular.
+    """The Distribution that sends rows with equal `columns` to one task; unspecified without columns.
 
-    `function`: those for which the catalog's function of this name has the same value.
+    With `function`, rows for whose columns the catalog's function of this name has the same value go to one task.
     """
     distributions = jvm.class_(CONNECTOR + "distributions.Distributions")
     if not columns:
@@ -99,9 +99,9 @@ class WriteTasks(JavaProxy):
         return pickle.dumps((self._task(physical), _MESSAGE_TYPE))
 
     def _written(self, messages: JavaObject) -> list[Any]:
-        """What the tasks have reported."""
+        """The unpickled messages of the tasks."""
         pickled = (pickled_message(message) for message in messages)
-        return [pickle.loads(found) for found in pickled if found is not None]
+        return [pickle.loads(data) for data in pickled if data is not None]
 
     def useCommitCoordinator(self) -> bool:
         return True
@@ -131,4 +131,4 @@ class BatchTasks(WriteTasks):
         """Do nothing if rows are visible when their task ends. A task without a message has failed the query."""
 
     def abort(self, messages: JavaObject) -> None:
-        """Do nothing: rows that were written at once stay, as documented in docs/spark.md."""
+        """Do nothing: rows that tasks wrote immediately stay, as docs/spark.md says."""
