@@ -10,8 +10,8 @@ from benchmarks import data, put_steps
 from benchmarks.report import Figure, FigureTable, Section
 from benchmarks.running import Run, bench, disk_bytes, scratch
 from forebay.kv.engine import EngineFactory
-from forebay.kv.hlog.engine import HlogEngine
-from forebay.kv.lmdb.engine import LmdbEngine
+from forebay.kv.hlog.hlog_engine import HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.metadata.table import TableInfo
 
 ROWS = 2_000_000

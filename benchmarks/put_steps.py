@@ -28,7 +28,7 @@ from forebay.kv import merge_plans
 from forebay.kv import tablet as tablet_module
 from forebay.kv._merge import MergePlan
 from forebay.kv.engine import EngineFactory, KvEngine
-from forebay.kv.hlog.engine import HlogEngine, HlogWrites
+from forebay.kv.hlog.hlog_engine import HlogEngine, HlogWrites
 from forebay.kv.tablet import ChangelogCodec, KvTablet, PutRequest
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import Schema, TableInfo

@@ -330,9 +330,10 @@ def test_the_next_page_of_a_snapshot_is_requested_ahead_unless_a_limit_may_be_re
         for limit, condition, asked in ((None, None, 2), (5, None, 2), (1, None, 1), (5, col("id") >= 0, 1)):
             before = proxy.count(ApiKey.SCAN_KV)
             scan = snapshot.scan_bucket(0, filter=condition, limit=limit)
+            scan.wait()
             assert scan.take() is not None
-            if scan._asked is not None:
-                scan._asked.wait(PATIENCE)
+            if scan._call is not None:
+                scan._call.wait(PATIENCE)
             assert proxy.count(ApiKey.SCAN_KV) - before == asked
 
 

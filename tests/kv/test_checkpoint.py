@@ -16,8 +16,8 @@ from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import EngineState, KvEngine
-from forebay.kv.hlog.engine import HlogEngine
-from forebay.kv.lmdb.engine import LmdbEngine
+from forebay.kv.hlog.hlog_engine import HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.testing.faulty_fs import FaultyFileSystem
 from forebay.testing.memory_engine import MemoryEngine
 

@@ -10,8 +10,8 @@ import pytest
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.fs.interface import DiskFull
 from forebay.kv.engine import EngineState
-from forebay.kv.hlog.engine import HlogEngine
-from forebay.kv.lmdb.engine import LmdbEngine
+from forebay.kv.hlog.hlog_engine import HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.testing.kv_engine_contract import KvEngineContract
 from forebay.testing.memory_engine import MemoryEngine
 

@@ -12,7 +12,7 @@ from forebay.fs.interface import DiskFull
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import EngineState
-from forebay.kv.lmdb.engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from tests.small_disk import mounted_tmpfs
 
 ROWS = {b"%05d" % i: os.urandom(500) for i in range(4000)}

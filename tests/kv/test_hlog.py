@@ -17,7 +17,7 @@ from forebay.fs.interface import DiskFull
 from forebay.kv import _digest
 from forebay.kv.engine import EngineState
 from forebay.kv.hlog._segments import FIRST_POSITION
-from forebay.kv.hlog.engine import HEAD_FILE, SEGMENTS_FILE, HlogEngine, HlogWrites
+from forebay.kv.hlog.hlog_engine import HEAD_FILE, SEGMENTS_FILE, HlogEngine, HlogWrites
 
 GARBAGE = 32 << 10
 """Bytes of superseded records from which on these small logs are compacted."""

@@ -17,7 +17,7 @@ from forebay.codec.kv.kv_batch import HEADER_BYTES, seal_kv_batch
 from forebay.fs.local import LocalFileSystem
 from forebay.kv import _digest
 from forebay.kv.engine import KvEngine
-from forebay.kv.hlog.engine import HlogEngine, HlogWrites
+from forebay.kv.hlog.hlog_engine import HlogEngine, HlogWrites
 from forebay.kv.tablet import ChangelogCodec, KvTablet, PutRequest
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types

@@ -15,7 +15,7 @@ from forebay.base.ambient import ManualClock, SeededIds
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, NotFound, StorageFailure
 from forebay.codec.kv.value_batch import parse_value_batch, stored_value
 from forebay.kv.engine import EngineState, KvEngine, KvPage, KvRows, KvSnapshot
-from forebay.kv.lmdb.engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.kv.table_snapshots import OpenedSnapshot, TableSnapshotLimits, TableSnapshotManager
 from forebay.metadata.table import TableBucket
 from forebay.testing.memory_engine import MemoryEngine

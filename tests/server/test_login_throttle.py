@@ -15,7 +15,7 @@ from forebay.server.flow.login_throttle import (
     _RECORDS_MAX,
     _USER_SLOTS,
     LoginThrottle,
-    _Remembered,
+    _LruRecords,
     network_of,
 )
 from tests.server.raw_client import ApiKey, PlainClient, RawClient, pb
@@ -106,7 +106,7 @@ def test_what_is_remembered_is_bounded(logins: LoginThrottle) -> None:
 
 
 def test_of_what_is_remembered_the_longest_unused_is_forgotten() -> None:
-    remembered: _Remembered[str] = _Remembered(2)
+    remembered: _LruRecords[str] = _LruRecords(2)
     first, second = remembered.get("a"), remembered.get("b")
     assert (remembered.get("b") is second, remembered.get("a") is first, len(remembered)) == (True, True, 2)
     remembered.get("c")

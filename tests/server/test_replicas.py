@@ -10,8 +10,8 @@ import pytest
 
 from forebay.base.errors import ErrorCode, StorageFailure, Unavailable
 from forebay.fs.local import LocalFileSystem
-from forebay.kv.hlog.engine import HlogEngine
-from forebay.kv.lmdb.engine import LmdbEngine
+from forebay.kv.hlog.hlog_engine import HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.log.checkpoints import DataDirectory, OffsetCheckpoint
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket

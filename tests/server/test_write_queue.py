@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -13,6 +13,7 @@ from forebay.server.flow.write_queue import (
     GROUP_ITEMS_MAX,
     SHORT_BYTES,
     SHORT_IN_A_ROW,
+    FutureReceiver,
     WriteQueue,
     WriteScheduler,
 )
@@ -45,6 +46,14 @@ class Held:
         return WriteQueue(self.scheduler)
 
 
+def submitted(
+    queue: WriteQueue[str, str], item: str, work: Callable[[Sequence[str]], Sequence[str]], size: int
+) -> Future[str]:
+    written = FutureReceiver[str]()
+    queue.submit((item,), written, work, size)
+    return written.future
+
+
 @pytest.fixture
 def held() -> Iterator[Held]:
     with threads.executor(1, "writers") as pool:
@@ -58,11 +67,11 @@ def test_a_queue_that_never_runs_dry_does_not_keep_others_waiting(held: Held) ->
 
     def work_that_brings_more(items: Sequence[str]) -> Sequence[str]:
         if len(held.groups) < rounds:
-            last.append(busy.submit("busy", work_that_brings_more, 1))
+            last.append(submitted(busy, "busy", work_that_brings_more, 1))
         return held.work(items)
 
-    last.append(busy.submit("busy", work_that_brings_more, 1))
-    waiting = other.submit("other", held.work, 1)
+    last.append(submitted(busy, "busy", work_that_brings_more, 1))
+    waiting = submitted(other, "other", held.work, 1)
     held.go(waiting)
     while not all(future.done() for future in last):
         last[-1].result(PATIENCE)
@@ -73,9 +82,9 @@ def test_a_queue_that_never_runs_dry_does_not_keep_others_waiting(held: Held) ->
 def test_a_group_is_bounded_by_bytes_and_by_writes(held: Held) -> None:
     queue = held.queue()
     half = GROUP_BYTES_MAX // 2
-    futures = [queue.submit(f"large{number}", held.work, half) for number in range(3)]
-    futures += [queue.submit("huge", held.work, 10 * GROUP_BYTES_MAX), queue.submit("small", held.work, 1)]
-    futures += [queue.submit("tiny", held.work, 0) for _ in range(2 * GROUP_ITEMS_MAX)]
+    futures = [submitted(queue, f"large{number}", held.work, half) for number in range(3)]
+    futures += [submitted(queue, "huge", held.work, 10 * GROUP_BYTES_MAX), submitted(queue, "small", held.work, 1)]
+    futures += [submitted(queue, "tiny", held.work, 0) for _ in range(2 * GROUP_ITEMS_MAX)]
     groups = held.go(futures[-1])
     assert groups[:2] == [["large0", "large1"], ["large2", "huge"]]
     assert [len(group) for group in groups[2:]] == [GROUP_ITEMS_MAX, GROUP_ITEMS_MAX, 1]
@@ -84,9 +93,9 @@ def test_a_group_is_bounded_by_bytes_and_by_writes(held: Held) -> None:
 
 def test_little_goes_before_much_but_not_for_ever(held: Held) -> None:
     much = [held.queue() for _ in range(2)]
-    futures = [queue.submit("much", held.work, SHORT_BYTES + 1) for queue in much]
+    futures = [submitted(queue, "much", held.work, SHORT_BYTES + 1) for queue in much]
     little = [held.queue() for _ in range(SHORT_IN_A_ROW + 1)]
-    futures += [queue.submit("little", held.work, SHORT_BYTES) for queue in little]
+    futures += [submitted(queue, "little", held.work, SHORT_BYTES) for queue in little]
     groups = held.go(*futures)
     written = [item for group in groups for item in group]
     assert written == ["little"] * SHORT_IN_A_ROW + ["much", "little", "much"]
@@ -101,7 +110,7 @@ def test_a_failure_reaches_every_write_of_its_group_and_no_other(held: Held) -> 
             raise ValueError("the first group fails")
         return held.work(items)
 
-    futures = [queue.submit(str(number), fail_once, GROUP_BYTES_MAX // 2) for number in range(3)]
+    futures = [submitted(queue, str(number), fail_once, GROUP_BYTES_MAX // 2) for number in range(3)]
     held.go(futures[2])
     assert held.groups == [["0", "1"], ["2"]]
     for future in futures[:2]:

@@ -429,11 +429,11 @@ def test_a_table_says_whether_the_lake_has_what_the_server_knows(any_lake: LakeC
     assert state().state == "not tiered"
     fill(table, 1)
     first = any_lake.tier(table).snapshot_id
-    assert (state().state, state().known, state().newest) == ("agreed", first, first)
+    assert (state().state, state().registered, state().newest) == ("agreed", first, first)
     fill(table, 2)
     second = any_lake.tier(table).snapshot_id
     undo(any_lake, table, first)
-    assert (state().state, state().known, state().newest) == ("rolled back", second, first)
+    assert (state().state, state().registered, state().newest) == ("rolled back", second, first)
     assert not state().needs_decision
     assert "nothing has to be done" in str(state())
     assert repair(any_lake.connection, table.path, lake=any_lake.lake).rows == 1

@@ -232,7 +232,7 @@ class FileSystem(Protocol):
     def forget_cached(self, path: str) -> None:
         """Ask the system to drop what it caches of the file `path` and need not write back any more.
 
-        What is read afterwards comes from the disk. Recovery asks for this: after a failed sync, cached bytes may look
+        Later reads come from the disk. Recovery calls this: after a failed sync, cached bytes may look
         written and not be. A hint, where the system cannot do it.
         """
         ...

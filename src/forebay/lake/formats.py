@@ -17,7 +17,7 @@ from forebay.base.errors import UnsupportedOperation
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.table_options import LAKE_ENTRY_POINTS
 
-_found: dict[str, Callable[[Mapping[str, str]], LakeStorage]] = {}
+_factories: dict[str, Callable[[Mapping[str, str]], LakeStorage]] = {}
 """Formats that were requested before: to find one, Python reads the metadata of every installed package."""
 
 
@@ -28,12 +28,12 @@ def lake_formats() -> tuple[str, ...]:
 
 def create_lake_storage(name: str, options: Mapping[str, str]) -> LakeStorage:
     """The lake of format `name`. Raises `UnsupportedOperation`, with the installed formats or the missing package."""
-    factory = _found.get(name.lower())
+    factory = _factories.get(name.lower())
     if factory is not None:
         return factory(options)
     for entry in entry_points(group=LAKE_ENTRY_POINTS):
         if entry.name == name.lower():
-            factory = _found[entry.name] = _loaded(entry)
+            factory = _factories[entry.name] = _loaded(entry)
             return factory(options)
     raise UnsupportedOperation(
         f"there is no lake format {name!r}; installed are: {', '.join(lake_formats()) or 'none'}"

@@ -232,7 +232,7 @@ class LakeCommitter(ABC):
     def get_missing_lake_snapshot(self, latest_known: int | None) -> CommittedLakeSnapshot | None:
         """The newest tiering snapshot in the lake if the cluster, which knows `latest_known`, does not know it.
 
-        Only the table's history counts: not what was undone by a rollback, nor other branches.
+        Only the table's history counts, without other branches and without snapshots that a rollback undid.
         """
 
     def has_snapshot(self, snapshot_id: int) -> bool:

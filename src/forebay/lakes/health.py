@@ -23,7 +23,7 @@ Numbers = npt.NDArray[np.int64]
 SIZE_BOUNDS = tuple(1 << power for power in range(10, 34, 2))
 """Upper bounds of classes of file sizes: 1 KiB, 4 KiB, ... 4 GiB; larger ones are a class of their own."""
 
-ORPHANS_KEPT_MAX = 1000
+ORPHANS_LISTED_MAX = 1000
 """Paths of orphans that a search keeps; the others are only counted."""
 
 

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 
 from forebay.lake.lru_cache import LruCache
 from forebay.lake.source import LakeSplit
-from forebay.lakes.iceberg_errors import SQLAlchemyError, telling
+from forebay.lakes.iceberg_errors import SQLAlchemyError, lake_errors
 from forebay.lakes.iceberg_tables import catalog_properties, load_table, new_catalog, opened
 from forebay.metadata.table import TablePath
 
@@ -47,10 +47,10 @@ class TableCache:
                 return self._newest_of(path, load_table(catalog, path))
         cached = self._catalogs.get("sql")
         if cached is not None:
-            # The database may have been replaced since; then the catalog is opened again, which says what is wrong.
+            # The database may have been replaced since; then the catalog is opened again, which raises the exact error.
             with contextlib.suppress(SQLAlchemyError):
                 return self._of_sql(cached, path)
-        with telling(f"Iceberg catalog of {self._options.get('warehouse')}"):
+        with lake_errors(f"Iceberg catalog of {self._options.get('warehouse')}"):
             new: Any = new_catalog(self._options)
             new.keep_no_connection()
             self._catalogs.put("sql", new)

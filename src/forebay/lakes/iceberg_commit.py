@@ -149,7 +149,7 @@ class _Producer:
 
     def updates(self) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
         """Write all files; return the updates for the catalog, and their requirements."""
-        manifests = [*self._new_manifests(), *self._kept_manifests()]
+        manifests = [*self._new_manifests(), *self._parent_manifests()]
         self.snapshot = self._snapshot(manifests)
         refs = [(MAIN_BRANCH, SnapshotRefType.BRANCH)]
         if self._change.tag is not None:
@@ -216,7 +216,7 @@ class _Producer:
             manifests.append(writer.to_manifest_file())
         return manifests
 
-    def _kept_manifests(self) -> list[ManifestFile]:
+    def _parent_manifests(self) -> list[ManifestFile]:
         """The parent's manifests, without the removed files, and with small ones merged."""
         if self._parent is None:
             return []

@@ -23,7 +23,7 @@ from forebay.base.progress import OnProgress, no_progress
 from forebay.base.quantity import Past
 from forebay.lake.source import UNAWARE_BUCKET
 from forebay.lakes.health import (
-    ORPHANS_KEPT_MAX,
+    ORPHANS_LISTED_MAX,
     FileColumns,
     LakeFile,
     LakeHealth,
@@ -33,7 +33,7 @@ from forebay.lakes.health import (
     OrphanFiles,
     PlannedRewrite,
 )
-from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_layout import live_files
 from forebay.lakes.iceberg_tables import BUCKET_COLUMN, load_table, opened
 from forebay.lakes.iceberg_upkeep import FILES_MIN, Upkeep
@@ -51,7 +51,7 @@ class IcebergHealth(LakeHealth):
 
     @contextmanager
     def _opened(self) -> Iterator[Table]:
-        with opened(self._options) as catalog, telling(f"Iceberg table {self._path}"):
+        with opened(self._options) as catalog, lake_errors(f"Iceberg table {self._path}"):
             yield load_table(catalog, self._path)
 
     @property
@@ -79,7 +79,7 @@ class IcebergHealth(LakeHealth):
         snapshot = table.current_snapshot()
         if snapshot is None:
             return None
-        with telling(f"Iceberg table {self._path}"):
+        with lake_errors(f"Iceberg table {self._path}"):
             live = live_files(table.metadata, snapshot, table.io)
         place_of, codes = _Places(table.metadata), dict[str, int]()
         places = [place_of(f.file) for f in live]
@@ -140,13 +140,13 @@ class IcebergHealth(LakeHealth):
 
     @contextmanager
     def _upkeep(self) -> Iterator[Upkeep]:
-        with opened(self._options) as catalog, telling(f"Iceberg table {self._path}"):
+        with opened(self._options) as catalog, lake_errors(f"Iceberg table {self._path}"):
             yield Upkeep(partial(load_table, catalog, self._path))
 
     def orphans(self, older_than: Past, progress: OnProgress = no_progress) -> OrphanFiles:
         with self._upkeep() as upkeep:
             paths = upkeep.remove_orphan_files(older_than, dry_run=True)
-        return OrphanFiles(len(paths), None, tuple(paths[:ORPHANS_KEPT_MAX]))
+        return OrphanFiles(len(paths), None, tuple(paths[:ORPHANS_LISTED_MAX]))
 
     def compact(self, *, full: bool, progress: OnProgress = no_progress) -> int | None:
         with self._upkeep() as upkeep:

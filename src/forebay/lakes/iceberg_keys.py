@@ -109,15 +109,15 @@ def locate(
     for live in listed:
         path = live.file.file_path
         gone, parts = deletes.positions(path), []
-        erased = deletes.erased(path)
-        read = [*keys.fields, *erased.fields]
+        deleted_keys = deletes.deleted_keys(path)
+        read = [*keys.fields, *deleted_keys.fields]
         for start, batch in read_rows(io, path, read, form=live.file.file_format.value):
             hit = index.contains(keys.encode(batch))
             if not hit.true_count:
                 continue
             live_mask = live_rows(start, batch.num_rows, gone)
             hit = hit if live_mask is None else pc.and_(hit, live_mask)
-            hit = erased.spare(hit, batch, len(keys.fields))
+            hit = deleted_keys.without_deleted(hit, batch, len(keys.fields))
             parts.append(np.flatnonzero(np.asarray(hit)) + start)
         if parts and sum(map(len, parts)):
             by_path[path] = np.concatenate(parts)
@@ -128,13 +128,13 @@ def locate(
 
 
 @dataclass(frozen=True)
-class Erased:
+class DeletedKeys:
     """The keys that equality deletes remove from one data file. `fields` are the columns needed to apply them."""
 
     fields: tuple[NestedField, ...]
     indexes: tuple[tuple[KeyColumns, tuple[int, ...], KeyIndex], ...]
 
-    def spare(self, mask: pa.BooleanArray, batch: pa.RecordBatch, first: int) -> pa.BooleanArray:
+    def without_deleted(self, mask: pa.BooleanArray, batch: pa.RecordBatch, first: int) -> pa.BooleanArray:
         """`mask`, without the deleted rows of `batch`; the columns `fields` begin at column `first`."""
         for columns, places, index in self.indexes:
             keys = batch.select([first + i for i in places])
@@ -169,7 +169,7 @@ class Deletes:
                 positions.setdefault(path, []).append(gone)
         return positions
 
-    def erased(self, path: str) -> Erased:
+    def deleted_keys(self, path: str) -> DeletedKeys:
         """The keys that equality deletes remove from a data file."""
         groups: dict[tuple[int, ...], list[DeleteFile]] = {}
         for delete in self._files.get(path, ()):
@@ -181,7 +181,7 @@ class Deletes:
         for group, deletes in groups.items():
             columns = KeyColumns([self._field(i) for i in group])
             indexes.append((columns, tuple(ids.index(i) for i in group), self._index(columns, tuple(deletes))))
-        return Erased(fields, tuple(indexes))
+        return DeletedKeys(fields, tuple(indexes))
 
     def _field(self, field_id: int) -> NestedField:
         try:

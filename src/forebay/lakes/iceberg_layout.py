@@ -91,7 +91,7 @@ def live_files(
     """
     if snapshot is None:
         return []
-    selection = _Choice(metadata, schema or metadata.schema(), condition or AlwaysTrue(), partition)
+    selection = _FileFilter(metadata, schema or metadata.schema(), condition or AlwaysTrue(), partition)
     deletes: dict[tuple[int, Record], _Deletes] = {}
     everywhere = _Deletes()
     data: list[ManifestEntry] = []
@@ -114,7 +114,7 @@ def live_files(
     return sorted(live, key=lambda f: (f.sequence, f.file.file_path))
 
 
-def _entries(snapshot: Snapshot, io: FileIO, selection: _Choice) -> Iterator[ManifestEntry]:
+def _entries(snapshot: Snapshot, io: FileIO, selection: _FileFilter) -> Iterator[ManifestEntry]:
     try:
         for manifest in snapshot.manifests(io):
             # Deletes are selected by partition alone, because their statistics do not describe rows.
@@ -126,8 +126,8 @@ def _entries(snapshot: Snapshot, io: FileIO, selection: _Choice) -> Iterator[Man
         raise NotFound(f"a manifest of snapshot {snapshot.snapshot_id} is gone: {e}") from e
 
 
-class _Choice:
-    """The manifests and files that a scan needs."""
+class _FileFilter:
+    """Selects the manifests and files that a scan needs."""
 
     def __init__(
         self, metadata: TableMetadata, schema: Schema, condition: BooleanExpression, partition: Record | None

@@ -16,12 +16,12 @@ def live_batches(
     io: FileIO, path: str, fields: Sequence[NestedField], deletes: Deletes, form: str = "PARQUET"
 ) -> Iterator[pa.RecordBatch]:
     """The columns `fields` of the rows of a data file that are not deleted. No batch is empty."""
-    gone, erased = deletes.positions(path), deletes.erased(path)
-    for start, batch in read_rows(io, path, [*fields, *erased.fields], form=form):
+    gone, deleted_keys = deletes.positions(path), deletes.deleted_keys(path)
+    for start, batch in read_rows(io, path, [*fields, *deleted_keys.fields], form=form):
         mask = live_rows(start, batch.num_rows, gone)
-        if erased.fields:
+        if deleted_keys.fields:
             every = mask if mask is not None else pa.repeat(pa.scalar(True), batch.num_rows)
-            mask = erased.spare(every, batch, len(fields))
+            mask = deleted_keys.without_deleted(every, batch, len(fields))
             batch = batch.select(range(len(fields)))
         if mask is not None:
             batch = batch.filter(mask)

@@ -36,7 +36,7 @@ from forebay.lake.source import (
 from forebay.lake.tiering import CommittedLakeSnapshot
 from forebay.lakes.iceberg_cache import TableCache
 from forebay.lakes.iceberg_conditions import condition_of
-from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_history import history, newest_tiered, tiering_properties, was_undone
 from forebay.lakes.iceberg_keys import Deletes
 from forebay.lakes.iceberg_layout import DeleteFile, LiveFile, Places, live_files
@@ -155,7 +155,7 @@ class IcebergSplitPlanner(Planner[LakeSplit]):
         snapshot = self._table.metadata.snapshot_by_id(self._id)
         return None if snapshot is None else tiering_properties(snapshot)
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def plan(self) -> list[LakeSplit]:
         source = self._source
         if source.tables is None:
@@ -250,7 +250,7 @@ class IcebergRecordReader(RecordReader):
             raise self._source.explained(e, self._split.snapshot_id) from e
 
     def _reading(self) -> Iterator[pa.RecordBatch]:
-        with telling("a file of the lake"):
+        with lake_errors("a file of the lake"):
             yield from self._matching()
 
     def _matching(self) -> Iterator[pa.RecordBatch]:
@@ -332,7 +332,7 @@ class IcebergLakeSource(LakeSource):
     def create_planner(self, snapshot_id: int) -> IcebergSplitPlanner:
         return IcebergSplitPlanner(self, snapshot_id)
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
         # When Java expires the parent, its id remains in the child; pyiceberg's expiry removes it.
         children = [s for s in self.load().metadata.snapshots if s.parent_snapshot_id == snapshot_id]
@@ -343,15 +343,15 @@ class IcebergLakeSource(LakeSource):
             children[0].snapshot_id, summary is not None and summary.operation is Operation.REPLACE
         )
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def newest_tiered(self) -> CommittedLakeSnapshot | None:
         return newest_tiered(self.load())
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def was_undone(self, snapshot_id: int, offsets_name: str | None) -> bool:
         return was_undone(self.load(), snapshot_id)
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def tagged(self, name: str) -> int | None:
         ref = self.load().metadata.refs.get(name)
         is_tag = ref is not None and ref.snapshot_ref_type == SnapshotRefType.TAG

@@ -33,7 +33,7 @@ from forebay.base.errors import Conflict, ErrorCode, InvalidRequest, NotFound, U
 from forebay.base.locations import file_uri, is_local, located, location
 from forebay.lake.shared_options import lake_options
 from forebay.lake.storage import LakeCatalog
-from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_types import iceberg_type, numbered, shape
 from forebay.metadata.table import Column, TableDescriptor, TablePath
 from forebay.metadata.types import TypeRoot
@@ -151,7 +151,7 @@ def new_catalog(options: Mapping[str, str]) -> Catalog:
 def opened(options: Mapping[str, str]) -> Iterator[Catalog]:
     """The catalog for a lake's options, closed at the end of the block."""
     properties = catalog_properties(options)
-    with telling(f"Iceberg catalog {properties.get('uri') or properties.get('warehouse')}"):
+    with lake_errors(f"Iceberg catalog {properties.get('uri') or properties.get('warehouse')}"):
         catalog = new_catalog(options)
         try:
             yield catalog
@@ -275,18 +275,18 @@ def difference(existing: TableMetadata, definition: IcebergDefinition, *, wider:
     the two steps of ADD COLUMN.
     """
     there, schema = existing.schema(), definition.schema
-    keys, wanted_keys = _names_of(there, there.identifier_field_ids), _names_of(schema, schema.identifier_field_ids)
-    if keys != wanted_keys:
-        return f"its primary key is {sorted(keys)}, and should be {sorted(wanted_keys)}"
+    keys, expected_keys = _names_of(there, there.identifier_field_ids), _names_of(schema, schema.identifier_field_ids)
+    if keys != expected_keys:
+        return f"its primary key is {sorted(keys)}, and should be {sorted(expected_keys)}"
     problem = _column_difference(there, schema, wider)
     if problem is not None:
         return problem
-    spec, wanted_spec = _spec_shape(existing.spec(), there), _spec_shape(definition.spec, schema)
-    if spec != wanted_spec:
-        return f"its partitions and buckets are {_spec_text(spec)}, and should be {_spec_text(wanted_spec)}"
-    order, wanted_order = _order_shape(existing.sort_order(), there), _order_shape(definition.order, schema)
-    if order != wanted_order:
-        return f"its sort order is {order}, and should be {wanted_order}"
+    spec, expected_spec = _spec_shape(existing.spec(), there), _spec_shape(definition.spec, schema)
+    if spec != expected_spec:
+        return f"its partitions and buckets are {_spec_text(spec)}, and should be {_spec_text(expected_spec)}"
+    order, expected_order = _order_shape(existing.sort_order(), there), _order_shape(definition.order, schema)
+    if order != expected_order:
+        return f"its sort order is {order}, and should be {expected_order}"
     if existing.format_version != int(_VERSION):
         return f"its format version is {existing.format_version}, and should be {_VERSION}"
     return None
@@ -298,13 +298,15 @@ def _names_of(schema: Schema, ids: Any) -> set[str]:
 
 def _column_difference(there: Schema, schema: Schema, wider: bool) -> str | None:
     system = len(SYSTEM_COLUMNS)
-    tail, wanted_tail = ([_field_shape(f) for f in s.fields[-system:]] for s in (there, schema))
-    if tail != wanted_tail:
+    tail, expected_tail = ([_field_shape(f) for f in s.fields[-system:]] for s in (there, schema))
+    if tail != expected_tail:
         return f"its last columns are not the system columns {list(SYSTEM_COLUMNS)}"
-    mine, theirs = there.fields[:-system], schema.fields[:-system]
-    if len(mine) < len(theirs) or (len(mine) > len(theirs) and not wider):
-        return f"its columns are {', '.join(f.name for f in mine)}, and should be {', '.join(f.name for f in theirs)}"
-    for a, b in zip(mine, theirs, strict=False):
+    columns, expected = there.fields[:-system], schema.fields[:-system]
+    if len(columns) < len(expected) or (len(columns) > len(expected) and not wider):
+        return (
+            f"its columns are {', '.join(f.name for f in columns)}, and should be {', '.join(f.name for f in expected)}"
+        )
+    for a, b in zip(columns, expected, strict=False):
         if _field_shape(a) != _field_shape(b):
             return f"it has the column '{_field_text(a)}' where '{_field_text(b)}' should be"
     return None

@@ -30,7 +30,7 @@ from forebay.lake.tiering import (
     check_base,
 )
 from forebay.lakes.iceberg_commit import Change, commit
-from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_files import (
     NO_POSITIONS,
     Positions,
@@ -97,7 +97,7 @@ class IcebergLakeCommitter(LakeCommitter):
             USER_PROPERTY: TIERING_USER,
             **self._context.properties,
         }
-        moves = _Moves(results)
+        moves = _MovedDeletes(results)
 
         def prepare(table: Table) -> Change:
             newest = newest_tiered(table)
@@ -132,7 +132,7 @@ class IcebergLakeCommitter(LakeCommitter):
                 ErrorCode.FENCED_TIERING_EPOCH_EXCEPTION,
             )
 
-    @telling("a file of the lake")
+    @lake_errors("a file of the lake")
     def abort(self, results: Sequence[IcebergWriteResult]) -> None:
         """Delete the files of uncommitted results; files of a snapshot are always kept."""
         table = current_table(self._options, self._context.info.path)
@@ -159,7 +159,7 @@ class IcebergLakeCommitter(LakeCommitter):
         head = current_table(self._options, self._context.info.path).current_snapshot()
         return head is not None and summary_of(head).get("total-records") != "0"
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def held_offsets(self) -> Held | None:
         table = current_table(self._options, self._context.info.path)
         head = table.current_snapshot()
@@ -168,7 +168,7 @@ class IcebergLakeCommitter(LakeCommitter):
     def can_restore(self, snapshot_id: int) -> bool:
         return self.has_snapshot(snapshot_id)
 
-    @telling("the metadata of the lake")
+    @lake_errors("the metadata of the lake")
     def restore(self, snapshot_id: int, newest: int | None) -> None:
         with opened(self._options) as catalog:
             table = load_table(catalog, self._context.info.path)
@@ -226,7 +226,7 @@ def _committed_paths(table: Table, base: int | None) -> set[str]:
     }
 
 
-class _Moves:
+class _MovedDeletes:
     """The position deletes of a round, moved to the rows' positions at the time of the commit.
 
     Writers found the rows in the files of a snapshot. If a compaction has rewritten these since, the rows have moved:

@@ -28,7 +28,7 @@ from forebay.codec.log.log_batch import ChangeType
 from forebay.lake.records import ChangeRows
 from forebay.lake.tiering import LakeWriter, WriterContext
 from forebay.lake.writing import LakeRows, check_appended, check_partition
-from forebay.lakes.iceberg_errors import telling
+from forebay.lakes.iceberg_errors import lake_errors
 from forebay.lakes.iceberg_files import FileWriter, Positions, WrittenFile, remove_files, write_positions
 from forebay.lakes.iceberg_keys import KeyColumns, KeyRange, locate
 from forebay.lakes.iceberg_layout import live_files
@@ -166,7 +166,7 @@ class IcebergLakeWriter(LakeWriter):
             self._keys = KeyColumns([schema.find_field(name) for name in names])
             self._range = KeyRange(self._keys.fields)
 
-    @telling("a file of the lake")
+    @lake_errors("a file of the lake")
     def write(self, records: ChangeRows) -> None:
         if self._completed:
             raise InvalidRequest("the writer is complete; make another one")
@@ -206,7 +206,7 @@ class IcebergLakeWriter(LakeWriter):
         self._files.write(batch.take(pa.array(newest)), newest + self._numbered)
         self._numbered += batch.num_rows
 
-    @telling("a file of the lake")
+    @lake_errors("a file of the lake")
     def complete(self) -> IcebergWriteResult:
         self._flush()
         self._completed = True
@@ -241,7 +241,7 @@ class IcebergLakeWriter(LakeWriter):
         )
         return locate(table.io, files, self._keys, self._index, table.metadata.schema())
 
-    @telling("a file of the lake")
+    @lake_errors("a file of the lake")
     def abort(self) -> None:
         if not self._completed:
             self._completed = True

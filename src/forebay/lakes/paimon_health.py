@@ -10,7 +10,7 @@ import numpy as np
 from forebay.base.progress import OnProgress, no_progress
 from forebay.base.quantity import Past
 from forebay.lakes.health import (
-    ORPHANS_KEPT_MAX,
+    ORPHANS_LISTED_MAX,
     FileColumns,
     LakeFile,
     LakeHealth,
@@ -70,26 +70,26 @@ class PaimonHealth(LakeHealth):
         manifests = self._context.manifests
         names = [manifest.file_name for manifest in manifests.data_manifests(snapshot)]
         parts = [
-            part for part in live_of([SelectedRows.of_all(n, manifests.rows(n)) for n in names]) if len(part.chosen)
+            part for part in live_of([SelectedRows.of_all(n, manifests.rows(n)) for n in names]) if len(part.positions)
         ]
         codes: dict[bytes, int] = {}
         partitions = []
         for part in parts:
             own = np.array([codes.setdefault(p, len(codes)) for p in part.rows.partitions], np.int64)
-            partitions.append(own[part.rows.partition_codes[part.chosen]])
+            partitions.append(own[part.rows.partition_codes[part.positions]])
 
         def joined(arrays: Sequence[Numbers]) -> Numbers:
             return np.concatenate([np.zeros(0, np.int64), *arrays])
 
-        buckets, codes_of_files = joined([p.rows.buckets[p.chosen] for p in parts]), joined(partitions)
+        buckets, codes_of_files = joined([p.rows.buckets[p.positions] for p in parts]), joined(partitions)
         return FileColumns(
-            joined([p.rows.file_sizes[p.chosen] for p in parts]),
-            joined([p.rows.row_counts[p.chosen] for p in parts]),
+            joined([p.rows.file_sizes[p.positions] for p in parts]),
+            joined([p.rows.row_counts[p.positions] for p in parts]),
             buckets,
             codes_of_files,
             [self._partition_name(partition) for partition in codes],
             self._deletes(snapshot, codes, codes_of_files, buckets),
-            joined([p.rows.levels[p.chosen] for p in parts]) if self._table.has_primary_key else None,
+            joined([p.rows.levels[p.positions] for p in parts]) if self._table.has_primary_key else None,
             lambda positions: self._describe(parts, positions),
         )
 
@@ -107,11 +107,11 @@ class PaimonHealth(LakeHealth):
         return np.isin(partitions << 32 | (buckets & 0xFFFFFFFF), np.array(sorted(places), np.int64)).astype(np.int64)
 
     def _describe(self, parts: Sequence[SelectedRows], positions: Numbers) -> list[LakeFile]:
-        starts = np.cumsum([0, *(len(part.chosen) for part in parts)])
+        starts = np.cumsum([0, *(len(part.positions) for part in parts)])
         files = []
         for position in positions.tolist():
             part = int(np.searchsorted(starts, position, side="right")) - 1
-            rows = parts[part].chosen[position - starts[part] : position - starts[part] + 1]
+            rows = parts[part].positions[position - starts[part] : position - starts[part] + 1]
             [entry] = parts[part].rows.entries(rows)
             path = self._context.paths.data_file(entry.partition, entry.bucket, entry.file)
             files.append(LakeFile(path, _from_local(entry.file.creation_time)))
@@ -154,7 +154,7 @@ class PaimonHealth(LakeHealth):
 
     def orphans(self, older_than: Past, progress: OnProgress = no_progress) -> OrphanFiles:
         removal = self._table.remove_orphan_files(older_than=older_than, dry_run=True, progress=progress)
-        return OrphanFiles(len(removal.files), removal.bytes, tuple(removal.files[:ORPHANS_KEPT_MAX]))
+        return OrphanFiles(len(removal.files), removal.bytes, tuple(removal.files[:ORPHANS_LISTED_MAX]))
 
     def compact(self, *, full: bool, progress: OnProgress = no_progress) -> int | None:
         snapshot = self._table.another().compact(full, progress=progress)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -146,8 +147,9 @@ def snapshot_gone(table: TableContext, snapshot_id: int, e: NotFound, snapshot: 
 class PaimonSplitPlanner(Planner[LakeSplit]):
     """Plans one snapshot."""
 
-    def __init__(self, table: TableContext, filters: tuple[Predicate, ...], snapshot_id: int) -> None:
-        self._table, self._filters = table, filters
+    def __init__(self, source: PaimonLakeSource, snapshot_id: int) -> None:
+        self._source, self._table = source, source.table
+        table = source.table
         snapshot = table.snapshots.find(snapshot_id)
         if snapshot is None:
             raise snapshot_gone(table, snapshot_id, NotFound("there is no such file"))
@@ -168,7 +170,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
         try:
             if not table.snapshots.exists(snapshot.id):  # its plan may be cached for longer than it exists
                 raise NotFound("there is no such file any more")
-            request = "lake splits", repr(self._filters)
+            request = "lake splits", repr(self._source.filters)
             planned = table.manifests.planned(snapshot, table.schema, request, lambda: self._planned(snapshot))
         except NotFound as e:
             raise snapshot_gone(table, snapshot.id, e, snapshot) from e
@@ -176,7 +178,7 @@ class PaimonSplitPlanner(Planner[LakeSplit]):
 
     def _planned(self, snapshot: Snapshot) -> tuple[LakeSplit, ...]:
         table = self._table
-        splits = SnapshotPlanner(table).plan(snapshot, ScanFilter.of(table.schema, all_of(self._filters))).splits
+        splits = SnapshotPlanner(table).plan(snapshot, self._source.scan_filter).splits
         unaware = table.options.bucket == UNAWARE
         names = _PartitionNames(table)
         return tuple(
@@ -327,7 +329,7 @@ class PaimonLakeSource(LakeSource):
         return True
 
     def create_planner(self, snapshot_id: int) -> PaimonSplitPlanner:
-        return PaimonSplitPlanner(self.table, self.filters, snapshot_id)
+        return PaimonSplitPlanner(self, snapshot_id)
 
     def successor(self, snapshot_id: int) -> SnapshotSuccessor | None:
         snapshots = self.table.snapshots
@@ -376,6 +378,11 @@ class PaimonLakeSource(LakeSource):
     def split_serializer(self) -> PaimonSplitSerializer:
         return PaimonSplitSerializer(self.table)
 
+    @cached_property
+    def scan_filter(self) -> ScanFilter:
+        """The conjunction of all filters, bound to the lake table's schema: for the planner and for readers."""
+        return ScanFilter.of(self.table.schema, all_of(self.filters))
+
     def _reader(self, keys: Sequence[str]) -> SplitReader:
         """A reader of the projected columns, followed by those of `keys` that are not projected: the same each time."""
         reader = self._readers.get(tuple(keys))
@@ -387,7 +394,7 @@ class PaimonLakeSource(LakeSource):
         columns = None if self.paths is None else [self._dotted(path) for path in self.paths]
         if columns is not None:
             columns += [key for key in keys if key not in columns]
-        return SplitReader(self.table, columns, ScanFilter.of(self.table.schema, all_of(self.filters)))
+        return SplitReader(self.table, columns, self.scan_filter)
 
     def _dotted(self, path: Sequence[int]) -> str:
         """A path as the engine writes it: `column.field.field`."""

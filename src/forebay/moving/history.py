@@ -46,7 +46,7 @@ def newest_snapshot(storage: LakeStorage, side: Side) -> CommittedLakeSnapshot |
         committer.close()
 
 
-def was_made_for(snapshot: CommittedLakeSnapshot | None, side: Side) -> bool:
+def belongs_to_side(snapshot: CommittedLakeSnapshot | None, side: Side) -> bool:
     """Whether Forebay created the snapshot for this side's table."""
     return snapshot is not None and TABLE_PROPERTY in snapshot.properties and belongs_to(snapshot.properties, side.info)
 
@@ -57,7 +57,7 @@ def hand_over(storage: LakeStorage, source: Side, target: Side, offsets: Mapping
     `offsets`: the end offsets of the target's logs in the snapshot. Raises `Conflict`, without any change, if another
     worker committed a round meanwhile.
     """
-    recorded, newest = source.known, newest_snapshot(storage, source)
+    recorded, newest = source.lake_snapshot, newest_snapshot(storage, source)
     if (recorded is None) != (newest is None) or (recorded and newest and recorded.snapshot_id != newest.snapshot_id):
         raise Conflict(
             f"the newest snapshot of the lake table of {source.info.path} is {newest and newest.snapshot_id}, and its "

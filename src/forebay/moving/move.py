@@ -24,7 +24,7 @@ from forebay.lake.formats import create_lake_storage
 from forebay.lake.storage import LakeStorage
 from forebay.metadata.table import TableDescriptor, TablePath
 from forebay.moving.checksum import Checksum, live_checksum, union_checksum
-from forebay.moving.history import check_readable, hand_over, newest_snapshot, tell_again, was_made_for
+from forebay.moving.history import belongs_to_side, check_readable, hand_over, newest_snapshot, tell_again
 from forebay.moving.plan import ENABLED, LAKE_FORMAT, MovePlan, Side, plan_move
 from forebay.moving.rows import check_logs, copy_logs, copy_rows
 from forebay.tiering.now import tier_table
@@ -130,11 +130,11 @@ class _Move:
         if not self._plan.with_lake:
             return False
         newest = newest_snapshot(self._storage(), self._source)
-        if newest is None or was_made_for(newest, self._source):
+        if newest is None or belongs_to_side(newest, self._source):
             return False
-        if target.known is not None:
+        if target.lake_snapshot is not None:
             return True
-        if not was_made_for(newest, target):
+        if not belongs_to_side(newest, target):
             return False
         self._step("registering the lake snapshot with the target")
         tell_again(newest, target, target.ends)
@@ -143,7 +143,7 @@ class _Move:
     def _tier(self) -> None:
         """Run rounds of the source until its lake has everything that its logs had when the move began."""
         for _ in range(ROUNDS_MAX):
-            snapshot = self._source.known
+            snapshot = self._source.lake_snapshot
             tiered = {} if snapshot is None else snapshot.log_offsets
             if all(tiered.get(self._source.buckets[p], 0) >= end for p, end in self._source.ends.items()):
                 return
@@ -204,7 +204,7 @@ class _Move:
 
     def _with_lake(self, target: Side, handed_over: bool) -> int:
         """Hand the lake table over, switch it on, and return the lake snapshot of the target."""
-        recorded = target.known if handed_over else None
+        recorded = target.lake_snapshot if handed_over else None
         if recorded is None:
             self._step("handing the lake table over")
             self._align(target)

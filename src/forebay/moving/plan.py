@@ -17,7 +17,7 @@ from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection
 from forebay.client.results import LakeSnapshot
 from forebay.metadata.table import TableBucket, TableDescriptor, TableInfo, TablePath
-from forebay.tiering.lag import newest_known
+from forebay.tiering.lag import newest_lake_snapshot
 
 MARK = "forebay.moved-from"
 """The custom property of the target table that names the source table."""
@@ -70,9 +70,9 @@ class Side:
         return now
 
     @property
-    def known(self) -> LakeSnapshot | None:
+    def lake_snapshot(self) -> LakeSnapshot | None:
         """The newest lake snapshot that this side knows."""
-        return newest_known(self.connection.admin, self.info)
+        return newest_lake_snapshot(self.connection.admin, self.info)
 
     @property
     def records(self) -> int:
@@ -99,7 +99,7 @@ class MovePlan:
         count = f"{len(source.buckets)} buckets, {source.records:,} records in their logs"
         lines = [f"table {self.path}: {count}"]
         if self.with_lake:
-            snapshot = source.known
+            snapshot = source.lake_snapshot
             tiered = {} if snapshot is None else snapshot.log_offsets
             behind = sum(end - tiered.get(source.buckets[p], 0) for p, end in source.ends.items())
             lines.append(f"tier what the lake lacks on the source ({max(behind, 0):,} log offsets)")

@@ -21,7 +21,7 @@ from forebay.paimon.compact.running import TaskRunner
 from forebay.paimon.format.file_meta import FileKind
 from forebay.paimon.table import Table
 
-_log = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 TABLES_MAX = 4
 INTERVAL_SECONDS = 10.0
@@ -67,8 +67,8 @@ class TableState:
     last_error: str | None = None
 
 
-class GivenUp(Exception):
-    """Raised within a turn to end it immediately."""
+class TurnCancelled(Exception):
+    """Raised within a turn when the service stops at once."""
 
 
 class CompactionService:
@@ -164,7 +164,7 @@ class CompactionService:
             names = list(self._names())
         except ForebayError as e:
             if self._listing_error != e.message:
-                _log.warning("the tables to compact cannot be listed: %s", e.message)
+                _LOGGER.warning("the tables to compact cannot be listed: %s", e.message)
             self._listing_error = e.message
             return last_names
         self._listing_error = None
@@ -201,12 +201,12 @@ class CompactionService:
             return
         try:
             turn = self._compact(name, table)
-        except GivenUp:
+        except TurnCancelled:
             self._change(name, phase=FAILED, last_error="given up")
             return
-        except Exception as e:  # noqa: BLE001 - reported for its table, which is retried
+        except Exception as e:  # reported for its table, which is retried
             if not isinstance(e, ForebayError):
-                _log.warning("compacting %s failed", name, exc_info=e)
+                _LOGGER.warning("compacting %s failed", name, exc_info=e)
             message = e.message if isinstance(e, ForebayError) else f"{type(e).__name__}: {e}"
             self._failed(name, FAILED, message, began)
             return
@@ -237,7 +237,7 @@ class CompactionService:
 
     def _progress(self, name: str, done: int, total: int) -> None:
         if self._at_once.is_set():
-            raise GivenUp
+            raise TurnCancelled
         self._change(name, rows_done=done, rows=total)
 
     def _failed(self, name: str, phase: str, message: str, began: float) -> None:

@@ -44,7 +44,7 @@ class CoreOption(Generic[T]):
         candidates = (option for option in self.options if instance.mapping.get(option.name) is not None)
         option = next(candidates, None)
         value: T = self.default if option is None else _read(option, instance.mapping)
-        vars(instance)[self._name] = value  # Python asks this property no more
+        vars(instance)[self._name] = value  # Python does not call this property again
         return value
 
 
@@ -380,7 +380,7 @@ class CoreOptions:
     def check_values(self) -> None:
         """Raise `InvalidRequest`, naming the option, if an option's text is not a valid value."""
         declared = (o for o in vars(CoreOptions).values() if isinstance(o, CoreOption))
-        for option in (*(each for core in declared for each in core.options), *_KEPT):
+        for option in (*(each for core in declared for each in core.options), *_WITHOUT_EFFECT):
             if option.name in self.mapping:
                 _read(option, self.mapping)
 
@@ -429,7 +429,7 @@ _NOT_BUILT: dict[str, tuple[str, ...]] = {
 Creating, writing and compacting a table with another value is rejected; reading it is not.
 """
 
-_KEPT = (
+_WITHOUT_EFFECT = (
     Option("consumer.mode", parsers.one_of("exactly-once", "at-least-once")),
     Option("deletion-vectors.bitmap64", parsers.boolean),
     Option("read.batch-size", parsers.integer),

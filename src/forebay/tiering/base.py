@@ -41,7 +41,7 @@ from forebay.lake.tiering import (
     whose_snapshot,
 )
 from forebay.metadata.table import TableBucket, TableInfo
-from forebay.tiering.lag import newest_known
+from forebay.tiering.lag import newest_lake_snapshot
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def agreed_base(
     Raises `InvalidRequest` (LOG_OFFSET_OUT_OF_RANGE) for a rolled back table whose rows are gone from the log,
     `Conflict` for a lake table of another stream table.
     """
-    recorded = newest_known(connection.admin, info)
+    recorded = newest_lake_snapshot(connection.admin, info)
     context = CommitterContext(info, table.fence, None if recorded is None else recorded.snapshot_id)
     with closing(factory.create_committer(context)) as committer:
         newest = committer.get_missing_lake_snapshot(None)
@@ -145,7 +145,7 @@ def _with_another(
     try:
         return _reported(connection, info, newest, recorded, partitions)
     except ForebayError:
-        again = newest_known(connection.admin, info)
+        again = newest_lake_snapshot(connection.admin, info)
         if earlier is not None or again is None or not again.is_same(recorded):
             raise  # another worker was faster, or the cluster has a problem of its own
         if not committer.was_undone(recorded.snapshot_id, recorded.offsets_name):
@@ -191,7 +191,7 @@ def _reported(
             "restored from an older copy, and the lake was not. Nothing was tiered. Restore the lake of the same time, "
             f"or roll its table back {before}, the newest that this server knows (docs/how-to/back-up.md)"
         ) from e
-    reported = newest_known(connection.admin, info)
+    reported = newest_lake_snapshot(connection.admin, info)
     if reported is None:
         raise InternalError(f"the cluster does not know lake snapshot {newest.snapshot_id} of {info.path} that it took")
     return RoundBase.of(reported, must_commit=True)
@@ -257,7 +257,7 @@ def _log_rollback(info: TableInfo, recorded: LakeSnapshot, snapshot_id: int | No
 def held_by_rows(committer: LakeCommitter, partitions: Partitions) -> dict[TableBucket, int] | None:
     """Return how much of each log the lake table has, by its rows; None if the rows have no log offsets.
 
-    It may be less than what the lake really has, which does no harm to a table with a primary key: its changes are
+    It may be less than the lake really has. That is harmless for a table with a primary key, whose changes are
     applied again.
     """
     held = committer.held_offsets()

@@ -36,7 +36,7 @@ def table_lag(connection: Connection, path: str | TablePath, buckets_max: int | 
     info = connection.cluster.table_info(TablePath.parse(path))
     buckets = plan_buckets(connection.cluster, info)
     latest = list_offsets(connection.cluster, info, buckets, LATEST)
-    snapshot = newest_known(connection.admin, info)
+    snapshot = newest_lake_snapshot(connection.admin, info)
     tiered = {} if snapshot is None else snapshot.log_offsets
     behind = {bucket: end for bucket, end in latest.items() if end > tiered.get(bucket, 0)}
     snapshot_id = None if snapshot is None else snapshot.snapshot_id
@@ -55,7 +55,7 @@ def table_lag(connection: Connection, path: str | TablePath, buckets_max: int | 
     )
 
 
-def newest_known(admin: Admin, info: TableInfo) -> LakeSnapshot | None:
+def newest_lake_snapshot(admin: Admin, info: TableInfo) -> LakeSnapshot | None:
     """Return the newest lake snapshot that the cluster knows; None if it knows none."""
     try:
         return admin.lake_snapshot(info.path)

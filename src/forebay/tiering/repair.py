@@ -42,7 +42,7 @@ from forebay.lake.tiering import (
 from forebay.metadata.table import TableInfo, TablePath
 from forebay.tiering.base import LostRecords, Partitions, RoundBase, added_again, held_by_rows, lost_records
 from forebay.tiering.control import RoundControl
-from forebay.tiering.lag import newest_known
+from forebay.tiering.lag import newest_lake_snapshot
 from forebay.tiering.now import as_if_handed_out, tier_table
 from forebay.tiering.report import RoundReport
 from forebay.tiering.round import TieringLake, TieringRound, commit_round, partitions_of, plan_round, write_round
@@ -56,7 +56,7 @@ the lake back; neither has a snapshot."""
 
 @dataclass(frozen=True)
 class LakeState:
-    """A lake table as the cluster knows it (`known`), and as it is (`newest`): the newest tiering snapshots of both.
+    """The state of a lake table: the newest tiering snapshots in the cluster (`registered`) and in the lake (`newest`).
 
     `lost` are records that were in the lake, and are neither there nor in the stream any more. `is_known`: how much of
     the logs the lake has now is known. `can_restore`: the lake still has what was undone. `added_again`: others have
@@ -66,7 +66,7 @@ class LakeState:
     path: TablePath
     has_primary_key: bool
     state: str
-    known: int | None = None
+    registered: int | None = None
     newest: int | None = None
     lost: tuple[LostRecords, ...] = ()
     is_known: bool = True
@@ -87,7 +87,9 @@ class LakeState:
             return ()
         lines = []
         if self.can_restore:
-            lines.append(f"--restore makes snapshot {self.known} the newest of the lake table again: nothing is lost")
+            lines.append(
+                f"--restore makes snapshot {self.registered} the newest of the lake table again: nothing is lost"
+            )
         if self.has_primary_key:
             lines.append("--rebuild replaces the rows of the lake table by the current ones of the servers")
         elif self.added_again:
@@ -101,7 +103,9 @@ class LakeState:
         return tuple(lines)
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: {self.state}; the cluster knows lake snapshot {self.known}, the lake has {self.newest}"]
+        lines = [
+            f"{self.path}: {self.state}; the cluster knows lake snapshot {self.registered}, the lake has {self.newest}"
+        ]
         lines += [f"  lost: records {lost}" for lost in self.lost]
         if not self.is_known:
             lines.append("  how much of the logs the lake table has is not known")
@@ -120,7 +124,7 @@ def _compare_with_lake(
 ) -> tuple[LakeState, _Comparison]:
     info = connection.cluster.table_info(TablePath.parse(path))
     factory = lake.factory(info, connection.settings)
-    recorded = newest_known(connection.admin, info)
+    recorded = newest_lake_snapshot(connection.admin, info)
     context = CommitterContext(info, 0, None if recorded is None else recorded.snapshot_id)
     with closing(factory.create_committer(context)) as committer:
         newest = committer.get_missing_lake_snapshot(None)
@@ -155,15 +159,15 @@ class _Comparison:
 
     info: TableInfo
     factory: LakeTieringFactory
-    known: LakeSnapshot | None
+    registered: LakeSnapshot | None
     newest: CommittedLakeSnapshot | None
     partitions: Partitions
     held: Any = None
 
 
 def _held(connection: Connection, committer: LakeCommitter, comparison: _Comparison) -> Any:
-    if comparison.newest is not None and comparison.known is not None:
-        earlier = known_before(connection.admin, comparison.info.path, comparison.known, comparison.newest)
+    if comparison.newest is not None and comparison.registered is not None:
+        earlier = known_before(connection.admin, comparison.info.path, comparison.registered, comparison.newest)
         if earlier is not None:
             return earlier.log_offsets
     elif not committer.has_rows():
@@ -194,12 +198,12 @@ def repair(
         raise InvalidRequest(f"--rebuild needs a primary key, and {state.path} has none. {_choices(state)}")
     if restore and not (state.state == ROLLED_BACK and state.can_restore):
         raise InvalidRequest(f"there is no snapshot of {state.path} to restore. {_choices(state)}")
-    if restore and comparison.known is not None:
+    if restore and comparison.registered is not None:
         with closing(
-            comparison.factory.create_committer(CommitterContext(comparison.info, 0, comparison.known.snapshot_id))
+            comparison.factory.create_committer(CommitterContext(comparison.info, 0, comparison.registered.snapshot_id))
         ) as committer:
             committer.restore(
-                comparison.known.snapshot_id, None if comparison.newest is None else comparison.newest.snapshot_id
+                comparison.registered.snapshot_id, None if comparison.newest is None else comparison.newest.snapshot_id
             )
     elif rebuild and (state.state == ROLLED_BACK):
         if any(lost.is_dropped for lost in state.lost) and not accept_loss:
@@ -226,7 +230,7 @@ def _without_lost_rows(connection: Connection, comparison: _Comparison, lake: Ti
 
 def _rebuilt(connection: Connection, comparison: _Comparison, lake: TieringLake) -> RoundReport:
     """Replace the rows of the lake table by the current ones of the servers, in one snapshot."""
-    info, recorded, newest = comparison.info, comparison.known, comparison.newest
+    info, recorded, newest = comparison.info, comparison.registered, comparison.newest
     table: TieringTable = as_if_handed_out(connection, info, lake)
     dropped = {
         bucket: offset for bucket, offset in (comparison.held or {}).items() if bucket not in comparison.partitions

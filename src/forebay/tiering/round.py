@@ -9,8 +9,8 @@
 
 A round that dies before `commit` has changed nothing: its files belong to no snapshot, and the lake's own clean-up
 finds them. One that dies between `commit` and `tell` leaves a snapshot that the cluster does not know; the next plan
-asks the lake for it first, reports it to the cluster, and continues from its offsets. So no row is lost, and none is
-written twice. Two rounds of one table never both commit: the lake refuses the one whose base is no longer the newest
+asks the lake for it first, reports it to the cluster, and continues from its offsets. So each row is written exactly
+once. Two rounds of one table never both commit: the lake refuses the one whose base is no longer the newest
 snapshot (`forebay.lake.tiering.check_base`).
 
 The lake table may be rolled back by others (`forebay.tiering.base`): the plan then takes up the offsets of the
@@ -322,7 +322,7 @@ def commit_round(
         report = replace(report, snapshot_id=committed.snapshot_id, lake_bytes=stats.file_bytes, lake_rows=stats.rows)
         report = _with_lag(report, connection, planned, ends, clock)
         control.on_phase("maintaining")
-        # By the committer of the round, which knows what the round has changed.
+        # By the committer of the round, which knows the changed buckets.
         report = replace(report, maintenance_error=_maintain(committer, planned))
     finally:
         committer.close()

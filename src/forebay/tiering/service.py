@@ -10,7 +10,7 @@ and failed rounds, and requests tables while there is capacity. Each round has a
 Failures: a table whose round has failed is kept for a pause that doubles with each failure, and only then returned, so
 that the others have their turn in between. A table that the cluster has taken away (assigned to another worker,
 forgotten in a restart, dropped) is abandoned immediately, and its files are removed. A round is cut when the table's
-freshness has passed: what was read is committed, and the table queues again for the rest.
+freshness has passed: the rows read so far are committed, and the table queues again for the rest.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ _MAY_BE_GONE = (
     ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
     ErrorCode.TABLE_NOT_EXIST,
 )
-_BEGIN_ANEW = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
+_SNAPSHOT_LOST = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
 _METADATA = ("change_type", "offset", "timestamp")
 
 
@@ -97,7 +97,7 @@ class SplitTask:
 class SplitResult:
     """The result of a split. Picklable.
 
-    `end_offset` is the log end offset of what was written; None if the partition is `gone`. `written` is the writer's
+    `end_offset` is the end offset of the written records; None if the partition is `gone`. `written` is the writer's
     result, None without rows. `read_bytes` are Arrow bytes; timestamps are the oldest and the newest commit time of a
     log's records in milliseconds. `was_cut`: there are more records below the split's stop offset.
     """
@@ -142,9 +142,9 @@ def write_split(
             writing.abort()
             if e.code in _MAY_BE_GONE and _is_gone(connection, task):
                 return SplitResult(task.split.bucket, None)
-            if attempt == ATTEMPTS_MAX or not (isinstance(e, Unavailable) or e.code in _BEGIN_ANEW):
+            if attempt == ATTEMPTS_MAX or not (isinstance(e, Unavailable) or e.code in _SNAPSHOT_LOST):
                 raise
-            if e.code in _BEGIN_ANEW:
+            if e.code in _SNAPSHOT_LOST:
                 task = replace(task, pinned=None)
         except BaseException:
             writing.abort()
@@ -157,13 +157,13 @@ def _is_gone(connection: Connection, task: SplitTask) -> bool:
     info, bucket = task.info, task.split.bucket
     current = connection.cluster.table_info(info.path)
     if current.table_id != info.table_id:
-        raise _made_anew(current)
+        raise _table_recreated(current)
     if bucket.partition_id is None:
         return False
     return bucket.partition_id not in {p.partition_id for p in list_partitions(connection.cluster, info.path)}
 
 
-def _made_anew(current: TableInfo) -> NotFound:
+def _table_recreated(current: TableInfo) -> NotFound:
     return NotFound(f"table {current.path} was dropped and recreated while it was tiered", ErrorCode.TABLE_NOT_EXIST)
 
 
@@ -311,7 +311,7 @@ class _Writing:
 
     def _same_table(self, current: TableInfo) -> TableInfo:
         if current.table_id != self.task.info.table_id:
-            raise _made_anew(current)
+            raise _table_recreated(current)
         return current
 
 

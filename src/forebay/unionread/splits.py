@@ -1,13 +1,17 @@
-"""The work of one task of a union read, as values: they pickle, and have a form in bytes.
+"""What one task reads of a table, of lake and stream: small values that pickle, and have a form in bytes.
+
+Union reads, Spark's tasks and the reads that Spark's executors do themselves all describe their work by these:
 
 - `LakeSnapshotSplit`: lake rows that the log does not change.
 - `LakeSnapshotAndLogSplit`: the lake rows of one bucket of a primary-key table, and the log range that overrides
   them.
 - `LogSplit`: a log range of a bucket of a log table.
-- `KvSnapshotSplit`: a bucket of a primary-key table that the lake does not have: its current rows, from the server.
-- `KeyLookupSplit`: rows of a primary-key table whose keys the filter says: the servers have the current ones.
+- `KvSnapshotSplit`: a bucket of a primary-key table, of which the server has all rows.
+- `KeyLookupSplit`: rows of a primary-key table whose keys the filter fixes: the servers have the current ones.
 
-The point in time of the last two is not fixed at planning but when a task reads them.
+The point in time of the last two is not fixed at planning but when a task reads them, unless the task has a table
+snapshot to read the bucket from. The columns, the filter and the limit are common to all splits of a plan
+(`forebay.unionread.reading.UnionReader`). `rows` estimates the rows to read, before filters; None: unknown.
 
 `SplitCodec` writes splits as bytes, for places where pickle is unsuitable, such as checkpoints.
 """
@@ -17,7 +21,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay.base.errors import CorruptData, InternalError, UnsupportedOperation
@@ -31,6 +35,10 @@ class LakeSnapshotSplit:
 
     lake: LakeSplit
 
+    @property
+    def rows(self) -> int | None:
+        return self.lake.rows()
+
 
 @dataclass(frozen=True, slots=True)
 class LakeSnapshotAndLogSplit:
@@ -41,6 +49,12 @@ class LakeSnapshotAndLogSplit:
     start: int
     stop: int
 
+    @property
+    def rows(self) -> int | None:
+        counts = [split.rows() for split in self.lake]
+        known = [count for count in counts if count is not None]
+        return sum(known) + self.stop - self.start if len(known) == len(counts) else None
+
 
 @dataclass(frozen=True, slots=True)
 class LogSplit:
@@ -50,12 +64,29 @@ class LogSplit:
     start: int
     stop: int
 
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+    def resumed(self, place: str) -> LogSplit:
+        """The records from the offset `place` on."""
+        return replace(self, start=int(place))
+
 
 @dataclass(frozen=True, slots=True)
 class KvSnapshotSplit:
-    """The current rows of a bucket."""
+    """All rows of a bucket: the current ones, or those of a table snapshot that the task has.
+
+    `after` is the position in the table snapshot behind which they are to be read; None: from the first row on.
+    """
 
     bucket: TableBucket
+    rows: int | None = None
+    after: bytes | None = None
+
+    def resumed(self, place: str) -> KvSnapshotSplit:
+        """The rows behind `place`, a position in hexadecimal digits."""
+        return replace(self, after=bytes.fromhex(place) or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +94,10 @@ class KeyLookupSplit:
     """The current rows of some keys: buckets, each with the keys to look up in it as they are on the wire."""
 
     keys: tuple[tuple[TableBucket, tuple[bytes, ...]], ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(keys) for _, keys in self.keys)
 
 
 UnionSplit = LakeSnapshotSplit | LakeSnapshotAndLogSplit | LogSplit | KvSnapshotSplit | KeyLookupSplit

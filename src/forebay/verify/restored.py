@@ -1,7 +1,7 @@
 """Rows of a primary-key table whose changelog is damaged, and whose state is not.
 
-The state is an index on the changelog, so it must be the fold of what is left of the changelog. But a sound state has
-what the lost changes have made of the rows. So the two are compared, and the differences become changes at the end of
+The state is an index on the changelog, so it must be the fold of the remaining changelog. But a sound state also has
+the effects of the lost changes. So the two are compared, and the differences become changes at the end of
 the changelog: no row changes, and only its history has a gap. Keys that were changed again behind the state's
 offset are left alone: the changelog has their newest rows.
 """
@@ -22,7 +22,7 @@ from forebay.fs import names
 from forebay.fs.interface import FileMissing, FileSystem
 from forebay.kv.checkpoint import PageCacheWitnesses, checkpoints, damage_of_checkpoint
 from forebay.kv.engine import EngineState
-from forebay.kv.lmdb.engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.kv.tablet import ChangelogCodec, TableView
 from forebay.verify.logs import LogImage
 from forebay.verify.report import Report, no_steps

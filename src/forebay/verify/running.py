@@ -23,7 +23,7 @@ from forebay.client.table import Table
 from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket, TablePath
 from forebay.moving.checksum import checksum_of, live_checksum, union_checksum
-from forebay.tiering.lag import newest_known
+from forebay.tiering.lag import newest_lake_snapshot
 from forebay.verify.report import OnStep, Report, no_steps
 
 _KEYS_AT_ONCE = 2000
@@ -198,7 +198,7 @@ class _TableCheck:
 
     def _check_lake(self) -> None:
         table, report, place = self._table, self._report, str(self._table.path)
-        snapshot = newest_known(self._admin, table.info)
+        snapshot = newest_lake_snapshot(self._admin, table.info)
         if snapshot is None:
             return
         ends = self._admin.list_offsets(table.info, "latest")

@@ -174,7 +174,7 @@ class FileSystemCatalog(Catalog):
             aside = join(self.warehouse, f".dropped-{self._ids.token_hex()}")
             try:
                 self.io.rename(path, aside)
-            except (NotFound, StorageFailure):  # another process was faster; or it is a mount of its own
+            except (NotFound, StorageFailure):  # another process was faster, or the folder is a mount point
                 aside = path
             path = aside
         self.io.delete_directory(path)

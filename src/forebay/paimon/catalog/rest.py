@@ -129,7 +129,7 @@ class RestCatalog(Catalog):
         """A new client: see `Catalog.renewed`. Its options include the server's configuration, such as credentials."""
         if self._api.is_configured_as_before():
             return self
-        return RestCatalog(self._api.given, clock=self._clock, ids=self._ids)
+        return RestCatalog(self._api.caller_options, clock=self._clock, ids=self._ids)
 
     def table_exists(self, name: str) -> bool:
         database, table = _split(name)
@@ -247,7 +247,7 @@ class RestCommits:
     def create(self, io: FileIO, path: str, data: bytes, check: Check | None = None) -> bool:
         """Have the server create the snapshot for file `path`; False if another one already exists.
 
-        The server compares the UUID of the snapshot before; `check` says whether that is the one that was built on.
+        The server compares the UUID of the snapshot before; `check` says whether this commit builds on that snapshot.
         """
         place = _SNAPSHOT.search(path)
         if place is None:

@@ -382,7 +382,7 @@ class _Attempts:
             try:
                 if not is_there:
                     is_first = failure is None
-                    # What was checked before may have changed while we wait, for another try or for the lock.
+                    # The checked state may have changed during the wait for another try or for the lock.
                     has_waited = retry > 0 or self._loop.lock is not None
                     checked = check if has_waited else None
                     is_there = create_exclusively(self._snapshots.io, path, data, self._loop.lock, checked)

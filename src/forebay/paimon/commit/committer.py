@@ -54,7 +54,7 @@ class _NothingToDo(Exception):
 class FileStoreCommit:
     """Commits to one branch of a table as one user. Not thread-safe: use one instance per thread.
 
-    A stream keeps its `user` across restarts; `filter_and_commit` uses it to find out what was already committed.
+    A stream keeps its `user` across restarts; `filter_and_commit` finds committed numbers by it.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class FileStoreCommit:
             raise InvalidRequest("a partition to drop has no values; to empty the table, truncate it")
         return self._replace(lambda p: any(f(p) for f in filters), Changes(), identifier)
 
-    def drop_chosen(self, choose: Callable[[Snapshot], Collection[bytes]]) -> Snapshot | None:
+    def drop_selected(self, choose: Callable[[Snapshot], Collection[bytes]]) -> Snapshot | None:
         """Delete the partitions that `choose` finds in the snapshot that the commit builds on; None if there are none.
 
         Each attempt calls it: another commit may have come in between.
@@ -368,7 +368,7 @@ class FileStoreCommit:
         return self._loop.run(request, changes)
 
     def _replacement(self, selection: PartitionFilter | None, added: Changes) -> Callable[[Snapshot | None], Changes]:
-        """The changes that replace the `selection` partitions of a snapshot (None: all) with `added`."""
+        """The changes that replace the partitions in `selection` (None: all) of a snapshot with `added`."""
         with_postponed = self.options.bucket == POSTPONE_BUCKET
 
         def changes(latest: Snapshot | None) -> Changes:

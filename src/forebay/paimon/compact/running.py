@@ -86,7 +86,7 @@ class TaskThreads:
                     done += sum(rows_of[f] for f in ended)
                     progress(done, total)
                     failure = next((e for f in ended if (e := f.exception()) is not None), None)
-            except BaseException as e:  # noqa: BLE001 - of `progress`, or the user's interrupt: what was made must go
+            except BaseException as e:  # noqa: BLE001 - of `progress`, or the user's interrupt: results are discarded
                 failure = e
             if failure is not None:
                 for future in futures:

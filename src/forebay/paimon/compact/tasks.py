@@ -88,7 +88,7 @@ class CompactPlanner:
     ) -> list[CompactTask]:
         """The tasks for the latest snapshot (or `snapshot`); empty if there is nothing to do.
 
-        Without `full`, only what is due by the table's options; with it, everything that can be compacted. `partitions`
+        Without `full`, the tasks that are due by the table's options; with it, all possible ones. `partitions`
         is a list of values by column, one of which a partition must match, or a filter. `order` rewrites all files of
         append tables without buckets, sorted. `buckets` limits compaction to these buckets.
         """

@@ -3,7 +3,7 @@
 Arrow's reader decodes a row group from its beginning: the last row of one costs as much as all. Here the headers of a
 column's pages are walked instead, from one to the next, up to the pages that hold the wanted rows. These, and the
 column's dictionary, are put where the column begins, in memory that is otherwise empty, and Arrow decodes them there,
-by the footer of the whole file: it asks for no more rows than there are.
+by the footer of the whole file, and never requests more rows than there are.
 
 Prior art: Java's and Rust's readers, which take the places of pages from the page index; Arrow writes none by default,
 and its reader does not use it. Headers are Thrift's compact protocol (apache/parquet-format, `parquet.thrift`).
@@ -77,7 +77,7 @@ def read_rows(
 
 
 def _put_pages(source: pa.NativeFile, column: pq.ColumnChunkMetaData, span: range, memory: mmap.mmap) -> int:
-    """Put the pages of a column that have `span` rows into `memory`; return the row that they begin with."""
+    """Put the pages of a column that have rows of `span` into `memory`; return the row that they begin with."""
     at: int = column.data_page_offset
     target = at
     if column.has_dictionary_page and column.dictionary_page_offset < at:

@@ -306,7 +306,7 @@ def _group_tables(
 ) -> Iterator[tuple[int, pa.Table | pa.RecordBatch]]:
     """The rows of a row group in parts, with the position of each part's first row within the group.
 
-    `filter_table` are columns that have already been read. Rows that are not `target` may be missing.
+    `filter_table` are columns that have already been read. Rows outside `span` may be missing.
     """
     group = parquet.metadata.row_group(index)
     if not columns:
@@ -334,7 +334,7 @@ def _group_tables(
 def _few_rows(
     source: Any, parquet: pq.ParquetFile, index: int, columns: list[str], filter_table: pa.Table, span: range
 ) -> Iterator[tuple[int, pa.Table]]:
-    """The rows `target` of a row group: from their pages alone, or else it is decoded up to the last of them."""
+    """The rows `span` of a row group, from their pages alone; or else the group is decoded up to the last of them."""
     rest = [c for c in columns if c not in filter_table.schema.names]
     if isinstance(source, pa.OSFile):  # elsewhere each look at a page is a request
         table = read_rows(source, parquet.metadata, index, rest, span)
@@ -364,7 +364,7 @@ def _read_group(parquet: pq.ParquetFile, index: int, columns: list[str]) -> pa.T
 
 
 def _memory(group: pq.RowGroupMetaData, columns: set[str]) -> int:
-    """The approximate size of a row group as Arrow data, for the columns `target` and their nested parts."""
+    """The approximate size of a row group as Arrow data, for `columns` and their nested parts."""
     total = 0
     for c in (group.column(j) for j in range(group.num_columns)):
         path = c.path_in_schema

@@ -40,7 +40,7 @@ class AvroField:
 
 
 def read_columns(data: bytes, fields: tuple[AvroField, ...]) -> Records:
-    """The fields `fields` of all records of a container file. Raises `CorruptData`."""
+    """The `fields` of all records of a container file. Raises `CorruptData`."""
     container = read_container(data)
     return decode(compile_program(container.schema, fields), container.body, container.blocks)
 
@@ -159,7 +159,7 @@ class _Compiler:
         size = len(schema["symbols"]) if name == "enum" else _fixed_size(schema) if name == "fixed" else 0
         return self._add(KINDS[name], size=size, slot=slot)
 
-    # -- what is passed over ------------------------------------------------------------------------------------------
+    # -- fields that are skipped --------------------------------------------------------------------------------------
 
     def _passed_over(self, schema: Any, space: str) -> int:
         if isinstance(schema, list):

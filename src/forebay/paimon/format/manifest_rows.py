@@ -26,8 +26,8 @@ VERSION = 2
 
 Rows = npt.NDArray[np.int64]
 
-_WANTED = tuple(AvroField(path, kind, required) for path, kind, required in ENTRY_FIELDS)
-_SLOTS = {w.path.rpartition(".")[2] if "STATS." not in w.path else w.path: i for i, w in enumerate(_WANTED)}
+_ENTRY_COLUMNS = tuple(AvroField(path, kind, required) for path, kind, required in ENTRY_FIELDS)
+_SLOTS = {w.path.rpartition(".")[2] if "STATS." not in w.path else w.path: i for i, w in enumerate(_ENTRY_COLUMNS)}
 _ARITY_BYTES = 4
 _INT32 = np.iinfo(np.int32)
 _UNKNOWN = -1
@@ -181,7 +181,7 @@ def _stats(keys: bool) -> str:
 
 def read_manifest_rows(data: bytes) -> ManifestRows:
     """The entries of a manifest. Raises `CorruptData`."""
-    records = read_columns(data, _WANTED)
+    records = read_columns(data, _ENTRY_COLUMNS)
     versions = records.values[:, _SLOTS["_VERSION"]]
     if (versions != VERSION).any():
         raise CorruptData(f"manifest version {versions[versions != VERSION][0]} is not known; version {VERSION} is")

@@ -29,7 +29,7 @@ _IN_THIS_MACHINE = ("local", "mock")
 class ArrowFileIO:
     """Files of a `pyarrow.fs.FileSystem`.
 
-    `prefix` is the part that its paths lack, such as `s3://`; `top` is what they have in its place.
+    `prefix` is the part that its paths lack, such as `s3://`; `top` is the part that replaces it.
     """
 
     def __init__(

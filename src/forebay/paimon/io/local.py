@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 TEMPORARY_SUFFIX = ".tmp"
 """The suffix of hidden files (with a leading dot) that are being written, or were when their writer crashed."""
 
-_PARENTS_MADE_MAX = 3
+_PARENT_ATTEMPTS_MAX = 3
 
 
 class _Output(io.BufferedWriter):
@@ -247,7 +247,7 @@ class LocalFileIO:
         """
         directory, name = os.path.split(path)
         temporary = os.path.join(directory, f".{name}.{self._ids.token_hex()}{TEMPORARY_SUFFIX}")
-        for _ in range(_PARENTS_MADE_MAX):
+        for _ in range(_PARENT_ATTEMPTS_MAX):
             try:
                 return make(temporary)
             except FileNotFoundError:

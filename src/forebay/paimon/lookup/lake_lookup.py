@@ -88,7 +88,7 @@ class LakeLookupTable:
         held = [f.name for f in fields] + [k for k in self._layout.names if k not in self._names]
         self._reader = _KeyReader(table, held, self._local)
         self.schema: pa.Schema = pa.schema([self._reader.schema.field(name) for name in self._names])
-        self._looked_at: float | None = None
+        self._checked_at: float | None = None
         self._interval_s = options.continuous_discovery_interval_ms / 1000
         self._guard = threading.Lock()
 
@@ -104,7 +104,7 @@ class LakeLookupTable:
         """Delete the local copies. The lookup table can be used again, and then starts over."""
         with self._guard:
             self._local.close()
-            self._looked_at = None
+            self._checked_at = None
 
     @property
     def snapshot_id(self) -> int | None:
@@ -158,7 +158,7 @@ class LakeLookupTable:
             keys, key_places = self._without_nulls(keys)
         batches = list(self._intake.batches(keys, deletes=True))
         with self._guard:
-            if self._looked_at is None or self._table.clock.monotonic() - self._looked_at >= self._interval_s:
+            if self._checked_at is None or self._table.clock.monotonic() - self._checked_at >= self._interval_s:
                 self._refresh()
             for _ in range(_RETRIES):
                 try:
@@ -233,9 +233,9 @@ class LakeLookupTable:
     # -- following ----------------------------------------------------------------------------------------------------
 
     def _refresh(self) -> bool:
-        looked_at, self._looked_at = self._table.clock.monotonic(), None  # after a failure, the next lookup retries
+        checked_at, self._checked_at = self._table.clock.monotonic(), None  # after a failure, the next lookup retries
         changed = self._files.refresh()
-        self._looked_at = looked_at
+        self._checked_at = checked_at
         self._local.keep_only(self._files.names())
         return changed
 

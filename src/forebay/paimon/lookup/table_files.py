@@ -44,7 +44,7 @@ class TableFiles(SnapshotPlanner):
         self._snapshot = None  # if this fails half-way, the state is unusable
         steps = self._steps(before, latest)
         if steps is None or not self._follow(steps):
-            self._plan_anew(latest)
+            self._replan(latest)
         self._snapshot = latest
         return True
 
@@ -115,7 +115,7 @@ class TableFiles(SnapshotPlanner):
         self._files = {p: {b: f for b, f in buckets.items() if f} for p, buckets in self._files.items()}
         return True
 
-    def _plan_anew(self, latest: Snapshot | None) -> None:
+    def _replan(self, latest: Snapshot | None) -> None:
         self._files, self._vectors_of = {}, {}
         if latest is None:
             return

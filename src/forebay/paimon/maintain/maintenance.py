@@ -30,7 +30,7 @@ from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.read.split_reader import SplitReader
 from forebay.paimon.store.context import TableContext
 
-_log = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class Maintenance:
@@ -148,7 +148,7 @@ class Maintenance:
             if self._options.tag_time_expire_enabled:
                 self.expire_tags()
         except ForebayError as e:
-            _log.warning("upkeep of %s after a commit failed: %s", self._table.paths.root, e)
+            _LOGGER.warning("upkeep of %s after a commit failed: %s", self._table.paths.root, e)
 
     # -- repair -------------------------------------------------------------------------------------------------------
 

@@ -95,11 +95,11 @@ class PartitionExpiry:
             expired = []
 
             def still_expired(built_on: Snapshot) -> list[bytes]:
-                # By update time, what has been written to meanwhile is old no longer.
+                # By update time, a partition that was written to since is no longer old.
                 expired[:] = [p for p in self._expired(built_on, age_ms) if p in seen]
                 return expired
 
-            self._commit().drop_chosen(still_expired)
+            self._commit().drop_selected(still_expired)
         names = self._schema.partition_keys
         return [dict(zip(names, self._layout.decode(p), strict=True)) for p in expired]
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from forebay.paimon.format.schema import SEQUENCE_NUMBER, VALUE_KIND
 from forebay.paimon.merge._order import group_starts, sort_rows
-from forebay.paimon.merge.engines import SortedRows, chosen_rows, merge_sorted_rows
+from forebay.paimon.merge.engines import SortedRows, merge_sorted_rows, winning_rows
 from forebay.paimon.merge.folds import Indices
 from forebay.paimon.merge.order import sort_key
 from forebay.paimon.merge.spec import MergeSpec
@@ -43,7 +43,7 @@ def sort_and_merge_buffer(
     `merge_sorted_rows`.
     """
     rows = _sorted(batches, spec, as_java_buffers=True)
-    winners = chosen_rows(rows, spec)
+    winners = winning_rows(rows, spec)
     if winners is not None:
         del rows
         yield from _gathered(batches, winners, rows_max)

@@ -101,7 +101,7 @@ def merge_sorted_rows(
     Raises `InvalidRequest` if the engine cannot merge a row: retractions that no option allows, nulls in NOT NULL
     columns, overflow.
     """
-    winners = chosen_rows(rows, spec)
+    winners = winning_rows(rows, spec)
     if winners is None:
         result = _folded(rows, spec, np.diff(rows.starts), names)
     else:
@@ -109,7 +109,7 @@ def merge_sorted_rows(
     return result.gather(rows, names, keep_deletes)
 
 
-def chosen_rows(rows: SortedRows, spec: MergeSpec) -> Indices | None:
+def winning_rows(rows: SortedRows, spec: MergeSpec) -> Indices | None:
     """For each key, the row that is its result unchanged; None if some keys combine values of several rows.
 
     Only the column of kinds is read. Raises `InvalidRequest` like `merge_sorted_rows`.

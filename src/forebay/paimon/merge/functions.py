@@ -144,7 +144,7 @@ def _check_type(column: DataField, function: str) -> None:
         raise InvalidRequest(f"column '{column.name}' is {t}, but '{function}' needs {required}")
 
 
-def _check_nested(aggregator: Aggregator, strategy_given: bool) -> None:
+def _check_nested(aggregator: Aggregator, has_strategy: bool) -> None:
     element = aggregator.data_type.element
     nested_names = {f.name for f in element.fields} if element is not None else set()
     for name in (*aggregator.nested_key, *aggregator.nested_sequence):
@@ -155,5 +155,5 @@ def _check_nested(aggregator: Aggregator, strategy_given: bool) -> None:
             f"'fields.{aggregator.column}.nested-key-null-strategy' is merge, ignore or error, "
             f"not '{aggregator.null_keys}'"
         )
-    if not aggregator.nested_key and (aggregator.nested_sequence or strategy_given):
+    if not aggregator.nested_key and (aggregator.nested_sequence or has_strategy):
         raise InvalidRequest(f"'fields.{aggregator.column}.nested-key' must be set for the other nested options")

@@ -101,16 +101,16 @@ def _merge_window(
 def _counting(order: _Ints, starts: _Ints, levels: _Levels, rules: LevelRules, spec: MergeSpec) -> tuple[_Ints, _Ints]:
     """The order and starts of the rows that count. `levels` are in order."""
     first, sizes = starts[:-1], np.diff(starts)
-    kept_groups = np.minimum.reduceat(levels, first) <= rules.input_max
+    live_groups = np.minimum.reduceat(levels, first) <= rules.input_max
     if spec.engine is MergeEngine.FIRST_ROW:  # a key on a higher level already has its first row there
-        kept_groups &= np.maximum.reduceat(levels, first) <= rules.input_max
-    mask = np.repeat(kept_groups, sizes)
+        live_groups &= np.maximum.reduceat(levels, first) <= rules.input_max
+    mask = np.repeat(live_groups, sizes)
     if rules.lowest_only:
         lowest = np.minimum.reduceat(np.where(levels > 0, levels, _FAR), first)
         mask &= (levels <= 0) | (levels == np.repeat(lowest, sizes))
     if mask.all():
         return order, starts
-    counts = np.add.reduceat(mask.astype(np.int64), first)[kept_groups]
+    counts = np.add.reduceat(mask.astype(np.int64), first)[live_groups]
     return order[mask], np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 

@@ -15,7 +15,7 @@ from forebay.paimon.format.file_meta import FileKind
 from forebay.paimon.format.snapshot import FIRST_SNAPSHOT_ID, CommitKind, Snapshot
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.change_planner import ChangeSplit
-from forebay.paimon.read.expired import telling_expiry
+from forebay.paimon.read.expired import expiry_errors
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.stream import StreamScan
 from forebay.paimon.store.context import TableContext
@@ -65,7 +65,7 @@ class CommitScan(StreamScan):
             snapshot = self._startup.readable(snapshot_id)
             if snapshot is None:
                 raise self._expired(snapshot_id)
-            with telling_expiry(self._snapshots, snapshot_id):
+            with expiry_errors(self._snapshots, snapshot_id):
                 change_splits += self._changes_of(snapshot)
         return change_splits
 

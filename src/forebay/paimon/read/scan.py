@@ -25,7 +25,7 @@ from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.batch_modes import BatchScan, chooses_snapshot
 from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.change_reader import ROW_KIND, ChangeReader, without_deletes
-from forebay.paimon.read.expired import telling_expiry, told_of_expiry
+from forebay.paimon.read.expired import expiry_errors, with_expiry_errors
 from forebay.paimon.read.facade import is_of_changes, snapshot_by_options, travelled
 from forebay.paimon.read.lake_partitions import selected
 from forebay.paimon.read.predicates import ScanFilter
@@ -127,7 +127,7 @@ class LakeScan(Scan):
         table, find = self._resolved()
         return LakeScan(self._table, self._name, self._request, self._as_of, _Fixed(table, find()))
 
-    # -- what is read -------------------------------------------------------------------------------------------------
+    # -- schema and splits --------------------------------------------------------------------------------------------
 
     def _resolved(self) -> tuple[TableContext, Callable[[], Snapshot | None]]:
         """The table as of the snapshot to read, and a function that resolves that snapshot; None for changes."""
@@ -162,7 +162,7 @@ class LakeScan(Scan):
         schema, read = self._readers(table, scan_filter)
         in_partition, in_bucket = selected(table, snapshot, request.partitions), self._in_bucket
         splits: tuple[ChangeSplit, ...]
-        with telling_expiry(table.snapshots, None if snapshot is None else snapshot.id):
+        with expiry_errors(table.snapshots, None if snapshot is None else snapshot.id):
             if self._reads_changes(table):
                 planned = BatchScan(table).plan(scan_filter)
                 splits = tuple(
@@ -191,7 +191,7 @@ class LakeScan(Scan):
     def _reader_of(self, work: _Work) -> LakeReader:
         snapshot_id = None if work.snapshot is None or work.is_of_changes else work.snapshot.id
         batches = work.read(work.splits)
-        checked = told_of_expiry(batches, work.context.snapshots, snapshot_id)
+        checked = with_expiry_errors(batches, work.context.snapshots, snapshot_id)
         return LakeReader(work.schema, checked, self._request.limit, f"lake table {self._name}")
 
     def plan(self) -> Sequence[Any]:
@@ -203,7 +203,7 @@ class LakeScan(Scan):
         table, _ = self._resolved()
         schema, read = self._readers(table, ScanFilter.of(table.schema, self._request.predicate))
         snapshot_id = split.snapshot_id if isinstance(split, DataSplit) else None
-        checked = told_of_expiry(read([split]), table.snapshots, snapshot_id)
+        checked = with_expiry_errors(read([split]), table.snapshots, snapshot_id)
         return LakeReader(schema, checked, self._request.limit, f"a split of lake table {self._name}")
 
     def count(self) -> int:

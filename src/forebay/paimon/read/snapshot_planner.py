@@ -105,8 +105,8 @@ class SnapshotPlanner:
         bound = scan_filter.key if by_key else scan_filter.rows
         if bound is not None:
             statistics = self._statistics(bound, by_key=by_key)
-            hits = statistics.matching_rows([(part.rows, part.chosen) for part in live], bound)
-            live = [replace(part, chosen=rows) for part, rows in zip(live, hits, strict=True)]
+            hits = statistics.matching_rows([(part.rows, part.positions) for part in live], bound)
+            live = [replace(part, positions=rows) for part, rows in zip(live, hits, strict=True)]
         return self._table.manifests.pick(live)
 
     def _matching(self, entries: Sequence[ManifestEntry], bound: BoundPredicate | None, *, by_key: bool) -> list[bool]:

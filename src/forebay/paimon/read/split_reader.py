@@ -30,8 +30,8 @@ from forebay.paimon.format.schema import (
     DataField,
 )
 from forebay.paimon.format.split import DataSplit, DeletionFile
-from forebay.paimon.io.ahead import SOURCES_MAX, Ahead, Source, one_after_the_other, read_ahead
 from forebay.paimon.io.closing import close_sources, closed_after
+from forebay.paimon.io.read_ahead import SOURCES_MAX, ReadAhead, Source, one_after_the_other, read_ahead
 from forebay.paimon.merge.intervals import Section
 from forebay.paimon.merge.leveled import LevelRules, merge_leveled, with_level, without_deletes
 from forebay.paimon.merge.runs import merge_runs
@@ -178,7 +178,7 @@ class SplitReader:
             if len(runs) > 1 and self._newest_decides:
                 runs = self._newest(section, runs)
             elif 1 < len(runs) <= SOURCES_MAX and self._table.io.is_remote:
-                runs = [Ahead(partial(iter, run), part // 2) for run in runs]
+                runs = [ReadAhead(partial(iter, run), part // 2) for run in runs]
             merged = (
                 _merged_lowest(runs, self._spec, names, keep_deletes)
                 if self._lowest_only

@@ -21,7 +21,7 @@ from forebay.paimon.format.file_meta import LEVEL_0, ManifestEntry
 from forebay.paimon.format.snapshot import CommitKind, Snapshot
 from forebay.paimon.options import CoreOptions
 from forebay.paimon.read.change_planner import BucketFilter, ChangePlanner, ChangeSplit, EntryFilter, file_names
-from forebay.paimon.read.expired import telling_expiry
+from forebay.paimon.read.expired import expiry_errors
 from forebay.paimon.read.pieces import by_file
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.startup import LATEST, Startup
@@ -158,7 +158,7 @@ class StreamScan:
                 if latest is None or latest < self._full_id:
                     raise self._rewritten(f"the snapshot to begin with is {self._full_id}, but the latest is {latest}")
                 raise self._expired(self._full_id)
-            with telling_expiry(self._snapshots, snapshot.id):
+            with expiry_errors(self._snapshots, snapshot.id):
                 splits: Sequence[ChangeSplit] = self._full_planner().full(snapshot, self._filter, self._buckets)
         else:
             assert self._next_id is not None
@@ -171,7 +171,7 @@ class StreamScan:
                 return None
             if self._is_too_young(snapshot):
                 return None
-            with telling_expiry(self._snapshots, snapshot.id):
+            with expiry_errors(self._snapshots, snapshot.id):
                 splits = self._changes_of(snapshot)
         if self._cut_by_file:
             splits = by_file(splits)

@@ -79,7 +79,7 @@ class SelectedRows:
 
     name: str
     rows: ManifestRows
-    chosen: Rows
+    positions: Rows
 
     @classmethod
     def of_all(cls, name: str, rows: ManifestRows) -> SelectedRows:
@@ -92,7 +92,7 @@ def live_of(parts: Sequence[SelectedRows], *, with_deletions: bool = False) -> l
     `with_deletions`: also deletions of files that were added earlier. Raises `Conflict` if a file is added or deleted
     twice.
     """
-    live = live_rows([(part.rows, part.chosen) for part in parts], with_deletions=with_deletions)
+    live = live_rows([(part.rows, part.positions) for part in parts], with_deletions=with_deletions)
     return [SelectedRows(part.name, part.rows, rows) for part, rows in zip(parts, live, strict=True)]
 
 
@@ -173,13 +173,13 @@ class ManifestStore:
         """The entries at the selected rows. A few are decoded again; many are taken from the decoded manifest."""
         picks: list[ManifestEntry] = []
         for part in parts:
-            if len(part.chosen) == len(part.rows):
+            if len(part.positions) == len(part.rows):
                 picks.extend(self.read(part.name))
-            elif len(part.chosen) > len(part.rows) // 2:
+            elif len(part.positions) > len(part.rows) // 2:
                 entries = self.read(part.name)
-                picks.extend(entries[i] for i in part.chosen.tolist())
+                picks.extend(entries[i] for i in part.positions.tolist())
             else:
-                picks.extend(part.rows.entries(part.chosen))
+                picks.extend(part.rows.entries(part.positions))
         return picks
 
     def planned(self, snapshot: Snapshot, schema: TableSchema, request: Hashable, make: Callable[[], T]) -> T:

@@ -168,7 +168,7 @@ def options(table: TableContext) -> pa.Table:
 def manifests(table: TableContext) -> pa.Table:
     """The manifests of the latest snapshot (or of the one chosen by option `scan.snapshot-id` or a tag)."""
     store = table.manifests
-    snapshot = chosen_snapshot(table)
+    snapshot = scanned_snapshot(table)
     fields, layout = table.schema.partition_fields, store.partitions
     records = []
     for m in () if snapshot is None else store.data_manifests(snapshot):
@@ -230,7 +230,7 @@ def consumers(table: TableContext) -> pa.Table:
 
 def statistics(table: TableContext) -> pa.Table:
     """The results of the last ANALYZE; empty if it never ran, or the schema has changed since."""
-    snapshot = chosen_snapshot(table)
+    snapshot = scanned_snapshot(table)
     if snapshot is None or snapshot.statistics is None:
         return _table(STATISTICS, ())
     s = read_statistics(table, snapshot.statistics)
@@ -247,7 +247,7 @@ def statistics(table: TableContext) -> pa.Table:
 _TRAVELS = ("scan.timestamp", "scan.timestamp-millis", "scan.watermark", "scan.version")
 
 
-def chosen_snapshot(table: TableContext) -> Snapshot | None:
+def scanned_snapshot(table: TableContext) -> Snapshot | None:
     """The snapshot that the table's options choose, or the latest. Raises `NotFound`."""
     o = table.options
     manager, named = table.snapshots, table.tags

@@ -41,7 +41,7 @@ from forebay.paimon.write.writers import AppendWriter, BucketWriter, KeyValueWri
 OPEN_FILES_MAX = 64
 """With more buckets than this, an early flush also closes the file, to limit the number of open files."""
 
-_log = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 Key = tuple[bytes, int]
 _Prepared = tuple[DataIncrement, CompactIncrement]
@@ -351,7 +351,7 @@ class TableWrite:
                 self._delete(key, (*data.new_files, *data.changelog_files))
                 raise
             # Another job compacted the same files, and the old ones have expired: this compaction is lost, but no rows.
-            _log.info("compaction of a bucket of %s is given up: %s", self._table.paths.root, e)
+            _LOGGER.info("compaction of a bucket of %s is given up: %s", self._table.paths.root, e)
             self._compactions[key] = None
             return data, CompactIncrement()
         except BaseException:

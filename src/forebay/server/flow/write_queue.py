@@ -8,7 +8,7 @@ the cost of a sync. Without load, each write is a group and never waits. A threa
 of another waiting queue, so buckets with much to write cannot monopolize the threads. Queues with little to write go
 first, but after some of these it is the turn of a queue with more.
 
-Threads: `submit`, `queue` and `run_now` may be called in any thread. A group is written by a thread of the pool, except
+Threads: `submit` and `run_now` may be called in any thread. A group is written by a thread of the pool, except
 for `run_now`, which writes in the caller's thread.
 """
 
@@ -33,6 +33,10 @@ Result_contra = TypeVar("Result_contra", contravariant=True)
 class Receiver(Protocol[Result_contra]):
     """Receives the outcome of writes that were queued together, in the thread that has written them."""
 
+    def queued(self) -> None:
+        """Prepare for the outcome; called in the caller's thread before the writes are queued."""
+        ...
+
     def set_results(self, results: Sequence[Result_contra]) -> None: ...
 
     def set_exception(self, exception: BaseException) -> None: ...
@@ -42,14 +46,17 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class _Awaited(Generic[Result]):
-    """Receives the result of one write, and passes it to a future."""
+class FutureReceiver(Generic[Result]):
+    """Receives the result of one write as a future. It cannot be cancelled, because queued writes are written."""
 
     __slots__ = ("future", "set_exception")
 
-    def __init__(self, future: Future[Result]) -> None:
-        self.future = future
-        self.set_exception = future.set_exception
+    def __init__(self) -> None:
+        self.future: Future[Result] = threads.future()
+        self.set_exception = self.future.set_exception
+
+    def queued(self) -> None:
+        self.future.set_running_or_notify_cancel()
 
     def set_results(self, results: Sequence[Result]) -> None:
         (result,) = results
@@ -229,26 +236,18 @@ class WriteQueue(Generic[Item, Result]):
         self._running = False
         self._is_held = False
 
-    def submit(self, item: Item, work: Callable[[Sequence[Item]], Sequence[Result]], size: int) -> Future[Result]:
-        """Queue `item` of `size` bytes; return the future of its result. It cannot be cancelled: queued items are
-        written.
-
-        `work`, the same for all items of a queue, returns one result for each item of a group. If it raises, every
-        item of the group fails with that error.
-        """
-        future: Future[Result] = threads.future()
-        future.set_running_or_notify_cancel()
-        self.queue((item,), _Awaited(future), work, size)
-        return future
-
-    def queue(
+    def submit(
         self,
         items: Sequence[Item],
         receiver: Receiver[Result],
         work: Callable[[Sequence[Item]], Sequence[Result]],
         size: int,
     ) -> None:
-        """As `submit`, for several items that are written together; `receiver` gets their results."""
+        """Queue items of `size` bytes, which are written together; `receiver` gets their results.
+
+        `work`, the same for all items of a queue, returns one result for each item of a group. If it raises, every
+        item of the group fails with that error.
+        """
         with self._lock:
             self._queue.append(_Entry(items, receiver, size))
             self._queued_bytes += size

@@ -15,7 +15,7 @@ from forebay.codec.kv.kv_batch import encode_kv_batch
 from forebay.codec.kv.value_batch import encode_value_batch
 from forebay.codec.reference import RowFormat
 from forebay.codec.rows.row_codec import row_codec
-from forebay.kv.tablet import ACKS_ALL, PutRequest
+from forebay.kv.tablet import ACKS_ALL, PutRequest, PutResult
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
 from forebay.protocol import fluss_pb2 as pb
@@ -23,8 +23,10 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Buffer, Message, partition_id_of
 from forebay.server.context import Answer, ServerCall, ServerContext, put_error, serves
 from forebay.server.flow.request_limits import ITEM_BYTES, SHORT_LIST
+from forebay.server.flow.write_queue import FutureReceiver
 from forebay.server.handlers.writes import acknowledged, check_key_version
 from forebay.server.storage.replica import BucketReplica
+from forebay.server.storage.write_command import PutCommand
 
 S = TypeVar("S", bound=Sequence[Buffer])
 
@@ -183,9 +185,10 @@ async def _insert_missing(
     missing = [key for key, value in zip(keys, values, strict=True) if value is None]
     records, targets = _rows_of_keys(replica, missing)
     acks = request.acks if request.HasField("acks") else ACKS_ALL
-    future = replica.put(PutRequest(records, targets, acks))
+    written = FutureReceiver[PutResult]()
+    replica.submit(PutCommand.of(PutRequest(records, targets, acks)), written)
     timeout_ms = request.timeout_ms if request.HasField("timeout_ms") else 30_000
-    result = await acknowledged(response_size.memory, future, acks or 1, timeout_ms)
+    result = await acknowledged(response_size.memory, written.future, acks or 1, timeout_ms)
     if result.error is not None:
         raise result.error
     return await _lookup(context, replica, keys, response_size)

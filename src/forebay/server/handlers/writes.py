@@ -17,7 +17,8 @@ from forebay.protocol.messages import Message, partition_id_of
 from forebay.server.context import ServerCall, ServerContext, put_error, serves, write_too_late
 from forebay.server.flow.request_limits import SHORT_LIST
 from forebay.server.flow.response_memory import ResponseMemory
-from forebay.server.storage.replica import AppendRequest, AppendResult
+from forebay.server.flow.write_queue import FutureReceiver
+from forebay.server.storage.write_command import AppendCommand, AppendRequest, AppendResult, PutCommand
 
 _ACKS = (-1, 0, 1)
 _ACKS_NONE = 0
@@ -56,8 +57,11 @@ async def produce_log(context: ServerContext, call: ServerCall) -> Message:
         _refuse_historical(message)
         bucket = TableBucket(request.table_id, message.bucket_id, partition_id_of(message))
         async with context.using(bucket) as replica:
-            future = replica.append(AppendRequest(payload, request.acks))
-            result: AppendResult | None = await acknowledged(call.memory, future, request.acks, request.timeout_ms)
+            written = FutureReceiver[AppendResult]()
+            replica.submit(AppendCommand.of(AppendRequest(payload, request.acks)), written)
+            result: AppendResult | None = await acknowledged(
+                call.memory, written.future, request.acks, request.timeout_ms
+            )
         if result is not None:
             if result.error is not None:
                 raise result.error
@@ -84,8 +88,9 @@ async def put_kv(context: ServerContext, call: ServerCall) -> Message:
         bucket = TableBucket(request.table_id, message.bucket_id, partition_id_of(message))
         async with context.using(bucket) as replica:
             check_key_version(replica.table.info, call.api_version)
-            future = replica.put(PutRequest(payload, targets, request.acks, overwrite))
-            result: PutResult | None = await acknowledged(call.memory, future, request.acks, request.timeout_ms)
+            written = FutureReceiver[PutResult]()
+            replica.submit(PutCommand.of(PutRequest(payload, targets, request.acks, overwrite)), written)
+            result: PutResult | None = await acknowledged(call.memory, written.future, request.acks, request.timeout_ms)
         if result is not None:
             if result.error is not None:
                 raise result.error

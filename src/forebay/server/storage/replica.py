@@ -1,24 +1,29 @@
 """One bucket on this server: its log, its key-value state if the table has a primary key, and its queue of writes.
 
-Writes go through the write queue, one group at a time (`forebay.server.flow.write_queue`); reads run in any thread. The
-high watermark, up to which clients read, follows what is durable. A write with acks=1 or 0 is visible as soon as it is
-acknowledged, before it is durable: its writer asked for that (docs/design/0006-durability-by-acks.md), and readers of
-such a table accept it. The rows of a decided transaction are visible in a primary-key table before its log is synced,
-because what is staged outlasts a power failure.
+All writes are commands (`forebay.server.storage.write_command`) and enter by `BucketReplica.submit`. They go through
+the write queue, one group at a time (`forebay.server.flow.write_queue`), except for those that `submit` writes in its
+caller's thread. Reads run in any thread.
+
+Path of a put: `submit`, `WriteQueue.submit`, and in a writer thread `_put_group`, `_put`, `KvTablet.put_group`; then
+the receiver of the command gets the results.
+
+The high watermark, up to which clients read, follows what is durable. A write with acks=1 or 0 is visible as soon as it
+is acknowledged, before it is durable: its writer asked for that (docs/design/0006-durability-by-acks.md), and readers
+of such a table accept it. The rows of a decided transaction are visible in a primary-key table before its log is
+synced, because what is staged outlasts a power failure.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, Unavailable
-from forebay.base.threads import Future
 from forebay.codec.arrow.arrow_message import DECODED_BYTES_MAX, message_codec
 from forebay.codec.kv.kv_batch import number_kv_batch
 from forebay.codec.log._plain_batches import PlainBatch, read_plain
@@ -34,48 +39,20 @@ from forebay.server.flow.disk_reserve import DiskReserve
 from forebay.server.flow.write_queue import GROUP_BYTES_MAX, NOW_BYTES_MAX, Receiver, WriteQueue, WriteScheduler
 from forebay.server.metadata.catalog import LiveTable
 from forebay.server.storage.batch_check import check_log_batches
+from forebay.server.storage.write_command import (
+    Append,
+    AppendCommand,
+    AppendResult,
+    DecidedBatch,
+    DecidedCommand,
+    PutCommand,
+    WriteCommand,
+    WriteMode,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
 _ACKS_LEADER = 1
-
-
-class Append(Protocol):
-    """Log batches to append. `records` holds one or more of them, as a client sent them."""
-
-    @property
-    def records(self) -> bytes | memoryview: ...
-
-    @property
-    def acks(self) -> int: ...
-
-
-class AppendRequest(NamedTuple):
-    """An `Append` of its own."""
-
-    records: bytes | memoryview
-    acks: int = ACKS_ALL
-
-
-class AppendResult(NamedTuple):
-    """The offset that the first record got (of the original batch, for a repeated one), or why there is none."""
-
-    base_offset: int = -1
-    error: ForebayError | None = None
-
-
-class DecidedBatch(Protocol):
-    """A batch of a decided transaction."""
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    @property
-    def target_columns(self) -> tuple[int, ...]: ...
-
-    def read(self) -> bytearray:
-        """The batch as it was staged. Raises `CorruptData`, `StorageFailure`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +113,77 @@ class BucketReplica:
     @property
     def kv(self) -> KvTablet:
         """The key-value state. Raises `InvalidRequest` (NON_PRIMARY_KEY_TABLE) for a log table."""
+        return self._require_key_value()
+
+    @property
+    def has_kv(self) -> bool:
+        return self._kv is not None
+
+    # ---- the entry of all writes -------------------------------------------------------------------------------------
+
+    def submit(
+        self, command: WriteCommand, receiver: Receiver[Any] | None = None, mode: WriteMode = WriteMode.QUEUED
+    ) -> Sequence[Any] | None:
+        """Return the results of a command that is written in this thread, or None if `receiver` gets them later.
+
+        A result is an `AppendResult` or `PutResult`; it is due when its write is acknowledged. `DecidedCommand` has no
+        results and is durable on return. Raises `InvalidRequest` if the form of the command is not that of the table,
+        `Unavailable` if the bucket is closed, and, for writes in this thread, the error that concerns all of them.
+        """
+        if isinstance(command, DecidedCommand):
+            self._write_decided(command)
+            return ()
+        if isinstance(command, PutCommand):
+            self._require_key_value()
+        else:
+            self._require_log()
+        self._require_open()
+        if mode is not WriteMode.QUEUED:
+            results = self._write_at_once(command, is_alone=mode is WriteMode.AT_ONCE_FOR_LONE_CLIENT)
+            if results is not None:
+                return results
+        assert receiver is not None, "a command that may be queued needs a receiver"
+        receiver.queued()
+        if isinstance(command, PutCommand):
+            self._put_queue.submit(command.requests, receiver, self._put_group, command.size)
+        else:
+            self._append_queue.submit(command.requests, receiver, self._append_group, command.size)
+        return None
+
+    def _write_at_once(self, command: AppendCommand | PutCommand, *, is_alone: bool) -> Sequence[Any] | None:
+        """Return the results of a command that is written in this thread, which must not wait.
+
+        Return None without effect if it might have to: other writes are queued or under way, the table is being read as
+        a whole, or the disk is slow (for a client that `is_alone`, slower).
+        """
+        scheduler = self._write_scheduler
+        if (
+            command.size > NOW_BYTES_MAX
+            or self._before_first_write is not None
+            or not scheduler.may_write_now(is_alone=is_alone)
+            or not self._writing.acquire(blocking=False)
+        ):
+            return None
+        try:
+            if isinstance(command, AppendCommand):
+                return scheduler.write_now(partial(self._append_queue.run_now, command.requests, self._appended))
+            if not self.table.write_gate.enter_if_open():
+                return None
+            try:
+                return scheduler.write_now(partial(self._put_queue.run_now, command.requests, self._put))
+            finally:
+                self.table.write_gate.leave()
+        finally:
+            self._writing.release()
+
+    def _require_log(self) -> None:
+        if self._kv is not None:
+            raise InvalidRequest(
+                f"table {self.table.info.path} has a primary key; rows are put into it, not appended",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
+
+    def _require_key_value(self) -> KvTablet:
         if self._kv is None:
             raise InvalidRequest(
                 f"table {self.table.info.path} has no primary key, which this operation needs",
@@ -143,21 +191,7 @@ class BucketReplica:
             )
         return self._kv
 
-    @property
-    def has_kv(self) -> bool:
-        return self._kv is not None
-
     # ---- log tables -------------------------------------------------------------------------------------------------
-
-    def append(self, request: Append) -> Future[AppendResult]:
-        """Append to a log table. The future completes when the requested acknowledgement is due."""
-        if self._kv is not None:
-            raise InvalidRequest(
-                f"table {self.table.info.path} has a primary key; rows are put into it, not appended",
-                ErrorCode.INVALID_TABLE_EXCEPTION,
-            )
-        self._require_open()
-        return self._append_queue.submit(request, self._append_group, len(request.records))
 
     def _append_group(self, requests: Sequence[Append]) -> list[AppendResult]:
         with self._writing:
@@ -241,12 +275,6 @@ class BucketReplica:
 
     # ---- primary-key tables -----------------------------------------------------------------------------------------
 
-    def put(self, request: PutRequest) -> Future[PutResult]:
-        """Put and delete rows. Raises `InvalidRequest` for a log table."""
-        _ = self.kv
-        self._require_open()
-        return self._put_queue.submit(request, self._put_group, len(request.records))
-
     def _put_group(self, requests: Sequence[PutRequest]) -> list[PutResult]:
         with self.table.write_gate.passing(), self._writing:
             return self._put(requests)
@@ -264,75 +292,39 @@ class BucketReplica:
                 self._write_scheduler.synced(self.log.sync_seconds)
         return results
 
-    # ---- short writes -----------------------------------------------------------------------------------------------
-
-    def write_now(self, requests: Sequence[Any], size: int, *, is_alone: bool = False) -> Sequence[Any] | None:
-        """Write a group of appends or puts, of `size` bytes, in this thread, which must not wait.
-
-        None, and nothing is done, if it might have to: other writes are queued or under way, the table is being looked
-        at as a whole, or the disk is slow (for a client that `is_alone`, on others). Raises what a write queue would
-        set as the exception of each.
-        """
-        scheduler = self._write_scheduler
-        if (
-            size > NOW_BYTES_MAX
-            or self._before_first_write is not None
-            or not scheduler.may_write_now(is_alone=is_alone)
-        ):
-            return None
-        if not self._writing.acquire(blocking=False):
-            return None
-        try:
-            if self._kv is None:
-                return scheduler.write_now(partial(self._append_queue.run_now, requests, self._appended))
-            if not self.table.write_gate.enter_if_open():
-                return None
-            try:
-                return scheduler.write_now(partial(self._put_queue.run_now, requests, self._put))
-            finally:
-                self.table.write_gate.leave()
-        finally:
-            self._writing.release()
-
-    def write_later(self, requests: Sequence[Any], receiver: Receiver[Any], size: int) -> None:
-        """Queue a group of appends or puts, of `size` bytes; `receiver` gets their results."""
-        if self._kv is None:
-            self._append_queue.queue(requests, receiver, self._append_group, size)
-        else:
-            self._put_queue.queue(requests, receiver, self._put_group, size)
-
     # ---- transactions -----------------------------------------------------------------------------------------------
 
     def puts_held(self) -> AbstractContextManager[None]:
         """Keep clients' puts waiting during the block, and wait for those that are being written."""
         return self._put_queue.held(self._put_group)
 
-    def write_decided(self, writer_id: int, batches: Iterable[DecidedBatch]) -> None:
-        """Write what a decided transaction has for this bucket, but for what is there already; durable afterwards.
+    def _write_decided(self, command: DecidedCommand) -> None:
+        """Write what a decided transaction has for this bucket, except what the log already has; durable on return.
 
         `writer_id` has written nothing but this transaction, so the last sequence that the log has of it tells how far
         an earlier attempt came. Rows of a log table become visible by `show_decided`, others at once. Raises the error
         of the first batch that cannot be written; all before it are.
         """
+        writer_id = command.writer_id
         done = self.log.last_sequence(writer_id) + 1
         group: list[DecidedBatch] = []
         size = 0
-        for sequence, batch in enumerate(batches):
+        for sequence, batch in enumerate(command.batches):
             if sequence < done:
                 continue
             group.append(batch)
             size += batch.size_bytes
             if size >= GROUP_BYTES_MAX:
-                self._write_decided(writer_id, sequence + 1 - len(group), group)
+                self._write_decided_group(writer_id, sequence + 1 - len(group), group)
                 group, size = [], 0
         if group:
-            self._write_decided(writer_id, sequence + 1 - len(group), group)
+            self._write_decided_group(writer_id, sequence + 1 - len(group), group)
         if self._kv is not None:
             with self.table.write_gate.passing(), self._writing:
                 self._kv.catch_up()  # where an earlier attempt came to the log, and not to the state
         self.log.sync()
 
-    def _write_decided(self, writer_id: int, first: int, group: Sequence[DecidedBatch]) -> None:
+    def _write_decided_group(self, writer_id: int, first: int, group: Sequence[DecidedBatch]) -> None:
         # One sync at the end instead of one for each group. A power failure before it takes back the last rows, and
         # the stages give the same ones again before anything else uses the bucket; but auto-increment ids are new ones.
         acks = _ACKS_LEADER if self.table.info.schema.auto_increment_column is None else ACKS_ALL
@@ -363,7 +355,7 @@ class BucketReplica:
             self.log.take_offline(cause)
 
     def show_decided(self) -> None:
-        """Make visible what `write_decided` has written to a log table."""
+        """Make visible what a `DecidedCommand` has written to a log table."""
         if self._kv is None:  # else it is visible, and clients' puts may be in the log that the state does not have yet
             self._raise_high_watermark(self.log.synced_offset)
 

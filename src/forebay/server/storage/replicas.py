@@ -23,8 +23,8 @@ from forebay.fs.interface import FileSystem
 from forebay.kv.checkpoint import KvFolder, PageCacheWitnesses
 from forebay.kv.engine import EngineFactory, KvEngine, KvSnapshot
 from forebay.kv.engines import TableEngine
-from forebay.kv.hlog.engine import HlogEngine
-from forebay.kv.lmdb.engine import LmdbEngine
+from forebay.kv.hlog.hlog_engine import HlogEngine
+from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.kv.rocksdb_state import has_rocksdb_state, refusal
 from forebay.kv.scanner import ScannerManager
 from forebay.kv.table_snapshots import TableSnapshotManager

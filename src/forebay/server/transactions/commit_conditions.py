@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from forebay.base.errors import Conflict
 from forebay.kv.tablet import ChangelogCodec
 from forebay.metadata.table import TableBucket
-from forebay.server.storage.replica import BucketReplica, DecidedBatch
+from forebay.server.storage.replica import BucketReplica
+from forebay.server.storage.write_command import DecidedBatch
 
 UnchangedSince = Mapping[int, Mapping[TableBucket, int]]
 """By table id and bucket, the offsets from which on keys must not be changed; 0 for buckets that are not there."""

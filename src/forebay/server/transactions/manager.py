@@ -61,6 +61,7 @@ from forebay.server.metadata_store import TRANSACTION_COUNTER, WRITER_COUNTER, M
 from forebay.server.storage.batch_check import check_log_batches
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.replicas import ReplicaManager
+from forebay.server.storage.write_command import DecidedCommand
 from forebay.server.transactions.commit_conditions import KeysChanged, UnchangedKeys, UnchangedSince
 from forebay.server.transactions.stages import ENTRIES_MAX, Stage, StagedBatch, StageFiles
 
@@ -724,7 +725,7 @@ class TransactionManager:
             return None
         try:
             self._keep_writers(replica)
-            replica.write_decided(transaction.stored.writer_id, transaction.work[bucket])
+            replica.submit(DecidedCommand(transaction.stored.writer_id, transaction.work[bucket]))
         except BaseException:
             self._replicas.end(replica)
             raise
@@ -743,7 +744,7 @@ class TransactionManager:
 
     def write(self, replica: BucketReplica) -> None:
         for transaction, batches in self._decided_for(replica.bucket):
-            replica.write_decided(transaction.stored.writer_id, batches)
+            replica.submit(DecidedCommand(transaction.stored.writer_id, batches))
         replica.show_decided()
 
     def _note_unfinished(self) -> None:

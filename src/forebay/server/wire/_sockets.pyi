@@ -14,14 +14,9 @@ OPEN_REQUEST_BYTES: int
 
 class Peer:
     is_plain: bool
-    is_queued: bool
-    is_held: bool
-    is_blocked: bool
-    is_stopping: bool
-    is_refused: bool
     is_unread: bool
-    has_eof: bool
-    is_reading: bool
+    state: int
+    reading: int
     open_bytes: int
     open_bytes_max: int
     open_requests_max: int

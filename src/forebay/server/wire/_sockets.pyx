@@ -33,6 +33,8 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from forebay.server.wire.states import Reading, State
+
 from forebay.protocol._short cimport LOOKUP, PRODUCE_LOG, PUT_KV, ShortRequest, encode_written, read_frame
 
 cdef extern from *:
@@ -113,6 +115,9 @@ cdef enum:
     WATCH_GAIN = 4                # so often in vain for each time that it has found something,
     WATCH_MAX = 64                # but not more often than this
 
+cdef int SERVING = State.SERVING, HELD = State.HELD
+cdef int READING_ON = Reading.ON, READING_ENDED = Reading.ENDED
+
 AVAILABLE = bool(HAS_EPOLL)
 """Whether this system has what is needed here."""
 
@@ -137,11 +142,12 @@ cdef inline int kind_of(int api_key) noexcept:
 
 
 cdef class Peer:
-    """What a protocol says of itself: a base class of it. Short requests are taken while `is_plain` and no other flag
-    is set, `open_bytes` is below its limit, and `open` has fewer requests than its limit."""
+    """The state of a connection, as the base class of its protocol. Short requests are taken while the connection is at
+    rest, `open_bytes` is below its limit, and `open` has fewer requests than its limit."""
 
     cdef public bint is_plain     # whether all that has arrived is served, and short requests may be
-    cdef public bint is_queued, is_held, is_blocked, is_stopping, is_refused, is_unread, has_eof, is_reading
+    cdef public bint is_unread    # whether the peer does not read what was sent
+    cdef public int state, reading  # `State` and `Reading` of forebay.server.wire.states
     cdef public Py_ssize_t open_bytes, open_bytes_max, open_requests_max
     cdef public dict open         # requests without an answer, by id
     cdef public double last_active
@@ -169,10 +175,7 @@ cdef class Peer:
         return self.is_open if self.socket is None else not self.socket.is_closed
 
     cdef bint is_at_rest(self) noexcept:
-        return self.is_plain and not (
-            self.is_queued or self.is_held or self.is_blocked or self.is_stopping or self.is_refused or self.is_unread
-            or self.has_eof
-        )
+        return self.is_plain and self.state == SERVING and self.reading != READING_ENDED and not self.is_unread
 
 
 # ---- groups ---------------------------------------------------------------------------------------------------------
@@ -300,7 +303,7 @@ cdef class ShortGroups:
             self.round.answer_bytes += PyBytes_GET_SIZE(frame)
             if self.round.answer_bytes >= ANSWER_BYTES_MAX:
                 self.round.send_answers()
-        if peer.is_held:
+        if peer.state == HELD:
             peer.balance()
 
     def answer_written(self, list requests, results):
@@ -374,7 +377,7 @@ cdef class ShortGroups:
         self.request_pool.give(total)
         for request in requests:
             peer = request.client
-            if peer.is_held or not peer.is_reading:
+            if peer.state == HELD or peer.reading != READING_ON:
                 peer.balance()
 
 

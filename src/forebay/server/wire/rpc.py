@@ -7,6 +7,8 @@ affect others; a stream that does not speak the Fluss protocol is closed.
 Turns: a connection starts a few requests when bytes arrive, and more of the pending ones when its turn comes again
 (`forebay.server.connections`).
 
+States: whether requests may start, and whether bytes are read, changes by the table of `forebay.server.wire.states`.
+
 Back-pressure: a connection with too many unanswered requests, or too many bytes of them, or whose peer does not read,
 is neither served nor read from. Only two responses that may be large are built at a time, and the next one when the
 peer has read one of them (`ResponseMemory`). Memory for large requests, for bodies of unanswered ones, and for large
@@ -49,6 +51,7 @@ from forebay.server.wire._sockets import OPEN_REQUEST_BYTES, Peer, Socket
 from forebay.server.wire.send_queue import SendQueue
 from forebay.server.wire.short_requests import VERSIONS_MIN as SHORT_VERSIONS_MIN
 from forebay.server.wire.short_requests import ShortRequests
+from forebay.server.wire.states import BLOCKED_STATES, HELD_STATES, Event, Reading, State, next_state
 
 if TYPE_CHECKING:
     from forebay.base.tracing import Tracing
@@ -98,12 +101,7 @@ they do. Writes all begin at once, so that none overtakes another one of its con
 
 
 class RpcProtocol(Peer, asyncio.BufferedProtocol):
-    """One connection of a client.
-
-    `is_queued`: it waits for its turn, or has it. `is_held`: there may be requests that are not started because too
-    many are in flight. `is_blocked`: a request must end its first step before the next one may start. `is_unread`: the
-    peer does not read what was sent.
-    """
+    """One connection of a client. Its `state` changes by `forebay.server.wire.states` only."""
 
     def __init__(
         self,
@@ -146,9 +144,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self._tasks_context = context_of(id(self))
         self._places = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
         self.open_bytes_max = _OPEN_BYTES_MAX
-        self.is_reading = True
-        self._is_behind = False
-        """Whether more bytes arrived while requests waited for their turn: reading stops until they are served."""
+        self.state, self.reading = State.SERVING, Reading.ON
         self.last_active = self.opened = self._clock.monotonic()
         self._greeting = b""
 
@@ -167,7 +163,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def _refuse(self, transport: asyncio.Transport, error: ForebayError) -> None:
         """Send the client the reason, give it a moment to read it, and close."""
-        self.is_refused = True
+        self._take(Event.REFUSE)
         refused = self._connections.refused
         if len(refused) >= _REFUSALS_MAX:
             transport.abort()
@@ -188,6 +184,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_later(_REFUSAL_SECONDS, end)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._take(Event.CLOSE)
         self._connection.close()
         self._connections.remove(self, self.address)
         self.memory.give_all()
@@ -196,22 +193,23 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             task.cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(bytearray(4096)) if self.is_refused else self._connection.get_buffer(sizehint)
+        return memoryview(bytearray(4096)) if self.state == State.REFUSED else self._connection.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.is_refused:
+        if self.state == State.REFUSED:
             return
         self.last_active = self._clock.monotonic()
         connection = self._connection
         connection.buffer_updated(nbytes)
-        may_start = not (self.is_queued or self.is_held or self.is_blocked) and self._connections.fair_queue.is_idle
-        if may_start and self._serve_lone_short():
+        may_start = self.state == State.SERVING
+        if may_start and self._connections.fair_queue.is_idle and self._serve_lone_short():
             self.is_plain = True
             return
         if connection.large_bytes:
             self.memory.feed_large()
-        elif self.is_queued or self.is_held or self.is_blocked:
-            self._is_behind = True
+        elif not may_start:
+            self._take(Event.BYTES)
+            self._fall_behind()
             self.balance()
         elif not self._connections.fair_queue.is_idle or self.take_turn():
             self._join()
@@ -229,14 +227,14 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         self._short.flush()
         self._connection.receive_eof()
-        if self.is_queued or self.is_held or self.is_blocked:
-            self.has_eof = True  # earlier requests are served first
-            return True
-        if not self._connections.fair_queue.is_idle or self.take_turn():
-            self._join()
-        elif not self.is_held:
+        if self.state == State.REFUSED:
             return False
-        self.has_eof = True
+        if self.state == State.SERVING:
+            if not self._connections.fair_queue.is_idle or self.take_turn():
+                self._join()
+            elif self.state not in HELD_STATES:
+                return False
+        self.reading = Reading.ENDED  # pending requests are served first
         return True
 
     def pause_writing(self) -> None:
@@ -254,7 +252,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def stop_reading(self) -> None:
         """Accept no more requests; those in flight are answered."""
-        self.is_stopping = True
+        self._take(Event.STOP)
         self._short.flush()
         self.balance()
 
@@ -310,16 +308,16 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     # ---- turns ------------------------------------------------------------------------------------------------------
 
     def _join(self, is_new: bool = True) -> None:
-        self.is_queued = True
+        self._take(Event.JOIN)
         self._connections.fair_queue.join(self, is_new=is_new)
 
     def take_turn(self, requests_max: int = REQUESTS_PER_TURN) -> bool:
         """Start a few requests. Return whether more are waiting and may start."""
-        self.is_queued = True
+        self._take(Event.TURN)
         more = self._start_some(requests_max)
-        self.is_queued = more
-        if not more:
-            self._is_behind = False
+        self._take(Event.MORE if more else Event.DONE)
+        if not more and self.reading == Reading.BEHIND:
+            self.reading = Reading.PAUSED
         if self.memory.large_counted != self._connection.large_bytes:
             self.memory.feed_large()
         self.balance()
@@ -329,15 +327,15 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         connection = self._connection
         for _ in range(requests_max):
             if self._must_wait():
-                self.is_held = True
+                self._take(Event.HOLD)
                 return False
             short = connection.next_short()
             if short is not None and self._short.take(self, short):
                 connection.pass_short(short)
-                if connection.has_unread_bytes or self.has_eof:
+                if connection.has_unread_bytes or self.reading == Reading.ENDED:
                     continue
                 return False
-            if self.has_eof:
+            if self.reading == Reading.ENDED:
                 self._short.flush()  # its answers go before the end
             event = connection.next_event()
             match event:
@@ -351,7 +349,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
                     self._end_violated(event)
                     return False
                 case ConnectionClosed():
-                    if self.has_eof:
+                    if self.reading == Reading.ENDED:
                         self.close()
                     return False
                 case _:
@@ -363,8 +361,8 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if (
             self._connection.open_requests >= self.open_requests_max
             or self.open_bytes >= self.open_bytes_max
-            or self.is_blocked
-            or self.is_stopping
+            or self.state in BLOCKED_STATES
+            or self.state == State.DRAINING
             or not self._send_queue.drained.is_set()
         ):
             return True
@@ -383,24 +381,34 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     def balance(self) -> None:
         """Stop reading while too much is in flight or pending; continue afterwards."""
         transport, connection = self._transport, self._connection
-        if transport is None or transport.is_closing() or self.is_refused:
+        if transport is None or transport.is_closing() or self.state == State.REFUSED:
             return
         waiting = connection.open_requests
         is_unread = not self._send_queue.drained.is_set()
-        is_barred = self.is_blocked or self.is_stopping or self.memory.is_starved or is_unread
+        state = self.state
+        is_barred = state in BLOCKED_STATES or state == State.DRAINING or self.memory.is_starved or is_unread
         has_room = waiting <= self.open_requests_max // 2 and self.open_bytes <= _OPEN_BYTES_MAX // 2
-        if self.is_held and not self.is_queued and has_room and not is_barred and not self._is_over_share:
-            self.is_held = False
+        if state == State.HELD and has_room and not is_barred and not self._is_over_share:
             self._join(is_new=False)
         is_full = waiting >= self.open_requests_max or self.open_bytes >= self.open_bytes_max
-        must_stop = is_barred or is_full or self.is_held or self._is_behind
-        if self.is_reading:
-            if must_stop:
-                self.is_reading = False
+        if is_barred or is_full or self.state in HELD_STATES:
+            if self.reading == Reading.ON:
+                self.reading = Reading.PAUSED
                 transport.pause_reading()
-        elif not must_stop and not self.has_eof:
-            self.is_reading = True
+        elif self.reading == Reading.PAUSED:
+            self.reading = Reading.ON
             transport.resume_reading()
+
+    def _fall_behind(self) -> None:
+        """Stop reading until the pending requests are started."""
+        if self.reading == Reading.ON and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        if self.reading != Reading.ENDED:
+            self.reading = Reading.BEHIND
+
+    def _take(self, event: Event) -> None:
+        """Go to the state that follows by `event`."""
+        self.state = next_state(self.state, event)
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -421,7 +429,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self._answered(request, began)
             return
         size = len(request.body)
-        if request.api.key not in BULK_REQUESTS and not self.is_blocked:
+        if request.api.key not in BULK_REQUESTS and self.state not in BLOCKED_STATES:
             size *= _PARSED_FACTOR
         size += OPEN_REQUEST_BYTES
         self._count_open(request.api.key, size)
@@ -498,7 +506,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if len(request.body) >= _PARSED_APART_BYTES and (
             key not in BULK_REQUESTS or has_more_entries(request.api.request, request.body, _PARSED_APART_ENTRIES)
         ):
-            self.is_blocked = True
+            self._take(Event.BLOCK)
             return self._parse_apart(request, memory)
         return self._dispatch(request, memory, *request.parse_split(request.api.request))
 
@@ -510,7 +518,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         call = ServerCall(message, payloads, request.api_version, self._role, self._listener, name, memory, is_long)
         outcome = HANDLERS[request.api.key](self._context, call)
         if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message):
-            self.is_blocked = True
+            self._take(Event.BLOCK)
             return self._write_alone(outcome)
         return outcome
 
@@ -543,9 +551,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             return outcome if isinstance(outcome, Answer | Message) else await outcome
 
     def _unblock(self) -> None:
-        self.is_blocked = False
-        if self._is_behind and not self.is_queued:
-            self.is_held = True
+        self._take(Event.UNBLOCK)
         self.balance()
 
     def _authenticate(self, request: RequestReceived) -> Message | Coroutine[Any, Any, Message]:
@@ -556,7 +562,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         seconds = self._connections.login_throttle.wait_seconds(self.address, user)
         if not seconds:
             return self._log_in(message, user)
-        self.is_blocked = True
+        self._take(Event.BLOCK)
         return self._log_in_later(message, user, seconds)
 
     async def _log_in_later(self, message: pb.AuthenticateRequest, user: str, seconds: float) -> Message:

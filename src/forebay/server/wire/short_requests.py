@@ -1,15 +1,16 @@
-"""Short requests: appends, puts and lookups of one open bucket each, from the wire's bytes to their answers.
+"""Short requests: appends, puts and lookups of one open bucket each, from the bytes of the wire to their responses.
 
 Clients that wait for every row send these, so each takes few steps: no protobuf objects, no task and no future.
 
-Those that arrive in one iteration of the event loop form a group for each bucket (`forebay.server.wire._sockets`): its
-lookups are one look at the state, its writes are written together and synced once. The loop's own thread writes where
-it need not wait, or where only the client itself would (`forebay.server.storage.replica.BucketReplica.write_now`), else
-the bucket's write queue, whose thread wakes the loop once for all that is done. No write overtakes another one of its
-connection: the handlers of longer writes begin after `ShortRequests.flush`.
+Short requests that arrive in one iteration of the event loop form a group for each bucket
+(`forebay.server.wire._sockets`). The lookups of a group share one access to the state. Its writes are one command
+(`forebay.server.storage.write_command`), like the writes of all other requests. The event loop's thread writes it if it
+need not wait (`WriteMode.AT_ONCE`). Otherwise the bucket's write queue does, and its thread wakes the loop once for all
+commands that are written. No write overtakes another one of its connection: the handlers of longer writes begin after
+`ShortRequests.flush`.
 
-The rule: a request that is special in any way, or cannot be served, is left to its handler before anything is done, so
-only there are errors made. What fails later, in writing, is answered here.
+The rule: a request that is unusual, or cannot be served, is left to its handler before anything is done, so that errors
+are raised in one place. Errors of the write itself are answered here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from forebay.base.errors import ForebayError
@@ -29,6 +30,7 @@ from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
 from forebay.server.connections import Connections
 from forebay.server.context import ServerContext, put_error, write_too_late
+from forebay.server.storage.write_command import AppendCommand, PutCommand, WriteCommand, WriteMode
 from forebay.server.wire._sockets import Group, ShortGroups
 
 _LOGGER = logging.getLogger(__name__)
@@ -65,28 +67,29 @@ class Client(Protocol):
 
 
 class _Writes:
-    """Writes of a group that wait for its write queue, and their outcomes (`server.storage.replica.Receiver`)."""
+    """The writes of a group, and their outcomes if they are queued (`forebay.server.flow.write_queue.Receiver`)."""
 
-    __slots__ = ("began", "finished", "group", "late", "outcome", "requests", "timers")
+    __slots__ = ("began", "group", "late", "outcome", "requests", "short", "timers")
 
-    def __init__(
-        self, group: Group, requests: list[ShortRequest], began: float, finished: Callable[[_Writes], None]
-    ) -> None:
+    def __init__(self, short: ShortRequests, group: Group, began: float) -> None:
+        self.short = short
         self.group = group
-        self.requests = requests
+        self.requests: list[ShortRequest] = group.writes
         self.began = began
-        self.finished = finished
         self.timers: list[asyncio.TimerHandle] = []
         self.late: set[ShortRequest] | None = None
         self.outcome: Sequence[Any] | BaseException = ()
 
+    def queued(self) -> None:
+        self.short.note_queued(self)
+
     def set_results(self, results: Sequence[Any]) -> None:
         self.outcome = results
-        self.finished(self)
+        self.short.note_finished(self)
 
     def set_exception(self, exception: BaseException) -> None:
         self.outcome = exception
-        self.finished(self)
+        self.short.note_finished(self)
 
 
 def _size(values: Sequence[bytes | None]) -> int:
@@ -94,7 +97,7 @@ def _size(values: Sequence[bytes | None]) -> int:
 
 
 class ShortRequests(ShortGroups):
-    """Those of one server. All but `_has_finished` belongs to the event loop's thread."""
+    """The short requests of one server. All methods except `note_finished` belong to the event loop's thread."""
 
     def __init__(self, context: ServerContext, connections: Connections) -> None:
         super().__init__(asyncio.get_running_loop(), connections.memory_pools.requests)
@@ -185,28 +188,30 @@ class ShortRequests(ShortGroups):
     # ---- writes -----------------------------------------------------------------------------------------------------
 
     def _write(self, group: Group, began: float, *, may_be_now: bool) -> None:
+        """Write the group's writes as one command, and answer those that are written in this thread."""
         requests, replica = group.writes, group.replica
-        items: Sequence[Any] = requests  # they are what appends have to be
+        command: WriteCommand = AppendCommand(requests, group.bytes)
         if replica.has_kv:
-            items = [PutRequest(each.records, each.targets, each.acks) for each in requests]
-        results: Sequence[Any] | None = None
+            command = PutCommand([PutRequest(each.records, each.targets, each.acks) for each in requests], group.bytes)
+        mode = WriteMode.QUEUED
+        if may_be_now:
+            mode = WriteMode.AT_ONCE_FOR_LONE_CLIENT if self.has_lone_client else WriteMode.AT_ONCE
         try:
-            if may_be_now:
-                results = replica.write_now(items, group.bytes, is_alone=self.has_lone_client)
+            results = replica.submit(command, _Writes(self, group, began), mode)
         except Exception as e:  # noqa: BLE001 - as in a write queue, it is the outcome of each
-            results = [e] * len(items)
+            results = [e] * len(requests)
         if results is not None:
             self._answer(requests, results, replica.has_kv, group.bytes, began)
-            return
-        group.left += 1
-        writes = _Writes(group, requests, began, self._has_finished)
-        self.open_waiting(requests)
-        for timeout_ms in {request.timeout_ms for request in requests}:
-            writes.timers.append(self.loop.call_later(timeout_ms / 1000, self._expire, writes, timeout_ms))
-        replica.write_later(items, writes, group.bytes)
 
-    def _has_finished(self, writes: _Writes) -> None:
-        """Called in the write queue's thread."""
+    def note_queued(self, writes: _Writes) -> None:
+        """Count a group of writes, which is about to be queued, as open until it is answered."""
+        writes.group.left += 1
+        self.open_waiting(writes.requests)
+        for timeout_ms in {request.timeout_ms for request in writes.requests}:
+            writes.timers.append(self.loop.call_later(timeout_ms / 1000, self._expire, writes, timeout_ms))
+
+    def note_finished(self, writes: _Writes) -> None:
+        """Answer a group of writes soon; called in the writer thread."""
         self._finished.append(writes)
         if not self._is_waking:
             self._is_waking = True

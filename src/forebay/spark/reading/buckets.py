@@ -17,11 +17,11 @@ from forebay.paimon.read.plain_files import plain_files
 from forebay.paimon.store.context import TableContext
 from forebay.spark.bucket_functions import TableBucketing, lake_bucketing, live_bucketing
 from forebay.spark.reading.lake_plan import PaimonScan
-from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, Split
+from forebay.spark.reading.live_read import LakePart, Split
 from forebay.spark.reading.native_files import is_local
 from forebay.spark.reading.plan import Pushdown, ScanPlan
 from forebay.spark.schemas import columns_of
-from forebay.unionread.splits import LakeSnapshotAndLogSplit, LakeSnapshotSplit
+from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LakeSnapshotSplit, LogSplit
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _bucket_of(
             partition, number, lakes = lake.partition(), lake.bucket(), (lake,)
         case LakePart(split=LakeSnapshotAndLogSplit(bucket, lakes)):
             partition, number = names.get(bucket.partition_id), bucket.bucket
-        case LogInput(bucket) | KvBatchSplit(bucket):
+        case LogSplit(bucket) | KvSnapshotSplit(bucket):
             partition, number = names.get(bucket.partition_id), bucket.bucket
         case _:
             return None

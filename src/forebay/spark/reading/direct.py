@@ -28,8 +28,9 @@ from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message
 from forebay.protocol.sasl import PlainClient
-from forebay.spark.reading.live_read import KvBatchSplit, LogInput, ReadFunction
+from forebay.spark.reading.live_read import ReadFunction
 from forebay.spark.reading.plan import SplitsPartition
+from forebay.unionread.splits import KvSnapshotSplit, LogSplit
 
 _CHECK_CRC = "client.scanner.log.check-crc"
 _CLIENT = -1
@@ -70,7 +71,7 @@ class DirectLogs:
         return b"".join(_text(self._ranges(partition)) for partition in partitions)
 
     def _ranges(self, partition: SplitsPartition) -> bytes:
-        logs = [split for split in partition.splits if isinstance(split, LogInput)]
+        logs = [split for split in partition.splits if isinstance(split, LogSplit)]
         if not logs or len(logs) < len(partition.splits):
             return b""
         written = [struct.pack(">i", len(logs))]
@@ -103,7 +104,7 @@ class DirectBuckets:
         return b"".join(_text(self._ranges(partition)) for partition in partitions)
 
     def _ranges(self, partition: SplitsPartition) -> bytes:
-        buckets = [split.bucket for split in partition.splits if isinstance(split, KvBatchSplit)]
+        buckets = [split.bucket for split in partition.splits if isinstance(split, KvSnapshotSplit)]
         snapshot = partition.snapshot
         if not buckets or len(buckets) < len(partition.splits) or snapshot is None or not snapshot.is_exact:
             return b""

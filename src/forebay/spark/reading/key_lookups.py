@@ -18,8 +18,9 @@ from forebay.client.reading.table_snapshot import TableSnapshot
 from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket
 from forebay.spark.filters import matching_partitions
-from forebay.spark.reading.live_read import FoundRows, KeysInput, KvBatchSplit, Split
+from forebay.spark.reading.live_read import FoundRows, Split
 from forebay.spark.reading.plan import Pushdown
+from forebay.unionread.splits import KeyLookupSplit, KvSnapshotSplit
 
 Tasks = Sequence[tuple[Split, ...]]
 Pin = Callable[[Sequence[TableBucket]], TableSnapshot | None]
@@ -51,9 +52,13 @@ def with_found_rows(
     """
     info = view.info
     keys = {
-        bucket: of_bucket for task in tasks for s in task if isinstance(s, KeysInput) for bucket, of_bucket in s.keys
+        bucket: of_bucket
+        for task in tasks
+        for split in task
+        if isinstance(split, KeyLookupSplit)
+        for bucket, of_bucket in split.keys
     }
-    scanned = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+    scanned = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
     snapshot: TableSnapshot | None = None
     offsets: dict[TableBucket, int] | None = None
     at_once = len(keys) == 1 and not scanned and max(map(len, keys.values())) <= AT_ONCE_MAX
@@ -67,9 +72,9 @@ def with_found_rows(
     rows = FoundRows.of(list(lookup.rows.values()))
     made: list[tuple[Split, ...]] = []
     for task in tasks:
-        if any(isinstance(split, KeysInput) for split in task):
-            others = [split for split in task if not isinstance(split, KeysInput)]
-            task = (rows, *others, *(KvBatchSplit(bucket) for bucket in lookup.changed))
+        if any(isinstance(split, KeyLookupSplit) for split in task):
+            others = [split for split in task if not isinstance(split, KeyLookupSplit)]
+            task = (rows, *others, *(KvSnapshotSplit(bucket) for bucket in lookup.changed))
         made.append(task)
     if snapshot is not None and not lookup.changed and not scanned:
         snapshot.release()

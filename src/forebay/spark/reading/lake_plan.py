@@ -20,7 +20,7 @@ from forebay.metadata.types import DataType, TypeRoot
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.batch_modes import BatchScan, chooses_snapshot
 from forebay.paimon.read.change_planner import ChangePlanner, ChangeSplit, file_names
-from forebay.paimon.read.expired import telling_expiry
+from forebay.paimon.read.expired import expiry_errors
 from forebay.paimon.read.facade import travelled
 from forebay.paimon.read.pieces import by_file, joined
 from forebay.paimon.read.plain_files import plain_files
@@ -165,7 +165,7 @@ class PaimonScan:
         """The splits of a system table, or those that the table's scan options select, in order."""
         table = self.table
         scan_filter = ScanFilter.of(table.schema, pushdown.filter)
-        with telling_expiry(table.snapshots, None):
+        with expiry_errors(table.snapshots, None):
             if self.system == READ_OPTIMIZED:
                 top = table.options.num_levels - 1
                 keep = (lambda entry: entry.file.level == top) if table.schema.has_primary_key else None
@@ -204,7 +204,7 @@ class PaimonScan:
         table = self.table
         if self.system is not None or chooses_snapshot(table.options):
             return self._dealt(self._selected_splits(pushdown), cores, pushdown, serves)
-        with telling_expiry(table.snapshots, None):
+        with expiry_errors(table.snapshots, None):
             latest = table.snapshots.latest()
 
             def work() -> DealtTasks:

@@ -28,7 +28,7 @@ from forebay.paimon.files.reader import ROW_INDEX
 from forebay.paimon.format.split import DataSplit
 from forebay.paimon.read.change_planner import ChangeSplit
 from forebay.paimon.read.change_reader import KINDS, ROW_KIND, ChangeReader, without_deletes
-from forebay.paimon.read.expired import told_of_expiry
+from forebay.paimon.read.expired import with_expiry_errors
 from forebay.paimon.read.pieces import by_file
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import exact_rows
@@ -79,7 +79,7 @@ class PaimonRead(TaskRead):
                 count = exact_rows(self.table.schema, split)
                 if count is not None:
                     return iter([rows_without_columns(count)] if count else [])
-            return told_of_expiry(self._state_rows(split), self.table.snapshots, split.snapshot_id)
+            return with_expiry_errors(self._state_rows(split), self.table.snapshots, split.snapshot_id)
         hidden = self._metadata()
         if hidden:
             raise UnsupportedOperation(

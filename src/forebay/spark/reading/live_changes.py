@@ -38,11 +38,11 @@ from forebay.spark.reading.live_plan import (
     cut_logs,
     log_ranges,
 )
-from forebay.spark.reading.live_read import LakePart, LogInput, ReadFunction, Split
+from forebay.spark.reading.live_read import LakePart, ReadFunction, Split
 from forebay.spark.reading.plan import SYSTEM_SEPARATOR, ChangesRange, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.lake_side import merge_columns
-from forebay.unionread.splits import LakeSnapshotAndLogSplit
+from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit
 from forebay.unionread.tail import read_tail
 from forebay.unionread.time_range import offsets_at
 
@@ -108,7 +108,7 @@ class BinlogScan(LiveTableScan):
 class WholeUpdatesRead(ReadFunction):
     """Reads splits whose updates must not be cut. `include` is all of `_METADATA`, and there is no filter."""
 
-    def _whole_updates(self, connection: Connection, split: LogInput) -> Iterator[pa.RecordBatch]:
+    def _whole_updates(self, connection: Connection, split: LogSplit) -> Iterator[pa.RecordBatch]:
         """The changes of a range of a log, and of all updates that begin in it both records."""
         last = None
         for batch in self._log_rows(connection, [split]):
@@ -119,7 +119,7 @@ class WholeUpdatesRead(ReadFunction):
             elif len(batch) > 1:
                 yield batch.slice(1)
         if last is not None and last.column(0)[-1].as_py() == UPDATE_BEFORE:
-            yield from self._log_rows(connection, [LogInput(split.bucket, split.stop, split.stop + 1)])
+            yield from self._log_rows(connection, [LogSplit(split.bucket, split.stop, split.stop + 1)])
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,10 @@ class BinlogRead(WholeUpdatesRead):
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         from forebay.client.reading.binlog import binlog
 
-        logs = [split for split in partition.splits if isinstance(split, LogInput)]
+        logs = [split for split in partition.splits if isinstance(split, LogSplit)]
         for split in logs:
             yield from binlog(self._whole_updates(connection, split))
-        of_snapshots = tuple(split for split in partition.splits if not isinstance(split, LogInput))
+        of_snapshots = tuple(split for split in partition.splits if not isinstance(split, LogSplit))
         if of_snapshots:
             yield from binlog(super()._rows(connection, SplitsPartition(of_snapshots, partition.snapshot)))
 
@@ -214,7 +214,7 @@ class ChangesRead(WholeUpdatesRead):
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         has_pairs = self.info.has_primary_key
-        logs = [split for split in partition.splits if isinstance(split, LogInput)]
+        logs = [split for split in partition.splits if isinstance(split, LogSplit)]
         for split in logs:
             whole = self._whole_updates(connection, split) if has_pairs else self._log_rows(connection, [split])
             for batch in whole:

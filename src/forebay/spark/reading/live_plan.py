@@ -31,7 +31,7 @@ from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import matching_partitions
 from forebay.spark.options import SERVER_SCAN, START, ReadOptions, SnapshotLease
 from forebay.spark.read_modes import DEFAULT_MODES, ReadMode, switch_of
-from forebay.spark.reading.live_read import KeysInput, KvBatchSplit, LakePart, LogInput, ReadFunction, Split, lake_rows
+from forebay.spark.reading.live_read import LakePart, ReadFunction, Split
 from forebay.spark.reading.native_files import native_share
 from forebay.spark.reading.plan import (
     LIMIT_ONE_TASK_MAX,
@@ -186,7 +186,7 @@ class LiveTableScan:
             return self._tasks_of(connection, cores, pushdown, buckets), None
         if selection.keys is not None and self.strategy == SERVER_SCAN and look_up:
             keys = tuple((bucket, tuple(of_bucket)) for bucket, of_bucket in selection.keys.items())
-            return [(KeysInput(keys),)] if keys else [], str(selection)
+            return [(KeyLookupSplit(keys),)] if keys else [], str(selection)
         tasks = self._tasks_of(connection, cores, pushdown, selection.buckets)
         if selection.buckets:
             selection = replace(selection, keys=None)
@@ -235,13 +235,13 @@ class LiveTableScan:
         They are `tasks`, and others for further buckets that `find_buckets` lists and that the snapshot has: those of
         partitions that were created since the scan was planned.
         """
-        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
         if not buckets or self.strategy != SERVER_SCAN:
             return tasks, None
         snapshot = open_for_query(connection, self.info, buckets, self.options.lease, find_buckets)
         planned = frozenset(buckets)
         new = [] if snapshot is None else [bucket for bucket in snapshot.buckets if bucket not in planned]
-        return [*tasks, *((KvBatchSplit(bucket),) for bucket in new)], snapshot
+        return [*tasks, *((KvSnapshotSplit(bucket),) for bucket in new)], snapshot
 
     def partitions(self, cores: int, pushdown: Pushdown, schema: StructType) -> list[SplitsPartition]:
         """The input partitions of a batch of the format: a single one with a limit, which holds per task."""
@@ -302,7 +302,7 @@ class LiveTableScan:
 
         def open_tasks(tasks: Sequence[tuple[Split, ...]], find_buckets: FindBuckets | None = None) -> OpenedScan:
             """Pins the table snapshot that the tasks read, if they read one. It releases itself when collected."""
-            if any(isinstance(split, KeysInput) for task in tasks for split in task):
+            if any(isinstance(split, KeyLookupSplit) for task in tasks for split in task):
                 from forebay.spark.reading.key_lookups import with_found_rows
 
                 pin = partial(open_for_query, connection, self.info, lease=self.options.lease)
@@ -341,7 +341,7 @@ class LiveTableScan:
         self, connection: Connection, read: ReadFunction, tasks: Sequence[tuple[Split, ...]], modes: ReadMode
     ) -> DirectReading | str | None:
         """How the JVM reads the logs of a log table, or buckets, itself, or why it does not."""
-        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvBatchSplit)]
+        buckets = [split.bucket for task in tasks for split in task if isinstance(split, KvSnapshotSplit)]
         if self.is_changelog or (self.info.has_primary_key and not buckets) or read.strategy != SERVER_SCAN:
             return None
         if ReadMode.DIRECT not in modes:
@@ -384,7 +384,7 @@ def task_partitions(tasks: Sequence[tuple[Split, ...]], snapshot: TableSnapshot 
     """The input partition of each task: its splits, and the part of the snapshot that it needs."""
     made = []
     for task in tasks:
-        buckets = [split.bucket for split in task if isinstance(split, KvBatchSplit)]
+        buckets = [split.bucket for split in task if isinstance(split, KvSnapshotSplit)]
         made.append(SplitsPartition(task, None if snapshot is None or not buckets else snapshot.of_buckets(buckets)))
     return made
 
@@ -452,13 +452,13 @@ def lake_tasks(
     logs = {s.bucket: (s.start, s.stop) for s in plan.splits if isinstance(s, LogSplit) and s.bucket in covered}
     kv = [s.bucket for s in plan.splits if isinstance(s, KvSnapshotSplit) and s.bucket in covered]
     counts = count_rows(kv)
-    pieces: list[Split] = [KeysInput(split.keys) for split in plan.splits if isinstance(split, KeyLookupSplit)]
+    pieces: list[Split] = [split for split in plan.splits if isinstance(split, KeyLookupSplit)]
     pieces += [
-        LakePart(plan.reader, split, lake_rows(split))
+        LakePart(plan.reader, split)
         for split in plan.splits
         if not isinstance(split, LogSplit | KvSnapshotSplit | KeyLookupSplit)
     ]
-    pieces += [KvBatchSplit(bucket, counts.get(bucket)) for bucket in kv]
+    pieces += [KvSnapshotSplit(bucket, counts.get(bucket)) for bucket in kv]
     log_tasks = cut_logs(logs, cores, rows_per_task_max)
     if limit is not None and limit <= LIMIT_ONE_TASK_MAX:
         together = (*pieces, *(split for task in log_tasks for split in task))
@@ -485,7 +485,7 @@ def cut_logs(
         start = first
         while start < stop:
             end = min(stop, with_epoch(start + room, epoch_of(stop)))
-            current.append(LogInput(bucket, start, end))
+            current.append(LogSplit(bucket, start, end))
             room -= end - start
             start = end
             if room == 0:
@@ -505,7 +505,7 @@ def cut_logs_for_limit(offsets: Mapping[TableBucket, tuple[int, int]], limit: in
             break
         if start < stop:
             end = min(stop, with_epoch(start + left, epoch_of(stop)))
-            splits.append(LogInput(bucket, start, end))
+            splits.append(LogSplit(bucket, start, end))
             left -= end - start
     return [tuple(splits)] if splits else []
 
@@ -515,7 +515,7 @@ def plan_kv(counts: Mapping[TableBucket, int | None], cores: int, limit: int | N
 
     Buckets that were empty when they were counted are read too, because rows may have come since.
     """
-    splits: list[Split] = [KvBatchSplit(bucket, rows) for bucket, rows in counts.items()]
+    splits: list[Split] = [KvSnapshotSplit(bucket, rows) for bucket, rows in counts.items()]
     if splits and limit is not None and limit <= LIMIT_ONE_TASK_MAX:
         return [tuple(splits)]
     return deal_out(splits, cores)

@@ -26,12 +26,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
-from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
+from forebay.api.changes import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, INSERT, LOG_OFFSET_COLUMN
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.bucket_reader import BucketReader
 from forebay.client.reading.live_source import live_reader
-from forebay.client.reading.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, NO_OFFSET
+from forebay.client.reading.log_decode import NO_OFFSET
 from forebay.client.reading.replay import ReplaySource, rows_at
 from forebay.client.reading.snapshot_source import GONE, snapshot_reader
 from forebay.client.reading.table_snapshot import TableSnapshot
@@ -47,7 +47,6 @@ from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import (
     KeyLookupSplit,
     KvSnapshotSplit,
-    LakeSnapshotAndLogSplit,
     LakeSnapshotSplit,
     LogSplit,
     UnionSplit,
@@ -113,8 +112,8 @@ class ReadFunction(TaskRead):
             yield from for_spark(self._rows(connection, partition), self.schema, self.limit)
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        logs = [split for split in partition.splits if isinstance(split, LogInput)]
-        buckets = [split.bucket for split in partition.splits if isinstance(split, KvBatchSplit)]
+        logs = [split for split in partition.splits if isinstance(split, LogSplit)]
+        buckets = [split.bucket for split in partition.splits if isinstance(split, KvSnapshotSplit)]
         lake = [part for part in partition.splits if isinstance(part, LakePart)]
         for reader, parts in groupby(lake, attrgetter("reader")):
             for split, batch in reader.read_each([part.split for part in parts], connection):
@@ -122,7 +121,7 @@ class ReadFunction(TaskRead):
         for part in partition.splits:
             if isinstance(part, FoundRows):
                 yield from part.batches()
-            elif isinstance(part, KeysInput):
+            elif isinstance(part, KeyLookupSplit):
                 yield from self._rows_of_keys(connection, part)
         if logs:
             yield from self._log_rows(connection, logs)
@@ -131,7 +130,7 @@ class ReadFunction(TaskRead):
                 rows = self._bucket_rows(connection, partition, together)
                 yield from snapshot_inserts(rows, self.include, together[0].bucket)
 
-    def _rows_of_keys(self, connection: Connection, part: KeysInput) -> Iterator[pa.RecordBatch]:
+    def _rows_of_keys(self, connection: Connection, part: KeyLookupSplit) -> Iterator[pa.RecordBatch]:
         from forebay.client.reading.key_source import key_reader
 
         with key_reader(connection, self.view, dict(part.keys), self.limit, with_position=False) as rows:
@@ -141,7 +140,7 @@ class ReadFunction(TaskRead):
         self, connection: Connection, partition: SplitsPartition, buckets: list[TableBucket]
     ) -> Iterator[pa.RecordBatch]:
         if partition.snapshot is not None:
-            kv = [split for split in partition.splits if isinstance(split, KvBatchSplit)]
+            kv = [split for split in partition.splits if isinstance(split, KvSnapshotSplit)]
             after = {split.bucket: split.after for split in kv if split.after is not None}
             yield from self._snapshot_rows(connection, partition.snapshot.on(connection), buckets, after)
             return
@@ -178,7 +177,7 @@ class ReadFunction(TaskRead):
                     raise
                 yield from rows
 
-    def _log_rows(self, connection: Connection, splits: list[LogInput]) -> Iterator[pa.RecordBatch]:
+    def _log_rows(self, connection: Connection, splits: list[LogSplit]) -> Iterator[pa.RecordBatch]:
         reader = connection.table(self.info).changes(
             {split.bucket: split.start for split in splits},
             {split.bucket: split.stop for split in splits},
@@ -190,7 +189,7 @@ class ReadFunction(TaskRead):
             yield from reader
             self._check_complete(splits, reader.position)
 
-    def _check_complete(self, splits: list[LogInput], positions: object) -> None:
+    def _check_complete(self, splits: list[LogSplit], positions: object) -> None:
         """A task must never be silently short: every split has to be read to its end."""
         if not isinstance(positions, dict):
             raise InternalError(f"the log reader of {self.info.path} has no positions")
@@ -303,39 +302,6 @@ def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield rows_without_columns(rows)
 
 
-@dataclass(frozen=True, slots=True)
-class KvBatchSplit:
-    """All rows of a bucket. `rows` is an estimate; None if the server does not count.
-
-    `after` is the position in a table snapshot behind which they are to be read; None: from the first row on.
-    """
-
-    bucket: TableBucket
-    rows: int | None = None
-    after: bytes | None = None
-
-    def resumed(self, place: str) -> KvBatchSplit:
-        """The rows behind `place`, which Java has got to."""
-        return replace(self, after=bytes.fromhex(place) or None)
-
-
-@dataclass(frozen=True, slots=True)
-class LogInput:
-    """The records of a bucket from offset `start` to before `stop`."""
-
-    bucket: TableBucket
-    start: int
-    stop: int
-
-    @property
-    def rows(self) -> int:
-        return self.stop - self.start
-
-    def resumed(self, place: str) -> LogInput:
-        """The records from the offset `place` on."""
-        return replace(self, start=int(place))
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class LakePart:
     """A split of a union read, and how it is read. `rows` is an estimate; None where the lake has none.
@@ -345,21 +311,13 @@ class LakePart:
 
     reader: UnionReader
     split: UnionSplit
-    rows: int | None = None
+
+    @property
+    def rows(self) -> int | None:
+        return self.split.rows
 
     def __repr__(self) -> str:
         return f"LakePart({type(self.split).__name__}, rows={self.rows})"
-
-
-@dataclass(frozen=True, slots=True)
-class KeysInput:
-    """The current rows of some keys: buckets, each with the keys to look up in it as they are on the wire."""
-
-    keys: tuple[tuple[TableBucket, tuple[bytes, ...]], ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(len(keys) for _, keys in self.keys)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -392,7 +350,7 @@ class FoundRows:
         return f"FoundRows({self.rows})"
 
 
-Split = KvBatchSplit | LogInput | LakePart | KeysInput | FoundRows
+Split = KvSnapshotSplit | LogSplit | LakePart | KeyLookupSplit | FoundRows
 
 
 MARKS_SCHEMA = StructType([StructField("marks", ArrayType(LongType(), False), False)])
@@ -434,19 +392,3 @@ def marks_batch(marking: Sequence[OverrideFinder]) -> pa.RecordBatch:
     values = pa.array(np.concatenate([starts, *words]))
     row = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values, type=_WORDS)
     return pa.RecordBatch.from_arrays([row], schema=_ARROW)
-
-
-def lake_rows(split: UnionSplit) -> int | None:
-    """The estimated number of rows to read for a split; None if the lake does not report it."""
-    if isinstance(split, LogSplit | KvSnapshotSplit):
-        return None
-    if isinstance(split, KeyLookupSplit):
-        return sum(len(keys) for _, keys in split.keys)
-    lakes = split.lake if isinstance(split, LakeSnapshotAndLogSplit) else (split.lake,)
-    rows = split.stop - split.start if isinstance(split, LakeSnapshotAndLogSplit) else 0
-    for lake in lakes:
-        count = lake.rows()
-        if count is None:
-            return None
-        rows += count
-    return rows

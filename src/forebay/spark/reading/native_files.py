@@ -25,7 +25,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from forebay.metadata.table import TableBucket
-from forebay.spark.reading.live_read import lake_rows
 from forebay.spark.reading.plan import NativeFiles, Serves, only_local
 from forebay.unionread.overridden import MarkBucket, local_path
 from forebay.unionread.plan import UnionPlan
@@ -102,14 +101,14 @@ def native_share(
                 plain = _plain_files(plan, [split], serves)
                 if plain is not None:
                     files += plain
-                    rows += lake_rows(split) or 0
+                    rows += split.rows or 0
                     continue
             case LakeSnapshotAndLogSplit(bucket, lakes, start, stop) if lakes and bucket in covered:
                 alone = [LakeSnapshotSplit(lake) for lake in lakes]
                 plain = _plain_files(plan, alone, only_local)  # tasks that mark rows read local files
                 if plain is not None:
                     marking.append(MarkBucket(plan.reader, bucket, start, stop, tuple(plain)))
-                    marked_rows += sum(lake_rows(one) or 0 for one in alone)
+                    marked_rows += sum(one.rows or 0 for one in alone)
                     tail = replace(split, lake=())
         whole.append(split)
         tails.append(tail)

@@ -35,7 +35,7 @@ from forebay.spark import options
 from forebay.spark.options import FULL, SERVER_SCAN, StreamLimits, StreamOptions
 from forebay.spark.reading.live_changes import ChangesScan
 from forebay.spark.reading.live_plan import LiveTableScan, cut_logs, open_for_query, row_counts, task_partitions
-from forebay.spark.reading.live_read import KvBatchSplit, LakePart, LogInput, Split, lake_rows
+from forebay.spark.reading.live_read import LakePart, Split
 from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
 from forebay.spark.streaming.planner import StreamPlanner
 from forebay.unionread.reading import UnionReader
@@ -56,7 +56,7 @@ T = TypeVar("T")
 GONE = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
 """The codes with which servers answer for a partition that was dropped."""
 
-_OF_BUCKET = (KvBatchSplit, LogInput, KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit)
+_OF_BUCKET = (KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit)
 
 _BEHIND_SECONDS = 10.0
 """How long the end of a log may be behind the stream's offset, because a snapshot can be ahead of the log's end."""
@@ -229,11 +229,11 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
             reader, splits = lake_pieces(
                 table, full.lake_snapshot, self._columns, self._pushdown.row_filter, identity=full.lake_identity
             )
-            pieces += [LakePart(reader, split, lake_rows(split)) for split in splits]
+            pieces += [LakePart(reader, split) for split in splits]
         if full.buckets:
             present = [bucket for bucket in full.buckets if self._exists(bucket)]
             counts = row_counts(connection, self._info, present)
-            pieces += [KvBatchSplit(bucket, counts.get(bucket)) for bucket in full.buckets]
+            pieces += [KvSnapshotSplit(bucket, counts.get(bucket)) for bucket in full.buckets]
         return pieces
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[SplitsPartition]:
@@ -246,14 +246,14 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
         if self._info.is_partitioned and (batch.logs or batch.full is not None):
             self._partitions = None
         pieces: list[Split] = self.pieces(batch.start)[batch.first_piece : batch.stop_piece]
-        pieces = [p for p in pieces if not isinstance(p, KvBatchSplit) or self._exists(p.bucket)]
+        pieces = [p for p in pieces if not isinstance(p, KvSnapshotSplit) or self._exists(p.bucket)]
         logs = {bucket: span for bucket, span in batch.logs.items() if self._exists(bucket)}
         if self._info.has_primary_key and not self._scan.is_changelog:  # merged rows rather than changes
             read = self._options.read.settings
             reader = UnionReader(read, RowView(self._info, self._columns, self._pushdown.row_filter))
             for bucket, (first, stop) in logs.items():
-                # One split for a bucket, so that all changes of a key are in one task.
-                pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop), stop - first))
+                # One split for a bucket: what is known of a key must not come to two tasks.
+                pieces.append(LakePart(reader, LakeSnapshotAndLogSplit(bucket, (), first, stop)))
             logs = {}
         tasks = cut_logs(logs, self._cores)
         tasks += deal_out(pieces, self._cores)

@@ -15,9 +15,9 @@ import pytest
 
 from forebay.base.errors import StorageFailure
 from forebay.metadata.predicate import col
-from forebay.paimon.io import ahead
-from forebay.paimon.io.ahead import Ahead, Source, read_ahead
+from forebay.paimon.io import read_ahead as read_ahead_module
 from forebay.paimon.io.local import LocalFileIO
+from forebay.paimon.io.read_ahead import ReadAhead, Source, read_ahead
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.read.split_reader import SplitReader
@@ -88,7 +88,7 @@ def test_a_thread_waits_while_enough_rows_wait() -> None:
             yield batch(number, rows=100)
 
     each = batch(0, rows=100).nbytes
-    rows = Ahead(source, 10 * each)
+    rows = ReadAhead(source, 10 * each)
     assert next(rows).column(0)[0].as_py() == 0
     threading.Event().wait(0.05)
     assert len(read) <= 12
@@ -96,7 +96,7 @@ def test_a_thread_waits_while_enough_rows_wait() -> None:
 
 
 def test_large_sources_are_read_two_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "UNDER_WAY_BYTES_MAX", 100)
+    monkeypatch.setattr(read_ahead_module, "UNDER_WAY_BYTES_MAX", 100)
     running, most, lock = [0], [0], threading.Lock()
 
     def source(number: int) -> Iterator[pa.RecordBatch]:

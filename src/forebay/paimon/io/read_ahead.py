@@ -34,7 +34,7 @@ class Source:
     read: Callable[[], Iterable[pa.RecordBatch]]
 
 
-class Ahead(Iterator[pa.RecordBatch]):
+class ReadAhead(Iterator[pa.RecordBatch]):
     """The rows of one source, which a thread of its own reads from now on. Close it, if it is not read to its end."""
 
     def __init__(self, read: Callable[[], Iterable[pa.RecordBatch]], rows_bytes_max: int = ROWS_BYTES_MAX) -> None:
@@ -99,7 +99,7 @@ class Ahead(Iterator[pa.RecordBatch]):
 def read_ahead(sources: Iterable[Source]) -> Generator[pa.RecordBatch]:
     """The rows of the sources, one after the other; some of the next ones are read meanwhile."""
     left = deque(sources)
-    under_way: deque[tuple[int, Ahead]] = deque()
+    under_way: deque[tuple[int, ReadAhead]] = deque()
     size = 0
     try:
         while left or under_way:
@@ -108,7 +108,7 @@ def read_ahead(sources: Iterable[Source]) -> Generator[pa.RecordBatch]:
                     break
                 source = left.popleft()
                 size += source.size
-                under_way.append((source.size, Ahead(source.read)))
+                under_way.append((source.size, ReadAhead(source.read)))
             yield from under_way[0][1]
             size -= under_way.popleft()[0]
     finally:
