@@ -68,6 +68,7 @@ JUDGES = {
     "inprocess": ("cli", "client"),
     "cli": ("cli", "paimon/cli", "tiering", "verify", "moving"),
     "fs": ("fs", "log", "kv", "server"),
+    "hive": ("paimon/catalog",),
 }
 """The test directories of packages that are tested by using them elsewhere, or have no directory of their name."""
 

@@ -14,10 +14,9 @@ import pyarrow as pa
 import pytest
 
 import forebay
-from forebay.api.changes import CHANGE_TYPE_COLUMN
+from forebay.api.changes import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from forebay.base.errors import ErrorCode, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.client.connection import Connection, connect
-from forebay.client.reading.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from forebay.client.reading.log_reader import LogReader
 from forebay.metadata.table import TableBucket
 from tests.client.conftest import MakeTable, Through, own_server, time_begins_with_rows

@@ -11,11 +11,12 @@ import pytest
 
 from forebay.base.ambient import SeededIds
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, NotFound, Unavailable
+from forebay.client.cluster import buckets as bucket_plans
+from forebay.client.cluster import partitions as partition_plans
 from forebay.client.cluster import routing
 from forebay.client.cluster.cluster import ClusterView, Partition
 from forebay.client.cluster.partitions import list_partitions
 from forebay.client.cluster.routing import BucketChooser, PartitionRouter
-from forebay.client.reading import planning
 from forebay.metadata import types
 from forebay.metadata.table import Column, PhysicalTablePath, Schema, TableBucket, TableDescriptor, TableInfo, TablePath
 from forebay.protocol import fluss_pb2 as pb
@@ -104,7 +105,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
 
     monkeypatch.setattr(routing, "list_partitions", listing)
-    monkeypatch.setattr(planning, "list_partitions", listing)
+    monkeypatch.setattr(partition_plans, "list_partitions", listing)
 
 
 def test_partitions_that_are_missing_are_made_and_others_are_looked_up_once() -> None:
@@ -196,7 +197,7 @@ def test_the_server_is_asked_only_for_the_wanted_partitions(
 def test_a_value_of_another_type_than_its_partition_key_is_refused() -> None:
     table = info(partitioned=True, keys=("p", "day"))
     with pytest.raises(InvalidRequest, match=r"5 is not a value of partition key 'day' of table d\.t, which is DATE"):
-        planning.partition_texts(table, {"day": 5})
+        partition_plans.partition_texts(table, {"day": 5})
 
 
 # ---- which buckets are read -----------------------------------------------------------------------------------------
@@ -214,26 +215,26 @@ def test_a_value_of_another_type_than_its_partition_key_is_refused() -> None:
 )  # fmt: skip
 def test_buckets_that_a_table_does_not_have_are_refused(bucket: Any, partitioned: bool, match: str) -> None:
     with pytest.raises(InvalidRequest, match=match):
-        planning.check_bucket(info(partitioned=partitioned), bucket)
+        bucket_plans.check_bucket(info(partitioned=partitioned), bucket)
 
 
 def test_buckets_are_planned_by_partition_and_number() -> None:
     plain, cluster = info(), cast("Any", Cluster())
-    assert planning.check_bucket(plain, 3) == TableBucket(7, 3)
-    assert planning.plan_buckets(cluster, plain) == [TableBucket(7, number) for number in range(4)]
-    assert planning.plan_buckets(cluster, plain, buckets=[2, 0, 2]) == [TableBucket(7, 0), TableBucket(7, 2)]
+    assert bucket_plans.check_bucket(plain, 3) == TableBucket(7, 3)
+    assert bucket_plans.plan_buckets(cluster, plain) == [TableBucket(7, number) for number in range(4)]
+    assert bucket_plans.plan_buckets(cluster, plain, buckets=[2, 0, 2]) == [TableBucket(7, 0), TableBucket(7, 2)]
     twice = [TableBucket(7, 2), TableBucket(7, 0), TableBucket(7, 2)]
-    assert planning.plan_buckets(cluster, plain, buckets=twice) == twice[:2]
-    assert planning.plan_buckets(cluster, plain, buckets=[]) == []
+    assert bucket_plans.plan_buckets(cluster, plain, buckets=twice) == twice[:2]
+    assert bucket_plans.plan_buckets(cluster, plain, buckets=[]) == []
     with pytest.raises(InvalidRequest, match="has no bucket 9"):
-        planning.plan_buckets(cluster, plain, buckets=[1, 9])
+        bucket_plans.plan_buckets(cluster, plain, buckets=[1, 9])
     with pytest.raises(InvalidRequest, match="is not partitioned"):
-        planning.plan_buckets(cluster, plain, partitions=["x"])
+        bucket_plans.plan_buckets(cluster, plain, partitions=["x"])
     divided, cluster = info(partitioned=True, buckets=2), cast("Any", Cluster("x", "y"))
-    assert planning.plan_buckets(cluster, divided) == [TableBucket(7, n, p) for p in (0, 1) for n in (0, 1)]
-    assert planning.plan_buckets(cluster, divided, "y") == [TableBucket(7, 0, 1), TableBucket(7, 1, 1)]
-    assert planning.plan_buckets(cluster, divided, ["y", "x"], [1]) == [TableBucket(7, 1, 0), TableBucket(7, 1, 1)]
+    assert bucket_plans.plan_buckets(cluster, divided) == [TableBucket(7, n, p) for p in (0, 1) for n in (0, 1)]
+    assert bucket_plans.plan_buckets(cluster, divided, "y") == [TableBucket(7, 0, 1), TableBucket(7, 1, 1)]
+    assert bucket_plans.plan_buckets(cluster, divided, ["y", "x"], [1]) == [TableBucket(7, 1, 0), TableBucket(7, 1, 1)]
     with pytest.raises(NotFound, match="has no partition 'z'"):
-        planning.plan_buckets(cluster, divided, ["z"])
+        bucket_plans.plan_buckets(cluster, divided, ["z"])
     with pytest.raises(InvalidRequest, match=r"partitioned by \['p'\], not by \['q'\]"):
-        planning.plan_buckets(cluster, divided, [{"q": "x"}])
+        bucket_plans.plan_buckets(cluster, divided, [{"q": "x"}])

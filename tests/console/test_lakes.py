@@ -14,9 +14,9 @@ import pytest
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, Unavailable, UnsupportedOperation
 from forebay.console import lakes
 from forebay.console.session import Console
+from forebay.lakes.iceberg_lake import IcebergLake
 from forebay.paimon.catalog.catalog import Catalog
 from forebay.protocol.api import ApiKey, NegotiatedVersions
-from forebay.query.tables import IcebergLake
 from forebay.tiering.now import tier_table
 from tests.console.lake_server import lake_console, rows, tiered_table
 from tests.patience import PATIENCE

@@ -759,8 +759,8 @@ def long_fetch(bench: Bench, table: int, **options: int):
 def test_long_requests_do_not_wait_behind_those_of_a_client_that_takes_no_answers(tmp_path):
     with running(tmp_path / "data") as bench, ExitStack() as stack:
         table = stored_log(bench, "l", 16)
-        gate = bench.server.server.context.limits.gate
-        gate.limit = 150_000
+        admission = bench.server.server.context.limits.admission
+        admission.limit = 150_000
         slow, honest = (stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(2))
         for _ in range(2):
             slow.send(ApiKey.FETCH_LOG, bench.fetch_request(table, 0, bytes_max=16 * MEGABYTE))
@@ -770,7 +770,7 @@ def test_long_requests_do_not_wait_behind_those_of_a_client_that_takes_no_answer
         for _ in range(3):
             asked = long_fetch(bench, table, bytes_max=1000, wait_ms=0)
             assert honest.call(ApiKey.FETCH_LOG, asked).tables_resp[0].buckets_resp[0].high_watermark == 16
-        assert gate.inside == 0
+        assert admission.inside == 0
 
 
 @pytest.mark.slow
@@ -780,7 +780,7 @@ def test_two_long_lookups_of_one_connection_do_not_wait_for_each_other(tmp_path)
         bench.put(table, kv_records([{"id": 1, "name": "one"}]))
         lookup = pb.LookupRequest(table_id=table)
         lookup.buckets_req.add(bucket_id=0, keys=[kv_key(number) for number in range(50_000)])
-        assert lookup.ByteSize() > 100_000  # so that it passes the gate
+        assert lookup.ByteSize() > 100_000  # so that it passes the admission
         ids = [bench.tablet.send(ApiKey.LOOKUP, lookup) for _ in range(4)]
         for request_id in ids:
             values = bench.tablet.receive(request_id).buckets_resp[0].values
@@ -790,21 +790,21 @@ def test_two_long_lookups_of_one_connection_do_not_wait_for_each_other(tmp_path)
 def test_long_requests_are_let_in_a_few_at_a_time_and_wait_for_no_news(tmp_path):
     with running(tmp_path / "data") as bench:
         table = bench.create("l", LOG_COLUMNS)
-        gate = bench.server.server.context.limits.gate
-        gate.limit = 200_000
+        admission = bench.server.server.context.limits.admission
+        admission.limit = 200_000
         most = 0
         request = long_fetch(bench, table, wait_ms=600_000)
         with ExitStack() as stack:
             clients = [stack.enter_context(RawClient(bench.server.addresses.tablet_servers)) for _ in range(7)]
             sent = [(client, client.send(ApiKey.FETCH_LOG, request)) for client in clients]
             gone = clients.pop()
-            until(lambda: gate.inside, "no request is inside")
+            until(lambda: admission.inside, "no request is inside")
             gone.close()
             for client, request_id in sent[:-1]:
-                most = max(most, gate.inside)
+                most = max(most, admission.inside)
                 assert client.receive(request_id).tables_resp[0].buckets_resp[0].high_watermark == 0
         assert 150_000 < most <= 200_000
-        until(lambda: not gate.inside, "requests that are answered stay inside")
+        until(lambda: not admission.inside, "requests that are answered stay inside")
 
 
 # ---- what is left of connections ------------------------------------------------------------------------------------

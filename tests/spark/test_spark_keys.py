@@ -12,15 +12,15 @@ from forebay import col
 from forebay.client.cluster.cluster import ClusterClient
 from forebay.client.connection import Connection
 from forebay.client.reading import key_source
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import LiveContext
 from forebay.spark.jvm.spark_values import column_reference
 from forebay.spark.options import ReadOptions
-from forebay.spark.reading import scan_builder
-from forebay.spark.reading.live_plan import LiveScan
+from forebay.spark.reading import scan as scans
+from forebay.spark.reading.live_plan import LiveTableScan
 from forebay.spark.reading.live_read import FoundRows
+from forebay.spark.reading.live_source import LiveScanSource
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
-from forebay.spark.reading.scan_builder import ScanProxy
-from forebay.spark.sql.live_tables import readable
+from forebay.spark.reading.scan import ScanProxy
 from forebay.unionread.splits import KvSnapshotSplit
 from tests.unionread.world import PAIMON, World, world
 
@@ -127,7 +127,7 @@ def test_a_bucket_that_changes_after_the_snapshot_is_scanned_as_of_it(
         return ask(self, *rest)
 
     monkeypatch.setattr(key_source.Lookups, "ask", changed_meanwhile)
-    scan = LiveScan(table.info, ReadOptions(connection.settings))
+    scan = LiveTableScan(table.info, ReadOptions(connection.settings))
     wanted = Pushdown(("id", "item", "x"), (), col("id").is_in([7, 8, 9]))
     opened = scan.plan(connection, 2, wanted, scan.schema).open()
     [partition] = opened.partitions
@@ -218,7 +218,7 @@ def test_a_join_with_an_empty_or_a_large_side_has_the_same_rows(
         assert "filtered by a join: rows where id IN ()" in plan
     finally:
         spark.conf.unset("spark.sql.adaptive.enabled")
-    monkeypatch.setattr(scan_builder, "RUNTIME_VALUES_MAX", 1)
+    monkeypatch.setattr(scans, "RUNTIME_VALUES_MAX", 1)
     plan, rows = read(joined + "'a'")
     assert rows == [(7,), (9,)]
     assert "dynamicpruning" in plan
@@ -250,8 +250,8 @@ def test_values_of_a_join_choose_partitions_and_buckets(read: Read, sql: Sql) ->
 def test_a_scan_that_a_join_filters_stays_whole_for_others(spark: Any, connection: Connection, orders: str) -> None:
     """A plan may have a scan twice, and values of a join for one of them alone."""
     info = connection.table(orders.removeprefix("forebay.")).info
-    context = CatalogContext.of(spark, "forebay", connection.settings)
-    table = readable(context, orders, info, {})
+    context = LiveContext.of(spark, "forebay", connection.settings)
+    table = LiveScanSource(context, orders, info, {})
     scan = ScanProxy(context, table, Pushdown(tuple(table.schema.names)), table.schema)
     jvm, connector = context.jvm, "org.apache.spark.sql.connector.expressions."
     seven = jvm.class_(connector + "Expressions").literal(7)

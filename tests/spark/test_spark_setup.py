@@ -40,7 +40,7 @@ SERVER_ENV = {
 
 
 def test_the_setup_is_a_jar_and_settings(spark: Any, tmp_path: Path) -> None:
-    written = write_setup(Jvm.of(spark), tmp_path / "conf", "shop", {"bootstrap.servers": "h:1", "password": "secret"})
+    written = write_setup(spark, tmp_path / "conf", "shop", {"bootstrap.servers": "h:1", "password": "secret"})
     lines = dict(line.split(" ", 1) for line in written.read_text().splitlines())
     assert lines["spark.sql.catalog.shop"] == "org.forebay.SparkCatalog"
     assert lines["spark.sql.catalog.shop.bootstrap.servers"] == "h:1"
@@ -54,7 +54,7 @@ def test_the_setup_is_a_jar_and_settings(spark: Any, tmp_path: Path) -> None:
         ({"user": " x"}, "user="),
     ):
         with pytest.raises(InvalidRequest, match=message):
-            write_setup(Jvm.of(spark), tmp_path / "other", "shop", settings)
+            write_setup(spark, tmp_path / "other", "shop", settings)
     assert not (tmp_path / "other").exists()
 
 

@@ -23,8 +23,8 @@ from forebay.fs.local import LocalFileSystem
 from forebay.kv.engine import EngineState
 from forebay.kv.file_checksums import list_files
 from forebay.kv.hlog.hlog_engine import HlogEngine
-from forebay.kv.lmdb.file import DATA_FILE, LmdbFile
 from forebay.kv.lmdb.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_file import DATA_FILE, LmdbFile
 from forebay.kv.tablet import ChangelogCodec
 from forebay.log.recovery import note_start
 from forebay.metadata import types

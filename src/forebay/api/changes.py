@@ -21,6 +21,9 @@ CHANGE_TYPE_COLUMN = "_change_type"
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = CHANGE_TYPES = ("insert", "update_before", "update_after", "delete")
 """The values of that column, in the order of the row kinds +I, -U, +U, -D."""
 
+LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN, BUCKET_COLUMN = "_log_offset", "_commit_timestamp", "__bucket"
+"""The columns with the place of a change of a live table: its log offset, its time in the log, its bucket."""
+
 BEFORE, AFTER, UPDATE = "before", "after", "update"
 """The columns of a binlog with the rows before and after a change, and its change type for an update."""
 

@@ -323,6 +323,18 @@ class KeptScan(Scan):
         return self._source._described()
 
 
+class BatchRowReader(RowReader):
+    """A reader of batches that an iterator yields, for scans of other sources."""
+
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int | None) -> None:
+        super().__init__(schema, limit)
+        self._source = batches
+
+    def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
+        for batch in self._source:
+            yield None, batch
+
+
 class _KeptReader(RowReader):
     def __init__(self, rows: pa.Table, limit: int | None) -> None:
         super().__init__(rows.schema, limit)

@@ -85,7 +85,7 @@ def _none(_parser: argparse.ArgumentParser) -> None:
 
 
 def _tables(options: argparse.Namespace) -> int:
-    from forebay.query.tables import IcebergLake
+    from forebay.lakes.iceberg_lake import IcebergLake
 
     lake = IcebergLake(_storage(options).options)
     rows = [[f"{database}.{table}"] for database in lake.list_databases() for table in lake.list_tables(database)]

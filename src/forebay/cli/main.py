@@ -68,7 +68,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
 def _parser(argv: Sequence[str], *, every: bool = False) -> argparse.ArgumentParser:
     """The parser. It only imports the requested subcommand, so that `forebay --help` is fast."""
-    from forebay import __version__
+    from forebay.base.version import __version__
 
     parser = argparse.ArgumentParser(
         prog="forebay",

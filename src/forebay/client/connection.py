@@ -65,7 +65,7 @@ def connect(
     return connection
 
 
-@hides("buffered_bytes", "client_id", "clock", "cluster", "ids", "number", "sender", "settings")
+@hides("attached", "buffered_bytes", "client_id", "clock", "cluster", "ids", "number", "sender", "settings")
 class Connection(Session):
     """A connection to a cluster. Thread-safe. Open one with `connect`."""
 
@@ -108,9 +108,9 @@ class Connection(Session):
         data: Mapping[str, Any] | None = None,
     ) -> Result:
         """The result of an SQL statement over this cluster's tables and lakes, by DuckDB: see `forebay.sql`."""
-        import forebay
+        from forebay.api.sql_engine import sql_engine
 
-        return forebay.sql(statement, self, warehouse, parameters=parameters, lakes=lakes, data=data)
+        return sql_engine()(statement, self, warehouse, parameters=parameters, lakes=lakes, data=data)
 
     def metrics(self) -> dict[str, Any]:
         """What this connection has done so far, as plain values: requests by API, batches of writers, fetches of

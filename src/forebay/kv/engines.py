@@ -24,8 +24,8 @@ from forebay.fs.local_words import allocates_in_place
 from forebay.kv import _digest
 from forebay.kv.engine import EngineState, KvEngine
 from forebay.kv.hlog.hlog_engine import HEAD_FILE, HlogEngine
-from forebay.kv.lmdb.file import DATA_FILE
 from forebay.kv.lmdb.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_file import DATA_FILE
 from forebay.kv.rocksdb_state import CONVERT, ROCKSDB, is_rocksdb, refusal
 from forebay.metadata.table import TableDescriptor
 

@@ -89,6 +89,11 @@ earlier is distinguished from a torn write."""
 """How often expired producer offsets are removed; registering others removes them, too."""
 
 
+def event_loop() -> asyncio.AbstractEventLoop:
+    """A new event loop on which a server reads and writes sockets by its kernel; other loops work, but more slowly."""
+    return ServingLoop()
+
+
 @dataclass(frozen=True, slots=True)
 class Addresses:
     """The addresses of a server: `host:port` of the coordinator role, which clients bootstrap from."""

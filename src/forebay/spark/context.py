@@ -15,16 +15,13 @@ from forebay.spark.options import (
     LEASE_DURATION,
     LEASE_ID,
     OWN_SESSION_PREFIX,
-    READ_BY_BUCKET,
-    READ_COLUMNAR,
-    READ_DIRECT,
-    READ_NATIVE,
     READ_OPTIMIZED,
     SERVER_SIDE,
     SESSION_PREFIX,
     SESSION_ZONE,
     STRATEGY,
 )
+from forebay.spark.read_modes import SWITCHES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +72,7 @@ class SessionContext:
 
 
 @dataclass(frozen=True)
-class CatalogContext(SessionContext):
+class LiveContext(SessionContext):
     """The state shared by the proxies of a catalog of stream tables: the session and its cluster."""
 
     settings: Settings
@@ -92,8 +89,7 @@ class CatalogContext(SessionContext):
     def session_options(self) -> dict[str, str]:
         """The scan options in the session's configuration, and its time zone."""
         names = [SESSION_PREFIX + name for name in (STRATEGY, SERVER_SIDE, LEASE_ID, LEASE_DURATION, READ_OPTIMIZED)]
-        own = (READ_OPTIMIZED, READ_NATIVE, READ_BY_BUCKET, READ_COLUMNAR, READ_DIRECT)
-        names += [OWN_SESSION_PREFIX + name for name in own]
+        names += [OWN_SESSION_PREFIX + name for name in (READ_OPTIMIZED, *SWITCHES)]
         settings = self.session_settings()
         zone = settings.get(SESSION_ZONE) or str(self.session.sessionState().conf().sessionLocalTimeZone())
         return {**{name: settings[name] for name in names if name in settings}, SESSION_ZONE: zone}
@@ -117,7 +113,7 @@ def shared_catalog(options: CatalogOptions) -> Catalog:
 
 
 @dataclass(frozen=True)
-class PaimonContext(SessionContext):
+class LakeContext(SessionContext):
     """The state shared by the proxies of a catalog of Paimon tables: the session and the lake options."""
 
     options: CatalogOptions

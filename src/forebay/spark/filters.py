@@ -298,9 +298,9 @@ def matching_partitions(
         arrays.append(pa.array(values, arrow_type(key.data_type, "UTC")))
     table = pa.table(arrays, names=[key.name for key in keys])
     for condition in conditions:
-        wanted = filters.mask(filters.bind(condition, keys), table)
-        partitions = [partition for partition, match in zip(partitions, wanted.to_pylist()) if match]
-        table = table.filter(wanted)
+        matches = filters.mask(filters.bind(condition, keys), table)
+        partitions = [partition for partition, match in zip(partitions, matches.to_pylist()) if match]
+        table = table.filter(matches)
     return list(partitions)
 
 

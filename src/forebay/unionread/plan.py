@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from forebay.lake.source import LakeSplit
-from forebay.metadata.predicate import Predicate, predicate_text
+from forebay.metadata.predicate import Predicate, conjuncts, predicate_text
 from forebay.metadata.table import TableBucket
-from forebay.unionread.lake_side import conjuncts
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import (
     KeyLookupSplit,

@@ -2,7 +2,8 @@
 
 Order: the directory's lock is taken (so no server can start in the meantime), then the metadata, the offset
 checkpoints, and the log and state of each bucket are checked. The metadata is read from a copy, because SQLite writes
-files beside it. LMDB's files are read without LMDB (`kv.lmdb.file`). Damage ends only the checks that depend on it.
+files beside it. LMDB's files are read without LMDB (`kv.lmdb.lmdb_file`). Damage ends only the checks that
+depend on it.
 """
 
 from __future__ import annotations

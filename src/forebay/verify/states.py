@@ -24,8 +24,8 @@ from forebay.kv.engine import EngineState
 from forebay.kv.engines import engine_in
 from forebay.kv.file_checksums import first_difference
 from forebay.kv.hlog.hlog_engine import HlogEngine
-from forebay.kv.lmdb.file import DATA_FILE, LmdbFile
 from forebay.kv.lmdb.lmdb_engine import LmdbEngine
+from forebay.kv.lmdb.lmdb_file import DATA_FILE, LmdbFile
 from forebay.kv.rocksdb_state import is_rocksdb, refusal
 from forebay.kv.tablet import ChangelogCodec, TableView
 from forebay.verify.logs import LogImage

@@ -14,7 +14,6 @@ from pyspark.errors import PySparkException
 import forebay.spark
 from forebay.paimon import Catalog
 from forebay.server.embedded import EmbeddedServer
-from forebay.spark.jvm.gateway import Jvm
 from forebay.spark.server_setup import write_setup
 from tests.paimon.catalog.conftest import drop_all, hive_options, metastore
 from tests.paimon.catalog.rest_server import RestServer
@@ -270,9 +269,7 @@ def test_servers_open_catalogs_with_views_by_configuration(
     spark: Any, rest: RestServer, viewed: Catalog, tmp_path: Path
 ) -> None:
     settings = {f"paimon.{name}": value for name, value in rest.options.items()}
-    lines = dict(
-        line.split(" ", 1) for line in write_setup(Jvm.of(spark), tmp_path, "shop", settings).read_text().splitlines()
-    )
+    lines = dict(line.split(" ", 1) for line in write_setup(spark, tmp_path, "shop", settings).read_text().splitlines())
     assert lines["spark.sql.catalog.shop"] == "org.forebay.SparkViewCatalog"
     viewed.create_view("db.v", [("n", "INT")], "SELECT 7")
     served = spark.newSession()

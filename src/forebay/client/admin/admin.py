@@ -32,6 +32,7 @@ from forebay.client.results import (
     KvSnapshotInfo,
     LakeSnapshot,
     ProducerOffsets,
+    TableSnapshotInfo,
     TableStats,
     TransactionInfo,
     transaction_from_pb,
@@ -45,7 +46,6 @@ from forebay.protocol.messages import Message, error_of, partition_id_of, table_
 if TYPE_CHECKING:
     from forebay.client.admin.server_description import ServerDescription, ServerList
     from forebay.client.cluster.cluster import ClusterClient
-    from forebay.client.reading.table_snapshot import TableSnapshotInfo
     from forebay.client.session import Session
 
 

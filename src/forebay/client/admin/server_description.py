@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 from forebay.base.counting import quantile
 from forebay.base.errors import InvalidRequest
 from forebay.client.display import Listing
-from forebay.client.reading.table_snapshot import TableSnapshotInfo, snapshot_info_from_pb
-from forebay.client.results import TransactionInfo, transaction_from_pb
+from forebay.client.reading.table_snapshot import snapshot_info_from_pb
+from forebay.client.results import TableSnapshotInfo, TransactionInfo, transaction_from_pb
 from forebay.metadata.table import TableBucket, TablePath
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.api import changes
+from forebay.api.changes import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from forebay.base.errors import InvalidRequest
 from forebay.client.views import RowView, array_of, integers, rows_without_columns, text_array
 from forebay.codec.filters import mask
@@ -28,10 +29,6 @@ from forebay.codec.reference import RowFormat
 from forebay.codec.rows._slices import RowSlices
 from forebay.metadata.table import Schema, TableBucket
 from forebay.metadata.table_options import LogFormat
-
-LOG_OFFSET_COLUMN = "_log_offset"
-COMMIT_TIMESTAMP_COLUMN = "_commit_timestamp"
-BUCKET_COLUMN = "__bucket"
 
 CHANGE_TYPES = text_array(changes.CHANGE_TYPES)
 """The change types, in the order of the row kinds +I, -U, +U, -D. Rows of log tables are inserts."""

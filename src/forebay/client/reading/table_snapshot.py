@@ -26,7 +26,7 @@ import datetime as dt
 import os
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ from forebay.client.cluster.partitions import PartitionSelector
 from forebay.client.reading.bucket_reader import BucketReader
 from forebay.client.reading.snapshot_scan import SnapshotScan
 from forebay.client.reading.snapshot_source import GONE, SnapshotSource, gone
+from forebay.client.results import TableSnapshotInfo
 from forebay.client.views import RowView
 from forebay.codec.arrow.arrow_types import user_schema
 from forebay.metadata.log_offset import with_epoch
@@ -426,22 +427,6 @@ def pinned_scan(session: Session, info: TableInfo, request: ScanRequest) -> Scan
 
 
 # ---- listing --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TableSnapshotInfo:
-    """An open table snapshot as reported by its server: its name, its age, how long it stays open unused, and what has
-    been read of it.
-    """
-
-    snapshot_id: str
-    table_id: int
-    name: str
-    age: dt.timedelta
-    lease_left: dt.timedelta
-    bucket_count: int
-    pages: int
-    read_bytes: int
 
 
 def list_table_snapshots(cluster: ClusterClient, table_id: int | None) -> list[TableSnapshotInfo]:

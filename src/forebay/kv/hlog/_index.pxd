@@ -2,7 +2,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from forebay.codec._prefetch cimport forebay_prefetch
 from forebay.kv.hlog._record cimport forebay_fold
 from forebay.kv.hlog._segments cimport Segments, record_at
 
@@ -70,18 +69,20 @@ cdef inline void erase_slot(Index* index, uint64_t* slot, uint64_t h) noexcept n
     bin_of(index, h).live -= 1
     slot[0] = ~(<uint64_t> 0)
 
-cdef inline void prefetch_slot(const Index* index, uint64_t h) noexcept nogil:
-    cdef Bin* b = bin_of(index, h)
-    forebay_prefetch(&b.slots[h & b.mask])
+# The caller fetches what these two return into the cache: GCC would take a function that only does that for one without
+# effects, and remove it.
 
-cdef inline void prefetch_record(const Index* index, const Segments* segments, uint64_t h) noexcept nogil:
+cdef inline const uint64_t* first_slot(const Index* index, uint64_t h) noexcept nogil:
+    """The slot at which the search for a key begins."""
     cdef Bin* b = bin_of(index, h)
-    cdef uint64_t slot = b.slots[h & b.mask]
-    cdef const uint8_t* record
+    return &b.slots[h & b.mask]
+
+cdef inline const uint8_t* first_record(const Index* index, const Segments* segments, uint64_t h) noexcept nogil:
+    """The record with which a key is compared first, if that slot is taken; anything otherwise."""
+    cdef uint64_t slot = first_slot(index, h)[0]
     if is_taken(slot):
-        record = <const uint8_t*> record_at(segments, position_in(index, slot))
-        forebay_prefetch(record)
-        forebay_prefetch(record + 64)
+        return <const uint8_t*> record_at(segments, position_in(index, slot))
+    return <const uint8_t*> index.bins
 
 cdef int init_index(Index* index, uint64_t seed) noexcept nogil
 cdef void free_index(Index* index) noexcept nogil

@@ -11,7 +11,8 @@ from cpython.pythread cimport PyThread_acquire_lock, PyThread_release_lock, WAIT
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from forebay.kv.hlog._index cimport find_slot, hash_key, position_in, prefetch_record, prefetch_slot
+from forebay.codec._prefetch cimport forebay_prefetch
+from forebay.kv.hlog._index cimport find_slot, first_record, first_slot, hash_key, position_in
 from forebay.kv.hlog._log cimport HashLog
 from forebay.kv.hlog._record cimport TOMBSTONE, Record, kind_of, value_of
 from forebay.kv.hlog._segments cimport record_at
@@ -91,12 +92,15 @@ cdef void find_rows(HashLog log, Lookup* lookups, Py_ssize_t n, bint by_writer) 
     """Look up the keys of a chunk. With the mutex held."""
     cdef Py_ssize_t i
     cdef uint64_t hashes[CHUNK]
+    cdef const uint8_t* record
     for i in range(n):
         hashes[i] = hash_key(&log.index, lookups[i].key, lookups[i].size)
-        prefetch_slot(&log.index, hashes[i])
+        forebay_prefetch(first_slot(&log.index, hashes[i]))
     if n > 1:
         for i in range(n):
-            prefetch_record(&log.index, &log.segments, hashes[i])
+            record = first_record(&log.index, &log.segments, hashes[i])
+            forebay_prefetch(record)
+            forebay_prefetch(record + 64)
     for i in range(n):
         lookups[i].row = seen(log, lookups[i].key, lookups[i].size, hashes[i], by_writer)
 
@@ -114,4 +118,6 @@ cdef const Record* seen(HashLog log, const uint8_t* key, Py_ssize_t size, uint64
         if position == 0:
             return NULL
     r = record_at(&log.segments, position)
-    return NULL if kind_of(r) == TOMBSTONE else r
+    if kind_of(r) == TOMBSTONE:
+        return NULL
+    return r

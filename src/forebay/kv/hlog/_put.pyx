@@ -10,9 +10,10 @@ from cpython.pythread cimport PyThread_acquire_lock, PyThread_release_lock, WAIT
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from forebay.codec._prefetch cimport forebay_prefetch
 from forebay.codec.rows._slices cimport RowSlices
 from forebay.codec._wire cimport load_int32, read_varint, store_int32
-from forebay.kv.hlog._index cimport hash_key, prefetch_record, prefetch_slot, reserve_slot
+from forebay.kv.hlog._index cimport first_record, first_slot, hash_key, reserve_slot
 from forebay.kv.hlog._log cimport HashLog
 from forebay.kv.hlog._record cimport HEADER_BYTES, ROW, Record, TOMBSTONE
 from forebay.kv._merge cimport (
@@ -173,6 +174,7 @@ cdef int put_some(
     cdef uint8_t prefix[PREFIX]
     cdef uint64_t* slot
     cdef Record* old
+    cdef const uint8_t* record
     cdef const uint8_t* old_row
     cdef const uint8_t* row
     cdef int32_t old_size
@@ -183,9 +185,11 @@ cdef int put_some(
     PyThread_acquire_lock(log.mutex, WAIT_LOCK)
     for i in range(n):
         puts[i].hash = hash_key(&log.index, puts[i].key, puts[i].key_size)
-        prefetch_slot(&log.index, puts[i].hash)
+        forebay_prefetch(first_slot(&log.index, puts[i].hash))
     for i in range(n):
-        prefetch_record(&log.index, &log.segments, puts[i].hash)
+        record = first_record(&log.index, &log.segments, puts[i].hash)
+        forebay_prefetch(record)
+        forebay_prefetch(record + 64)
     for i in range(n):
         put = &puts[i]
         if reserve_slot(&log.index, &log.segments, put.hash) < 0:

@@ -8,8 +8,9 @@ from cpython.pythread cimport PyThread_acquire_lock, PyThread_release_lock, WAIT
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
+from forebay.codec._prefetch cimport forebay_prefetch
 from forebay.kv.hlog._index cimport (
-    erase_slot, expect_rows, find_slot, hash_key, is_taken, position_in, prefetch_slot, reserve_slot, take_slot,
+    erase_slot, expect_rows, find_slot, first_slot, hash_key, is_taken, position_in, reserve_slot, take_slot,
 )
 from forebay.kv.hlog._log cimport HashLog
 from forebay.kv.hlog._record cimport (
@@ -176,7 +177,7 @@ cdef inline int enqueue(HashLog log, Queue* queue, Record* r, int64_t place) noe
     queue.records[n] = r
     queue.places[n] = place
     queue.hashes[n] = hash_key(&log.index, key_of(r), key_size_of(r))
-    prefetch_slot(&log.index, queue.hashes[n])
+    forebay_prefetch(first_slot(&log.index, queue.hashes[n]))
     queue.count += 1
     return index_queued(log, queue) if queue.count == CHUNK else 0
 

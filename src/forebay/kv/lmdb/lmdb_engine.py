@@ -37,7 +37,7 @@ from forebay.fs.interface import RESERVE_BYTES, DiskFull
 from forebay.fs.local_words import allocates_in_place
 from forebay.kv.buffered_writes import BufferedWrites, WriteSize, size_of
 from forebay.kv.engine import UNBOUNDED, EngineState, KvPage, KvRows
-from forebay.kv.lmdb.file import DATA_FILE, LONG_KEY_BYTES, LONG_KEYS, META, ROWS, STATE_KEY
+from forebay.kv.lmdb.lmdb_file import DATA_FILE, LONG_KEY_BYTES, LONG_KEYS, META, ROWS, STATE_KEY
 from forebay.kv.lmdb.pages import PAGE_BYTES, TreeSize, pages_at_most
 from forebay.kv.map_space import MapSpace, allocate_file
 from forebay.kv.value_pages import NO_ROWS, just_longer_than, page_of, rows_of

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from forebay.api.schemas import SchemaLike
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
@@ -33,8 +34,22 @@ TABLES_CACHED_MAX = 64
 """So many opened tables a catalog keeps. A table is its schema and options, some 10 KB; manifests have a bound of their
 own, which the tables share."""
 
-_METASTORES = {"filesystem": "FileSystemCatalog", "jdbc": "JdbcCatalog", "hive": "HiveCatalog", "rest": "RestCatalog"}
+_METASTORES = {"filesystem": "FileSystemCatalog", "jdbc": "JdbcCatalog", "rest": "RestCatalog"}
 """The class in the module of the same name; as text, because these classes derive from the one below."""
+
+ENTRY_POINTS = "forebay.catalogs"
+"""The entry points of catalogs that other packages bring: a metastore's name, and its class of `Catalog`."""
+
+
+def _catalog_class(metastore: str) -> type[Catalog]:
+    """The class for option `metastore`. Raises `UnsupportedOperation` if there is none."""
+    if metastore in _METASTORES:
+        module = import_module(f"forebay.paimon.catalog.{metastore}")
+        return cast("type[Catalog]", getattr(module, _METASTORES[metastore]))
+    for entry in entry_points(group=ENTRY_POINTS, name=metastore):
+        return cast("type[Catalog]", entry.load())
+    names = [*_METASTORES, *entry_points(group=ENTRY_POINTS).names]
+    raise UnsupportedOperation(f"metastore '{metastore}' is not supported; use {', '.join(map(repr, sorted(names)))}")
 
 
 class Catalog(ABC):
@@ -62,12 +77,7 @@ class Catalog(ABC):
         """
         options: dict[str, str] = located(where if isinstance(where, Mapping) else {"warehouse": where})
         metastore = options.get("metastore", "filesystem")
-        if metastore not in _METASTORES:
-            raise UnsupportedOperation(
-                f"metastore '{metastore}' is not supported; use 'filesystem', 'jdbc', 'hive' or 'rest'"
-            )
-        kind: type[Catalog] = getattr(import_module(f"forebay.paimon.catalog.{metastore}"), _METASTORES[metastore])
-        return kind.from_options(options)
+        return _catalog_class(metastore).from_options(options)
 
     @classmethod
     @abstractmethod

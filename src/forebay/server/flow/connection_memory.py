@@ -7,6 +7,7 @@ from typing import Protocol
 
 from forebay.base.ambient import Clock
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
+from forebay.base.thread_rules import loop_only
 from forebay.protocol.connection import ServerConnection
 from forebay.server.flow.memory_pool import MemoryPool, MemoryPools
 
@@ -32,6 +33,7 @@ class Owner(Protocol):
     def abort(self) -> None: ...
 
 
+@loop_only
 class ConnectionMemory:
     """A `Consumer` of the pools, for one connection. Bodies of unanswered requests are counted by the owner."""
 

@@ -7,6 +7,7 @@ table, or removing expired log segments, therefore works on a disk that clients 
 from __future__ import annotations
 
 from forebay.base.errors import ErrorCode
+from forebay.base.thread_rules import any_thread
 from forebay.fs.interface import RESERVE_BYTES, DiskFull, FileSystem
 
 _UNMEASURED_SHARE = 1024
@@ -18,6 +19,7 @@ _RESERVE_SHARE_OF_DISK = 20
 """Small disks keep this part (one twentieth) free instead."""
 
 
+@any_thread
 class DiskReserve:
     """The reserve of the disk that holds the folder `path`."""
 

@@ -12,6 +12,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 from forebay.base import threads
+from forebay.base.thread_rules import any_thread
 from forebay.base.threads import Executor, Future
 from forebay.server.flow.request_limits import T
 
@@ -28,6 +29,7 @@ def context_of(client: Hashable) -> Context:
     return context
 
 
+@any_thread
 class FairExecutor:
     """Jobs of many clients for the threads of `executor`."""
 

@@ -20,6 +20,7 @@ from collections import deque
 from typing import Protocol
 
 from forebay.base.ambient import Clock
+from forebay.base.thread_rules import loop_only
 
 REQUESTS_PER_TURN = 8
 """Requests of one connection that start in one turn. A new connection starts only one, so that the last connection in
@@ -41,6 +42,7 @@ class ReadyConnection(Protocol):
         ...
 
 
+@loop_only
 class FairQueue:
     """Connections that wait for their turn, in two queues."""
 

@@ -25,6 +25,7 @@ from typing import Generic, TypeVar
 from forebay.base.ambient import Clock
 from forebay.base.errors import AccessDenied, ErrorCode
 from forebay.base.retrying import backoff
+from forebay.base.thread_rules import loop_only
 
 _FREE_FAILURES = 3
 _DELAY_FIRST = 0.2
@@ -92,6 +93,7 @@ class _LruRecords(Generic[Key]):
         return record
 
 
+@loop_only
 class LoginThrottle:
     """The failed logins of a server, for all listeners."""
 

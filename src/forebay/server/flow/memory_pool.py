@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from forebay.base.errors import ErrorCode, Unavailable
+from forebay.base.thread_rules import loop_only
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class _Waiting:
     refused: Callable[[Unavailable], None]
 
 
+@loop_only
 class MemoryPool:
     """Memory of one purpose. All methods belong to the event loop's thread."""
 
@@ -244,6 +246,7 @@ class MemoryPool:
             )
 
 
+@loop_only
 class MemoryPools:
     """The memory pools of one server."""
 

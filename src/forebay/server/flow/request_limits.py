@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ErrorCode, LimitExceeded
+from forebay.base.thread_rules import loop_only
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ _ADMITTED_BYTES_MAX = 2 << 20
 """Total length of the admitted requests: one of the longest, or many of a few thousand items."""
 
 
+@loop_only
 class RequestAdmission:
     """Admits requests in order of arrival while their total size fits; one larger than the limit is admitted alone.
 
@@ -97,6 +99,7 @@ class RequestAdmission:
             turn.set_result(None)
 
 
+@loop_only
 class RequestLimits:
     """The limits of one server, the admission of its long requests, and the turns of its long work."""
 
@@ -152,6 +155,7 @@ class RequestLimits:
         return TimeSlices(self._turn, self.clock)
 
 
+@loop_only
 class TimeSlices:
     """The time slices of one request's long work. A slice must not wait for anything else."""
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from forebay.base.thread_rules import loop_only
 from forebay.base.threads import Future
 from forebay.server.flow.memory_pool import Consumer, MemoryPool, MemoryPools
 from forebay.server.flow.request_limits import ITEM_BYTES, SHORT_LIST
@@ -24,6 +25,7 @@ _SHARE_OF_ONE_RESPONSE = 2
 """The reservation for one response is at most this part of all memory for responses."""
 
 
+@loop_only
 class ResponseMemory:
     """Memory for the response to one call, if the response may be large."""
 

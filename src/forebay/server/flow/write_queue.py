@@ -23,6 +23,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from forebay.base import threads
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import check
+from forebay.base.thread_rules import any_thread
 from forebay.base.threads import Executor, Future, Lock
 from forebay.server.counters import ServerCounters
 
@@ -46,6 +47,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+@any_thread
 class FutureReceiver(Generic[Result]):
     """Receives the result of one write as a future. It cannot be cancelled, because queued writes are written."""
 
@@ -113,6 +115,7 @@ def _counted(syncs: int, seconds: float, seconds_max: float) -> int:
     )  # another process had the core for a moment, which happens on any machine
 
 
+@any_thread
 class WriteScheduler:
     """Chooses the queue whose group a thread of the pool writes next. All methods may be called in any thread."""
 
@@ -220,6 +223,7 @@ class WriteScheduler:
         return self._long.popleft() if self._long else None
 
 
+@any_thread
 class WriteQueue(Generic[Item, Result]):
     """Runs work on groups of submitted items, in order, one group at a time.
 

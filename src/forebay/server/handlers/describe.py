@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from forebay import __version__
 from forebay.base.counting import SECONDS, Histogram
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 from forebay.base.host import resident_bytes
+from forebay.base.version import __version__
 from forebay.protocol import fluss_pb2 as pb
 from forebay.protocol.api import ApiKey
 from forebay.protocol.messages import Message, parse, table_path_to_pb

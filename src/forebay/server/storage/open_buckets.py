@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from forebay.base import threads
 from forebay.base.host import return_free_memory
+from forebay.base.thread_rules import any_thread
 from forebay.metadata.table import TableBucket
 from forebay.server.storage.replica import BucketReplica
 
@@ -25,6 +26,7 @@ _TAKEN_WORTH_IT = 32
 """Closed buckets after which memory is returned to the system, a pass over all heaps."""
 
 
+@any_thread
 class OpenBuckets:
     """The open buckets in the order of their last use."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from forebay.base.thread_rules import any_thread, loop_only
 from forebay.metadata.table import TableBucket
 from forebay.server.lake.lake_tiering import TieringManager
 
 
+@loop_only
 class ProgressNotifier:
     """Waiters by bucket. `progressed` may be called from any thread; everything else belongs to the loop's thread."""
 
@@ -16,6 +18,7 @@ class ProgressNotifier:
         self._waiters: dict[TableBucket, set[asyncio.Event]] = {}
         self._tiering = tiering
 
+    @any_thread
     def progressed(self, bucket: TableBucket) -> None:
         """Wake the waiters of `bucket`, which has new records, or is gone; tiering notes a lake table's rows."""
         if bucket in self._waiters:  # a stale read is harmless: a waiter checks once more after it has registered

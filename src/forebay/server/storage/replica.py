@@ -24,6 +24,7 @@ from typing import Any
 
 from forebay.base import threads
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest, Unavailable
+from forebay.base.thread_rules import any_thread, blocking
 from forebay.codec.arrow.arrow_message import DECODED_BYTES_MAX, message_codec
 from forebay.codec.kv.kv_batch import number_kv_batch
 from forebay.codec.log._plain_batches import PlainBatch, read_plain
@@ -121,6 +122,7 @@ class BucketReplica:
 
     # ---- the entry of all writes -------------------------------------------------------------------------------------
 
+    @any_thread
     def submit(
         self, command: WriteCommand, receiver: Receiver[Any] | None = None, mode: WriteMode = WriteMode.QUEUED
     ) -> Sequence[Any] | None:
@@ -193,6 +195,7 @@ class BucketReplica:
 
     # ---- log tables -------------------------------------------------------------------------------------------------
 
+    @blocking
     def _append_group(self, requests: Sequence[Append]) -> list[AppendResult]:
         with self._writing:
             return self._appended(requests)
@@ -275,6 +278,7 @@ class BucketReplica:
 
     # ---- primary-key tables -----------------------------------------------------------------------------------------
 
+    @blocking
     def _put_group(self, requests: Sequence[PutRequest]) -> list[PutResult]:
         with self.table.write_gate.passing(), self._writing:
             return self._put(requests)
@@ -298,6 +302,7 @@ class BucketReplica:
         """Keep clients' puts waiting during the block, and wait for those that are being written."""
         return self._put_queue.held(self._put_group)
 
+    @blocking
     def _write_decided(self, command: DecidedCommand) -> None:
         """Write what a decided transaction has for this bucket, except what the log already has; durable on return.
 
@@ -349,6 +354,7 @@ class BucketReplica:
             if result.error is not None:
                 raise result.error
 
+    @blocking
     def take_offline_unless_written(self, writer_id: int, batches: int, cause: ForebayError) -> None:
         """Accept no write until the bucket is opened again, which writes what is decided, if some of it is missing."""
         if self.log.last_sequence(writer_id) + 1 < batches:
@@ -359,6 +365,7 @@ class BucketReplica:
         if self._kv is None:  # else it is visible, and clients' puts may be in the log that the state does not have yet
             self._raise_high_watermark(self.log.synced_offset)
 
+    @blocking
     def seal(self) -> None:
         """Refuse writes until `unseal` by the same caller, and by all others that have sealed the bucket.
 
@@ -394,11 +401,13 @@ class BucketReplica:
 
     # ---- upkeep -----------------------------------------------------------------------------------------------------
 
+    @blocking
     def sync_idle(self) -> None:
         """Sync what acks=1 and 0 left in the page cache."""
         if self.log.synced_offset < self.log.log_end_offset:
             self.log.sync()
 
+    @blocking
     def checkpoint_if_grown(self, records_min: int) -> bool:
         """Write a checkpoint of the key-value state if the changelog has grown by `records_min` since the last one."""
         if self._kv is None or self._kv_folder is None:
@@ -409,6 +418,7 @@ class BucketReplica:
             self._kv_folder.write_checkpoint(self._kv.engine, self.log.sync)
             return True
 
+    @blocking
     def release_changelog(self, offset: int) -> int:
         """Make the key-value state independent of the changelog below `offset`, with a checkpoint if necessary.
 
@@ -425,6 +435,7 @@ class BucketReplica:
         """Close cleanly: the log is synced, the state's files can be trusted."""
         self._close(KvFolder.close_engine)
 
+    @blocking
     def park(self) -> ParkedBucket:
         """Close cleanly until the bucket is needed again; return its known state."""
         segments = self.log.segments()

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from forebay.base import threads
 from forebay.base.ambient import Clock
 from forebay.base.errors import CorruptData, ErrorCode, ForebayError, Unavailable
+from forebay.base.thread_rules import blocking
 from forebay.base.threads import Executor, Future
 from forebay.fs import names
 from forebay.fs.interface import FileSystem
@@ -289,6 +290,7 @@ class ReplicaManager:
     def _is_read(self, bucket: TableBucket) -> bool:
         return self._scanners.bucket_session_count(bucket) > 0 or self._table_snapshots.has_pinned(bucket)
 
+    @blocking
     def close_idle(self) -> None:
         """Park the least recently used buckets while more are open than allowed.
 
@@ -297,6 +299,7 @@ class ReplicaManager:
         while self._open.are_too_many and self._reserve.is_free() and self._park_one(self._open.take_idle):
             pass
 
+    @blocking
     def close_offline(self) -> None:
         """Close the buckets that a storage failure took offline, so that they are checked on demand as after a crash
         and accept writes again if the disk does; and those whose table names another engine than they have, so that
@@ -328,6 +331,7 @@ class ReplicaManager:
             self._moved(replica.bucket, self._moving[replica.bucket])
         return True
 
+    @blocking
     def _park(self, replica: BucketReplica) -> None:
         bucket = replica.bucket
         try:
@@ -349,6 +353,7 @@ class ReplicaManager:
             self._high_watermarks[bucket] = replica.log.high_watermark
             self._closed_counts[bucket.table_id] = self._counts(bucket.table_id).plus(replica)
 
+    @blocking
     def _open_replica(self, bucket: TableBucket, table: LiveTable, parked: ParkedBucket | None) -> BucketReplica:
         path, log_folder = self._log_folder(bucket, table)
         recovery_point, known_end = self._recovery_points.get(bucket), self._known_end(bucket, log_folder)
@@ -552,6 +557,7 @@ class ReplicaManager:
         path = _physical_path(bucket, table)
         return path, names.join(self._directory.path, names.tablet_folder("log", path, bucket))
 
+    @blocking
     def save_offsets(self) -> None:
         """Checkpoint recovery points and high watermarks of all buckets, including those not opened since the start."""
         for replica in self.each_open():
@@ -574,10 +580,12 @@ class ReplicaManager:
         """Whether `sync_ends` has something to do."""
         return self._ends.is_sync_due
 
+    @blocking
     def sync_ends(self) -> None:
         """Make durable where logs are known to end, if that has changed."""
         self._ends.sync_if_due()
 
+    @blocking
     def sync_idle(self) -> None:
         """Sync what weaker acknowledgements left unsynced. A failure takes only its own bucket offline."""
         for replica in self.each_open():
@@ -586,6 +594,7 @@ class ReplicaManager:
             except ForebayError as e:
                 _LOGGER.error("bucket %s: %s", replica.bucket, e)
 
+    @blocking
     def checkpoint_grown(self, records_min: int | None = None) -> None:
         """Write checkpoints of states whose changelog has grown by `records_min` records since the last one."""
         for replica in self.each_open():
@@ -601,6 +610,7 @@ class ReplicaManager:
 
     # ---- closing and dropping ---------------------------------------------------------------------------------------
 
+    @blocking
     def drop(self, buckets: Iterable[TableBucket]) -> None:
         """Close buckets whose table or partition is gone from the catalog; waiting readers are woken."""
         for bucket in buckets:
@@ -639,6 +649,7 @@ class ReplicaManager:
         """Return the directories of tables and partitions dropped before the last stop that could not be removed."""
         return self._store.doomed_folders()
 
+    @blocking
     def remove_folders(self, folders: Iterable[str]) -> None:
         """Remove directories of dropped objects, closed by `drop`; failures are retried at the next start."""
         for folder in folders:

@@ -51,6 +51,7 @@ from forebay.base.errors import (
     NotFound,
     Unavailable,
 )
+from forebay.base.thread_rules import blocking
 from forebay.base.threads import Executor, Future, WriteGate
 from forebay.codec.log.header import iter_headers, verify_crc
 from forebay.kv.tablet import ChangelogCodec, PutRequest
@@ -349,6 +350,7 @@ class TransactionManager:
                 raise NotFound(e.message, ErrorCode.TABLE_NOT_EXIST) from e
             self._check_batch(table, records, target_columns)
 
+    @blocking
     def stage(
         self,
         transaction_id: int,
@@ -370,6 +372,7 @@ class TransactionManager:
                 added = self._files.append(stage, request, batches, target_columns)
             self._count(transaction, added)
 
+    @blocking
     def finish(self, transaction_id: int, attempt: str, requests: int) -> int:
         """End an attempt that has sent so many requests; returns its bytes, which are durable.
 
@@ -503,6 +506,7 @@ class TransactionManager:
             if self._running.get(transaction_id) is ended:  # not a later attempt
                 del self._running[transaction_id]
 
+    @blocking
     def _commit(self, transaction_id: int, attempts: tuple[str, ...], unchanged_since: UnchangedSince) -> int:
         with self._lock:
             transaction = self._by_id.get(transaction_id)
@@ -667,6 +671,7 @@ class TransactionManager:
                     inside.enter_context(gate.closed() if table_id in closed else gate.passing())
             yield
 
+    @blocking
     def _complete(self, transaction: _Transaction) -> None:
         try:
             self._write(transaction)
@@ -715,6 +720,7 @@ class TransactionManager:
                 for replica in written:
                     replica.show_decided()
 
+    @blocking
     def _write_bucket(self, transaction: _Transaction, bucket: TableBucket) -> BucketReplica | None:
         """Write to one bucket, and return its replica, which stays open; None if the bucket was dropped."""
         try:
@@ -761,10 +767,12 @@ class TransactionManager:
 
     # ---- upkeep -----------------------------------------------------------------------------------------------------
 
+    @blocking
     def finish_decided(self) -> None:
         """Write what is decided and not written yet: after a start, and after a failure."""
         self._each(TransactionState.DECIDED, self._finish)
 
+    @blocking
     def expire(self) -> None:
         """End transactions that are idle for too long, forget old versions, write what is decided."""
         now_ms = self._clock.now_ms()

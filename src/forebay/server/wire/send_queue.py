@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from forebay.base.thread_rules import loop_only
 from forebay.protocol.messages import Buffer
 from forebay.server.wire._sockets import Peer
 
@@ -21,6 +22,7 @@ _ROUND_BYTES = 2 << 20
 """Bytes handed over in one iteration of the event loop."""
 
 
+@loop_only
 class SendQueue:
     """The queue of frames to send."""
 

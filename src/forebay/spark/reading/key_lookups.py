@@ -26,20 +26,20 @@ Tasks = Sequence[tuple[Split, ...]]
 Pin = Callable[[Sequence[TableBucket]], TableSnapshot | None]
 
 
-def chosen_buckets(connection: Connection, view: RowView, wanted: Pushdown) -> KeyPlan | None:
+def selected_buckets(connection: Connection, view: RowView, pushdown: Pushdown) -> KeyPlan | None:
     """The buckets and keys that the filters leave; None if they do not restrict keys or buckets."""
-    info, found = view.info, KeyFilter.of(view)
-    if found is None:
+    info, key_filter = view.info, KeyFilter.of(view)
+    if key_filter is None:
         return None
-    if found.is_empty:
+    if key_filter.is_empty:
         return KeyPlan((), info.bucket_count, {})
     if not info.is_partitioned:
-        return choose(found, [TableBucket(info.table_id, number) for number in range(info.bucket_count)], ())
+        return choose(key_filter, [TableBucket(info.table_id, number) for number in range(info.bucket_count)], ())
     keys = [info.schema.column(name) for name in info.descriptor.partition_keys]
     existing = connection.table(info).partitions()
-    left = matching_partitions(existing, keys, wanted.partition_filters)
+    left = matching_partitions(existing, keys, pushdown.partition_filters)
     buckets = [TableBucket(info.table_id, n, p.partition_id) for p in left for n in range(info.bucket_count)]
-    plan = choose(found, buckets, left)
+    plan = choose(key_filter, buckets, left)
     return KeyPlan(plan.buckets, info.bucket_count * len(existing), plan.keys)
 
 
@@ -68,15 +68,15 @@ def with_found_rows(
             offsets = list_offsets(connection.cluster, info, list(keys), LATEST)
         else:
             offsets = snapshot.log_offsets
-    found = look_up(connection, view, keys, offsets)
-    rows = FoundRows.of(list(found.rows.values()))
+    lookup = look_up(connection, view, keys, offsets)
+    rows = FoundRows.of(list(lookup.rows.values()))
     made: list[tuple[Split, ...]] = []
     for task in tasks:
         if any(isinstance(split, KeyLookupSplit) for split in task):
             others = [split for split in task if not isinstance(split, KeyLookupSplit)]
-            task = (rows, *others, *(KvSnapshotSplit(bucket) for bucket in found.changed))
+            task = (rows, *others, *(KvSnapshotSplit(bucket) for bucket in lookup.changed))
         made.append(task)
-    if snapshot is not None and not found.changed and not scanned:
+    if snapshot is not None and not lookup.changed and not scanned:
         snapshot.release()
         snapshot = None
     return made, snapshot

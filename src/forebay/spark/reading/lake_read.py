@@ -1,7 +1,7 @@
-"""What Spark's workers run to read Paimon tables: splits -> record batches with exactly Spark's schema.
+"""The function with which Spark's workers read Paimon tables: splits -> record batches with exactly Spark's schema.
 
 A `PaimonRead` is pickled once for a scan, a `SplitsPartition` for each task. The read carries the table under the
-schema that the scan was planned with, so a column that is added meanwhile changes nothing. A task that is run again
+schema that the scan was planned with, so a column that is added since changes nothing. A task that is run again
 reads the same: a split names its files.
 
 How rows look is the scan's *form*. ROWS are rows of the table; of splits that hold changes, those that were inserted or
@@ -44,14 +44,14 @@ from forebay.spark.workers import short_errors
 ROWS, CHANGES, AUDIT_LOG, BINLOG = "rows", "changes", "audit_log", "binlog"
 
 KIND_COLUMNS = {ROWS: ROW_KIND, CHANGES: CHANGE_TYPE_COLUMN, AUDIT_LOG: AUDIT_KIND, BINLOG: AUDIT_KIND}
-"""What each form calls the column of row kinds; ROWS do not show it."""
+"""The name of the column of row kinds in each form; ROWS do not show it."""
 
 
 @dataclass(frozen=True)
 class PaimonRead(TaskRead):
-    """How the splits of one scan are read.
+    """Reads the splits of one scan.
 
-    `columns` are the table's columns that are wanted, parts of nested rows by their paths (`address.city`); `schema` is
+    `columns` are the requested columns of the table, parts of nested rows by their paths (`address.city`); `schema` is
     what Spark wants to see; `name` is the table's, for errors.
     """
 
@@ -126,13 +126,13 @@ class PaimonRead(TaskRead):
 def without_deletions(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of `changes`, kinds in front, that were inserted or are what an update left, without their kinds."""
     for batch in changes:
-        kept = without_deletes(batch, batch.column(0))
-        if kept.num_rows == 0:
+        remaining = without_deletes(batch, batch.column(0))
+        if remaining.num_rows == 0:
             continue
-        if kept.num_columns == 1:
-            yield rows_without_columns(kept.num_rows)
+        if remaining.num_columns == 1:
+            yield rows_without_columns(remaining.num_rows)
         else:
-            yield kept.select(list(range(1, kept.num_columns)))
+            yield remaining.select(list(range(1, remaining.num_columns)))
 
 
 def _in_words(changes: pa.RecordBatch) -> pa.RecordBatch:

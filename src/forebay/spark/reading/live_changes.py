@@ -1,4 +1,4 @@
-"""Changes of live tables in other forms than `t$changelog`: `t$binlog`, Spark's CHANGES, streams that tell of deletes.
+"""Changes of live tables in other forms than `t$changelog`: `t$binlog`, Spark's CHANGES, streams with deletes.
 
 In the log an update is a pair of records, and ranges of the log (tasks, micro-batches) may be cut between the two. A
 `WholeUpdatesRead` gives the pair to the range that has its first record, which reads one record more; the range behind
@@ -34,13 +34,12 @@ from forebay.spark.reading.live_plan import (
     CHANGELOG,
     CHANGELOG_FIELDS,
     LAKE,
-    VIRTUAL_SEPARATOR,
-    LiveScan,
+    LiveTableScan,
     cut_logs,
     log_ranges,
 )
 from forebay.spark.reading.live_read import LakePart, ReadFunction, Split
-from forebay.spark.reading.plan import ChangesRange, Pushdown, SplitsPartition
+from forebay.spark.reading.plan import SYSTEM_SEPARATOR, ChangesRange, Pushdown, SplitsPartition
 from forebay.spark.schemas import spark_arrow_schema, to_spark_schema
 from forebay.unionread.lake_side import merge_columns
 from forebay.unionread.splits import LakeSnapshotAndLogSplit, LogSplit
@@ -56,11 +55,11 @@ _UPDATE_AFTER = CHANGE_TYPES.index(UPDATE_AFTER)
 def scan_of(
     info: TableInfo,
     options: ReadOptions,
-    view: str = "",
+    system: str = "",
     deletes: str = IGNORE,
     changes: ChangesRange | None = None,
-) -> LiveScan:
-    """The scan of a table, of what `view` names beside it, or of its `changes` in a range.
+) -> LiveTableScan:
+    """The scan of a table, of its system table `system`, or of its `changes` in a range.
 
     `deletes` is what a stream of the table does about deleted keys. Raises `UnsupportedOperation` for a binlog,
     changes, or such a stream, of a table that has none.
@@ -70,8 +69,8 @@ def scan_of(
 
         require_old_rows(info, "CHANGES")
         return ChangesScan(info, options, is_changelog=True, range=changes)
-    scan = LiveScan(info, options, view in (CHANGELOG, BINLOG), view == LAKE)
-    if view == BINLOG:
+    scan = LiveTableScan(info, options, system in (CHANGELOG, BINLOG), system == LAKE)
+    if system == BINLOG:
         return BinlogScan.of(scan)
     return scan if deletes == IGNORE else NewestScan.of(scan, deletes)
 
@@ -80,11 +79,11 @@ def scan_of(
 
 
 @dataclass(frozen=True)
-class BinlogScan(LiveScan):
+class BinlogScan(LiveTableScan):
     """A table's changelog that is to be read as `t$binlog`."""
 
     @classmethod
-    def of(cls, scan: LiveScan) -> BinlogScan:
+    def of(cls, scan: LiveTableScan) -> BinlogScan:
         """Raises `UnsupportedOperation` for tables whose rows never change, or whose logs have no old rows."""
         from forebay.client.reading.binlog import check_has_binlog
 
@@ -97,17 +96,17 @@ class BinlogScan(LiveScan):
         row = to_spark_schema(self.info.schema.columns)
         return StructType([*CHANGELOG_FIELDS, StructField(BEFORE, row, True), StructField(AFTER, row, True)])
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> BinlogRead:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> BinlogRead:
         rows = [field.dataType for field in schema if field.name in (BEFORE, AFTER)]
         names = {name for row in rows if isinstance(row, StructType) for name in row.names}
         columns = tuple(name for name in self.info.schema.names if name in names)
         settings, arrow = self.options.settings, spark_arrow_schema(schema)
-        return BinlogRead(settings, self.info, columns, arrow, limit=wanted.limit, include=_METADATA)
+        return BinlogRead(settings, self.info, columns, arrow, limit=pushdown.limit, include=_METADATA)
 
 
 @dataclass(frozen=True)
 class WholeUpdatesRead(ReadFunction):
-    """How splits are read whose updates must not be cut. `include` is all of `_METADATA`, and there is no filter."""
+    """Reads splits whose updates must not be cut. `include` is all of `_METADATA`, and there is no filter."""
 
     def _whole_updates(self, connection: Connection, split: LogSplit) -> Iterator[pa.RecordBatch]:
         """The changes of a range of a log, and of all updates that begin in it both records."""
@@ -125,7 +124,7 @@ class WholeUpdatesRead(ReadFunction):
 
 @dataclass(frozen=True)
 class BinlogRead(WholeUpdatesRead):
-    """How the splits of a binlog are read."""
+    """Reads the splits of a binlog."""
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         from forebay.client.reading.binlog import binlog
@@ -145,7 +144,7 @@ _SPARK_TYPES = text_array(SPARK_CHANGE_TYPES)
 
 
 @dataclass(frozen=True)
-class ChangesScan(LiveScan):
+class ChangesScan(LiveTableScan):
     """The changes of a table in a range, as Spark's `CHANGES` shows them.
 
     Versions are log offsets: a range of them is one of a table with a single bucket, or begins with 0. A change has the
@@ -159,13 +158,13 @@ class ChangesScan(LiveScan):
         version = StructField(_COMMIT_VERSION, _PLACE[0].dataType, False)
         return StructType([*to_spark_schema(self.info.schema.columns).fields, _KIND, version, _PLACE[1]])
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> ChangesRead:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> ChangesRead:
         columns = tuple(name for name in self.info.schema.names if name in schema.names)
         settings, arrow = self.options.settings, spark_arrow_schema(schema)
-        return ChangesRead(settings, self.info, columns, arrow, limit=wanted.limit, include=_METADATA)
+        return ChangesRead(settings, self.info, columns, arrow, limit=pushdown.limit, include=_METADATA)
 
     def _tasks_of(
-        self, connection: Connection, cores: int, wanted: Pushdown, buckets: Sequence[TableBucket]
+        self, connection: Connection, cores: int, pushdown: Pushdown, buckets: Sequence[TableBucket]
     ) -> list[tuple[Split, ...]]:
         """Raises `InvalidRequest` where the log has lost the beginning of the range."""
         return cut_logs(self._bounds(connection, buckets), cores)
@@ -189,17 +188,17 @@ class ChangesScan(LiveScan):
 
     def _bounds(self, connection: Connection, buckets: Sequence[TableBucket]) -> dict[TableBucket, tuple[int, int]]:
         """The offsets between which the range lies now."""
-        wanted, ranges = self.range, log_ranges(connection, self.info, buckets)
+        changes, ranges = self.range, log_ranges(connection, self.info, buckets)
         ends = {bucket: stop for bucket, (_, stop) in ranges.items()}
-        starts = dict.fromkeys(buckets, wanted.start)
-        stops = ends if wanted.stop is None else dict.fromkeys(buckets, wanted.stop)
-        if wanted.is_of_times and buckets:
+        starts = dict.fromkeys(buckets, changes.start)
+        stops = ends if changes.stop is None else dict.fromkeys(buckets, changes.stop)
+        if changes.is_of_times and buckets:
             table = connection.table(self.info)
-            starts = offsets_at(table, buckets, wanted.start, ends)
-            stops = ends if wanted.stop is None else offsets_at(table, buckets, wanted.stop, ends)
+            starts = offsets_at(table, buckets, changes.start, ends)
+            stops = ends if changes.stop is None else offsets_at(table, buckets, changes.stop, ends)
         for bucket, (earliest, _) in ranges.items():
             # Of the changes at a log's very beginning nothing says whether others of the range were in front of them.
-            is_known = starts[bucket] > earliest or (not wanted.is_of_times and starts[bucket] == earliest)
+            is_known = starts[bucket] > earliest or (not changes.is_of_times and starts[bucket] == earliest)
             if earliest and not is_known:
                 raise InvalidRequest(
                     f"the log of bucket {bucket} of table {self.info.path} begins at offset {earliest}: changes of "
@@ -211,7 +210,7 @@ class ChangesScan(LiveScan):
 
 @dataclass(frozen=True)
 class ChangesRead(WholeUpdatesRead):
-    """How the splits of `CHANGES` are read."""
+    """Reads the splits of `CHANGES`."""
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         has_pairs = self.info.has_primary_key
@@ -227,17 +226,17 @@ class ChangesRead(WholeUpdatesRead):
                 yield pa.RecordBatch.from_arrays(arrays, names)
 
 
-# ---- streams that tell of deletes -----------------------------------------------------------------------------------
+# ---- streams with deletes -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class NewestScan(LiveScan):
+class NewestScan(LiveTableScan):
     """A primary-key table that is to be read as a stream with `scan.delete.behavior` = fail or include."""
 
     deletes: str = IGNORE
 
     @classmethod
-    def of(cls, scan: LiveScan, deletes: str) -> NewestScan:
+    def of(cls, scan: LiveTableScan, deletes: str) -> NewestScan:
         """Raises `UnsupportedOperation` for what is not a table with a primary key."""
         info = scan.info
         if scan.is_changelog or not info.has_primary_key:
@@ -252,24 +251,24 @@ class NewestScan(LiveScan):
         fields = super().schema.fields
         return StructType([_KIND, *fields] if self.deletes == INCLUDE else fields)
 
-    def read_function(self, wanted: Pushdown, schema: StructType) -> NewestRead:
+    def read_function(self, pushdown: Pushdown, schema: StructType) -> NewestRead:
         """Raises `UnsupportedOperation` for a filter by which a change may take a row out of what is read."""
-        has_kind = self.deletes == INCLUDE and _KIND.name in wanted.columns
-        columns = tuple(name for name in wanted.columns if not (has_kind and name == _KIND.name))
+        has_kind = self.deletes == INCLUDE and _KIND.name in pushdown.columns
+        columns = tuple(name for name in pushdown.columns if not (has_kind and name == _KIND.name))
         keys = set(self.info.schema.primary_key)
-        if self.deletes == INCLUDE and wanted.filter is not None and not wanted.filter.columns() <= keys:
+        if self.deletes == INCLUDE and pushdown.filter is not None and not pushdown.filter.columns() <= keys:
             raise UnsupportedOperation(
                 f"a stream with '{DELETE_BEHAVIOR}' = '{INCLUDE}' takes no option 'filter' on other columns than the "
                 "primary key: whether a row that does not match has matched before is not known. Filter the DataFrame"
             )
         arrow, include = spark_arrow_schema(schema), ("change_type",) if has_kind else ()
-        how = (wanted.row_filter, wanted.limit, self.options.strategy, include, self.deletes)
+        how = (pushdown.row_filter, pushdown.limit, self.options.strategy, include, self.deletes)
         return NewestRead(self.options.settings, self.info, columns, arrow, *how)
 
 
 @dataclass(frozen=True)
 class NewestRead(ReadFunction):
-    """How the splits of such a stream are read: rows of snapshots are inserts, those of the log newest changes."""
+    """Reads the splits of such a stream: rows of snapshots are inserts, those of the log the newest changes."""
 
     deletes: str = IGNORE
 
@@ -293,7 +292,7 @@ class NewestRead(ReadFunction):
             raise UnsupportedOperation(
                 f"{count} keys of bucket {split.bucket.bucket} were deleted between the log offsets {split.start} and "
                 f"{split.stop}, and the stream has '{DELETE_BEHAVIOR}' = '{FAIL}': give '{IGNORE}' to leave such keys "
-                f"out, '{INCLUDE}' to have them reported, or stream {self.info.path}{VIRTUAL_SEPARATOR}changelog"
+                f"out, '{INCLUDE}' to have them reported, or stream {self.info.path}{SYSTEM_SEPARATOR}changelog"
             )
         names = [column.name for column in view.read]
         for kind, batches in ((DELETE, tail.deletes), (UPDATE_AFTER, tail.batches)):

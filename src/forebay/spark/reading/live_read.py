@@ -26,12 +26,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
-from forebay.api.changes import CHANGE_TYPE_COLUMN, INSERT
+from forebay.api.changes import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, COMMIT_TIMESTAMP_COLUMN, INSERT, LOG_OFFSET_COLUMN
 from forebay.base.errors import InternalError, NotFound
 from forebay.client.connection import Connection, shared_connection
 from forebay.client.reading.bucket_reader import BucketReader
 from forebay.client.reading.live_source import live_reader
-from forebay.client.reading.log_decode import BUCKET_COLUMN, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN, NO_OFFSET
+from forebay.client.reading.log_decode import NO_OFFSET
 from forebay.client.reading.replay import ReplaySource, rows_at
 from forebay.client.reading.snapshot_source import GONE, snapshot_reader
 from forebay.client.reading.table_snapshot import TableSnapshot
@@ -41,7 +41,7 @@ from forebay.codec.casting.conform import cast_batch
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.options import SERVER_SCAN
-from forebay.spark.reading.plan import Marking, SplitsPartition
+from forebay.spark.reading.plan import OverrideFinder, SplitsPartition
 from forebay.spark.workers import short_errors
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import (
@@ -69,7 +69,7 @@ _OF_SNAPSHOT_ROWS = {
 
 
 class TaskRead:
-    """How the splits of one scan are read, of either side. Picklable."""
+    """Reads the splits of one scan, of either side. Picklable."""
 
     def __call__(self, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The entry point of a Python worker: `tasks` is one batch with one value, the pickled `SplitsPartition`."""
@@ -83,9 +83,9 @@ class TaskRead:
 
 @dataclass(frozen=True)
 class ReadFunction(TaskRead):
-    """How the splits of one scan are read.
+    """Reads the splits of one scan.
 
-    `columns` are the table's columns that are wanted; `include` are metadata columns of the log in front of them
+    `columns` are the requested columns of the table; `include` are metadata columns of the log in front of them
     (`change_type`, `offset`, `timestamp`), by which rows of snapshots are inserts without a place in the log and
     without a time; `schema` is what Spark wants to see.
     """
@@ -107,8 +107,8 @@ class ReadFunction(TaskRead):
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         """The same; errors name the bucket, too."""
         with short_errors(f"reading table {self.info.path}"):
-            given = {_SESSIONS: SESSIONS_PER_TASK, **dict(self.settings.given)}
-            connection = shared_connection(replace(self.settings, given=tuple(sorted(given.items()))))
+            options = {_SESSIONS: SESSIONS_PER_TASK, **dict(self.settings.given)}
+            connection = shared_connection(replace(self.settings, given=tuple(sorted(options.items()))))
             yield from for_spark(self._rows(connection, partition), self.schema, self.limit)
 
     def _rows(self, connection: Connection, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
@@ -235,12 +235,12 @@ def snapshot_inserts(
 
     `bucket` is what all of them are in, if that is among `include`.
     """
-    known = {**_OF_SNAPSHOT_ROWS, "bucket": (BUCKET_COLUMN, bucket, pa.int32())}
-    said = [known[wanted] for wanted in include]
+    by_name = {**_OF_SNAPSHOT_ROWS, "bucket": (BUCKET_COLUMN, bucket, pa.int32())}
+    columns = [by_name[name] for name in include]
     for batch in batches:
-        arrays = [pa.repeat(pa.scalar(value, t), batch.num_rows) for _, value, t in said]
-        names = [*(name for name, _, _ in said), *batch.schema.names]
-        yield pa.RecordBatch.from_arrays([*arrays, *batch.columns], names) if said else batch
+        arrays = [pa.repeat(pa.scalar(value, t), batch.num_rows) for _, value, t in columns]
+        names = [*(name for name, _, _ in columns), *batch.schema.names]
+        yield pa.RecordBatch.from_arrays([*arrays, *batch.columns], names) if columns else batch
 
 
 def _bucket_of(split: UnionSplit) -> int | None:
@@ -268,7 +268,7 @@ def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Rec
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at least `rows` // 2 and at most `rows` rows, but for the last one."""
+    """The same rows in batches of at most `rows` and, except the last one, at least `rows` // 2 rows."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -304,8 +304,9 @@ def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LakePart:
-    """A split with lake rows, and how it is read. The parts of one task share their reader when they are pickled
-    together.
+    """A split of a union read, and how it is read. `rows` is an estimate; None where the lake has none.
+
+    The parts of one task share their reader when they are pickled together.
     """
 
     reader: UnionReader
@@ -328,6 +329,7 @@ class FoundRows:
 
     @classmethod
     def of(cls, batches: Sequence[pa.RecordBatch]) -> FoundRows:
+        """The rows of `batches`, as one message stream of Arrow."""
         rows = sum(batch.num_rows for batch in batches)
         if not rows or not batches[0].num_columns:
             return cls(rows, None)
@@ -362,14 +364,14 @@ _ARROW = pa.schema([pa.field("marks", _WORDS, nullable=False)])
 class MarkPartition(InputPartition):
     """The markings that one task computes, in order."""
 
-    def __init__(self, marking: tuple[Marking, ...]) -> None:
+    def __init__(self, marking: tuple[OverrideFinder, ...]) -> None:
         super().__init__(None)
         self.marking = marking
 
 
 @dataclass(frozen=True)
 class MarkFunction:
-    """What a worker runs for a `MarkPartition`: it gives one row of `MARKS_SCHEMA`. `name` is for messages."""
+    """A worker's function for a `MarkPartition`: returns one row of `MARKS_SCHEMA`. `name` is for messages."""
 
     name: str
 
@@ -379,13 +381,13 @@ class MarkFunction:
                 yield marks_batch(partition.marking)
 
 
-def marks_batch(marking: Sequence[Marking]) -> pa.RecordBatch:
+def marks_batch(marking: Sequence[OverrideFinder]) -> pa.RecordBatch:
     """The marks of the files of all of `marking` as one row."""
-    found = [rows for one in marking for rows in one()]
-    paths, wanted = [rows.path for rows in found], [file for one in marking for file in one.files]
-    if paths != wanted:
-        raise InternalError(f"rows were marked in the files {paths} instead of {wanted}")
-    words = [np.frombuffer(rows.words, np.int64) for rows in found]
+    overridden = [rows for one in marking for rows in one()]
+    paths, files = [rows.path for rows in overridden], [file for one in marking for file in one.files]
+    if paths != files:
+        raise InternalError(f"rows were marked in the files {paths} instead of {files}")
+    words = [np.frombuffer(rows.words, np.int64) for rows in overridden]
     starts = np.cumsum([len(words), *map(len, words)], dtype=np.int64)[:-1]
     values = pa.array(np.concatenate([starts, *words]))
     row = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values, type=_WORDS)

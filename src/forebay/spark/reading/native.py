@@ -36,8 +36,10 @@ from forebay.spark.jvm.python_tasks import input_partitions
 from forebay.spark.jvm.scan_metrics import scan_metrics
 from forebay.spark.jvm.spark_values import quoted, struct_type
 from forebay.spark.jvm.values import scala_none, scala_seq
+from forebay.spark.read_modes import ReadMode
 from forebay.spark.reading.live_read import MARKS_SCHEMA, MarkFunction, MarkPartition
-from forebay.spark.reading.plan import Marking, NativeFiles, ReadTasks, task_readers
+from forebay.spark.reading.plan import NativeFiles, OverrideFinder, ReadTasks
+from forebay.spark.reading.task_readers import task_readers
 from forebay.unionread.overridden import gone, local_path
 
 _READ = CONNECTOR + "read."
@@ -114,10 +116,10 @@ def _parquet_scan(
     # One string each, as every value is a call.
     names = "\0\0".join("\0".join(local_path(file) or file for file in group) for group in groups)
     struct, last = struct_type(jvm, schema), struct_type(jvm, numbers)
-    given = _in_turns(_OPTIONS), _in_turns(settings)
+    packed = _in_turns(_OPTIONS), _in_turns(settings)
     with jvm.known_layout("scan of Parquet files"):
         try:
-            return _scans(jvm).scan(context.session, *given, struct, last, names, filters)
+            return _scans(jvm).scan(context.session, *packed, struct, last, names, filters)
         except Py4JJavaError as e:
             thrown = e.java_exception
             if str(thrown.getClass().getSimpleName()) == "FileNotFoundException":
@@ -142,13 +144,14 @@ def hadoop_settings(files: Sequence[str], options: Mapping[str, str]) -> dict[st
     """The options of a lake's store as settings of the Hadoop file systems of `files`: of each bucket of S3."""
     buckets = {file.removeprefix(_S3A).partition("/")[0] for file in files if file.startswith(_S3A)}
     endpoint = options.get("s3.endpoint")
-    found = {setting: options[name] for name, setting in _S3_SETTINGS.items() if name in options}
+    settings = {setting: options[name] for name, setting in _S3_SETTINGS.items() if name in options}
     if endpoint is not None:
-        found |= {"path.style.access": "true", "connection.ssl.enabled": str(not endpoint.startswith("http:")).lower()}
+        is_secure = str(not endpoint.startswith("http:")).lower()
+        settings |= {"path.style.access": "true", "connection.ssl.enabled": is_secure}
     if "s3.access-key" in options:
         kind = "TemporaryAWSCredentialsProvider" if "s3.session-token" in options else "SimpleAWSCredentialsProvider"
-        found["aws.credentials.provider"] = f"org.apache.hadoop.fs.s3a.{kind}"
-    return {f"fs.s3a.bucket.{bucket}.{setting}": value for bucket in buckets for setting, value in found.items()}
+        settings["aws.credentials.provider"] = f"org.apache.hadoop.fs.s3a.{kind}"
+    return {f"fs.s3a.bucket.{bucket}.{setting}": value for bucket in buckets for setting, value in settings.items()}
 
 
 def file_scan(
@@ -205,7 +208,7 @@ def mixed_scan(
     count = len(native.files) + sum(len(one.files) for one in marking)
     described = f"{text}, {count} files by Spark's ParquetScan" + (", but for changed rows" if marking else "")
     with jvm.known_layout("scan of Parquet files beside tasks"):
-        scan = task_readers(jvm, read, schema, by_rows=False).beside(
+        scan = task_readers(jvm, read, schema, ReadMode.COLUMNS).beside(
             struct_type(jvm, schema), described, jvm.array(_READ + "Scan", scans), marks, partitions, statistics,
             *scan_metrics(jvm, count),
         )  # fmt: skip
@@ -222,11 +225,11 @@ def _numbered_scan(
 
 
 def _marks(
-    context: SessionContext, text: str, groups: Sequence[Sequence[Marking]], statistics: JavaProxy
+    context: SessionContext, text: str, groups: Sequence[Sequence[OverrideFinder]], statistics: JavaProxy
 ) -> JavaObject:
     """A query (a Dataset of Java) that marks the files of each group in a task, which gives a row of `MARKS_SCHEMA`."""
     jvm, struct = context.jvm, struct_type(context.jvm, MARKS_SCHEMA)
-    factory = task_readers(jvm, MarkFunction(text), MARKS_SCHEMA, by_rows=True)
+    factory = task_readers(jvm, MarkFunction(text), MARKS_SCHEMA, ReadMode.ROWS)
     partitions = input_partitions(jvm, [MarkPartition(tuple(group)) for group in groups])
     tasks = driver_class(jvm, _TASKS)(
         struct, f"changed rows of {text}", partitions, factory, statistics, *scan_metrics(jvm)
@@ -266,9 +269,9 @@ def choose_scans(jvm: Jvm, session: JavaObject) -> None:
     try:
         methods = session.experimental()
         rules = methods.extraOptimizations()
-        known = [rules.apply(index) for index in range(rules.size())]
-        if all(str(rule.getClass().getName()) != _RULE for rule in known):
+        existing = [rules.apply(index) for index in range(rules.size())]
+        if all(str(rule.getClass().getName()) != _RULE for rule in existing):
             made = driver_class(jvm, _RULE)()
-            getattr(methods, "extraOptimizations_$eq")(scala_seq(jvm, [*known, made]))
+            getattr(methods, "extraOptimizations_$eq")(scala_seq(jvm, [*existing, made]))
     except Exception as e:  # noqa: BLE001 - whatever it is, scans are V1 scans then
         logger.warning("lake files beside Python tasks are read more slowly: %s", jvm.unknown_layout("optimizer", e))

@@ -73,14 +73,14 @@ def spark_path(path: str, serves: Serves) -> str | None:
     if not separator or scheme == "file":
         return None
     names = (*_S3_SCHEMES, scheme) if scheme in _S3_NAMES else (scheme,)
-    known = next((name for name in names if serves(name)), None)
-    return None if known is None else f"{known}://{rest}"
+    served = next((name for name in names if serves(name)), None)
+    return None if served is None else f"{served}://{rest}"
 
 
 def spark_paths(paths: Sequence[str], serves: Serves) -> list[str] | None:
     """The same of several files; None unless Spark reads all of them."""
-    found = [spark_path(path, serves) for path in paths]
-    return None if None in found else [path for path in found if path is not None]
+    mapped = [spark_path(path, serves) for path in paths]
+    return None if None in mapped else [path for path in mapped if path is not None]
 
 
 def native_share(
@@ -126,14 +126,14 @@ def native_share(
 def _plain_files(plan: UnionPlan, splits: list[LakeSnapshotSplit], serves: Serves) -> list[str] | None:
     """The files of `splits`, as Spark names them; None unless all are plain, and in stores that Spark reads."""
     side = plan.reader.lake
-    found: list[str] = []
+    all_paths: list[str] = []
     for split in splits:
         files = None if side is None else side.plain_files(split.lake)
         named = None if files is None else spark_paths(files, serves)
         if named is None:
             return None
-        found += named
-    return found
+        all_paths += named
+    return all_paths
 
 
 def is_local(path: str) -> bool:

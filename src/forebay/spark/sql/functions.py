@@ -60,7 +60,7 @@ class UnboundMaxPartition(JavaProxy):
 
 
 class MaxPartition(JavaProxy):
-    """What `ForebayMaxPartition` asks on the driver."""
+    """The driver's part of `ForebayMaxPartition`."""
 
     interfaces = ("java.util.function.Function",)
 
@@ -79,11 +79,11 @@ class MaxPartition(JavaProxy):
                 f"{MAX_PARTITION}: '{name}' is no table of catalog {self._context.catalog}; write database.table"
             )
         try:
-            found = self._load(java_identifier(self.jvm, parts[:1], parts[1]))
+            table = self._load(java_identifier(self.jvm, parts[:1], parts[1]))
         except JavaThrow as e:  # Java's Function may throw no such thing
             raise NotFound(f"{MAX_PARTITION}: there is no table '{name}' in catalog {self._context.catalog}") from e
-        keys = found._keys() if isinstance(found, PartitionManagement) else []
+        keys = table._keys() if isinstance(table, PartitionManagement) else []
         if not keys:
             raise InvalidRequest(f"{MAX_PARTITION}: table '{name}' has no partitions")
-        values = [v for v in found._partitions_with({}).column(0).to_pylist() if v is not None]
+        values = [v for v in table._partitions_with({}).column(0).to_pylist() if v is not None]
         return partition_text(keys[0].data_type, max(values)) if values else None

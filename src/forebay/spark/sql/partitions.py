@@ -79,9 +79,9 @@ class PartitionManagement(JavaProxy):
         return literal_values(Literal(str(literal.toString()), str(data_type.json())))[0]
 
     def _create(self, values: Mapping[str, Any], properties: JavaObject, row: JavaObject) -> None:
-        given = [str(key) for key in properties] if properties is not None else []
-        if given:
-            raise UnsupportedOperation(f"a partition of table {self._name} has no {', '.join(given)} of its own")
+        names = [str(key) for key in properties] if properties is not None else []
+        if names:
+            raise UnsupportedOperation(f"a partition of table {self._name} has no {', '.join(names)} of its own")
         try:
             self._add_partition(values)
         except AlreadyExists as e:
@@ -96,8 +96,8 @@ class PartitionManagement(JavaProxy):
 
     def listPartitionIdentifiers(self, names: JavaObject, row: JavaObject) -> JavaObject:
         """The partitions that have the values in `row` for the keys `names`."""
-        found = self._partitions_with(self._values(row, [str(name) for name in names]))
-        return internal_rows(self.jvm, self._context.session, self._partition_schema(), found)
+        partitions = self._partitions_with(self._values(row, [str(name) for name in names]))
+        return internal_rows(self.jvm, self._context.session, self._partition_schema(), partitions)
 
     def partitionExists(self, row: JavaObject) -> bool:
         return bool(self._partitions_with(self._values(row)).num_rows)
@@ -118,11 +118,11 @@ class PartitionManagement(JavaProxy):
     # ---- SupportsAtomicPartitionManagement --------------------------------------------------------------------------
 
     def createPartitions(self, rows: JavaObject, properties: JavaObject) -> None:
-        """All of them, or, when one cannot be made, none."""
-        asked = [self._values(row) for row in rows]
+        """Create all of them, or none if one cannot be created."""
+        requested = [self._values(row) for row in rows]
         made: list[Mapping[str, Any]] = []
         try:
-            for index, values in enumerate(asked):
+            for index, values in enumerate(requested):
                 self._create(values, properties[index], rows[index])
                 made.append(values)
         except BaseException:

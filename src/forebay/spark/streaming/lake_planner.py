@@ -31,13 +31,14 @@ from forebay.spark.options import StreamLimits
 from forebay.spark.reading.lake_plan import PaimonScan, deal_groups, in_order
 from forebay.spark.reading.lake_read import BINLOG
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
+from forebay.spark.streaming.planner import StreamPlanner
 
 if TYPE_CHECKING:
     from forebay.paimon.read.commit_changes import CommitScan
     from forebay.spark.reading.lake_changes import LakeChangesScan
 
 CONSUMER_REFRESHES = 4
-"""How often a stream that waits for new snapshots refreshes its consumer within the consumer's expiration time."""
+"""How often in its expiration time a consumer that waits for new snapshots renews itself."""
 
 
 class Admission:
@@ -48,7 +49,7 @@ class Admission:
         self.files = self.rows = self.bytes = 0
 
     def admit(self, split: ChangeSplit) -> bool:
-        """Whether `split` fits. If it does, it is counted."""
+        """Whether `split` still fits; it is counted if it does."""
         files, rows, size = self.files + file_count(split), self.rows + split.row_count, self.bytes + byte_count(split)
         limits = ((files, self._limits.files), (rows, self._limits.rows), (size, self._limits.bytes))
         if self.files and any(limit is not None and value > limit for value, limit in limits):
@@ -57,8 +58,8 @@ class Admission:
         return True
 
 
-class LakeStreamPlanner:
-    """Plans the micro-batches of one stream; a `forebay.spark.streaming.reader.StreamPlanner`."""
+class LakeStreamPlanner(StreamPlanner["PaimonOffset"]):
+    """Plans the micro-batches of one stream of a lake table."""
 
     def __init__(
         self,
@@ -72,15 +73,11 @@ class LakeStreamPlanner:
         """Raises `UnsupportedOperation` for tables whose changes are not recorded."""
         table = scan.table
         check_streamable(table, ScanFilter.of(table.schema, pushdown.filter))
-        self.name, self.limits = scan.name, limits
+        super().__init__(scan.name, limits)
         self._scan, self._pushdown, self._cores, self._clock = scan, pushdown, cores, clock
         self._function = scan.read_function(pushdown, schema)
-        self._first: PaimonOffset | None = None
         self._target: int | None = None
-        self._last_batch_ms = 0
         self._recorded_ms = 0
-        self.newest: PaimonOffset | None = None
-        """The end of the newest snapshot that is known."""
 
     def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
         return self._function.read(partition)
@@ -93,7 +90,7 @@ class LakeStreamPlanner:
         return self._read_table_id()
 
     def _read_table_id(self) -> str:
-        """The identity of the table among tables of its name: the id and creation time of its first schema."""
+        """The identity of the table among others of its name: its first schema, and the time of that."""
         table = self._scan.table
         schemas = SchemaManager(table.io, table.paths)
         ids = schemas.ids()
@@ -117,11 +114,8 @@ class LakeStreamPlanner:
 
     # ---- beginning --------------------------------------------------------------------------------------------------
 
-    def first_offset(self) -> PaimonOffset:
-        """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
-        if self._first is None:
-            self._first = replace(self._begin(), is_first=True)
-        return self._first
+    def _beginning(self) -> PaimonOffset:
+        return replace(self._begin(), is_first=True)
 
     def _begin(self, start: PaimonOffset | None = None) -> PaimonOffset:
         """The offset at which a new stream begins, or a stream whose table was empty at `start`, and may still be."""
@@ -136,23 +130,29 @@ class LakeStreamPlanner:
     # ---- end of a batch ---------------------------------------------------------------------------------------------
 
     def next_offset(self, start: PaimonOffset, limits: StreamLimits) -> PaimonOffset:
-        """The end of the batch that begins at `start`; `start` itself if there are no or too few changes."""
-        self._check(start, self._table_id)
-        self.read_until(start)  # Spark asks for more after it has processed everything before `start`
-        if not start.is_settled:
-            # The beginning is a separate offset, so that a batch repeated after a restart begins at the same offset.
-            return self._begin(start).after(start)
-        admission = Admission(limits)
-        end = self._advance(start, admission).after(start)
-        waited_ms = self._clock.now_ms() - self._last_batch_ms
-        if self._target is None and self.limits.may_wait(admission.rows, waited_ms):
-            return start
-        if end != start:
-            self._check(start, self._read_table_id())
-            self._last_batch_ms = self._clock.now_ms()
-        return end
+        """As `StreamPlanner.next_offset`; of a stream whose table was empty so far, where it begins."""
+        if start.is_settled:
+            return super().next_offset(start, limits)
+        self._check(start)
+        self.read_until(start)
+        # The beginning is a separate offset, so that a batch repeated after a restart begins at the same offset.
+        return self._begin(start).after(start)
 
-    def _advance(self, start: PaimonOffset, admission: Admission) -> PaimonOffset:
+    @property
+    def _planner_clock(self) -> Clock:
+        return self._clock
+
+    def _advance(self, start: PaimonOffset, limits: StreamLimits) -> tuple[PaimonOffset, int | None]:
+        self.read_until(start)  # Spark asks for more after it has processed everything before `start`
+        admission = Admission(limits)
+        end = self._end(start, admission).after(start)
+        return end, admission.rows if self._target is None else None
+
+    def _confirm(self, start: PaimonOffset) -> None:
+        if start.table != self._read_table_id():
+            raise self.recreated()
+
+    def _end(self, start: PaimonOffset, admission: Admission) -> PaimonOffset:
         target, stream = self._target, self._stream
         stream.restore(start.state())
 
@@ -174,23 +174,18 @@ class LakeStreamPlanner:
         return end
 
     def stop_at_now(self) -> None:
-        """End the stream at the current snapshot: later commits are ignored."""
         self._target = self._scan.table.snapshots.latest_id() or 0
 
-    def _check(self, offset: PaimonOffset, table_id: str) -> None:
-        if offset.table != table_id:
-            raise Conflict(
-                f"table {self._scan.name} was dropped and recreated since the stream's checkpoint was written: start "
-                "the stream with another checkpoint",
-                ErrorCode.TABLE_NOT_EXIST,
-            )
+    def _check(self, offset: PaimonOffset) -> None:
+        if offset.table != self._table_id:
+            raise self.recreated()
 
     # ---- tasks ------------------------------------------------------------------------------------------------------
 
     def tasks(self, start: PaimonOffset, end: PaimonOffset) -> list[SplitsPartition]:
         """The tasks of a batch. The same offsets always give the same rows."""
         start = end.start_of_batch or start
-        self._check(start, self._table_id)
+        self._check(start)
         groups = in_order(self._scan.table, self._between(start, end))
         return [SplitsPartition(task) for task in deal_groups(groups, self._cores)]
 
@@ -234,7 +229,7 @@ class LakeStreamPlanner:
         """Note that everything before `offset` has been processed, and advance the consumer (`consumer-id`) to it."""
         expires_in = self._scan.table.options.consumer_expiration_time_ms
         now = self._clock.now_ms()
-        # A stream that waits for changes refreshes its consumer before it expires.
+        # A waiting stream renews its consumer before it expires.
         again = expires_in is not None and now - self._recorded_ms >= expires_in / CONSUMER_REFRESHES
         if again:
             self._recorded_ms = now

@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from forebay.base.errors import Conflict, CorruptData, ErrorCode, ForebayError, UnsupportedOperation
+from forebay.base.ambient import Clock
+from forebay.base.errors import CorruptData, ErrorCode, ForebayError, UnsupportedOperation
 from forebay.client.cluster.offsets import EARLIEST, LATEST, list_offsets
 from forebay.client.cluster.partitions import list_partitions
 from forebay.client.connection import Connection, shared_connection
@@ -33,9 +34,10 @@ from forebay.metadata.table import TableBucket
 from forebay.spark import options
 from forebay.spark.options import FULL, SERVER_SCAN, StreamLimits, StreamOptions
 from forebay.spark.reading.live_changes import ChangesScan
-from forebay.spark.reading.live_plan import LiveScan, cut_logs, open_for_query, row_counts, task_partitions
+from forebay.spark.reading.live_plan import LiveTableScan, cut_logs, open_for_query, row_counts, task_partitions
 from forebay.spark.reading.live_read import LakePart, Split
 from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
+from forebay.spark.streaming.planner import StreamPlanner
 from forebay.unionread.reading import UnionReader
 from forebay.unionread.splits import KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit
 from forebay.unionread.streaming import (
@@ -52,7 +54,7 @@ from forebay.unionread.streaming import (
 T = TypeVar("T")
 
 GONE = (ErrorCode.PARTITION_NOT_EXISTS, ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION)
-"""The error codes of servers for a dropped partition."""
+"""The codes with which servers answer for a partition that was dropped."""
 
 _OF_BUCKET = (KvSnapshotSplit, LakeSnapshotAndLogSplit, LogSplit)
 
@@ -60,28 +62,24 @@ _BEHIND_SECONDS = 10.0
 """How long the end of a log may be behind the stream's offset, because a snapshot can be ahead of the log's end."""
 
 
-class LiveStreamPlanner:
-    """Plans the micro-batches of one stream; a `forebay.spark.streaming.reader.StreamPlanner`."""
+class LiveStreamPlanner(StreamPlanner[StreamOffset]):
+    """Plans the micro-batches of one stream of a cluster's table."""
 
     def __init__(
-        self, scan: LiveScan, options: StreamOptions, pushdown: Pushdown, schema: StructType, cores: int
+        self, scan: LiveTableScan, options: StreamOptions, pushdown: Pushdown, schema: StructType, cores: int
     ) -> None:
         if options.mode == FULL and scan.info.lake_enabled and not scan.is_changelog:
             scan.refuse_metadata(pushdown.columns)
+        super().__init__(str(scan.info.path), options.limits)
         self._scan, self._options, self._pushdown, self._cores = scan, options, pushdown, cores
         self._info = scan.info
         self._function = scan.read_function(pushdown, schema)
-        self.name, self.limits = str(scan.info.path), options.limits
         self._columns = self._function.columns
         self._partitions: list[int] | None = None
         self._listed_at = 0.0
-        self._last_batch_ms = 0
-        self._first: StreamOffset | None = None
         self._target: dict[TableBucket, int] | None = None
         self._snapshots: dict[str, TableSnapshot] = {}
         self._pieces: tuple[FullRead, list[Split]] | None = None
-        self.newest: StreamOffset | None = None
-        """The ends of the logs when they were last listed."""
 
     @property
     def _connection(self) -> Connection:
@@ -92,12 +90,9 @@ class LiveStreamPlanner:
 
     # ---- beginning --------------------------------------------------------------------------------------------------
 
-    def first_offset(self) -> StreamOffset:
-        """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
-        if self._first is None:
-            log, full = self._known_partitions(self._begin)
-            self._first = StreamOffset(self._info.table_id, log, full, is_first=True)
-        return self._first
+    def _beginning(self) -> StreamOffset:
+        log, full = self._known_partitions(self._begin)
+        return StreamOffset(self._info.table_id, log, full, is_first=True)
 
     def _begin(self) -> tuple[dict[TableBucket, int], FullRead | None]:
         buckets = self._buckets()
@@ -126,8 +121,8 @@ class LiveStreamPlanner:
 
     def _begin_full(self, buckets: Sequence[TableBucket]) -> tuple[dict[TableBucket, int], FullRead | None]:
         table = self._connection.table(self._info)
-        start = lake_snapshot_to_begin_with(table, buckets, lambda part: self._ask(part, EARLIEST))
-        snapshot, identity = (None, None) if start is None else start
+        first_snapshot = lake_snapshot_to_begin_with(table, buckets, lambda missing: self._ask(missing, EARLIEST))
+        snapshot, identity = (None, None) if first_snapshot is None else first_snapshot
         held = {} if snapshot is None else snapshot.log_offsets
         log = {bucket: held[bucket] for bucket in buckets if bucket in held}
         rest = [bucket for bucket in buckets if bucket not in held]
@@ -165,27 +160,21 @@ class LiveStreamPlanner:
 
     # ---- end of a batch ---------------------------------------------------------------------------------------------
 
-    def next_offset(self, start: StreamOffset, limits: StreamLimits) -> StreamOffset:
-        """The end of the batch that begins at `start`, within the record limit; `start` if nothing is new."""
-        self._check(start)
+    @property
+    def _planner_clock(self) -> Clock:
+        return self._connection.clock
+
+    def _advance(self, start: StreamOffset, limits: StreamLimits) -> tuple[StreamOffset, int | None]:
         pieces: list[int | None] = [] if start.full is None else [piece.rows for piece in self.pieces(start)]
         ends = self._ends(start)
         self.newest = StreamOffset(self._info.table_id, ends)
         if self._target is not None:
             ends = capped(start, ends, self._target)
         end = next_offset(start, ends, pieces, limits.rows)
-        if end == start:
-            return start
-        now_ms = self._connection.clock.now_ms()
-        if start.full is None and self._target is None:
-            rows = sum(stop - start.log.get(bucket, 0) for bucket, stop in end.log.items())
-            if self.limits.may_wait(rows, now_ms - self._last_batch_ms):
-                return start
-        self._last_batch_ms = now_ms
-        return end
+        may_wait = start.full is None and self._target is None
+        return end, sum(stop - start.log.get(bucket, 0) for bucket, stop in end.log.items()) if may_wait else None
 
     def stop_at_now(self) -> None:
-        """End the stream at the current offsets: later records are ignored."""
         self._partitions = None
         self._target = self._known_partitions(lambda: self._ask(self._buckets(), LATEST))
 
@@ -218,11 +207,7 @@ class LiveStreamPlanner:
 
     def _check(self, offset: StreamOffset) -> None:
         if offset.table_id != self._info.table_id:
-            raise Conflict(
-                f"table {self._info.path} was dropped and recreated since the stream's checkpoint was written: start "
-                "the stream with another checkpoint",
-                ErrorCode.TABLE_NOT_EXIST,
-            )
+            raise self.recreated()
 
     # ---- tasks of a batch -------------------------------------------------------------------------------------------
 
@@ -289,7 +274,7 @@ class LiveStreamPlanner:
         return snapshot
 
     def read_until(self, offset: StreamOffset) -> None:
-        """Note that everything before `offset` has been processed, and release snapshots that it does not need."""
+        """Release the snapshots that are no longer needed."""
         if offset.full is not None:
             return
         while self._snapshots:

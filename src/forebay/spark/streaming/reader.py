@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -25,45 +25,14 @@ from pyspark.sql.streaming.datasource import (
 from forebay.base.errors import InvalidRequest
 from forebay.spark.options import StreamLimits
 from forebay.spark.reading.plan import SplitsPartition
+from forebay.spark.streaming.planner import StreamPlanner
 from forebay.spark.workers import short_errors
-
-
-class StreamPlanner(Protocol):
-    """Plans the micro-batches of one stream. It is picklable until the first call. Its offsets have `to_json`."""
-
-    name: str
-    """The name of the table, for errors."""
-
-    limits: StreamLimits
-    newest: Any
-    """The latest known end of the table; None before the first batch is planned."""
-
-    def offset(self, values: Mapping[str, Any]) -> Any:
-        """The offset for values stored by Spark. Raises `InvalidRequest` for invalid ones."""
-
-    def first_offset(self) -> Any:
-        """The offset where the stream begins. Spark asks repeatedly; this object always returns the same offset."""
-
-    def next_offset(self, start: Any, limits: StreamLimits) -> Any:
-        """The end of the batch that begins at `start`; `start` itself if there is nothing new."""
-
-    def stop_at_now(self) -> None:
-        """End the stream at the current end of the table: later changes are ignored."""
-
-    def tasks(self, start: Any, end: Any) -> list[SplitsPartition]:
-        """The tasks of a batch. The same offsets always give the same rows."""
-
-    def read_until(self, offset: Any) -> None:
-        """Note that everything before `offset` has been processed."""
-
-    def read(self, partition: SplitsPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task; called in its process."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches in the query's process. Pickled into tasks, it reads them there."""
 
-    def __init__(self, planner: StreamPlanner) -> None:
+    def __init__(self, planner: StreamPlanner[Any]) -> None:
         self._planner = planner
 
     def initialOffset(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ its buckets, nothing is committed (`Conflict`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -32,11 +32,10 @@ from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
 from forebay.paimon.write.incoming import DELETE, Intake
 from forebay.paimon.write.table_write import WriterShard
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import OLD_PREFIX, sequence_columns
-from forebay.spark.reading.scan_builder import Readable
 from forebay.spark.schemas import table_schema
 from forebay.spark.workers import short_errors
 from forebay.spark.writing import row_level
@@ -44,7 +43,7 @@ from forebay.spark.writing.committing import commit_and_compact, with_precommit_
 from forebay.spark.writing.lake_deletes import check_takes_deletes
 from forebay.spark.writing.lake_write import LakeWriteFunction, WrittenFiles, messages_of, new_write
 from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
-from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
+from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite, OpenSource
 from forebay.spark.writing.write_builder import WRITE
 
 _CHANGING = ("deduplicate", "partial-update")
@@ -55,19 +54,19 @@ _OPERATION_COLUMN = "__row_operation"
 class LakeDelta(DeltaOperation):
     """A statement on one lake table with a primary key."""
 
-    _context: PaimonContext
+    _context: LakeContext
 
     def __init__(
         self,
-        context: PaimonContext,
+        context: LakeContext,
         name: str,
         table: Table,
         base: Snapshot | None,
         command: JavaObject,
-        readable: Callable[[dict[str, str]], Readable],
+        open_source: OpenSource,
     ) -> None:
-        """`readable` reads snapshot `base` of the table. Raises `UnsupportedOperation` where rows cannot be changed."""
-        super().__init__(context, name, command, readable)
+        """`open_source` reads snapshot `base`. Raises `UnsupportedOperation` where rows cannot be changed."""
+        super().__init__(context, name, command, open_source)
         self._table = table
         self._base = base
         engine = table.context.options.merge_engine

@@ -12,7 +12,7 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -27,40 +27,42 @@ from forebay.paimon.read.pieces import by_file
 from forebay.paimon.read.predicates import ScanFilter
 from forebay.paimon.read.snapshot_planner import SnapshotPlanner
 from forebay.paimon.table import Table
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.python_tasks import python_metrics
 from forebay.spark.jvm.spark_values import column_reference, python_options
 from forebay.spark.paimon.jobs import SparkTasks
 from forebay.spark.reading.lake_metadata import FILE_PATH
-from forebay.spark.reading.lake_plan import PaimonScan, deal, opened
+from forebay.spark.reading.lake_plan import PaimonScan, deal, open_tasks
 from forebay.spark.reading.plan import Pushdown, ScanPlan
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder, ScanProxy
+from forebay.spark.reading.scan import ScanProxy
+from forebay.spark.reading.scan_builder import ScanBuilder
+from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.schemas import table_schema
 from forebay.spark.writing.committing import InlineCompaction, with_precommit_compaction
 from forebay.spark.writing.lake_write import LakeWriteFunction, messages_of
 from forebay.spark.writing.lake_write_builder import RowDistribution, row_distribution
-from forebay.spark.writing.row_level import DeltaRows, RowLevelOperation, row_writer_factory
+from forebay.spark.writing.row_level import DeltaRows, OpenSource, RowLevelOperation, row_writer_factory
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
 
 
 class LakeRewrite(RowLevelOperation):
     """A statement on one append table."""
 
-    _context: PaimonContext
+    _context: LakeContext
 
     def __init__(
         self,
-        context: PaimonContext,
+        context: LakeContext,
         name: str,
         table: Table,
         base: Snapshot | None,
         command: JavaObject,
-        readable: Callable[[dict[str, str]], Readable],
+        open_source: OpenSource,
     ) -> None:
-        """`readable` reads snapshot `base` of the table."""
-        super().__init__(context, name, command, readable)
+        """`open_source` reads snapshot `base` of the table."""
+        super().__init__(context, name, command, open_source)
         self.table, self.base = table, base
         self.scan: CopyOnWriteScan | None = None
 
@@ -68,7 +70,7 @@ class LakeRewrite(RowLevelOperation):
         return self._references([FILE_PATH])
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return CopyOnWriteScanBuilder(self, self._readable(python_options(options)))
+        return CopyOnWriteScanBuilder(self, self._target(python_options(options)))
 
     def newWriteBuilder(self, info: JavaObject) -> JavaProxy:
         return RewriteBuilder(self)
@@ -77,8 +79,8 @@ class LakeRewrite(RowLevelOperation):
 class CopyOnWriteScanBuilder(ScanBuilder):
     """Builds the scan of the files that a statement may change. Filters select files, whose rows are all read."""
 
-    def __init__(self, operation: LakeRewrite, readable: Readable) -> None:
-        super().__init__(operation._context, readable)
+    def __init__(self, operation: LakeRewrite, source: ScanSource) -> None:
+        super().__init__(operation._context, source)
         self._operation = operation
 
     def pushLimit(self, limit: int) -> bool:
@@ -86,7 +88,7 @@ class CopyOnWriteScanBuilder(ScanBuilder):
 
     def build(self) -> JavaObject:
         filters = [*self._partition_filters, *self._row_filters]
-        self._operation.scan = CopyOnWriteScan(self._operation, self._readable, filters, self._schema)
+        self._operation.scan = CopyOnWriteScan(self._operation, self._source, filters, self._schema)
         return self._operation.scan
 
 
@@ -96,10 +98,10 @@ class CopyOnWriteScan(ScanProxy):
     interfaces: ClassVar[tuple[str, ...]] = (CONNECTOR + "read.SupportsRuntimeV2Filtering",)
 
     def __init__(
-        self, operation: LakeRewrite, readable: Readable, filters: Sequence[Predicate], schema: JavaObject
+        self, operation: LakeRewrite, source: ScanSource, filters: Sequence[Predicate], schema: JavaObject
     ) -> None:
         pushdown = Pushdown(tuple(schema.fieldNames()))
-        super().__init__(operation._context, readable, pushdown, schema)
+        super().__init__(operation._context, source, pushdown, schema)
         self._table, self._base = operation.table, operation.base
         self._selected_paths: frozenset[str] | None = None
         self._filters = filters
@@ -154,9 +156,9 @@ class CopyOnWriteScan(ScanProxy):
 
     def _plan(self) -> ScanPlan:
         splits = self.read_splits()
-        read = PaimonScan.of(self._table, self._readable.name).read_function(self._wanted, self._schema)
+        read = PaimonScan.of(self._table, self._source.name).read_function(self._pushdown, self._schema)
         rows = sum(split.row_count for split in splits)
-        return ScanPlan(read, deal(splits, self._context.cores), rows, opened)
+        return ScanPlan(read, deal(splits, self._context.cores), rows, open_tasks)
 
     def planInputPartitions(self) -> JavaObject:
         # Not cached: Spark asks again after it has left out files.
@@ -176,7 +178,7 @@ class CopyOnWriteScan(ScanProxy):
             selected = frozenset(str(path.value().toString()) for path in paths)
             if not selected <= {self.path(split) for split in self._splits()}:
                 raise Conflict(
-                    f"{self._readable.name} has rows to change in files that are not in snapshot "
+                    f"{self._source.name} has rows to change in files that are not in snapshot "
                     f"{self._base and self._base.id}, which the statement reads; run it again, without options that "
                     "choose what is read"
                 )
@@ -246,6 +248,7 @@ class RewriteWrite(WriteProxy, BatchTasks):
         return rewriting_factory(self.jvm, self._command(physical), self._table)
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
+        """Replace the files that were read by those of the tasks. Raises `Conflict` if other writers did."""
         self._is_settled = True
         table, runner = self._table, partial(SparkTasks, self.jvm.context)
         new = with_precommit_compaction(table, messages_of(self._written(messages)), runner)

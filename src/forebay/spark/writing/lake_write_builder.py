@@ -35,10 +35,10 @@ from forebay.paimon.read.predicates import split_conjuncts
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
 from forebay.spark.bucket_functions import lake_bucketing, letter, runs_on_executors
-from forebay.spark.context import PaimonContext, SessionContext
+from forebay.spark.context import LakeContext, SessionContext
 from forebay.spark.filters import to_predicate
 from forebay.spark.jvm.expressions import ALWAYS_TRUE, read_expression
-from forebay.spark.jvm.gateway import CONNECTOR, JavaObject, Jvm
+from forebay.spark.jvm.gateway import JavaObject, Jvm
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.python_tasks import python_metrics, stream_writer_factory
 from forebay.spark.jvm.spark_values import python_schema
@@ -56,18 +56,25 @@ from forebay.spark.workers import short_errors
 from forebay.spark.writing.committing import Overwrite, commit_batch
 from forebay.spark.writing.lake_write import Incoming, LakeWriteFunction, messages_of
 from forebay.spark.writing.stream_commits import Epoch, stream_commits
-from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy, WriteTasks, clustered
+from forebay.spark.writing.write_builder import (
+    EXPRESSIONS,
+    UPDATES_AS_APPENDS,
+    WRITE,
+    BatchTasks,
+    StreamingTasks,
+    WriteBuilder,
+    WriteProxy,
+    WriteTasks,
+    clustered,
+    write_text,
+)
 
-_EXPRESSIONS = CONNECTOR + "expressions."
 
-
-class PaimonWriteBuilder(JavaProxy):
-    """Builds the write of one statement, or of one micro-batch."""
-
-    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "SupportsOverwriteV2", WRITE + "SupportsDynamicOverwrite")
+class LakeWriteBuilder(WriteBuilder):
+    """Builds the write of one statement, or of one micro-batch, into a lake table."""
 
     def __init__(
-        self, context: PaimonContext, name: str, table: Table, options: dict[str, str], info: JavaObject
+        self, context: LakeContext, name: str, table: Table, options: dict[str, str], info: JavaObject
     ) -> None:
         """`info` is Spark's LogicalWriteInfo. Raises `InvalidRequest` for unknown options."""
         super().__init__(context.jvm)
@@ -82,17 +89,12 @@ class PaimonWriteBuilder(JavaProxy):
     # ---- what is replaced -------------------------------------------------------------------------------------------
 
     def truncate(self) -> JavaProxy:
-        """INSERT OVERWRITE of a table, CREATE OR REPLACE ... AS SELECT, or a stream in mode complete."""
         self._overwrite = Overwrite(dynamic=dynamic_overwrite(self._options, self._table))
         return self
 
     def overwriteDynamicPartitions(self) -> JavaProxy:
         self._overwrite = Overwrite(dynamic=bool(self._table.schema.partition_keys))
         return self
-
-    def canOverwrite(self, predicates: JavaObject) -> bool:
-        """Always true: `overwrite` raises for what cannot be overwritten, with the reason."""
-        return True
 
     def overwrite(self, predicates: JavaObject) -> JavaProxy:
         """Replace the partition that `predicates` name. Raises `UnsupportedOperation` for other conditions."""
@@ -128,27 +130,27 @@ class PaimonWriteBuilder(JavaProxy):
     # ---- the write --------------------------------------------------------------------------------------------------
 
     def build(self) -> JavaProxy:
-        return PaimonWrite(self)
+        return LakeWrite(self)
 
 
-class PaimonUpsertBuilder(PaimonWriteBuilder):
-    """The builder of a table with primary key: rows of a query in output mode update replace those with their key."""
+class LakeUpsertBuilder(LakeWriteBuilder):
+    """The builder of a table with primary key."""
 
-    interfaces: ClassVar[tuple[str, ...]] = ("org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend",)
+    interfaces: ClassVar[tuple[str, ...]] = (UPDATES_AS_APPENDS,)
 
 
 def write_builder(
-    context: PaimonContext, name: str, table: Table, options: dict[str, str], info: JavaObject
-) -> PaimonWriteBuilder:
+    context: LakeContext, name: str, table: Table, options: dict[str, str], info: JavaObject
+) -> LakeWriteBuilder:
     """The builder for a write to `table`."""
-    kind = PaimonUpsertBuilder if table.schema.has_primary_key else PaimonWriteBuilder
+    kind = LakeUpsertBuilder if table.schema.has_primary_key else LakeWriteBuilder
     return kind(context, name, table, options, info)
 
 
 class _LakeTasks(WriteTasks):
     """The tasks of a write, shared by batches and streams."""
 
-    def __init__(self, builder: PaimonWriteBuilder) -> None:
+    def __init__(self, builder: LakeWriteBuilder) -> None:
         super().__init__(builder.jvm)
         self._builder = builder
         self._table, self._name = builder._table, builder._name
@@ -166,18 +168,18 @@ class _LakeTasks(WriteTasks):
             self._table.new_commit().abort(messages_of(self._written(messages)))
 
 
-class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
+class LakeWrite(_LakeTasks, WriteProxy, BatchTasks):
     """A write: the distribution of its rows to tasks, its batch and its commit, or its stream."""
 
     interfaces: ClassVar[tuple[str, ...]] = (WRITE + "RequiresDistributionAndOrdering",)
 
-    def __init__(self, builder: PaimonWriteBuilder) -> None:
+    def __init__(self, builder: LakeWriteBuilder) -> None:
         super().__init__(builder)
         self._distribution = row_distribution(builder._table, builder._context)
         if self._distribution.function is not None and not self._has_types_of_table(builder):
             self._distribution = replace(self._distribution, function=None)
 
-    def _has_types_of_table(self, builder: PaimonWriteBuilder) -> bool:
+    def _has_types_of_table(self, builder: LakeWriteBuilder) -> bool:
         """Whether the columns of the distribution have the table's types: Spark does not cast the data of a stream."""
         names = set(self._distribution.columns)
         data, table = python_schema(builder._schema), table_schema(builder._table.schema.fields)
@@ -188,11 +190,9 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
     def description(self) -> str:
         """The write in words, as plans show it."""
         overwrite = self._overwrite
-        what = "append to" if overwrite is None else "overwrite"
-        if overwrite is None and self._table.schema.has_primary_key:
-            what = "upsert into"
+        what = write_text(self._name, has_key=self._table.schema.has_primary_key, replaces=overwrite is not None)
         partition = "" if overwrite is None or not overwrite.partition else f" {dict(overwrite.partition)}"
-        return f"forebay: {what} {self._name}{partition}"
+        return what + partition
 
     def requiredDistribution(self) -> JavaObject:
         return self._distribution.to_java(self.jvm)
@@ -201,7 +201,7 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
         return self._distribution.tasks
 
     def requiredOrdering(self) -> JavaObject:
-        return self.jvm.array(_EXPRESSIONS + "SortOrder", [])
+        return self.jvm.array(EXPRESSIONS + "SortOrder", [])
 
     def supportedCustomMetrics(self) -> JavaObject:
         return python_metrics(self.jvm)
@@ -210,7 +210,7 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
         return self
 
     def toStreaming(self) -> JavaProxy:
-        return PaimonStreamingWrite(self._builder)
+        return LakeStreamingWrite(self._builder)
 
     def commit(self, messages: JavaObject, *summary: Any) -> None:
         self._is_settled = True
@@ -221,12 +221,10 @@ class PaimonWrite(_LakeTasks, WriteProxy, BatchTasks):
         self._discard(messages)
 
 
-class PaimonStreamingWrite(_LakeTasks):
+class LakeStreamingWrite(_LakeTasks, StreamingTasks):
     """The tasks of one micro-batch, and its commit."""
 
-    interfaces: ClassVar[tuple[str, ...]] = (WRITE + "streaming.StreamingWrite",)
-
-    def __init__(self, builder: PaimonWriteBuilder) -> None:
+    def __init__(self, builder: LakeWriteBuilder) -> None:
         super().__init__(builder)
         self._commits = stream_commits(builder._context, self._name, builder._proxied, builder._query, builder._options)
 

@@ -27,7 +27,7 @@ from forebay.metadata.predicate import Predicate, all_of
 from forebay.metadata.table import TableBucket, TableInfo
 from forebay.spark.filters import key_values
 from forebay.spark.jvm.spark_jobs import RunTasks
-from forebay.spark.reading.live_plan import row_counts, wanted_buckets
+from forebay.spark.reading.live_plan import matching_buckets, row_counts
 
 DIRECT_KEYS_MAX = 100_000
 """Maximum number of keys that filters may name; for more keys the table is scanned."""
@@ -110,7 +110,7 @@ def stage_deletes(
         return [work.stage(keys.to_batches())]
     if partitions is None:
         own = set(info.descriptor.partition_keys)
-        buckets = wanted_buckets(connection, info, [p for p in predicates if p.columns() <= own])
+        buckets = matching_buckets(connection, info, [p for p in predicates if p.columns() <= own])
     else:
         buckets = plan_buckets(connection.cluster, info, partitions)
     counts = row_counts(connection, info, buckets)

@@ -12,7 +12,7 @@ On clusters without transactions (Apache Fluss) tasks write rows immediately, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,18 +31,18 @@ from forebay.codec.casting.conform import cast_batch
 from forebay.codec.rows.keys import whole_key_encoder
 from forebay.metadata.merge_engines import AGGREGATION, FIRST_ROW, VERSIONED
 from forebay.metadata.table import TableBucket, TableInfo
-from forebay.spark.context import CatalogContext
+from forebay.spark.context import LiveContext
 from forebay.spark.jvm.gateway import JavaObject
 from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.spark_values import python_options
 from forebay.spark.options import END, READ_OPTIMIZED, START, WriteOptions, write_options
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder
+from forebay.spark.reading.scan_builder import ScanBuilder
 from forebay.spark.schemas import to_spark_schema
 from forebay.spark.workers import TaskWrite, short_errors
 from forebay.spark.writing import row_level
 from forebay.spark.writing.live_deletes import check_takes_deletes
 from forebay.spark.writing.live_write import StagedWrite
-from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite
+from forebay.spark.writing.row_level import DeltaOperation, DeltaRows, DeltaWrite, OpenSource
 
 _KEYS_SHOWN = 3
 _DELETES, _UPSERTS = "deletes", "upserts"
@@ -52,18 +52,18 @@ _DELETES, _UPSERTS = "deletes", "upserts"
 class LiveDelta(DeltaOperation):
     """A statement on one table of a cluster."""
 
-    _context: CatalogContext
+    _context: LiveContext
 
     def __init__(
         self,
-        context: CatalogContext,
+        context: LiveContext,
         name: str,
         info: TableInfo,
         command: JavaObject,
-        readable: Callable[[dict[str, str]], Readable],
+        open_source: OpenSource,
     ) -> None:
-        """`readable` says how the table is read. Raises `UnsupportedOperation` where its rows cannot be changed."""
-        super().__init__(context, name, command, readable)
+        """Raises `UnsupportedOperation` where its rows cannot be changed."""
+        super().__init__(context, name, command, open_source)
         self._info = info
         self._ends: dict[TableBucket, int] = {}
         _check_changeable(self.statement, name, info)
@@ -80,7 +80,7 @@ class LiveDelta(DeltaOperation):
         if windows:
             raise InvalidRequest(f"{self.statement} {self._name}: all rows are read, so {windows} cannot be given")
         # Rows that the lake does not have yet, or has in an old form, would be missed or written back.
-        return ScanBuilder(self._context, self._readable({**read_options, READ_OPTIMIZED: "false"}))
+        return ScanBuilder(self._context, self._target({**read_options, READ_OPTIMIZED: "false"}))
 
     def _write(self, options: dict[str, str]) -> DeltaWrite:
         parsed = write_options(self._context.settings, options)

@@ -14,7 +14,7 @@ delete and an insert.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pyspark.sql.types import StringType, StructField, StructType
@@ -27,11 +27,15 @@ from forebay.spark.jvm.proxy import JavaProxy
 from forebay.spark.jvm.python_tasks import python_metrics, writer_factory
 from forebay.spark.jvm.spark_values import column_reference, python_options, struct_type
 from forebay.spark.jvm.values import int_array
-from forebay.spark.reading.scan_builder import Readable, ScanBuilder
+from forebay.spark.reading.scan_builder import ScanBuilder
+from forebay.spark.reading.scan_source import ScanSource
 from forebay.spark.writing.write_builder import WRITE, BatchTasks, WriteProxy
 
 _FACTORY = "ForebayRowWriterFactory"
 DELETE, UPDATE, MERGE = "DELETE", "UPDATE", "MERGE"
+
+OpenSource = Callable[[dict[str, str]], ScanSource]
+"""Opens the table of a statement for reading, with the options of the read."""
 
 
 class OperationBuilder(JavaProxy):
@@ -57,17 +61,17 @@ class RowLevelOperation(JavaProxy):
         context: SessionContext,
         name: str,
         command: JavaObject,
-        readable: Callable[[dict[str, str]], Readable],
+        open_source: OpenSource,
     ) -> None:
         """`name` is the table's name in SQL, `command` Spark's constant for the statement.
 
-        `readable` returns the table as the statement reads it, for the options of the scan.
+        `open_source` opens the table as the statement reads it.
         """
         super().__init__(context.jvm)
         self._context = context
         self._name = name
         self._command = command
-        self._read = readable
+        self._open_source = open_source
 
     def command(self) -> JavaObject:
         return self._command
@@ -87,10 +91,13 @@ class RowLevelOperation(JavaProxy):
         return self._references(())
 
     def newScanBuilder(self, options: JavaObject) -> JavaProxy:
-        return ScanBuilder(self._context, self._readable(python_options(options)))
+        return ScanBuilder(self._context, self._target(python_options(options)))
 
-    def _readable(self, options: dict[str, str]) -> Readable:
-        return replace(self._read(options), is_target=True)
+    def _target(self, options: dict[str, str]) -> ScanSource:
+        """The table, read with `options` to be changed."""
+        source = self._open_source(options)
+        source.is_target = True
+        return source
 
     def _references(self, names: Sequence[str]) -> JavaObject:
         return self.jvm.array(

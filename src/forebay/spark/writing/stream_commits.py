@@ -28,7 +28,7 @@ from forebay.paimon.format.commit_message import CommitMessage
 from forebay.paimon.format.snapshot import Snapshot
 from forebay.paimon.table import Table
 from forebay.paimon.write.bucketing import UNAWARE
-from forebay.spark.context import PaimonContext
+from forebay.spark.context import LakeContext
 from forebay.spark.jvm.session_state import stream_is_active
 from forebay.spark.lake_options import (
     COMPACTION_PARALLELISM,
@@ -241,7 +241,7 @@ _lock = threading.Lock()
 
 
 def stream_commits(
-    context: PaimonContext, name: str, proxied: Table, query: str, options: LakeWriteOptions
+    context: LakeContext, name: str, proxied: Table, query: str, options: LakeWriteOptions
 ) -> StreamCommits:
     """The commits of a query to `proxied` under `options`: one object for all micro-batches since its start."""
     table = with_write_options(proxied, options)

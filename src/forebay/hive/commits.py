@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import ForebayError, NotFound, OutcomeUnknown, Unavailable, UnsupportedOperation
 from forebay.base.quantity import parse_bool
-from forebay.paimon.catalog.hive_metastore import Metastore, current_user
-from forebay.paimon.catalog.hive_tables import TableDescriber
+from forebay.hive.metastore import Metastore, current_user
+from forebay.hive.tables import TableDescriber
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO
 from forebay.paimon.store.lock import Check, CommitLock, create_exclusively

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay.server import log_limit
-from forebay.server.log_limit import LINES_MAX, PERIOD_SECONDS, LogLimit
+from forebay.cli import log_limit
+from forebay.cli.log_limit import LINES_MAX, PERIOD_SECONDS, LogLimit
 from forebay.testing.server import ServerProcess
 from tests.patience import PATIENCE
 from tests.server.raw_client import address, is_closed_by_peer

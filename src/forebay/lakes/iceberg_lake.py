@@ -1,77 +1,66 @@
-"""Scans of what is no plain table: the changelog of a live table, and an Iceberg table by its catalog's options."""
+"""An Iceberg lake for readers: its databases, its tables, and scans of them.
+
+pyiceberg is imported when a catalog is first asked, so that this module can be imported without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
 import pyarrow as pa
 
-from forebay.api.scan import RowReader, Scan, ScanRequest
-from forebay.base.errors import InvalidRequest, UnsupportedOperation
-from forebay.client.reading.log_plan import LogRange
-from forebay.client.table import Table
+from forebay.api.scan import BatchRowReader, RowReader, Scan, ScanRequest
+from forebay.base.errors import InvalidRequest, NotFound, UnsupportedOperation
+from forebay.base.quantity import moment_ms
 from forebay.codec.arrow.arrow_types import from_arrow_schema
 from forebay.codec.filters import bind, filter_rows
 from forebay.lake.source import LakeSource
-from forebay.metadata.predicate import Predicate
-from forebay.metadata.table import TableBucket, TablePath
-from forebay.unionread.lake_side import conjuncts
-
-_CHANGE_COLUMNS = ("change_type", "offset", "timestamp")
+from forebay.metadata.predicate import Predicate, conjuncts
+from forebay.metadata.table import TablePath
 
 
-class ChangelogScan(Scan):
-    """The changes of a live table that its servers have: from the beginning of the logs to their ends now."""
+@dataclass(frozen=True)
+class IcebergLake:
+    """An Iceberg catalog, by pyiceberg's options."""
 
-    def __init__(self, table: Table, log_range: LogRange | None = None, request: ScanRequest | None = None) -> None:
-        super().__init__(request or ScanRequest())
-        if self._request.predicate is not None:
-            raise InvalidRequest("changes are filtered after they are read: a change may override another one")
-        self._table = table
-        self._range = log_range or LogRange.now(table.connection, table.info, ScanRequest())
-        with self._changes() as changes:
-            whole = changes.schema
-        names = self._request.columns
-        self._schema = whole if names is None else pa.schema([whole.field(name) for name in names])
+    options: Mapping[str, str]
 
-    @property
-    def schema(self) -> pa.Schema:
-        return self._schema
+    @classmethod
+    def open(cls, options: Mapping[str, str]) -> IcebergLake:
+        """The lake of `options`, whose catalog is not asked yet. Raises `UnsupportedOperation` without pyiceberg."""
+        try:
+            import pyiceberg  # noqa: F401
+        except ImportError as e:
+            raise UnsupportedOperation("Iceberg lakes need pip install 'forebay[iceberg]'") from e
+        from forebay.lakes.iceberg_tables import settled
 
-    def _changes(self) -> Any:
-        names = self._request.columns
-        chosen = None if names is None else [name for name in self._table.schema.names if name in names]
-        return self._table.changes(
-            dict(self._range.starts), dict(self._range.stops), columns=chosen, include=_CHANGE_COLUMNS
-        )
+        return cls(settled(options))
 
-    def reader(self) -> RowReader:
-        return _Batches(self._schema, self._read(), self._request.limit)
+    def list_databases(self) -> list[str]:
+        """The names of the namespaces, sorted; levels are joined by dots."""
+        from forebay.lakes.iceberg_tables import opened
 
-    def _read(self) -> Iterator[pa.RecordBatch]:
-        with self._changes() as changes:
-            for batch in changes:
-                yield batch.select(self._schema.names)
+        with opened(self.options) as catalog:
+            return [".".join(space) for space in sorted(catalog.list_namespaces())]
 
-    def pinned(self) -> Scan:
-        return self
+    def list_tables(self, database: str) -> list[str]:
+        """The names of the tables of a database, sorted. Raises `NotFound`."""
+        from pyiceberg.exceptions import NoSuchNamespaceError
 
-    def explain(self) -> str:
-        return f"changes of table {self._table.path}, {len(self._range.starts)} buckets"
+        from forebay.lakes.iceberg_tables import opened
 
-    def plan(self) -> Sequence[Any]:
-        return [None]
+        with opened(self.options) as catalog:
+            try:
+                return [table for *_, table in sorted(catalog.list_tables(tuple(database.split("."))))]
+            except NoSuchNamespaceError as e:
+                raise NotFound(f"there is no database {database!r} in this Iceberg catalog") from e
 
-    def read_split(self, split: Any) -> RowReader:
-        return self.reader()
-
-    def _with(self, request: ScanRequest) -> Self:
-        return type(self)(self._table, self._range, request)
-
-    def _described(self) -> str:
-        return f" of the changes of {self._table.path}"
+    def scan(self, path: TablePath, as_of: Any = None) -> IcebergScan:
+        """A scan of the newest snapshot of a table, or of the one that `as_of` names: a number, a tag or a time."""
+        return IcebergScan.of(self.options, path, as_of)
 
 
 class IcebergScan(Scan):
@@ -94,7 +83,6 @@ class IcebergScan(Scan):
     @classmethod
     def of(cls, options: Mapping[str, str], path: TablePath, as_of: Any = None) -> IcebergScan:
         """The newest snapshot of a table, or the one that `as_of` names: a number, a tag or a time."""
-        from forebay.base.quantity import moment_ms
         from forebay.lakes.iceberg_cache import TableCache
         from forebay.lakes.iceberg_source import IcebergLakeSource
 
@@ -129,7 +117,7 @@ class IcebergScan(Scan):
         return self._schema
 
     def reader(self) -> RowReader:
-        return _Batches(self._schema, self._read(), self._request.limit)
+        return BatchRowReader(self._schema, self._read(), self._request.limit)
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         if self._snapshot_id is None:
@@ -163,15 +151,3 @@ class IcebergScan(Scan):
         if request.as_of is not None or request.partitions is not None or request.buckets is not None:
             raise UnsupportedOperation("a scan of an Iceberg table has columns, a filter and a limit")
         return type(self)(self._source, self._snapshot_id, request)
-
-
-class _Batches(RowReader):
-    """A reader of batches that something else reads."""
-
-    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int | None) -> None:
-        super().__init__(schema, limit)
-        self._source = batches
-
-    def _read(self) -> Iterator[tuple[TableBucket | None, pa.RecordBatch]]:
-        for batch in self._source:
-            yield None, batch

@@ -1,7 +1,7 @@
 """The Hive catalog: tables are registered in a Hive Metastore, shared with Hive, Spark and Java Paimon.
 
 The metastore lists databases and tables with their locations. The schema file is authoritative for a table's columns
-and options; its description in the metastore follows (`hive_tables`, `hive_commits`). A schema file is written before
+and options; its description in the metastore follows (`tables`, `commits`). A schema file is written before
 the table is registered, and deleted if the metastore rejects it.
 """
 
@@ -14,12 +14,12 @@ from forebay.base import locations
 from forebay.base.ambient import SYSTEM_CLOCK, SYSTEM_IDS, Clock, IdSource
 from forebay.base.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedOperation
 from forebay.base.quantity import parse_bool, parse_duration_ms
+from forebay.hive.commits import TAG_TO_PARTITION, HiveCommits, HiveLock, check_supported
+from forebay.hive.metastore import Metastore, hive_options
+from forebay.hive.tables import TableDescriber, is_external, is_paimon
+from forebay.hive.views import described, is_view, view_of
 from forebay.paimon.catalog.catalog import Catalog, split_name
 from forebay.paimon.catalog.filesystem import DATABASE_SUFFIX
-from forebay.paimon.catalog.hive_commits import TAG_TO_PARTITION, HiveCommits, HiveLock, check_supported
-from forebay.paimon.catalog.hive_metastore import Metastore, hive_options
-from forebay.paimon.catalog.hive_tables import TableDescriber, is_external, is_paimon
-from forebay.paimon.catalog.hive_views import described, is_view, view_of
 from forebay.paimon.catalog.views import View
 from forebay.paimon.format.schema import TableSchema
 from forebay.paimon.io.file_io import FileIO

@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from forebay.base.errors import CorruptData, UnsupportedOperation
+from forebay.hive.metastore import Metastore, current_user
+from forebay.hive.tables import described_columns, hive_type
 from forebay.metadata import types
 from forebay.metadata.types import DataType
 from forebay.paimon.catalog.definition import COMMENT, new_fields
-from forebay.paimon.catalog.hive_metastore import Metastore, current_user
-from forebay.paimon.catalog.hive_tables import described_columns, hive_type
 from forebay.paimon.catalog.views import View
 from forebay.paimon.format.schema import DataField
 from forebay.paimon.format.schema_json import format_field, parse_field

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from forebay.base.locations import is_local, location
+from forebay.hive.metastore import Metastore, current_user
 from forebay.metadata.types import DataType, TypeRoot, child
 from forebay.paimon.catalog.definition import COMMENT
-from forebay.paimon.catalog.hive_metastore import Metastore, current_user
 from forebay.paimon.format.schema import DataField, TableSchema
 
 _INPUT_FORMAT = "org.apache.paimon.hive.mapred.PaimonInputFormat"

@@ -1,6 +1,6 @@
 """Calls to a Hive Metastore over Thrift: pooled connections, failover between servers, translated errors.
 
-The protocol's structs are declared in `hive_metastore.thrift`, which the package thriftpy2 loads; `Metastore.new`
+The protocol's structs are declared in `metastore.thrift`, which the package thriftpy2 loads; `Metastore.new`
 creates them. A read-only call is retried if its connection breaks. A call that changes something is not, because it may
 have been executed.
 """
@@ -35,7 +35,7 @@ from forebay.base.errors import (
 from forebay.base.locations import location
 from forebay.base.quantity import parse_bool, parse_duration_ms
 
-_IDL = Path(__file__).with_name("hive_metastore.thrift")
+_IDL = Path(__file__).with_name("metastore.thrift")
 _DEFAULT_PORT = 9083
 _CONNECT_MS = 20_000
 _DEFAULT_SOCKET_TIMEOUT = "600 s"
