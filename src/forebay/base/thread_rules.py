@@ -17,7 +17,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from forebay.base import threads
 
@@ -69,13 +69,13 @@ def _refuse_loop(name: str) -> None:
         raise WrongThread(f"{name} may block, and was called in the thread of an event loop")
 
 
-def _marked(marked: Any, rule: str, refuse: Callable[[str], None] | None) -> Any:
+def _marked(marked: Marked, rule: str, refuse: Callable[[str], None] | None) -> Marked:
     if not is_checking:
         return marked
     if not inspect.isclass(marked):
-        checked = marked if refuse is None else _checked(marked, refuse)
+        checked: Any = marked if refuse is None else _checked(marked, refuse)
         setattr(checked, _MARK, rule)
-        return checked
+        return cast("Marked", checked)
     for name, member in list(vars(marked).items()):
         if inspect.isfunction(member) and not name.startswith("_") and not hasattr(member, _MARK):
             setattr(marked, name, _marked(member, rule, refuse))
