@@ -17,7 +17,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from forebay.base import threads
 
@@ -73,9 +73,9 @@ def _marked(marked: Marked, rule: str, refuse: Callable[[str], None] | None) -> 
     if not is_checking:
         return marked
     if not inspect.isclass(marked):
-        checked: Any = marked if refuse is None else _checked(marked, refuse)
+        checked: Marked = marked if refuse is None else _checked(marked, refuse)
         setattr(checked, _MARK, rule)
-        return cast("Marked", checked)
+        return checked
     for name, member in list(vars(marked).items()):
         if inspect.isfunction(member) and not name.startswith("_") and not hasattr(member, _MARK):
             setattr(marked, name, _marked(member, rule, refuse))
