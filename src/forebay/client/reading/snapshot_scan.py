@@ -15,7 +15,7 @@ from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket
 
 
-class PinnedSnapshot(snapshot_source.PinnedBuckets, Protocol):
+class Pinned(snapshot_source.PinnedRows, Protocol):
     """What a scan needs of its `TableSnapshot`."""
 
     @property
@@ -25,7 +25,7 @@ class PinnedSnapshot(snapshot_source.PinnedBuckets, Protocol):
 
 
 def open_snapshot_reader(
-    snapshot: PinnedSnapshot, view: RowView, buckets: Sequence[TableBucket], limit: int | None = None
+    snapshot: Pinned, view: RowView, buckets: Sequence[TableBucket], limit: int | None = None
 ) -> RowReader:
     """A reader of `buckets` as of the snapshot, without those that the filter excludes; if the snapshot is not exact,
     of their current rows.
@@ -44,7 +44,7 @@ def open_snapshot_reader(
 class SnapshotScan(Scan):
     """A scan of a table snapshot: `snapshot.scan()`. Every run returns the same rows."""
 
-    def __init__(self, snapshot: PinnedSnapshot, request: ScanRequest, buckets: Sequence[TableBucket]) -> None:
+    def __init__(self, snapshot: Pinned, request: ScanRequest, buckets: Sequence[TableBucket]) -> None:
         super().__init__(request)
         self._snapshot, self._buckets = snapshot, tuple(buckets)
         self._view = RowView(snapshot.info, request.columns, request.predicate)
