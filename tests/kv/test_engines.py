@@ -13,8 +13,8 @@ from forebay.fs.interface import DiskFull
 from forebay.kv.engine import EngineState, WriteSize, size_of
 from forebay.kv.hlog_engine import HlogEngine
 from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.testing.kv_engine_contract import KvEngineContract
-from forebay.testing.memory_engine import MemoryEngine
+from tests.kv.kv_engine_contract import KvEngineContract
+from tests.kv.memory_engine import MemoryEngine
 
 
 class TestMemoryEngine(KvEngineContract):

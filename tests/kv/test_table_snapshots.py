@@ -19,7 +19,7 @@ from forebay.kv.lmdb_engine import LmdbEngine
 from forebay.kv.rocksdb_engine import RocksDbEngine
 from forebay.kv.table_snapshots import OpenedSnapshot, TableSnapshotLimits, TableSnapshotManager
 from forebay.metadata.table import TableBucket
-from forebay.testing.memory_engine import MemoryEngine
+from tests.kv.memory_engine import MemoryEngine
 from tests.patience import PATIENCE
 
 A, B = TableBucket(1, 0), TableBucket(1, 1)
