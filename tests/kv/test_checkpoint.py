@@ -16,18 +16,10 @@ from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import EngineState, KvEngine
-<<<<<<< HEAD
 from forebay.kv.hlog.hlog_engine import HlogEngine
 from forebay.kv.lmdb.lmdb_engine import LmdbEngine
-from forebay.testing.faulty_fs import FaultyFileSystem
-from forebay.testing.memory_engine import MemoryEngine
-=======
-from forebay.kv.hlog_engine import HlogEngine
-from forebay.kv.lmdb_engine import LmdbEngine
-from forebay.kv.rocksdb_engine import RocksDbEngine
 from tests.fs.faulty_fs import FaultyFileSystem
 from tests.kv.memory_engine import MemoryEngine
->>>>>>> h-doors
 
 BOOT = "mount 1"
 OTHER = "mount 2"

@@ -9,19 +9,11 @@ import pytest
 
 from forebay.base.errors import CorruptData, ErrorCode, StorageFailure
 from forebay.fs.interface import DiskFull
-<<<<<<< HEAD
 from forebay.kv.engine import EngineState
 from forebay.kv.hlog.hlog_engine import HlogEngine
 from forebay.kv.lmdb.lmdb_engine import LmdbEngine
-from forebay.testing.kv_engine_contract import KvEngineContract
-from forebay.testing.memory_engine import MemoryEngine
-=======
-from forebay.kv.engine import EngineState, WriteSize, size_of
-from forebay.kv.hlog_engine import HlogEngine
-from forebay.kv.lmdb_engine import LmdbEngine
 from tests.kv.kv_engine_contract import KvEngineContract
 from tests.kv.memory_engine import MemoryEngine
->>>>>>> h-doors
 
 
 class TestMemoryEngine(KvEngineContract):

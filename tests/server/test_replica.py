@@ -23,12 +23,8 @@ from forebay.server.flow.write_queue import FutureReceiver, WriteScheduler
 from forebay.server.metadata.catalog import CatalogTable, LiveTable
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.slow_progress import SlowProgress
-<<<<<<< HEAD
 from forebay.server.storage.write_command import AppendCommand, AppendRequest, PutCommand, WriteCommand
-from forebay.testing.faulty_fs import FaultyFileSystem
-=======
 from tests.fs.faulty_fs import FaultyFileSystem
->>>>>>> h-doors
 from tests.log.log_batches import faulty_fs, open_log
 from tests.patience import PATIENCE, until
 from tests.server.running import log_records
