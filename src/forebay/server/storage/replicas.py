@@ -289,7 +289,6 @@ class ReplicaManager:
     def _is_read(self, bucket: TableBucket) -> bool:
         return self._scanners.bucket_session_count(bucket) > 0 or self._table_snapshots.has_pinned(bucket)
 
-    @blocking
     def close_idle(self) -> None:
         """Park the least recently used buckets while more are open than allowed.
 
