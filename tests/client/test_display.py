@@ -108,7 +108,7 @@ def test_a_reading_shows_what_it_reads_and_takes_no_rows(make_table: MakeTable) 
     scan, log = table.scan(columns=["v"]), table.changes(stop="latest")
     assert "int" not in Cells(scan._repr_html_()).texts
     reader = scan.reader()
-    assert repr(scan) == f"<forebay.LiveScan of {table.path}, source live, columns v>"
+    assert repr(scan) == f"<forebay.LiveTableScan of {table.path}, source live, columns v>"
     assert repr(reader) == f"<forebay.TableReader of {table.path}, 0 of 2 buckets read, columns v, not begun>"
     assert repr(log) == f"<forebay.LogReader of {table.path}, 2 buckets, up to fixed offsets>"
     assert reader.read_all().num_rows == 1

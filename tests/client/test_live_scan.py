@@ -499,7 +499,7 @@ def test_a_source_is_found_by_its_entry_point(make_table: MakeTable, monkeypatch
     table = numbered(make_table, 1)
     entries = [
         EntryPoint("else", "nothing.there:at_all", "forebay.scan_sources"),
-        EntryPoint("entered", "forebay.client.reading.table_scan:LiveScan", "forebay.scan_sources"),
+        EntryPoint("entered", "forebay.client.reading.table_scan:LiveTableScan", "forebay.scan_sources"),
     ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: EntryPoints(entries).select(group=group))
     assert table.scan(source="entered").to_arrow().num_rows == 1

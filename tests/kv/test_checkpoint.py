@@ -18,8 +18,8 @@ from forebay.kv.checkpoint import KvFolder
 from forebay.kv.engine import EngineState, KvEngine
 from forebay.kv.hlog.hlog_engine import HlogEngine
 from forebay.kv.lmdb.lmdb_engine import LmdbEngine
-from forebay.testing.faulty_fs import FaultyFileSystem
-from forebay.testing.memory_engine import MemoryEngine
+from tests.fs.faulty_fs import FaultyFileSystem
+from tests.kv.memory_engine import MemoryEngine
 
 BOOT = "mount 1"
 OTHER = "mount 2"

@@ -12,8 +12,8 @@ from forebay.fs.interface import DiskFull
 from forebay.kv.engine import EngineState
 from forebay.kv.hlog.hlog_engine import HlogEngine
 from forebay.kv.lmdb.lmdb_engine import LmdbEngine
-from forebay.testing.kv_engine_contract import KvEngineContract
-from forebay.testing.memory_engine import MemoryEngine
+from tests.kv.kv_engine_contract import KvEngineContract
+from tests.kv.memory_engine import MemoryEngine
 
 
 class TestMemoryEngine(KvEngineContract):

@@ -23,7 +23,7 @@ from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import AggregateFunction, Column
 from forebay.metadata.types import DataType, TypeRoot
-from forebay.testing.memory_engine import MemoryEngine
+from tests.kv.memory_engine import MemoryEngine
 from tests.kv.tables import FakeTable
 
 OPTIONS = [

@@ -18,7 +18,7 @@ from forebay.kv.engine import EngineState, KvEngine, KvPage, KvRows, KvSnapshot
 from forebay.kv.lmdb.lmdb_engine import LmdbEngine
 from forebay.kv.table_snapshots import OpenedSnapshot, TableSnapshotLimits, TableSnapshotManager
 from forebay.metadata.table import TableBucket
-from forebay.testing.memory_engine import MemoryEngine
+from tests.kv.memory_engine import MemoryEngine
 from tests.patience import PATIENCE
 
 A, B = TableBucket(1, 0), TableBucket(1, 1)

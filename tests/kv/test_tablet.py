@@ -22,8 +22,8 @@ from forebay.kv.tablet import KvTablet, PutRequest
 from forebay.log.tablet import LogTablet
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
-from forebay.testing.faulty_fs import FaultyFileSystem
-from forebay.testing.memory_engine import MemoryEngine
+from tests.fs.faulty_fs import FaultyFileSystem
+from tests.kv.memory_engine import MemoryEngine
 from tests.kv.tables import FakeTable, Row
 
 FORMATS = [

@@ -65,7 +65,7 @@ def test_the_format_is_found_by_its_name() -> None:
 def test_without_pyiceberg_the_package_to_install_is_named() -> None:
     program = (
         "import sys; sys.modules['pyiceberg'] = None\n"
-        "from forebay.lake.storage import create_lake_storage\n"
+        "from forebay.lake.formats import create_lake_storage\n"
         "try: create_lake_storage('iceberg', {'warehouse': 'x'})\n"
         "except NotImplementedError as e: print(e)"
     )

@@ -18,7 +18,7 @@ from forebay.codec.log.header import (
 )
 from forebay.log.config import LogConfig
 from forebay.log.tablet import LogTablet
-from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.fs.faulty_fs import FaultyFileSystem
 
 FOLDER = "/data/db/t-1/log-0"
 SMALL = LogConfig(segment_bytes=700, index_interval_bytes=120, scan_bytes=256, batch_bytes_max=4000)

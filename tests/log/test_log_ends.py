@@ -12,7 +12,7 @@ from forebay.base.errors import StorageFailure
 from forebay.fs import names
 from forebay.log.log_ends import HEAD_BYTES, SLOT_BYTES, LogEndEvidence, LogEnds, NoMarks, StoredMarks, read_log_ends
 from forebay.metadata.table import TableBucket
-from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import SMALL, make_batch, open_log
 
 HERE = frozenset({"mount boot-1 7"})

@@ -19,8 +19,8 @@ from forebay.log.config import LogConfig
 from forebay.log.log_ends import StoredMarks
 from forebay.log.recovery import noted_starts
 from forebay.log.tablet import LogTablet
-from forebay.testing import faulty_fs as faulty_files
-from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.fs import faulty_fs as faulty_files
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import (
     DISK_ERRORS,
     FOLDER,

@@ -27,7 +27,7 @@ from forebay.server.handlers import fetch, lookups, offsets
 from forebay.server.server import Injected
 from forebay.server.storage import replicas as replica_module
 from forebay.server.storage.replica import BucketReplica
-from forebay.testing.memory_engine import MemoryEngine
+from tests.kv.memory_engine import MemoryEngine
 from tests.patience import PATIENCE, until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running

@@ -24,7 +24,7 @@ from forebay.server.metadata.catalog import CatalogTable, LiveTable
 from forebay.server.storage.replica import BucketReplica
 from forebay.server.storage.slow_progress import SlowProgress
 from forebay.server.storage.write_command import AppendCommand, AppendRequest, PutCommand, WriteCommand
-from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import faulty_fs, open_log
 from tests.patience import PATIENCE, until
 from tests.server.running import log_records

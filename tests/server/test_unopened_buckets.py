@@ -13,7 +13,7 @@ from forebay.log.checkpoints import DataDirectory
 from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
 from forebay.server.storage.replica import ParkedBucket
-from forebay.testing.faulty_fs import FaultyFileSystem
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.server.raw_client import ApiKey, RawClient, pb
 from tests.server.running import log_records, running
 from tests.server.test_lifecycle import LOG_COLUMNS

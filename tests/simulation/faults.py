@@ -8,8 +8,8 @@ from forebay.base.errors import CorruptData
 from forebay.codec.log.header import CRC_OFFSETS, LogBatchHeader, iter_headers
 from forebay.fs import names
 from forebay.log.log_ends import read_log_ends
-from forebay.testing.disk_model import File
 from forebay.testing.memory_lake import commit_as_somebody_else, roll_back
+from tests.fs.disk_model import File
 from tests.simulation.disk import SECTOR, SimFileSystem
 from tests.simulation.workload import Workload
 from tests.simulation.world import DATA, World

@@ -28,8 +28,8 @@ from forebay.log.config import LogConfig
 from forebay.log.log_ends import LogEnds
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket
-from forebay.testing.faulty_fs import FaultyFileSystem
-from forebay.testing.memory_engine import MemoryEngine
+from tests.fs.faulty_fs import FaultyFileSystem
+from tests.kv.memory_engine import MemoryEngine
 from tests.kv.tables import FakeTable
 
 WRITER = 7

@@ -13,9 +13,9 @@ from forebay.fs import names
 from forebay.fs.local import LocalFileSystem
 from forebay.log.log_ends import LogEndEvidence
 from forebay.log.tablet import LogTablet
-from forebay.testing.faulty_fs import FaultyFileSystem
 from forebay.verify.logs import LogImage, check_log
 from forebay.verify.report import Report
+from tests.fs.faulty_fs import FaultyFileSystem
 from tests.log.log_batches import FOLDER, SMALL, faulty_fs, filled_log, make_batch
 
 END = 60

@@ -69,11 +69,11 @@ def _refuse_loop(name: str) -> None:
         raise WrongThread(f"{name} may block, and was called in the thread of an event loop")
 
 
-def _marked(marked: Any, rule: str, refuse: Callable[[str], None] | None) -> Any:
+def _marked(marked: Marked, rule: str, refuse: Callable[[str], None] | None) -> Marked:
     if not is_checking:
         return marked
     if not inspect.isclass(marked):
-        checked = marked if refuse is None else _checked(marked, refuse)
+        checked: Marked = marked if refuse is None else _checked(marked, refuse)
         setattr(checked, _MARK, rule)
         return checked
     for name, member in list(vars(marked).items()):

@@ -3,7 +3,7 @@
 Nouns: an `AppendFile` grows at its end and can be cut there; a `PositionalReader` reads any place of a file; a
 `FileSystem` makes both and keeps the names. Paths are strings with "/" between their parts.
 
-Rules that every implementation keeps (`forebay.testing.file_system_contract` checks them):
+Rules that every implementation keeps (`tests/fs/file_system_contract.py` checks them):
 
 - **Content is durable after `AppendFile.sync`**, and so is then the file's name in its folder. Nothing else makes
   appended bytes durable: they may be lost, in part and out of order, when the machine loses power.
@@ -14,7 +14,7 @@ Rules that every implementation keeps (`forebay.testing.file_system_contract` ch
 - **A path with an empty step, `.` or `..` is refused** (`InvalidRequest`): names from data must not leave their folder.
 - Failures are `StorageFailure`, with the path and the system's own words; a full disk is `DiskFull`.
 
-The local file system is in `forebay.fs.local`; one that loses power on request in `forebay.testing.faulty_fs`.
+The local file system is in `forebay.fs.local`; one that loses power on request in `tests/fs/faulty_fs.py`.
 Prior art: LevelDB's `Env` and its fault-injecting test double.
 """
 

@@ -9,7 +9,7 @@ Stored values are `length i32 | schema id i16 | row` (codec.kv.value_batch), so 
 
 The engines are `forebay.kv.hlog` and `forebay.kv.lmdb`; `forebay.kv.engines` selects one. Parts that engines share are
 modules beside this one: the allocation of disk space (`map_space`), pages of values (`value_pages`), and writes held in
-memory until a group ends (`buffered_writes`). `forebay.testing.kv_engine_contract` tests an engine.
+memory until a group ends (`buffered_writes`). `tests/kv/kv_engine_contract.py` tests an engine.
 """
 
 from __future__ import annotations

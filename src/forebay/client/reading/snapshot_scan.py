@@ -15,7 +15,7 @@ from forebay.client.views import RowView
 from forebay.metadata.table import TableBucket
 
 
-class Pinned(snapshot_source.Pinned, Protocol):
+class Pinned(snapshot_source.PinnedRows, Protocol):
     """What a scan needs of its `TableSnapshot`."""
 
     @property

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 GONE = (ErrorCode.SCANNER_EXPIRED, ErrorCode.UNKNOWN_SCANNER_ID)
 
 
-class Pinned(Protocol):
+class PinnedRows(Protocol):
     """What a source needs of its `TableSnapshot`."""
 
     connection: Session
@@ -39,7 +39,7 @@ class Pinned(Protocol):
 class SnapshotSource(BucketSource):
     """The rows of one bucket of a table snapshot, from the first one or from a position on."""
 
-    def __init__(self, snapshot: Pinned, bucket: TableBucket, resume_after: bytes | None = None) -> None:
+    def __init__(self, snapshot: PinnedRows, bucket: TableBucket, resume_after: bytes | None = None) -> None:
         self._snapshot = snapshot
         self.bucket = bucket
         self._next_position = resume_after
@@ -102,7 +102,7 @@ def gone(what: str, error: ForebayError) -> NotFound:
 
 
 def snapshot_reader(
-    snapshot: Pinned,
+    snapshot: PinnedRows,
     view: RowView,
     buckets: Sequence[TableBucket],
     limit: int | None = None,

@@ -13,7 +13,7 @@ from typing import TypeAlias, cast
 
 from forebay.api.scan import ScanRequest
 from forebay.base.errors import InvalidRequest
-from forebay.client.reading.table_scan import FunctionScan, LiveScan, LogScan, OpenReader, TableScan
+from forebay.client.reading.table_scan import FunctionScan, LiveTableScan, LogScan, OpenReader, TableScan
 from forebay.client.session import Session
 from forebay.metadata.table import TableInfo
 
@@ -22,7 +22,7 @@ Source: TypeAlias = "OpenReader | type[TableScan]"
 
 ENTRY_POINTS = "forebay.scan_sources"
 
-_sources: dict[str, Source] = {"live": LiveScan, "log": LogScan}
+_sources: dict[str, Source] = {"live": LiveTableScan, "log": LogScan}
 
 
 def register_source(name: str, source: Source) -> None:

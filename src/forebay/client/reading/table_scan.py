@@ -1,7 +1,7 @@
 """`table.scan()`: lazy scans of a live table.
 
 A `TableScan` is one source of rows applied to one table and one request (forebay.client.reading.sources has the names
-of sources). The parts of a `BucketedScan` are buckets: `LiveScan` reads the current rows of a primary-key table,
+of sources). The parts of a `BucketedScan` are buckets: `LiveTableScan` reads the current rows of a primary-key table,
 `LogScan` what a log table was appended, and `FunctionScan` opens its readers by a function that another package
 registered. Sources with other parts are subclasses of `TableScan` (forebay.unionread.scan).
 """
@@ -142,7 +142,7 @@ class _KeyedScan(BucketedScan):
         return plan_keys(self._session.cluster, self._view, request.partitions, request.buckets)
 
 
-class LiveScan(_KeyedScan):
+class LiveTableScan(_KeyedScan):
     """The source "live": the current rows of a primary-key table. Log tables are read by `LogScan`."""
 
     @classmethod

@@ -290,7 +290,6 @@ class ReplicaManager:
     def _is_read(self, bucket: TableBucket) -> bool:
         return self._scanners.bucket_session_count(bucket) > 0 or self._table_snapshots.has_pinned(bucket)
 
-    @blocking
     def close_idle(self) -> None:
         """Park the least recently used buckets while more are open than allowed.
 
@@ -331,7 +330,6 @@ class ReplicaManager:
             self._moved(replica.bucket, self._moving[replica.bucket])
         return True
 
-    @blocking
     def _park(self, replica: BucketReplica) -> None:
         bucket = replica.bucket
         try:
@@ -353,7 +351,6 @@ class ReplicaManager:
             self._high_watermarks[bucket] = replica.log.high_watermark
             self._closed_counts[bucket.table_id] = self._counts(bucket.table_id).plus(replica)
 
-    @blocking
     def _open_replica(self, bucket: TableBucket, table: LiveTable, parked: ParkedBucket | None) -> BucketReplica:
         path, log_folder = self._log_folder(bucket, table)
         recovery_point, known_end = self._recovery_points.get(bucket), self._known_end(bucket, log_folder)

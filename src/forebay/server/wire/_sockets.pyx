@@ -33,71 +33,13 @@ from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from forebay.server.wire.states import Reading, State
-
 from forebay.protocol._short cimport LOOKUP, PRODUCE_LOG, PUT_KV, ShortRequest, encode_written, read_frame
+from forebay.server.wire._epoll cimport (
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, HAS_EPOLL, MSG_DONTWAIT, MSG_NOSIGNAL, epoll_change,
+    epoll_take, epoll_watch, recv, send,
+)
 
-cdef extern from *:
-    """
-    #include <sched.h>
-    #include <time.h>
-    #include <sys/types.h>
-    #include <sys/socket.h>
-    #ifdef __linux__
-    #include <sys/epoll.h>
-    #define HAS_EPOLL 1
-    #else
-    #define HAS_EPOLL 0
-    #define MSG_NOSIGNAL 0
-    #define EPOLLIN 1
-    #define EPOLLOUT 4
-    #define EPOLL_CTL_ADD 1
-    #define EPOLL_CTL_DEL 2
-    #define EPOLL_CTL_MOD 3
-    #endif
-
-    static int epoll_change(int epoll, int operation, int fd, unsigned int events) {
-    #if HAS_EPOLL
-        struct epoll_event event = {.events = events, .data = {.fd = fd}};
-        return epoll_ctl(epoll, operation, fd, &event);
-    #else
-        return -1;
-    #endif
-    }
-    static int epoll_take(int epoll, int most, int timeout, int* fds, unsigned int* events) {
-    #if HAS_EPOLL
-        struct epoll_event found[256];
-        int i, n = epoll_wait(epoll, found, most < 256 ? most : 256, timeout);
-        for (i = 0; i < n; i++) {
-            fds[i] = found[i].data.fd;
-            events[i] = found[i].events;
-        }
-        return n;
-    #else
-        return -1;
-    #endif
-    }
-    static int epoll_watch(int epoll, int most, long ns, int* fds, unsigned int* events) {
-        struct timespec begin, now;
-        int n;
-        clock_gettime(CLOCK_MONOTONIC, &begin);
-        do {
-            sched_yield();
-            n = epoll_take(epoll, most, 0, fds, events);
-            if (n != 0) return n;
-            clock_gettime(CLOCK_MONOTONIC, &now);
-        } while ((now.tv_sec - begin.tv_sec) * 1000000000L + now.tv_nsec - begin.tv_nsec < ns);
-        return 0;
-    }
-    """
-    int epoll_watch(int epoll, int most, long ns, int* fds, unsigned int* events) nogil
-    int HAS_EPOLL, MSG_NOSIGNAL, MSG_DONTWAIT
-    unsigned int EPOLLIN, EPOLLOUT
-    int EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD
-    int epoll_change(int epoll, int operation, int fd, unsigned int events) nogil
-    int epoll_take(int epoll, int most, int timeout, int* fds, unsigned int* events) nogil
-    ssize_t recv(int fd, void* data, size_t size, int flags) nogil
-    ssize_t send(int fd, const void* data, size_t size, int flags) nogil
+from forebay.server.wire.states import ConnectionState, Reading
 
 cdef enum:
     SOCKETS_MAX = 64              # of a round: others have to wait for as long as they take
@@ -115,7 +57,7 @@ cdef enum:
     WATCH_GAIN = 4                # so often in vain for each time that it has found something,
     WATCH_MAX = 64                # but not more often than this
 
-cdef int SERVING = State.SERVING, HELD = State.HELD
+cdef int SERVING = ConnectionState.SERVING, HELD = ConnectionState.HELD
 cdef int READING_ON = Reading.ON, READING_ENDED = Reading.ENDED
 
 AVAILABLE = bool(HAS_EPOLL)
@@ -147,7 +89,7 @@ cdef class Peer:
 
     cdef public bint is_plain     # whether all that has arrived is served, and short requests may be
     cdef public bint is_unread    # whether the peer does not read what was sent
-    cdef public int state, reading  # `State` and `Reading` of forebay.server.wire.states
+    cdef public int state, reading  # `ConnectionState` and `Reading` of forebay.server.wire.states
     cdef public Py_ssize_t open_bytes, open_bytes_max, open_requests_max
     cdef public dict open         # requests without an answer, by id
     cdef public double last_active

@@ -51,7 +51,14 @@ from forebay.server.wire._sockets import OPEN_REQUEST_BYTES, Peer, Socket
 from forebay.server.wire.send_queue import SendQueue
 from forebay.server.wire.short_requests import VERSIONS_MIN as SHORT_VERSIONS_MIN
 from forebay.server.wire.short_requests import ShortRequests
-from forebay.server.wire.states import BLOCKED_STATES, HELD_STATES, Event, Reading, State, next_state
+from forebay.server.wire.states import (
+    BLOCKED_STATES,
+    HELD_STATES,
+    ConnectionEvent,
+    ConnectionState,
+    Reading,
+    next_state,
+)
 
 if TYPE_CHECKING:
     from forebay.base.tracing import Tracing
@@ -144,7 +151,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         self._tasks_context = context_of(id(self))
         self._places = asyncio.Semaphore(_LARGE_ANSWERS_MAX)
         self.open_bytes_max = _OPEN_BYTES_MAX
-        self.state, self.reading = State.SERVING, Reading.ON
+        self.state, self.reading = ConnectionState.SERVING, Reading.ON
         self.last_active = self.opened = self._clock.monotonic()
         self._greeting = b""
 
@@ -163,7 +170,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def _refuse(self, transport: asyncio.Transport, error: ForebayError) -> None:
         """Send the client the reason, give it a moment to read it, and close."""
-        self._take(Event.REFUSE)
+        self._take(ConnectionEvent.REFUSE)
         refused = self._connections.refused
         if len(refused) >= _REFUSALS_MAX:
             transport.abort()
@@ -184,7 +191,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_later(_REFUSAL_SECONDS, end)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._take(Event.CLOSE)
+        self._take(ConnectionEvent.CLOSE)
         self._connection.close()
         self._connections.remove(self, self.address)
         self.memory.give_all()
@@ -193,22 +200,26 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             task.cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(bytearray(4096)) if self.state == State.REFUSED else self._connection.get_buffer(sizehint)
+        return (
+            memoryview(bytearray(4096))
+            if self.state == ConnectionState.REFUSED
+            else self._connection.get_buffer(sizehint)
+        )
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.state == State.REFUSED:
+        if self.state == ConnectionState.REFUSED:
             return
         self.last_active = self._clock.monotonic()
         connection = self._connection
         connection.buffer_updated(nbytes)
-        may_start = self.state == State.SERVING
+        may_start = self.state == ConnectionState.SERVING
         if may_start and self._connections.fair_queue.is_idle and self._serve_lone_short():
             self.is_plain = True
             return
         if connection.large_bytes:
             self.memory.feed_large()
         elif not may_start:
-            self._take(Event.BYTES)
+            self._take(ConnectionEvent.BYTES)
             self._fall_behind()
             self.balance()
         elif not self._connections.fair_queue.is_idle or self.take_turn():
@@ -227,9 +238,9 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         self._short.flush()
         self._connection.receive_eof()
-        if self.state == State.REFUSED:
+        if self.state == ConnectionState.REFUSED:
             return False
-        if self.state == State.SERVING:
+        if self.state == ConnectionState.SERVING:
             if not self._connections.fair_queue.is_idle or self.take_turn():
                 self._join()
             elif self.state not in HELD_STATES:
@@ -252,7 +263,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
 
     def stop_reading(self) -> None:
         """Accept no more requests; those in flight are answered."""
-        self._take(Event.STOP)
+        self._take(ConnectionEvent.STOP)
         self._short.flush()
         self.balance()
 
@@ -308,14 +319,14 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     # ---- turns ------------------------------------------------------------------------------------------------------
 
     def _join(self, is_new: bool = True) -> None:
-        self._take(Event.JOIN)
+        self._take(ConnectionEvent.JOIN)
         self._connections.fair_queue.join(self, is_new=is_new)
 
     def take_turn(self, requests_max: int = REQUESTS_PER_TURN) -> bool:
         """Start a few requests. Return whether more are waiting and may start."""
-        self._take(Event.TURN)
+        self._take(ConnectionEvent.TURN)
         more = self._start_some(requests_max)
-        self._take(Event.MORE if more else Event.DONE)
+        self._take(ConnectionEvent.MORE if more else ConnectionEvent.DONE)
         if not more and self.reading == Reading.BEHIND:
             self.reading = Reading.PAUSED
         if self.memory.large_counted != self._connection.large_bytes:
@@ -327,7 +338,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         connection = self._connection
         for _ in range(requests_max):
             if self._must_wait():
-                self._take(Event.HOLD)
+                self._take(ConnectionEvent.HOLD)
                 return False
             short = connection.next_short()
             if short is not None and self._short.take(self, short):
@@ -362,7 +373,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             self._connection.open_requests >= self.open_requests_max
             or self.open_bytes >= self.open_bytes_max
             or self.state in BLOCKED_STATES
-            or self.state == State.DRAINING
+            or self.state == ConnectionState.DRAINING
             or not self._send_queue.drained.is_set()
         ):
             return True
@@ -381,14 +392,14 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
     def balance(self) -> None:
         """Stop reading while too much is in flight or pending; continue afterwards."""
         transport, connection = self._transport, self._connection
-        if transport is None or transport.is_closing() or self.state == State.REFUSED:
+        if transport is None or transport.is_closing() or self.state == ConnectionState.REFUSED:
             return
         waiting = connection.open_requests
         is_unread = not self._send_queue.drained.is_set()
         state = self.state
-        is_barred = state in BLOCKED_STATES or state == State.DRAINING or self.memory.is_starved or is_unread
+        is_barred = state in BLOCKED_STATES or state == ConnectionState.DRAINING or self.memory.is_starved or is_unread
         has_room = waiting <= self.open_requests_max // 2 and self.open_bytes <= _OPEN_BYTES_MAX // 2
-        if state == State.HELD and has_room and not is_barred and not self._is_over_share:
+        if state == ConnectionState.HELD and has_room and not is_barred and not self._is_over_share:
             self._join(is_new=False)
         is_full = waiting >= self.open_requests_max or self.open_bytes >= self.open_bytes_max
         if is_barred or is_full or self.state in HELD_STATES:
@@ -406,7 +417,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if self.reading != Reading.ENDED:
             self.reading = Reading.BEHIND
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: ConnectionEvent) -> None:
         """Go to the state that follows by `event`."""
         self.state = next_state(self.state, event)
 
@@ -506,7 +517,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         if len(request.body) >= _PARSED_APART_BYTES and (
             key not in BULK_REQUESTS or has_more_entries(request.api.request, request.body, _PARSED_APART_ENTRIES)
         ):
-            self._take(Event.BLOCK)
+            self._take(ConnectionEvent.BLOCK)
             return self._parse_apart(request, memory)
         return self._dispatch(request, memory, *request.parse_split(request.api.request))
 
@@ -518,7 +529,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         call = ServerCall(message, payloads, request.api_version, self._role, self._listener, name, memory, is_long)
         outcome = HANDLERS[request.api.key](self._context, call)
         if len(payloads) > SHORT_LIST and not isinstance(outcome, Answer | Message):
-            self._take(Event.BLOCK)
+            self._take(ConnectionEvent.BLOCK)
             return self._write_alone(outcome)
         return outcome
 
@@ -551,7 +562,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
             return outcome if isinstance(outcome, Answer | Message) else await outcome
 
     def _unblock(self) -> None:
-        self._take(Event.UNBLOCK)
+        self._take(ConnectionEvent.UNBLOCK)
         self.balance()
 
     def _authenticate(self, request: RequestReceived) -> Message | Coroutine[Any, Any, Message]:
@@ -562,7 +573,7 @@ class RpcProtocol(Peer, asyncio.BufferedProtocol):
         seconds = self._connections.login_throttle.wait_seconds(self.address, user)
         if not seconds:
             return self._log_in(message, user)
-        self._take(Event.BLOCK)
+        self._take(ConnectionEvent.BLOCK)
         return self._log_in_later(message, user, seconds)
 
     async def _log_in_later(self, message: pb.AuthenticateRequest, user: str, seconds: float) -> Message:

@@ -1,7 +1,7 @@
 """The states of a server connection, as a table. No sockets and no clock; `RpcProtocol` reports events and acts.
 
-Nouns: a `State` says which requests of the connection may start. A `Reading` says whether its bytes are read. An
-`Event` changes the state by the table `TRANSITIONS`; one that the table does not have is a bug and raises.
+Nouns: a `ConnectionState` says which requests of the connection may start. A `Reading` says whether its bytes are read.
+An `ConnectionEvent` changes the state by the table `TRANSITIONS`; one that the table does not have is a bug and raises.
 
     SERVING  ──TURN──> STARTING    bytes have arrived, and no other connection waits
     SERVING  ──JOIN──> QUEUED      bytes have arrived, and other connections wait already
@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from forebay.base.errors import check
 
 
-class State(enum.IntEnum):
+class ConnectionState(enum.IntEnum):
     """Which requests of a connection may start."""
 
     SERVING = 0
@@ -61,7 +61,7 @@ class Reading(enum.IntEnum):
     """The client sends nothing more."""
 
 
-class Event(enum.IntEnum):
+class ConnectionEvent(enum.IntEnum):
     """What happens to a connection."""
 
     JOIN = 0
@@ -86,56 +86,62 @@ class Event(enum.IntEnum):
 
 
 _BLOCKED = {
-    State.SERVING: State.SERVING_BLOCKED,
-    State.QUEUED: State.QUEUED_BLOCKED,
-    State.STARTING: State.STARTING_BLOCKED,
-    State.HELD: State.HELD_BLOCKED,
+    ConnectionState.SERVING: ConnectionState.SERVING_BLOCKED,
+    ConnectionState.QUEUED: ConnectionState.QUEUED_BLOCKED,
+    ConnectionState.STARTING: ConnectionState.STARTING_BLOCKED,
+    ConnectionState.HELD: ConnectionState.HELD_BLOCKED,
 }
 """The blocked twin of each state."""
 
-_TURNS: Mapping[tuple[State, Event], State] = {
-    (State.SERVING, Event.JOIN): State.QUEUED,
-    (State.SERVING, Event.TURN): State.STARTING,
-    (State.QUEUED, Event.JOIN): State.QUEUED,  # a turn of its own has ended with MORE
-    (State.QUEUED, Event.TURN): State.STARTING,
-    (State.QUEUED, Event.BYTES): State.QUEUED,
-    (State.STARTING, Event.DONE): State.SERVING,
-    (State.STARTING, Event.MORE): State.QUEUED,
-    (State.STARTING, Event.HOLD): State.HELD,
-    (State.HELD, Event.JOIN): State.QUEUED,
-    (State.HELD, Event.DONE): State.HELD,  # the end of the turn in which it was held
-    (State.HELD, Event.BYTES): State.HELD,
+_TURNS: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = {
+    (ConnectionState.SERVING, ConnectionEvent.JOIN): ConnectionState.QUEUED,
+    (ConnectionState.SERVING, ConnectionEvent.TURN): ConnectionState.STARTING,
+    (ConnectionState.QUEUED, ConnectionEvent.JOIN): ConnectionState.QUEUED,  # a turn of its own has ended with MORE
+    (ConnectionState.QUEUED, ConnectionEvent.TURN): ConnectionState.STARTING,
+    (ConnectionState.QUEUED, ConnectionEvent.BYTES): ConnectionState.QUEUED,
+    (ConnectionState.STARTING, ConnectionEvent.DONE): ConnectionState.SERVING,
+    (ConnectionState.STARTING, ConnectionEvent.MORE): ConnectionState.QUEUED,
+    (ConnectionState.STARTING, ConnectionEvent.HOLD): ConnectionState.HELD,
+    (ConnectionState.HELD, ConnectionEvent.JOIN): ConnectionState.QUEUED,
+    (ConnectionState.HELD, ConnectionEvent.DONE): ConnectionState.HELD,  # the end of the turn in which it was held
+    (ConnectionState.HELD, ConnectionEvent.BYTES): ConnectionState.HELD,
 }
 
-TRANSITIONS: Mapping[tuple[State, Event], State] = {
+TRANSITIONS: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = {
     **_TURNS,
     **{(_BLOCKED[state], event): _BLOCKED[then] for (state, event), then in _TURNS.items()},
-    **{(state, Event.BLOCK): blocked for state, blocked in _BLOCKED.items()},
-    **{(blocked, Event.UNBLOCK): state for state, blocked in _BLOCKED.items()},
-    (State.SERVING_BLOCKED, Event.BYTES): State.HELD_BLOCKED,
-    **{(state, Event.STOP): State.DRAINING for pair in _BLOCKED.items() for state in pair},
-    (State.SERVING, Event.REFUSE): State.REFUSED,
-    **{(state, Event.CLOSE): State.CLOSED for state in State},
+    **{(state, ConnectionEvent.BLOCK): blocked for state, blocked in _BLOCKED.items()},
+    **{(blocked, ConnectionEvent.UNBLOCK): state for state, blocked in _BLOCKED.items()},
+    (ConnectionState.SERVING_BLOCKED, ConnectionEvent.BYTES): ConnectionState.HELD_BLOCKED,
+    **{(state, ConnectionEvent.STOP): ConnectionState.DRAINING for pair in _BLOCKED.items() for state in pair},
+    (ConnectionState.SERVING, ConnectionEvent.REFUSE): ConnectionState.REFUSED,
+    **{(state, ConnectionEvent.CLOSE): ConnectionState.CLOSED for state in ConnectionState},
     # A turn, or the first step of a request, may end after the connection has stopped or is closed.
-    **{(State.DRAINING, event): State.DRAINING for event in Event if event is not Event.CLOSE},
-    **{(State.CLOSED, event): State.CLOSED for event in Event},
-    (State.REFUSED, Event.STOP): State.REFUSED,
+    **{
+        (ConnectionState.DRAINING, event): ConnectionState.DRAINING
+        for event in ConnectionEvent
+        if event is not ConnectionEvent.CLOSE
+    },
+    **{(ConnectionState.CLOSED, event): ConnectionState.CLOSED for event in ConnectionEvent},
+    (ConnectionState.REFUSED, ConnectionEvent.STOP): ConnectionState.REFUSED,
 }
 
 BLOCKED_STATES: frozenset[int] = frozenset(_BLOCKED.values())
 """A request must end its first step before the next one may start."""
 
-HELD_STATES: frozenset[int] = frozenset({State.HELD, State.HELD_BLOCKED})
+HELD_STATES: frozenset[int] = frozenset({ConnectionState.HELD, ConnectionState.HELD_BLOCKED})
 """Pending requests wait until less is in flight."""
 
 _NONE = -1
-_NEXT = tuple(tuple(int(TRANSITIONS.get((state, event), _NONE)) for event in Event) for state in State)
+_NEXT = tuple(
+    tuple(int(TRANSITIONS.get((state, event), _NONE)) for event in ConnectionEvent) for state in ConnectionState
+)
 """`TRANSITIONS` as integers, which compiled code compares."""
 
 
-def next_state(state: int, event: Event) -> int:
-    """Return the `State` that follows `state` by `event`. Raises a bug's error if the table has none."""
+def next_state(state: int, event: ConnectionEvent) -> int:
+    """Return the `ConnectionState` that follows `state` by `event`. Raises a bug's error if the table has none."""
     then = _NEXT[state][event]
     if then == _NONE:
-        check(False, f"event {event.name} cannot follow in connection state {State(state).name}")
+        check(False, f"event {event.name} cannot follow in connection state {ConnectionState(state).name}")
     return then

@@ -1,4 +1,4 @@
-"""Failures injected into `forebay.testing.faulty_fs`: which calls they affect, and their effect."""
+"""Failures injected into `tests.fs.faulty_fs`: which calls they affect, and their effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contents of a disk after a power loss: the model that `forebay.testing.faulty_fs` is based on.
+"""The contents of a disk after a power loss: the model that `tests.fs.faulty_fs` is based on.
 
 A `File` has the content that programs see (`seen`), the content on the disk, and the pending changes between the two. A
 `Folder` has names in the same three forms. `after_power_loss` decides with a seeded generator which of the pending
@@ -7,7 +7,7 @@ changes reached the disk. See `faulty_fs` for the rules; it is the only user of 
 
 from __future__ import annotations
 
-import random  # noqa: TID251 - only for the type of the injected generator
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def forget_last_batch(checkpoint: Path) -> int:
-    """The number of the query's last micro-batch, of which Spark's record that it is done is removed.
+    """Leave a query's checkpoint as a driver does that dies between the commit of the table and Spark's own.
 
-    So a driver leaves it that dies between the commit of the table and Spark's: the batch is run again. Raises
+    Spark's record that the last micro-batch is done is removed, so the batch runs again. Returns its number. Raises
     `ValueError` if no batch is done.
     """
     commits = checkpoint / "commits"

@@ -25,7 +25,7 @@ LevelDB's `FaultInjectionTestEnv`, LazyFS, and the crash model of ALICE (Pillai 
 from __future__ import annotations
 
 import errno
-import random  # noqa: TID251 - only for the type of the injected generator
+import random
 import sys
 import threading
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ from forebay.base.errors import StorageFailure
 from forebay.base.locations import check_steps
 from forebay.fs import names
 from forebay.fs.interface import WORD_BYTES, FileEntry, FileLock, storage_failure
-from forebay.testing.disk_model import File, Folder, Truncate, Write
-from forebay.testing.faults import Fault, FaultEffect, Flip, Operation
+from tests.fs.disk_model import File, Folder, Truncate, Write
+from tests.fs.faults import Fault, FaultEffect, Flip, Operation
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -7,7 +7,7 @@ ended.
 
 from __future__ import annotations
 
-import random  # noqa: TID251 - the seed is the caller's
+import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
