@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.base.errors import CorruptData, InvalidRequest
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows.aligned_row import decode_array, decode_row, encode_array, encode_row, slot_reader
 from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata import types
 from tests.codec.log_batch_strategies import batch_of, rows_of, schemas
 from tests.codec.row_strategies import data_types, nullable_values
