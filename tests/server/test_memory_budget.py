@@ -270,11 +270,11 @@ def test_a_connection_that_is_gone_waits_no_more():
         granted: list[str] = []
         half.wait(gone, 50, lambda: granted.append("gone"), lambda _: None)
         half.wait(other, 50, lambda: granted.append("other"), lambda _: None)
-        assert half.is_waited_for
+        assert half._waiting
         half.forget(gone)
         half.give(100)
         assert granted == ["other"]
-        assert (half.used, half.is_waited_for) == (50, False)
+        assert (half.used, bool(half._waiting)) == (50, False)
         half.close()
 
     run(test)

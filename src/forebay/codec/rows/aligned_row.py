@@ -185,12 +185,6 @@ def decode_row(types: Sequence[DataType], data: Buffer) -> list[Any]:
     return _row(types, view, _Budget(types, len(view)))
 
 
-def decode_array(element: DataType, data: Buffer) -> list[Any]:
-    """The elements of the array section that fills `data`. Raises `CorruptData`."""
-    view = memoryview(data).cast("B")
-    return _array(element, view, _Budget([element], len(view)))
-
-
 def slot_reader(t: DataType) -> Callable[[memoryview, int], Any]:
     """A function of (row, where a slot begins in it) that reads one value of type `t`, which is not nested.
 
