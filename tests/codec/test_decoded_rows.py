@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from forebay.codec.arrow.arrow_types import storage_schema
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows._slices import RowSlices
 from forebay.codec.rows.keys import KeyEncoder
 from forebay.codec.rows.row_codec import DecodedRows, row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata import types
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType

@@ -22,8 +22,8 @@ from forebay.codec.kv.value_batch import (
     stored_schema_id,
     stored_value,
 )
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 

@@ -15,8 +15,8 @@ from forebay.codec.log.log_batch import (
     validate_arrow_body,
 )
 from forebay.codec.log.statistics import encode_statistics, parse_statistics
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata import types
 from forebay.metadata.table import Column, Schema
 from tests.codec.log_batch_text import golden_bytes, golden_rows, golden_schema, rows_as_text

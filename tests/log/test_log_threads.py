@@ -124,7 +124,7 @@ def test_readers_never_see_a_mixture_of_before_and_after_a_cut(tablet: LogTablet
             for _ in range(15):
                 append(tablet, generation)
             if generation % 10 == 0:
-                tablet.truncate_fully_and_start_at(generation)
+                tablet.truncate_to(0)
     assert threads.rounds > 30
 
 

@@ -170,7 +170,7 @@ def test_a_connection_that_loses_memory_gives_up_its_request_or_is_closed() -> N
         assert memory.is_starved
         memory.give_back(requests, "no room")
         assert not memory.is_starved
-        assert not requests.is_waited_for
+        assert not requests._waiting
         requests.give(LIMIT)
 
         memory.open_control_bytes = 400

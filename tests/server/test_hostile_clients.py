@@ -719,7 +719,7 @@ def test_a_short_answer_never_waits_behind_large_ones_that_are_not_taken(tmp_pat
             for client in slow:
                 for _ in range(3):
                     client.send(ApiKey.FETCH_LOG, request)
-            until(lambda: answering(bench).is_waited_for, "there is memory for all answers")
+            until(lambda: bool(answering(bench)._waiting), "there is memory for all answers")
             for _ in range(20):
                 assert bench.lookup(keyed, [kv_key(1)]).values[0].HasField("values")
                 # Of much that is asked for, memory is taken for what is there.

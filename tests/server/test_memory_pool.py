@@ -268,11 +268,11 @@ def test_a_connection_that_is_gone_waits_no_more():
         granted: list[str] = []
         pool.wait(gone, 50, lambda: granted.append("gone"), lambda _: None)
         pool.wait(other, 50, lambda: granted.append("other"), lambda _: None)
-        assert pool.is_waited_for
+        assert pool._waiting
         pool.forget(gone)
         pool.give(100)
         assert granted == ["other"]
-        assert (pool.used, pool.is_waited_for) == (50, False)
+        assert (pool.used, bool(pool._waiting)) == (50, False)
         pool.close()
 
     run(test)

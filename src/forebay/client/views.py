@@ -18,7 +18,7 @@ from forebay.codec.arrow.arrow_message import message_codec
 from forebay.codec.arrow.arrow_types import storage_schema, user_schema
 from forebay.codec.filters import BoundPredicate, bind, filter_rows, unbind
 from forebay.codec.kv.value_batch import ValueDecoder, parse_value_batch
-from forebay.codec.reference import RowFormat
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.predicate import Predicate
 from forebay.metadata.table import Column, TableInfo
 from forebay.protocol import fluss_pb2 as pb

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from forebay.base.errors import ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows._layout import RowLayout
 from forebay.codec.rows.layout import row_layout
+from forebay.codec.rows.row_format import RowFormat
 from forebay.kv._aggregate import Aggregates
 from forebay.kv._merge import MergePlan
 from forebay.metadata.merge_engines import (

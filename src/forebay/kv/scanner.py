@@ -194,12 +194,6 @@ class ScannerManager:
             for s in sorted(sessions, key=lambda s: s.opened_at)
         ]
 
-    @property
-    def finished_count(self) -> int:
-        """Return the number of ended scans whose last page may be requested again."""
-        with self._lock:
-            return len(self._drained)
-
     def bucket_session_count(self, bucket: TableBucket) -> int:
         """Return the number of open sessions of a bucket."""
         with self._lock:

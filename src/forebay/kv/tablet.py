@@ -51,10 +51,10 @@ from forebay.codec.log.log_batch import (
     decode_arrow_batch,
     decode_row_batch,
 )
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows._slices import RowSlices
 from forebay.codec.rows.keys import KeyEncoder, prefix_encoder, primary_key_encoder
 from forebay.codec.rows.row_codec import DecodedRows, row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.kv import _digest
 from forebay.kv._merge import MergePlan
 from forebay.kv.auto_increment import AutoIncrementSequence, FetchSegment

@@ -16,7 +16,7 @@ Rules:
 - Offsets have no gaps, commit timestamps never go back, and batches are never split.
 - Reads take no lock. A cut of the log makes `_version` odd while it runs; a reader that sees it change begins again.
 
-Threads: one appender at a time (`append_as_leader`, `roll`, `truncate_to`, `truncate_fully_and_start_at`,
+Threads: one appender at a time (`append_as_leader`, `roll`, `truncate_to`,
 `delete_segments_before`, `expire_writers`, `snapshot_writers`, `close`, `delete`: a lock makes sure of it). `sync` may
 run in another thread while appends go on; only cuts and `close` wait for it. Everything else may run in any thread.
 
@@ -689,15 +689,6 @@ class LogTablet(LogReads):
             elif offset < self._log_end_offset:
                 self._cut(lambda: self._truncate(offset), lowers_end=True)
             return self._log_end_offset
-
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop all batches, durably; the log is then empty and begins at `offset`.
-
-        The recovery point checkpointed for this bucket must be 0 or removed before, as for `truncate_to`.
-        """
-        with self._append_lock, self._sync_lock:
-            self._require_usable()
-            self._cut(lambda: self._restart_at(offset), lowers_end=True)
 
     def delete_segments_before(self, offset: int) -> int:
         """Drop the segments, never the active one, that hold only offsets below `offset`; return how many.

@@ -15,8 +15,8 @@ import pyarrow as pa
 from forebay.client.table import Table
 from forebay.codec._hash import checksums
 from forebay.codec.casting.batches import iter_record_batches
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.table import Schema, TableBucket
 
 _MASK = (1 << 64) - 1

@@ -25,8 +25,8 @@ from forebay.codec.filters import mask
 from forebay.codec.kv.value_batch import ValueDecoder
 from forebay.codec.log.header import LogBatchHeader, iter_headers, verify_crc
 from forebay.codec.log.log_batch import align_batch, change_types, decode_arrow_batch, decode_row_batch
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows._slices import RowSlices
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.table import Schema, TableBucket
 from forebay.metadata.table_options import LogFormat
 

@@ -30,10 +30,10 @@ from forebay.codec.kv.kv_batch import KvRecordsBuilder, seal_kv_batch
 from forebay.codec.log.header import seal_as
 from forebay.codec.log.log_batch import build_arrow_batch, build_row_batch
 from forebay.codec.log.statistics import statistics_columns
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows.buckets import bucket_ids, split_by_group
 from forebay.codec.rows.keys import bucket_key_encoder, primary_key_encoder
 from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.merge_engines import FIRST_ROW, VERSIONED
 from forebay.metadata.partitions import partition_name, partition_text
 from forebay.metadata.table import Schema, TableInfo

@@ -33,22 +33,6 @@ _CHUNK_ROWS_MIN = 4096
 """Tables with smaller chunks on average are combined into one chunk first."""
 
 
-def to_record_batches(
-    data: Any,
-    schema: Schema,
-    *,
-    columns: Sequence[str] | None = None,
-    max_rows: int | None = None,
-    is_whole: bool = False,
-) -> list[pa.RecordBatch]:
-    """`data` as record batches of at most `max_rows` rows (None: 65,536) with the storage schema of `schema`.
-
-    `columns` restricts the result to these columns of the table (for partial updates), in the table's order. A column
-    that the data lacks becomes null if it may, but with `is_whole` it is an error. Batches without rows are left out.
-    """
-    return list(iter_record_batches(data, schema, columns=columns, max_rows=max_rows, is_whole=is_whole))
-
-
 def iter_record_batches(
     data: Any,
     schema: Schema,
@@ -57,7 +41,12 @@ def iter_record_batches(
     max_rows: int | None = None,
     is_whole: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Like `to_record_batches`, but lazily, so that a reader of any length can be consumed."""
+    """`data` as record batches of at most `max_rows` rows (None: 65,536) with the storage schema of `schema`.
+
+    They are made one by one, so that a reader of any length can be consumed. `columns` restricts the result to these
+    columns of the table (for partial updates), in the table's order. A column that the data lacks becomes null if it
+    may, but with `is_whole` it is an error. Batches without rows are left out.
+    """
     target_columns = schema.columns
     if columns is not None:
         positions = set(schema.indexes(columns))

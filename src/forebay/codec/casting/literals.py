@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_type, time_unit
-from forebay.codec.reference import DECIMAL_CONTEXT
+from forebay.codec.storage_values import DECIMAL_CONTEXT
 from forebay.metadata.types import DataType, TypeRoot
 
 TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}

@@ -22,9 +22,9 @@ from forebay.codec.arrow._arrow_encode import encode_message
 from forebay.codec.arrow.arrow_message import compressor
 from forebay.codec.filters import BoundPredicate, filter_rows, leaves
 from forebay.codec.kv._records import parse_value_records
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows._slices import RowSlices
 from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.table import Column, Schema
 
 _HEADER = struct.Struct("<ibi")

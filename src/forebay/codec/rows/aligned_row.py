@@ -9,8 +9,8 @@ longer ones lie in the variable part, padded to 8 bytes, and the slot holds offs
 beginning of the row or array. Decimals of more than 18 digits take 16 bytes there, timestamps finer than milliseconds
 8 bytes (milliseconds), with the nanoseconds of the millisecond in place of a length.
 
-Values are those of `codec.reference`: what `to_pylist()` gives, but dates, times and timestamps as integers in the
-unit of the storage type, and maps as lists of pairs.
+Values are what `to_pylist()` returns, but dates, times and timestamps are integers in the unit of the storage type, and
+maps are lists of pairs.
 
 The layout is Flink's and Paimon's BinaryRow, which Fluss calls AlignedRow. Hot paths use the kernels of
 codec.rows.row_codec (RowFormat.ALIGNED); this module is their oracle, and reads the single rows of statistics.
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest
 from forebay.codec.arrow.arrow_types import time_unit
-from forebay.codec.reference import DECIMAL_CONTEXT, big_endian, split_timestamp, time_millis, unscaled
+from forebay.codec.storage_values import DECIMAL_CONTEXT, big_endian, split_timestamp, time_millis, unscaled
 from forebay.metadata.types import (
     DECIMAL_COMPACT_PRECISION_MAX,
     TIMESTAMP_COMPACT_PRECISION_MAX,
@@ -183,12 +183,6 @@ def decode_row(types: Sequence[DataType], data: Buffer) -> list[Any]:
     """The values of the aligned row that fills `data`. Raises `CorruptData` for bytes that are no such row."""
     view = memoryview(data).cast("B")
     return _row(types, view, _Budget(types, len(view)))
-
-
-def decode_array(element: DataType, data: Buffer) -> list[Any]:
-    """The elements of the array section that fills `data`. Raises `CorruptData`."""
-    view = memoryview(data).cast("B")
-    return _array(element, view, _Budget([element], len(view)))
 
 
 def slot_reader(t: DataType) -> Callable[[memoryview, int], Any]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from forebay.base.errors import UnsupportedOperation
 from forebay.codec._hash import buckets
-from forebay.codec.reference import fluss_bucket
+from forebay.codec.rows.murmur import fluss_bucket
 from forebay.metadata.table_options import is_added_lake_format
 
 _FUNCTIONS = {None: 0, "lance": 0, "paimon": 1, "iceberg": 2, "hudi": 3}

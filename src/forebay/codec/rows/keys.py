@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, UnsupportedOperation
-from forebay.codec import reference
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows._layout import RowLayout
 from forebay.codec.rows._slices import RowSlices
 from forebay.codec.rows.floats import canonical_floats
 from forebay.codec.rows.row_codec import DecodedRows, RowCodec, row_codec
+from forebay.codec.rows.row_format import RowFormat
+from forebay.codec.storage_values import big_endian, unscaled
 from forebay.metadata.table import Column, TableDescriptor
 from forebay.metadata.table_options import is_added_lake_format
 from forebay.metadata.types import TypeRoot
@@ -141,7 +141,7 @@ def _iceberg_encoder(columns: tuple[Column, ...]) -> Callable[[pa.RecordBatch], 
     if root is TypeRoot.DECIMAL:
         decimal = columns[0].data_type
         return lambda batch: pa.array(
-            [reference.big_endian(reference.unscaled(decimal, v)) for v in batch.column(0).to_pylist()], pa.binary()
+            [big_endian(unscaled(decimal, v)) for v in batch.column(0).to_pylist()], pa.binary()
         )
     raise InvalidRequest(
         f"column '{columns[0].name}' of type {columns[0].data_type} cannot be an Iceberg bucket key",

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from forebay.codec.arrow.arrow_types import time_unit
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows._layout import RowLayout
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.types import DECIMAL_COMPACT_PRECISION_MAX, TIMESTAMP_COMPACT_PRECISION_MAX, DataType, TypeRoot
 
 LayoutNode = tuple[str, bool, int, int, bool]

@@ -2,8 +2,8 @@
 
 `RowCodec` joins the kernels to pyarrow, for one list of column types and one row format. Batches given to it must have
 the storage schema exactly (codec.casting.batches brings users' data there); batches taken from it have it. Encoded rows
-are a `pa.BinaryArray`, one value a row. Docs: docs/format/rows.md. The plain-Python codec in codec.reference is its
-oracle.
+are a `pa.BinaryArray`, one value a row. Docs: docs/format/rows.md. Tests compare it with
+the plain-Python codec in tests/codec/reference.py.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from forebay.base.errors import InvalidRequest
 from forebay.codec.arrow.arrow_types import storage_schema
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows._layout import RowLayout
 from forebay.codec.rows._row_decode import decode, is_plainly_sound
 from forebay.codec.rows._row_encode import encode, encodes_to
 from forebay.codec.rows._slices import RowSlices
 from forebay.codec.rows.layout import row_layout
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.table import Column
 
 

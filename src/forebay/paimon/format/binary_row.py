@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from forebay.base.errors import CorruptData, InvalidRequest
 from forebay.codec.arrow.arrow_types import arrow_type as codec_arrow_type
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows.aligned_row import decode_row, encode_row
 from forebay.codec.rows.row_codec import RowCodec, row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.table import Column
 from forebay.metadata.types import DataType
 from forebay.paimon.format.arrow import arrow_type, storage_type

@@ -75,11 +75,6 @@ class DataFileMeta:
     write_cols: tuple[str, ...] | None = None
     write_cols_sequences: tuple[int, ...] | None = None
 
-    @property
-    def add_row_count(self) -> int | None:
-        """The number of +I and +U records; None if unknown."""
-        return None if self.delete_row_count is None else self.row_count - self.delete_row_count
-
     def upgrade(self, level: int) -> DataFileMeta:
         """The same file at a higher level, which is how compaction moves a file that overlaps no other."""
         return replace(self, level=level)

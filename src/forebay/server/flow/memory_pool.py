@@ -92,11 +92,6 @@ class MemoryPool:
         """Return whether everything has to wait."""
         return self.used >= 2 * self.limit
 
-    @property
-    def is_waited_for(self) -> bool:
-        """Return whether there are waiters."""
-        return bool(self._waiting)
-
     def try_take(self, size: int) -> bool:
         """Take memory if it is available and there are no waiters; return whether it was taken."""
         if self._waiting or (self.used and self.used + size > self.limit):

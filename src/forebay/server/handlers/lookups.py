@@ -13,8 +13,8 @@ import pyarrow as pa
 from forebay.base.errors import ErrorCode, InvalidRequest, LimitExceeded, UnsupportedOperation
 from forebay.codec.kv.kv_batch import encode_kv_batch
 from forebay.codec.kv.value_batch import encode_value_batch
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.kv.tablet import ACKS_ALL, PutRequest, PutResult
 from forebay.log.tablet import LogTablet
 from forebay.metadata.table import TableBucket

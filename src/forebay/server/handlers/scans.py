@@ -12,7 +12,7 @@ from forebay.base.errors import ErrorCode, InvalidRequest
 from forebay.codec.casting.literals import is_floating
 from forebay.codec.filters import BoundPredicate, leaves
 from forebay.codec.kv.value_batch import ArrowRows
-from forebay.codec.reference import RowFormat
+from forebay.codec.rows.row_format import RowFormat
 from forebay.kv.engine import KvPage, KvRows
 from forebay.kv.scanner import FIRST_CALL, ScanPage
 from forebay.metadata.table import TableBucket

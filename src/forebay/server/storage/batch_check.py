@@ -5,8 +5,8 @@ from __future__ import annotations
 from forebay.base.errors import CorruptData, ErrorCode, InvalidRequest, NotFound
 from forebay.codec.log.header import LogBatchHeader, iter_headers, verify_crc
 from forebay.codec.log.log_batch import decode_row_batch, validate_arrow_body
-from forebay.codec.reference import RowFormat
 from forebay.codec.rows.row_codec import row_codec
+from forebay.codec.rows.row_format import RowFormat
 from forebay.metadata.table_options import LogFormat
 from forebay.server.metadata.catalog import LiveTable
 

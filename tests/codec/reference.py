@@ -8,31 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from decimal import Context, Decimal
-from enum import Enum
 from typing import Any
 
-from forebay.codec.arrow.arrow_types import time_unit
+from forebay.codec.rows.row_format import RowFormat
+from forebay.codec.storage_values import big_endian, split_timestamp, time_millis, unscaled
 from forebay.metadata.types import DataType, TypeRoot, child
 
-
-class RowFormat(Enum):
-    """How a row lies in bytes.
-
-    COMPACTED and INDEXED are the formats of values; KEY is compacted fields without null bits; ALIGNED has eight
-    bytes a field and is what Paimon calls BinaryRow (keys of Paimon-format tables, batch statistics).
-    """
-
-    COMPACTED = "COMPACTED"
-    INDEXED = "INDEXED"
-    KEY = "KEY"
-    ALIGNED = "ALIGNED"
-
-
-DECIMAL_CONTEXT = Context(prec=80)
-"""Python rounds decimals to 28 digits unless told otherwise; DECIMAL has up to 38."""
-
-_TICKS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _FIXED = {
     TypeRoot.BOOLEAN: "<b",
     TypeRoot.TINYINT: "<b",
@@ -84,28 +65,6 @@ def encode_row(types: Sequence[DataType], values: Sequence[Any], row_format: Row
 def _in_length_list(t: DataType) -> bool:
     big_decimal = t.root is TypeRoot.DECIMAL and (t.precision or 0) > 18
     return t.root in (TypeRoot.STRING, TypeRoot.BYTES, *_NESTED) or big_decimal
-
-
-def split_timestamp(t: DataType, value: int) -> tuple[int, int]:
-    """(milliseconds, nanoseconds of the millisecond) of a timestamp in the unit of its storage type."""
-    ticks = _TICKS[time_unit(t.precision)]
-    nanos = value * (1_000_000_000 // ticks)
-    return nanos // 1_000_000, nanos % 1_000_000
-
-
-def time_millis(t: DataType, value: int) -> int:
-    """Milliseconds of the day of a TIME in the unit of its storage type."""
-    return value * 1_000 // _TICKS[time_unit(t.precision)]
-
-
-def unscaled(t: DataType, value: Decimal) -> int:
-    """Return the unscaled integer of a DECIMAL value."""
-    return int(value.scaleb(t.scale or 0, DECIMAL_CONTEXT))
-
-
-def big_endian(value: int) -> bytes:
-    """The shortest big-endian two's complement."""
-    return value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
 def _raw(t: DataType, value: Any, row_format: RowFormat) -> bytes:
@@ -209,50 +168,3 @@ def _element_slot(t: DataType, value: Any, out: bytearray, row_format: RowFormat
         return raw.ljust(7, b"\0") + bytes([0x80 | len(raw)])
     out += raw.ljust(16, b"\0") if t.root is TypeRoot.DECIMAL else raw + bytes(-len(raw) % 8)
     return struct.pack("<Q", start << 32 | len(raw))
-
-
-# ---- hashes ---------------------------------------------------------------------------------------------------------
-
-_MASK = 0xFFFFFFFF
-
-
-def _rotate(value: int, count: int) -> int:
-    return (value << count | value >> (32 - count)) & _MASK
-
-
-def _mix(h: int, block: int) -> int:
-    k = _rotate(block * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
-    return (_rotate(h ^ k, 13) * 5 + 0xE6546B64) & _MASK
-
-
-def _finalise(h: int, length: int) -> int:
-    h ^= length
-    h = (h ^ h >> 16) * 0x85EBCA6B & _MASK
-    h = (h ^ h >> 13) * 0xC2B2AE35 & _MASK
-    return h ^ h >> 16
-
-
-def fluss_hash32(data: bytes, seed: int, *, has_sign: bool = True) -> int:
-    """Fluss's murmur3 variant: trailing bytes are sign-extended and mixed one by one as whole blocks.
-
-    Without `has_sign` as its Rust client up to 1.0.0 does it (apache/fluss-rust, `murmur_hash.rs`).
-    """
-    h = seed
-    whole = len(data) // 4 * 4
-    for i in range(0, whole, 4):
-        h = _mix(h, int.from_bytes(data[i : i + 4], "little"))
-    for byte in data[whole:]:
-        h = _mix(h, (byte - 256 if has_sign and byte >= 128 else byte) & _MASK)
-    return _finalise(h, len(data))
-
-
-def integer_murmur(value: int) -> int:
-    """The second pass: one block, seed 0; made non-negative as Fluss does."""
-    h = _finalise(_mix(0, value & _MASK), 4)
-    signed = h - (1 << 32) if h >= 1 << 31 else h
-    return 0 if signed == -(1 << 31) else abs(signed)
-
-
-def fluss_bucket(key: bytes, count: int, *, has_sign: bool = True) -> int:
-    """The bucket of a key in a table without a lake format. `has_sign` as in `fluss_hash32`."""
-    return integer_murmur(fluss_hash32(key, 42, has_sign=has_sign)) % count
