@@ -67,6 +67,7 @@ JUDGES = {
     "lakes": ("lake", "unionread", "console"),
     "inprocess": ("cli", "client"),
     "cli": ("cli", "paimon/cli", "tiering", "verify", "moving"),
+    "debezium": ("ingest",),
     "fs": ("fs", "log", "kv", "server"),
     "hive": ("paimon/catalog",),
 }

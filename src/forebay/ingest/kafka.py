@@ -24,7 +24,7 @@ from forebay.base.ambient import SYSTEM_CLOCK, Clock
 from forebay.base.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable, UnsupportedOperation
 from forebay.client.connection import Connection
 from forebay.client.table import Table
-from forebay.ingest.connect_values import type_of
+from forebay.debezium.values import type_of
 from forebay.ingest.messages import DEBEZIUM, Message, MessageRows, RowRun, key_fields, read, runs
 
 _LOGGER = logging.getLogger("forebay")
