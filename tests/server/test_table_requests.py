@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from forebay.base.errors import ErrorCode, ForebayError, InvalidRequest
-from forebay.base.threads import Future
-from forebay.kv.tablet import PutResult
 from forebay.metadata import types
 from forebay.metadata.table import TableBucket
 from forebay.protocol.messages import partition_spec_to_pb
@@ -19,6 +17,7 @@ from forebay.server.flow.response_memory import ResponseMemory
 from forebay.server.handlers import offsets as offset_requests
 from forebay.server.handlers.lookups import _last_batches
 from forebay.server.storage.replica import BucketReplica
+from forebay.server.storage.write_command import PutCommand
 from tests.patience import until
 from tests.server.raw_client import ApiKey, pb
 from tests.server.running import KV_COLUMNS, Bench, kv_key, kv_records, log_records, running
@@ -307,8 +306,13 @@ def test_rows_are_inserted_as_writes_that_are_waited_for_unless_the_request_says
 ) -> None:
     table = bench.create("waited_for", KV_COLUMNS, ["id"])
     asked: list[int] = []
-    put = BucketReplica.put
-    monkeypatch.setattr(BucketReplica, "put", lambda self, request: asked.append(request.acks) or put(self, request))
+    submit = BucketReplica.submit
+
+    def noted(self: BucketReplica, command: PutCommand, *arguments: Any, **named: Any) -> Any:
+        asked.extend(request.acks for request in command.requests)
+        return submit(self, command, *arguments, **named)
+
+    monkeypatch.setattr(BucketReplica, "submit", noted)
     for fields in ({}, {"acks": 1}, {"acks": 0}, {"acks": -1}):
         assert not inserting(bench, table, len(asked), **fields).error_code
     assert asked == [-1, 1, 0, -1]
@@ -349,10 +353,10 @@ def test_clients_that_do_not_know_of_backpressure_are_told_of_a_storage_error(
 ) -> None:
     table = bench.create(f"slow{version}_{int(code)}", KV_COLUMNS, ["id"])
 
-    def refuse(*_: object) -> Future[PutResult]:
+    def refuse(*_: object, **_named: object) -> None:
         raise InvalidRequest("not now", code)
 
-    monkeypatch.setattr(BucketReplica, "put", refuse)
+    monkeypatch.setattr(BucketReplica, "submit", refuse)
     request = pb.PutKvRequest(acks=-1, table_id=table, timeout_ms=10_000)
     request.buckets_req.add(bucket_id=0, records=kv_records([{"id": 1}]))
     answer = bench.tablet.call(ApiKey.PUT_KV, request, version).buckets_resp[0]
