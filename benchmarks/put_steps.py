@@ -22,6 +22,7 @@ from forebay.client.writing.encode import KvEncoder, seal
 from forebay.codec.casting.batches import iter_record_batches
 from forebay.codec.kv.kv_batch import kv_batch_header, parse_kv_batch
 from forebay.codec.log.log_batch import build_arrow_batch
+from forebay.codec.rows.keys import KeyEncoder
 from forebay.codec.rows.row_codec import DecodedRows, RowCodec
 from forebay.fs.local import LocalFileSystem
 from forebay.kv import merge_plans
