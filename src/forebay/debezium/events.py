@@ -56,7 +56,7 @@ def decode(texts: Iterable[bytes | None]) -> tuple[list[EventRow], dict[int, str
 
     None is a tombstone for Kafka's log compaction, and no row.
     """
-    reader = _Reader()
+    reader = _EventReader()
     rows: list[EventRow] = []
     wrong: dict[int, str] = {}
     for at, text in enumerate(texts):
@@ -69,7 +69,7 @@ def decode(texts: Iterable[bytes | None]) -> tuple[list[EventRow], dict[int, str
     return rows, wrong
 
 
-class _Reader:
+class _EventReader:
     """Reads events of a topic, which mostly have the same schema part: it is parsed once."""
 
     def __init__(self) -> None:

@@ -292,7 +292,7 @@ class KafkaIngest:
         new = [partition for partition in self._partitions if partition not in self.progress.offsets]
         if new:
             first = {partition: self._first_offset(consumer, partition, start) for partition in new}
-            self._commit(self.progress.offsets, first, MessageRows(), ())
+            self._commit(self.progress.offsets, first, MessageRows([], [], []), ())
         self._ended.clear()
         topic, at = self._source.topic, self.progress.offsets
         consumer.assign([self._kafka.TopicPartition(topic, each, at[each]) for each in self._partitions])
