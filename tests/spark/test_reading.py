@@ -26,7 +26,7 @@ from forebay.metadata.table import TableBucket
 from forebay.server.embedded import EmbeddedServer
 from forebay.spark.datasource import BatchReader, ForebayDataSource
 from forebay.spark.options import SNAPSHOT_MERGE, ReadOptions
-from forebay.spark.reading.live_plan import LiveTableScan
+from forebay.spark.reading.live_plan import ClusterScan
 from forebay.spark.reading.live_read import counted, first_rows, gathered
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
 from forebay.unionread.splits import LogSplit
@@ -34,12 +34,12 @@ from tests.patience import PATIENCE
 from tests.spark.tables import ids_of, make_table, rows
 
 
-def scan_of(table: Table, **options: Any) -> LiveTableScan:
+def scan_of(table: Table, **options: Any) -> ClusterScan:
     chosen = ReadOptions(table.connection.settings, **{k: v for k, v in options.items() if k != "is_changelog"})
-    return LiveTableScan(table.info, chosen, options.get("is_changelog", False))
+    return ClusterScan(table.info, chosen, options.get("is_changelog", False))
 
 
-def run(scan: LiveTableScan, connection: Connection, wanted: Pushdown, cores: int = 2) -> list[pa.RecordBatch]:
+def run(scan: ClusterScan, connection: Connection, wanted: Pushdown, cores: int = 2) -> list[pa.RecordBatch]:
     """Plan, and read all tasks as workers do: from pickled bytes."""
     schema = StructType([scan.schema[name] for name in wanted.columns])
     plan = scan.plan(connection, cores, wanted, schema)

@@ -16,7 +16,7 @@ from forebay.spark.context import LiveContext
 from forebay.spark.jvm.spark_values import column_reference
 from forebay.spark.options import ReadOptions
 from forebay.spark.reading import scan as scans
-from forebay.spark.reading.live_plan import LiveTableScan
+from forebay.spark.reading.live_plan import ClusterScan
 from forebay.spark.reading.live_read import FoundRows
 from forebay.spark.reading.live_source import LiveScanSource
 from forebay.spark.reading.plan import Pushdown, SplitsPartition
@@ -127,7 +127,7 @@ def test_a_bucket_that_changes_after_the_snapshot_is_scanned_as_of_it(
         return ask(self, *rest)
 
     monkeypatch.setattr(key_source.Lookups, "ask", changed_meanwhile)
-    scan = LiveTableScan(table.info, ReadOptions(connection.settings))
+    scan = ClusterScan(table.info, ReadOptions(connection.settings))
     wanted = Pushdown(("id", "item", "x"), (), col("id").is_in([7, 8, 9]))
     opened = scan.plan(connection, 2, wanted, scan.schema).open()
     [partition] = opened.partitions

@@ -56,7 +56,7 @@ from forebay.spark.options import (
     transaction_option,
 )
 from forebay.spark.reading.live_changes import scan_of
-from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, LiveTableScan, metadata_fields
+from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, ClusterScan, metadata_fields
 from forebay.spark.reading.live_read import TaskRead
 from forebay.spark.reading.plan import (
     CHANGES_RANGE,
@@ -337,7 +337,7 @@ class LiveTarget(Target):
             raise UnsupportedOperation(f"{self.name}${BINLOG} has rows in its columns, and takes no option 'filter'")
         return predicate_of(text, self.info.schema.columns)
 
-    def scan(self) -> LiveTableScan:
+    def scan(self) -> ClusterScan:
         chosen = read_options(self.settings, self.info.descriptor, self.given.values)
         return scan_of(self.info, chosen, self.system, changes=self._changes)
 

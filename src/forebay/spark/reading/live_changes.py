@@ -34,7 +34,7 @@ from forebay.spark.reading.live_plan import (
     CHANGELOG,
     CHANGELOG_FIELDS,
     LAKE,
-    LiveTableScan,
+    ClusterScan,
     cut_logs,
     log_ranges,
 )
@@ -58,7 +58,7 @@ def scan_of(
     system: str = "",
     deletes: str = IGNORE,
     changes: ChangesRange | None = None,
-) -> LiveTableScan:
+) -> ClusterScan:
     """The scan of a table, of its system table `system`, or of its `changes` in a range.
 
     `deletes` is what a stream of the table does about deleted keys. Raises `UnsupportedOperation` for a binlog,
@@ -69,7 +69,7 @@ def scan_of(
 
         require_old_rows(info, "CHANGES")
         return ChangesScan(info, options, is_changelog=True, range=changes)
-    scan = LiveTableScan(info, options, system in (CHANGELOG, BINLOG), system == LAKE)
+    scan = ClusterScan(info, options, system in (CHANGELOG, BINLOG), system == LAKE)
     if system == BINLOG:
         return BinlogScan.of(scan)
     return scan if deletes == IGNORE else NewestScan.of(scan, deletes)
@@ -79,11 +79,11 @@ def scan_of(
 
 
 @dataclass(frozen=True)
-class BinlogScan(LiveTableScan):
+class BinlogScan(ClusterScan):
     """A table's changelog that is to be read as `t$binlog`."""
 
     @classmethod
-    def of(cls, scan: LiveTableScan) -> BinlogScan:
+    def of(cls, scan: ClusterScan) -> BinlogScan:
         """Raises `UnsupportedOperation` for tables whose rows never change, or whose logs have no old rows."""
         from forebay.client.reading.binlog import check_has_binlog
 
@@ -144,7 +144,7 @@ _SPARK_TYPES = text_array(SPARK_CHANGE_TYPES)
 
 
 @dataclass(frozen=True)
-class ChangesScan(LiveTableScan):
+class ChangesScan(ClusterScan):
     """The changes of a table in a range, as Spark's `CHANGES` shows them.
 
     Versions are log offsets: a range of them is one of a table with a single bucket, or begins with 0. A change has the
@@ -230,13 +230,13 @@ class ChangesRead(WholeUpdatesRead):
 
 
 @dataclass(frozen=True)
-class NewestScan(LiveTableScan):
+class NewestScan(ClusterScan):
     """A primary-key table that is to be read as a stream with `scan.delete.behavior` = fail or include."""
 
     deletes: str = IGNORE
 
     @classmethod
-    def of(cls, scan: LiveTableScan, deletes: str) -> NewestScan:
+    def of(cls, scan: ClusterScan, deletes: str) -> NewestScan:
         """Raises `UnsupportedOperation` for what is not a table with a primary key."""
         info = scan.info
         if scan.is_changelog or not info.has_primary_key:

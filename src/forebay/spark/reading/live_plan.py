@@ -90,7 +90,7 @@ def metadata_fields(info: TableInfo) -> tuple[StructField, ...]:
 
 
 @dataclass(frozen=True)
-class LiveTableScan:
+class ClusterScan:
     """A table that is to be scanned, or its changelog, or what is in its lake (`is_lake`).
 
     `as_of` is a lake snapshot (a number, or a tag's name) or a time to read the table as of; None: now.

@@ -34,7 +34,7 @@ from forebay.spark.options import (
 )
 from forebay.spark.read_modes import READ_COLUMNAR, ReadMode
 from forebay.spark.reading.live_changes import scan_of
-from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, LAKE, AsOf, LiveTableScan
+from forebay.spark.reading.live_plan import BINLOG, CHANGELOG, LAKE, AsOf, ClusterScan
 from forebay.spark.reading.plan import CHANGES_RANGE, SYSTEM_SEPARATOR, ChangesRange, Pushdown, ScanPlan
 from forebay.spark.reading.scan_source import ScanSource
 
@@ -68,7 +68,7 @@ class LiveScanSource(ScanSource):
         self._read = partial(read_options, context.settings, info.descriptor, session=session)
         self._is_stream = is_for_streams(options)
         of_batch = self._read({} if self._is_stream else options)
-        scan = LiveTableScan(info, of_batch, as_of=as_of)
+        scan = ClusterScan(info, of_batch, as_of=as_of)
         if system or has_deletes:
             scan = scan_of(info, of_batch, system, INCLUDE if has_deletes else IGNORE)
         is_binlog = system == BINLOG

@@ -34,7 +34,7 @@ from forebay.metadata.table import TableBucket
 from forebay.spark import options
 from forebay.spark.options import FULL, SERVER_SCAN, StreamLimits, StreamOptions
 from forebay.spark.reading.live_changes import ChangesScan
-from forebay.spark.reading.live_plan import LiveTableScan, cut_logs, open_for_query, row_counts, task_partitions
+from forebay.spark.reading.live_plan import ClusterScan, cut_logs, open_for_query, row_counts, task_partitions
 from forebay.spark.reading.live_read import LakePart, Split
 from forebay.spark.reading.plan import Pushdown, SplitsPartition, deal_out
 from forebay.spark.streaming.planner import StreamPlanner
@@ -66,7 +66,7 @@ class LiveStreamPlanner(StreamPlanner[StreamOffset]):
     """Plans the micro-batches of one stream of a cluster's table."""
 
     def __init__(
-        self, scan: LiveTableScan, options: StreamOptions, pushdown: Pushdown, schema: StructType, cores: int
+        self, scan: ClusterScan, options: StreamOptions, pushdown: Pushdown, schema: StructType, cores: int
     ) -> None:
         if options.mode == FULL and scan.info.lake_enabled and not scan.is_changelog:
             scan.refuse_metadata(pushdown.columns)
