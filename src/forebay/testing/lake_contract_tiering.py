@@ -330,7 +330,7 @@ class TieringRules(LakeContractBase):
         table.base = first
         table.append(*people(3))
         rows: list[Row] = []
-        refusal: ErrorCode | None = None
+        refusal: int | None = None
         try:
             for split in splits:
                 with source.create_record_reader(split) as reader:
