@@ -29,9 +29,11 @@ from forebay.cli.quickstart.screen import BAR_CHARACTERS, draw_bar, indented, sa
 from forebay.cli.quickstart.stream import Stream
 from forebay.client.connection import Connection, connect
 from forebay.inprocess import embedded
+from forebay.metadata.table import TablePath
 from forebay.tiering.lag import table_lag
 from forebay.tiering.now import tier_now
 from forebay.tiering.service import TieringService
+from forebay.tiering.status import TableStatus
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -302,13 +304,14 @@ class _Job:
 
 
 def _said_of_tiering(service: TieringService) -> list[str]:
-    """A line for each table that has had a round. A loaded machine may not have ended the first one by now."""
-    lines = [
-        f"   tiering on Spark: {table.path}: {table.rounds} rounds, {table.rows:,} rows"
+    """A line for each table, also for one whose first round a loaded machine has not begun by now."""
+    begun = {str(status.path): status for status in service.status().tables}
+    return [
+        f"   tiering on Spark: {path}: {table.rounds} rounds, {table.rows:,} rows"
         + (f"; {table.failures} failed, at last with: {table.last_error}" if table.failures else "")
-        for table in service.status().tables
+        for path in TABLES
+        for table in [begun.get(path) or TableStatus(TablePath.parse(path), "waiting")]
     ]
-    return lines or ["   tiering on Spark: no round has ended yet"]
 
 
 def _speed(stream: Stream) -> str:
