@@ -14,6 +14,7 @@ import forebay
 from forebay.api.scan import ScanRequest
 from forebay.base.errors import ErrorCode, ForebayError, Unavailable
 from forebay.client.connection import Connection
+from forebay.client.views import RowView
 from forebay.unionread.planning import plan_union
 from forebay.unionread.scan import UnionRowReader
 from forebay.unionread.splits import LakeSnapshotAndLogSplit
@@ -105,7 +106,7 @@ class Reading:
 
     def union_of_accounts(self, connection: Connection) -> None:
         least = self.acknowledged()
-        with UnionRowReader(connection, connection.table(ACCOUNTS).info, ScanRequest()) as scan:
+        with UnionRowReader(connection, RowView(connection.table(ACCOUNTS).info), ScanRequest()) as scan:
             rows = scan.read_all()
             self.merged += any(isinstance(split, LakeSnapshotAndLogSplit) for split in scan.plan.splits)
         check_banks(rows, self.banks, least)

@@ -167,7 +167,7 @@ class TabletSimulation:
             config=config,
             clock=self.clock,
             recovery_point=self.recovery_point,
-            known_end=self.ends.known(BUCKET),
+            known_end=self.ends.stored_marks(BUCKET),
             marks=self.ends.marks(BUCKET),
         )
         if self.engine.state.applied_offset > self.log.log_end_offset:
